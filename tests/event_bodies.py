@@ -118,7 +118,8 @@ BODIES: Final[tuple[EventBody, ...]] = (
     ),
     AttemptUnsent(attempt=1, reservation_id="default:key-1:1", why="the deadline was reached"),
     ReservationExpired(
-        reservation_id="default:key-1:1", state=ReservationState.IN_DOUBT, nusd=1_000, tokens=50, scopes=SCOPES
+        reservation_id="default:key-1:1", state=ReservationState.IN_DOUBT, nusd=1_000, tokens=50, scopes=SCOPES,
+        window_at=NOW,
     ),
     LedgerCheckpointed(generation=1, mark="mark-1", sequence=7),
     BudgetThresholdReached(**COUNTER),

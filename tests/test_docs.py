@@ -56,6 +56,15 @@ def test_a_module_in_code_is_there(page: Path) -> None:
 
 
 @every_page
+def test_a_test_that_proves_a_promise_is_there(page: Path) -> None:
+    named = re.findall(r"`([\w/]+\.py)::(\w+)`", page.read_text(encoding="utf-8"))
+
+    assert [
+        name for file, name in named if f"def {name}(" not in (ROOT / file).read_text(encoding="utf-8")
+    ] == []
+
+
+@every_page
 def test_a_make_command_in_code_is_a_target(page: Path) -> None:
     code = "\n".join(CODE.findall(page.read_text(encoding="utf-8")))
 

@@ -81,6 +81,12 @@ def test_what_an_event_says_is_read_through_its_body() -> None:
     assert {line.partition(":")[0] for line in by_key} == {"agentic_trading/app/cli/chains.py"}
 
 
+def test_only_the_reading_of_answers_knows_its_exception() -> None:
+    assert [
+        m for m in matches(r"\bParserException\b") if not m.startswith("agentic_trading/structured/")
+    ] == []
+
+
 def test_the_figures_of_the_house_hold() -> None:
     assert [figure for figure in figures() if not figure.holds] == []
 

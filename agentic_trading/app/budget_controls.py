@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, timedelta, tzinfo
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo
 
 from agentic_trading.app.options import OptionError, RunOptions
 from agentic_trading.app.run_setup import PreparedRun
@@ -67,7 +68,7 @@ async def refuse_unusable_server(options: RunOptions) -> None:
         return
     async with AsyncExitStack() as stack:
         controls, statuses = await asyncio.to_thread(boards_of, url, options.out)
-        ledger = await asyncio.to_thread(ledger_of, url)
+        ledger = await asyncio.to_thread(lambda: ledger_of(url, zone=ZoneInfo(options.config.zone)))
         for port in (controls, statuses, ledger):
             await stack.enter_async_context(aclosing(port))
         document = await controls.read(options.tenant)

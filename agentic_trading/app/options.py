@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
-from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
+from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform.adapters import is_live
-from agentic_trading.platform.config import DEFAULT_TENANT, PlatformConfig, TenantConfig
+from agentic_trading.platform.config import PlatformConfig, TenantConfig
 from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
 from agentic_trading.platform.settings import load_config
 

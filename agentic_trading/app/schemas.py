@@ -11,7 +11,6 @@ from pydantic import BaseModel, Field, create_model
 
 from agentic_trading.app.options import OptionError
 from agentic_trading.bus.topic import DeadLetter
-from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
@@ -22,6 +21,7 @@ from agentic_trading.llm.event import Event, EventBody
 from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
+from agentic_trading.structured.response import ANSWER_SCHEMA
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 

@@ -18,11 +18,11 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agentic_trading.app.options import PROVIDERS, OptionError, RunMode, listed
 from agentic_trading.desk.market.bar import Bar
-from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
+from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.events import FedBars
 from agentic_trading.llm.models import Capability
-from agentic_trading.platform.config import DEFAULT_TENANT, FallbackConfig
+from agentic_trading.platform.config import FallbackConfig
 
 BAR_COLUMNS = (
     "open_time",

@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
+from agentic_trading.llm.errors import FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, LLMResult, NextStep, Stage, Usage
-from agentic_trading.structured.extract import read_json
-from agentic_trading.structured.outcome import ParserException
+from agentic_trading.structured.engine import accepted_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +93,12 @@ def outcome_of(attempts: Sequence[LLMInteraction]) -> StructuredOutcome:
         raise ValueError(f"these are attempts at {len(envelopes)} envelopes; allowed are those at one")
     ordered = _in_order(attempts)
     last = ordered[-1].result
-    if not last.actionable:
-        return _without_object(ordered, _why(last), _failing_stage(last))
+    if (unusable := last.unusable_reason) is not None:
+        return _without_object(ordered, unusable, _failing_stage(last))
     return StructuredOutcome(
         ok=True,
         json=last.parsed_output,
-        json_text=_accepted_text(last),
+        json_text=accepted_text(last),
         usage=_total(ordered),
         attempts=tuple(map(_attempt, ordered)),
     )
@@ -161,31 +159,7 @@ def _attempt(interaction: LLMInteraction) -> Attempt:
     )
 
 
-def _why(last: LLMResult) -> FailureReason:
-    """Return why there is nothing to act on: an answer may be read to its end and yet be for display only."""
-    if last.failure is not None:
-        return last.failure
-    was_guessed = last.reading is not None and last.reading.decode == "guess"
-    what = "was guessed: it is for display only" if was_guessed else "is marked as not actionable"
-    return FailureReason(category=FailureKind.PARSING_ERROR, description=last.error or f"the answer {what}")
-
-
 def _failing_stage(last: LLMResult) -> Stage | None:
     if last.reading is None or last.reading.verdict is Stage.DONE:
         return None
     return last.reading.verdict
-
-
-def _accepted_text(last: LLMResult) -> str:
-    """Return the text of the object: the model's own where reading it strictly gives this very object."""
-    if last.reading is not None and last.reading.transport == "text":
-        return last.raw_output
-    spelled = exact_bytes(last.parsed_output)
-    try:
-        as_it_stands = read_json(last.raw_output, mode="strict")
-    except ParserException:
-        return spelled.decode()
-    is_changed = last.reading is not None and last.reading.fixes
-    if is_changed or exact_bytes(as_it_stands) != spelled:
-        return spelled.decode()
-    return last.raw_output.strip()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, assert_never
 
-from agentic_trading.governance.errors import LedgerUnavailableError
+from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.ledger import (
     Blocked,
     Declined,
@@ -25,6 +25,7 @@ from agentic_trading.llm.errors import (
     FailureReason,
     LookAheadError,
     UnknownModelError,
+    shortfall_text,
 )
 from agentic_trading.llm.models import Capabilities, Capability
 from agentic_trading.llm.provider import ModelRequest, unserved_text
@@ -277,6 +278,14 @@ def _size_problem(
         return FailureReason(
             category=FailureKind.BUDGET_EXHAUSTED,
             description=f"the request has {inward} input tokens {how}; its budget allows {most}",
+            technical_details=shortfall_text(
+                ScopeKind.CALL,
+                request.envelope.idempotency_key,
+                Window.NONE,
+                "tokens",
+                asked=inward,
+                left=most,
+            ),
         )
     return None
 
@@ -332,12 +341,18 @@ def exhausted(declined: Declined) -> FailureReason:
         category=FailureKind.BUDGET_EXHAUSTED,
         description=f"{declined.scope} {declined.id} has {amount_text(declined.left, declined.unit)} left{window}, "
         f"the call may need {amount_text(declined.asked, declined.unit)}; raise the limit or ask for less",
-        technical_details=f"scope={declined.scope} id={declined.id} window={declined.window} unit={declined.unit} "
-        f"asked={declined.asked} left={declined.left}",
+        technical_details=shortfall_text(
+            declined.scope,
+            declined.id,
+            declined.window,
+            declined.unit,
+            asked=declined.asked,
+            left=declined.left,
+        ),
     )
 
 
-def unavailable(e: LedgerUnavailableError, workflow: EnvelopeWorkflow) -> FailureReason:
+def unavailable(e: LedgerError, workflow: EnvelopeWorkflow) -> FailureReason:
     """Return that a call may not run, as it is not known what is left to spend."""
     return FailureReason(
         category=FailureKind.LEDGER_UNAVAILABLE,

@@ -21,7 +21,7 @@ from agentic_trading.llm.fields import Moment
 class ReservationExpired(EventBody, frozen=True):
     """A reservation whose lease ran out: `released` and refunded, or `in_doubt` and charged in full.
 
-    `scopes` are at least those that it was counted in.
+    `scopes` are at least those that it was counted in, `window_at` is a moment in its windows, where that is known.
     """
 
     KIND = "reservation.expired"
@@ -33,6 +33,7 @@ class ReservationExpired(EventBody, frozen=True):
     tokens: int
     calls: int = 1
     scopes: Mapping[ScopeKind, str] = Field(default_factory=dict)
+    window_at: Moment | None = None
 
 
 class LedgerCheckpointed(EventBody, frozen=True):
@@ -86,7 +87,7 @@ class BudgetExhaustionForecast(BudgetWarned, frozen=True):
 class AttemptDispatched(EventBody, frozen=True):
     """A request is about to be sent, with what is reserved for it: what the reservation is called and counted in.
 
-    `window_at` chose its windows; None is the ledger's own present.
+    `window_at` is a moment in its windows; None, in older logs, is the ledger's own present.
     """
 
     KIND = "attempt.dispatched"

@@ -31,6 +31,7 @@ from agentic_trading.governance.admission_decisions import (
 )
 from agentic_trading.governance.controls_document import HaltRegistry
 from agentic_trading.governance.errors import (
+    LedgerSettingsError,
     LedgerUnavailableError,
     ReservationRequestError,
 )
@@ -71,6 +72,8 @@ class Gate:
     limit on tenants counts each by itself, so only with one tenant here is it a limit on the gate. `providers` are the
     names that are served (default: all). `policy` says what
     each principal may do (default: anything), `halts` what is stopped, `throttle` how fast each model may be called.
+    A ledger that `is_shared` with other processes counts by its own clock, unless time is simulated: their market is at
+    another moment.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Gate:
         policy: Policy | None = None,
         halts: HaltRegistry | None = None,
         throttle: Throttle | None = None,
+        is_shared: bool = False,
     ) -> None:
         self.halts = halts or HaltRegistry()
         self._ledger = ledger
@@ -95,6 +99,7 @@ class Gate:
         self._clock = clock
         self._wall = wall or clock
         self._mode: ClockMode = mode
+        self._names_moment = mode in SIMULATED or (mode == "paper" and not is_shared)
         self._tenants = tenants
         self._providers = providers
         self._policy = policy
@@ -137,7 +142,7 @@ class Gate:
             async with limit:
                 with self.halts.reached(parked.envelope, limit):
                     await self._wait(parked)
-        except (TimeoutError, ReservationRequestError, LedgerUnavailableError):
+        except (TimeoutError, ReservationRequestError, LedgerUnavailableError, LedgerSettingsError):
             return  # the next admit() says which
         finally:
             self._counts.note_wait(self._clock.monotonic() - started)
@@ -229,7 +234,9 @@ class Gate:
         if isinstance(quoted, FailureReason):
             return quoted
         ceilings = self._policy.limits(principal) if self._policy is not None else ()
-        moment = _moment(request.envelope, self._mode, self._clock.now())
+        moment = self._clock.now() if self._names_moment else None  # None: by the ledger's own clock
+        if self._mode in SIMULATED:
+            moment = request.envelope.as_of or moment
         return _Quoted(
             reservation_request(request.envelope, request.attempt, quoted.amount, moment, ceilings), quoted
         )
@@ -239,7 +246,7 @@ class Gate:
     ) -> Admitted | Denied | Deferred | AlreadyDispatched:
         try:
             answer = await self._ledger.reserve(quoted.request)
-        except LedgerUnavailableError as e:
+        except (LedgerUnavailableError, LedgerSettingsError) as e:
             return Denied(unavailable(e, envelope.workflow))
         if isinstance(answer, Blocked):
             return Deferred(envelope, answer, quoted.request, quoted.quote)
@@ -280,13 +287,6 @@ class Gate:
         return None if deadline is None else max(0.0, (deadline - self._clock.now()).total_seconds())
 
 
-def _moment(envelope: LLMEnvelope, mode: ClockMode, now: datetime) -> datetime | None:
-    """Return the moment whose windows count: the market's where time is simulated or follows it, else the ledger's own."""
-    if mode in SIMULATED:
-        return envelope.as_of or now
-    return now if mode == "paper" else None
-
-
 def _final(
     answer: Reservation | Declined, quoted: _Quoted, prices: PriceBook
 ) -> Admitted | Denied | AlreadyDispatched:
@@ -294,8 +294,10 @@ def _final(
         case Declined():
             return Denied(exhausted(answer))
         case Reservation(state=ReservationState.RESERVED):
-            quote = quoted.quote
-            return Admitted(quoted.request, quote.capability, prices.id, quote.priced_at)
+            quote, request = quoted.quote, quoted.request
+            if answer.counted_at is not None:
+                request = replace(request, at=answer.counted_at)
+            return Admitted(request, quote.capability, prices.id, quote.priced_at)
         case Reservation():
             return AlreadyDispatched(answer.id, answer.state)
         case _:

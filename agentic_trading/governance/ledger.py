@@ -94,11 +94,15 @@ class ReservationRequest:
 
 
 class Reservation(NamedTuple):
-    """An amount set aside. `state` is `reserved`, unless the same request was made before and has come further."""
+    """An amount set aside; `state` is `reserved`, unless the same request was made before and has come further.
+
+    `counted_at` is a moment in its windows, if the request names none, or came before with another.
+    """
 
     id: str
     amount: Amount
     state: ReservationState = ReservationState.RESERVED
+    counted_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +153,14 @@ class Settlement(NamedTuple):
 class ExpiredReservation:
     """A call whose lease ran out: `released` and refunded, or `in_doubt` and charged in full.
 
-    `scope_ids` are at least those that it was counted in.
+    `scope_ids` are at least those that it was counted in, `counted_at` is a moment in its windows, if that is known.
     """
 
     reservation_id: str
     state: ReservationState
     amount: Amount
     scope_ids: Mapping[ScopeKind, str] = field(default_factory=dict, compare=False)
+    counted_at: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,14 +261,12 @@ class ReservationLedger(Protocol):
         them, but for a request for nothing: that is always a `Reservation`. Raises `ReservationConflictError` for the
         same key and attempt with other facts while that is not released, `ClosedWindowError` for a moment too long ago.
         """
-        ...
 
     async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
         """Wait until `request` can be answered for good: in order of arrival within a priority.
 
         Waits without end; put a time limit around it. Cancelled, it leaves the queue and holds nothing.
         """
-        ...
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         """Note that the request is about to be sent; from here on the call may have been billed.
@@ -271,26 +274,21 @@ class ReservationLedger(Protocol):
         After `lease_s` seconds without a settlement it counts as in doubt.
         Goes once: a second one raises `ReservationStateError`, so that two workers cannot both send.
         """
-        ...
 
     async def state_of(self, reservation_id: str) -> ReservationState | None:
         """Return how far a call has come; None for one never reserved, or released or finished, and forgotten."""
-        ...
 
     async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
         """Charge what a dispatched call used and give back the rest.
 
         More than was reserved is charged too, and counted. A second settlement changes nothing and returns the first.
         """
-        ...
 
     async def release(self, reservation_id: str) -> None:
         """Give back all of a reservation that was never dispatched. Twice is harmless."""
-        ...
 
     async def in_doubt(self, reservation_id: str) -> Settlement:
         """Charge a dispatched call in full, as its answer is not known. A later `settle` corrects it."""
-        ...
 
 
 class OperableLedger(Protocol):
@@ -301,18 +299,20 @@ class OperableLedger(Protocol):
 
         A limit below what is spent lets nothing more run; what is in flight goes on. The queue is served again.
         """
-        ...
 
     async def expire_leases(self) -> Sequence[ExpiredReservation]:
         """End the calls whose lease has run out, of every tenant that this ledger has served and has calls of.
 
-        Never dispatched: refunded. Dispatched: in doubt, charged in full, corrected by a late `settle`.
+        Never dispatched: refunded. Dispatched: in doubt, charged in full, corrected by a late `settle`. Until it is
+        acknowledged, it is returned again after a while, and by a ledger of another process too: the one that was to
+        record it may have ended. One that was settled or reserved again meanwhile is not.
         """
-        ...
+
+    async def acknowledge_expired(self, reservation_id: str) -> None:
+        """Return this one no more from `expire_leases`, of any process: it is on record. Twice is harmless."""
 
     async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come."""
-        ...
 
     async def balances(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
         """Return every counter of a tenant as it is now; each is exact by itself, others may go on between two of them.
@@ -321,15 +321,12 @@ class OperableLedger(Protocol):
         ceiling, in the newest windows that something of the tenant was reserved in. That takes no longer where there
         are very many calls and traces.
         """
-        ...
 
     async def waiting(self, tenant: str) -> Sequence[QueuedReservation]:
         """Return a tenant's queued requests, in the order in which they will be served."""
-        ...
 
     def statistics(self) -> LedgerStatistics:
         """Return the counts of this process since the start."""
-        ...
 
 
 class RebuildableLedger(Protocol):
@@ -340,11 +337,9 @@ class RebuildableLedger(Protocol):
 
         What is in flight may end, also after a log was read that does not know of it yet: `restore` does. Harmless twice.
         """
-        ...
 
     async def entries(self, tenant: str) -> Sequence[LedgerEntry]:
         """Return the calls that were charged and are known singly; of a ledger that has gone back, dispatched ones too."""
-        ...
 
     async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
         """Forget all that is known of a tenant's calls, book these entries in their place, and open admission again.
@@ -353,11 +348,9 @@ class RebuildableLedger(Protocol):
         the ledger was fenced, or found to have gone back, and have been settled or put in doubt since; of the latter a
         entry in doubt says nothing new. A ledger that has gone back forgets those in flight.
         """
-        ...
 
     async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; it must never be found before that again."""
-        ...
 
 
 class Ledger(ReservationLedger, OperableLedger, RebuildableLedger, Protocol):
@@ -373,7 +366,6 @@ class Ledger(ReservationLedger, OperableLedger, RebuildableLedger, Protocol):
 
     async def aclose(self) -> None:
         """Close what was opened; harmless twice."""
-        ...
 
 
 def reservation_id(tenant: str, key: str, attempt: int) -> str:

@@ -219,7 +219,7 @@ class LedgerRebuild:
     def _expired_entry(self, event: Event, body: ReservationExpired) -> LedgerEntry:
         """Return the entry of a call that is on record as charged after its lease only."""
         amount = Amount(body.nusd, body.tokens, body.calls)
-        return self._in_doubt(body.reservation_id, body.scopes, amount, self._at(event))
+        return self._in_doubt(body.reservation_id, body.scopes, amount, body.window_at or self._at(event))
 
     def _in_doubt(
         self, id_: str, scopes: Mapping[ScopeKind, str], amount: Amount, at: datetime

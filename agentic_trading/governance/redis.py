@@ -4,10 +4,13 @@ import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
+from urllib.parse import quote
 
 from redis.asyncio import BlockingConnectionPool
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
+
+from agentic_trading.governance.limiter import Deployment
 
 ANSWER_S = 2.0
 """What takes longer, from the wait for a connection to the answer, is given up."""
@@ -40,10 +43,20 @@ def tag(namespace: str, tenant: str) -> str:
 
     Raises `ValueError` for a namespace that holds a brace: it would be the tag.
     """
+    name = tenant.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
+    return _tagged(namespace, name or "%")
+
+
+def limiter_keys(namespace: str, deployment: Deployment) -> list[str]:
+    """Return the keys of a deployment in the order of the limiter's scripts; raises as `tag` does."""
+    prefix = _tagged(namespace, f"{deployment.provider}/{quote(deployment.model, safe='')}")
+    return [f"{prefix}:{name}" for name in ("lane", "inside", "permits", "line", "places")]
+
+
+def _tagged(namespace: str, name: str) -> str:
     if not namespace or "{" in namespace or "}" in namespace:
         raise ValueError(f"namespace {namespace!r} cannot begin a key; allowed is text without braces")
-    name = tenant.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
-    return f"{namespace}:{{{name or '%'}}}"
+    return f"{namespace}:{{{name}}}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +74,18 @@ class LedgerKeys:
     def of(cls, namespace: str, tenant: str) -> Self:
         """Name them."""
         prefix = f"{tag(namespace, tenant)}:ledger"
-        names = ("meta", "limits", "counters", "ends", "leases", "line", "waiters", "index", "ended")
+        names = (
+            "meta",
+            "limits",
+            "counters",
+            "ends",
+            "leases",
+            "line",
+            "waiters",
+            "index",
+            "ended",
+            "expired",
+        )
         return cls(
             shared=tuple(f"{prefix}:{name}" for name in names),
             meta=f"{prefix}:meta",

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field
 from typing_extensions import override
@@ -34,6 +34,8 @@ PROMPT_FRAME = "2"
 _REQUEST_TAG = b"agentic/request/v1\0"
 _ENVELOPE_TAG = b"agentic/envelope/v1\0"
 _system_clock = SystemClock()
+
+DEFAULT_TENANT: Final = "default"
 
 
 class EnvelopeWorkflow(StrEnum):
@@ -108,7 +110,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     causation_id: str = ""
     parent_envelope_id: str = ""
     idempotency_key: str = ""
-    tenant_id: str = "default"
+    tenant_id: str = DEFAULT_TENANT
     created_at: Moment = Field(default_factory=_system_clock.now)
     deadline: Moment | None = None
     as_of: Moment | None = None

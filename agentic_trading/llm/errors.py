@@ -18,9 +18,11 @@ TradingError
         └── StoreLockedError         another process writes to it
 """
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Self
 
 from pydantic import BaseModel
 
@@ -118,16 +120,46 @@ class LookAheadError(EnvelopeValidationError):
 
 
 class LLMBudgetExhaustedError(LLMError):
-    """A ceiling leaves less than the call can cost."""
+    """A ceiling leaves less than the call can cost.
 
-    def __init__(self, scope: str, *, asked: int, left: int, unit: str) -> None:
+    Of `scope` (its kind, id and window) are `left`, and the call may need `asked`, both in `unit`: nano-USD, tokens or
+    calls. `asked` and `left` are None, and `scope` and `unit` empty, where the reason does not say.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        scope: str = "",
+        asked: int | None = None,
+        left: int | None = None,
+        unit: str = "",
+    ) -> None:
         self.scope = scope
         self.asked = asked
         self.left = left
         self.unit = unit
-        super().__init__(
-            f"{scope} has {left} {unit} left, the call may need {asked}; raise the limit or ask for less"
-        )
+        super().__init__(message)
+
+    @classmethod
+    def of(cls, reason: FailureReason) -> Self:
+        """Return the error for a reason whose details were written by `shortfall_text`."""
+        found = _SHORTFALL.fullmatch(reason.technical_details)
+        if found is None:
+            return cls(reason.description)
+        kind, id_, window, unit, asked, left = found.groups()
+        scope = f"{kind} {id_}" if window == "none" else f"{kind} {id_} this {window}"
+        return cls(reason.description, scope=scope, asked=int(asked), left=int(left), unit=unit)
+
+
+def shortfall_text(kind: str, id_: str, window: str, unit: str, *, asked: int, left: int) -> str:
+    """Return the technical details of a call that a budget refused: what it may need, and what the scope has left."""
+    return f"scope={kind} id={id_} window={window} unit={unit} asked={asked} left={left}"
+
+
+_SHORTFALL = re.compile(
+    r"scope=(\S+) id=(.*) window=(\S+) unit=(\S+) asked=(-?\d+) left=(-?\d+)", flags=re.DOTALL | re.ASCII
+)
 
 
 class LLMResponseValidationError(LLMError):

@@ -9,7 +9,7 @@ from pydantic import Field
 from agentic_trading.canonical import exact_value, utc_text
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
-from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.envelope import DEFAULT_TENANT, LLMEnvelope
 from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.fields import Moment, RevalidatedModel, lazy_property
 from agentic_trading.llm.result import LLMResult, has_number_to_lose
@@ -17,13 +17,18 @@ from agentic_trading.llm.result import LLMResult, has_number_to_lose
 _system_clock = SystemClock()
 
 
-def interaction_id(envelope_id: str, attempt_number: int) -> str:
-    """Return the id of an attempt's interaction: the same attempt has the same id, however often it is recorded."""
-    return derived_id("interaction", envelope_id, attempt_number)
+def interaction_id(envelope_id: str, attempt_number: int, tenant_id: str = DEFAULT_TENANT) -> str:
+    """Return the id of an attempt's interaction: the same attempt has the same id, however often it is recorded.
+
+    Tenants may give their envelopes the same ids. The id of the default tenant is as it was before there were others.
+    """
+    tenant = () if tenant_id == DEFAULT_TENANT else (tenant_id,)
+    return derived_id("interaction", *tenant, envelope_id, attempt_number)
 
 
 def _own_id(fields: dict[str, Any]) -> str:
-    return interaction_id(fields["envelope"].envelope_id, fields["result"].attempt_number)
+    envelope: LLMEnvelope = fields["envelope"]
+    return interaction_id(envelope.envelope_id, fields["result"].attempt_number, envelope.tenant_id)
 
 
 class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):

@@ -258,26 +258,34 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
         """The tokens of this attempt."""
         return Usage(**{name: getattr(self, name) for name in Usage.model_fields})
 
+    @property
+    def unusable_reason(self) -> FailureReason | None:
+        """Why there is nothing to act on, None for a usable answer; one may be read to its end and be for display only."""
+        if self.failure is not None or self.actionable:
+            return self.failure
+        if not self.success:
+            return FailureReason(category=FailureKind.INTERNAL_ERROR, description=self.error or "failed")
+        was_guessed = self.reading is not None and self.reading.decode == "guess"
+        what = "was guessed: it is for display only" if was_guessed else "is marked as not actionable"
+        return FailureReason(
+            category=FailureKind.PARSING_ERROR, description=self.error or f"the answer {what}"
+        )
+
     def raise_for_failure(self) -> Self:
         """Return self if the call gave a usable answer; otherwise raise the error that says why.
 
         Raises `LLMBudgetExhaustedError`, `LLMResponseValidationError` or `LLMCallError`.
         """
-        if self.failure is None:
-            if self.success:
-                return self
-            raise LLMCallError(
-                FailureReason(category=FailureKind.INTERNAL_ERROR, description=self.error or "failed")
-            )
-        match self.failure.category:
+        reason = self.unusable_reason
+        if reason is None:
+            return self
+        match reason.category:
             case FailureKind.BUDGET_EXHAUSTED:
-                raise LLMBudgetExhaustedError(
-                    self.failure.description, asked=self.reserved_nusd, left=0, unit="nano-USD"
-                )
+                raise LLMBudgetExhaustedError.of(reason)
             case FailureKind.PARSING_ERROR:
-                raise LLMResponseValidationError(self.validation_errors or [self.failure.description])
+                raise LLMResponseValidationError(self.validation_errors or [reason.description])
             case _:
-                raise LLMCallError(self.failure)
+                raise LLMCallError(reason)
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:

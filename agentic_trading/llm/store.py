@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 
@@ -71,6 +72,13 @@ class InteractionStore(Protocol):
 
     async def record(self, event: Event) -> None:
         """Keep one event."""
+        ...
+
+    async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
+        """Whether this attempt is on record, kept by whatever process; also for another envelope with the same id.
+
+        It is asked before each call that is paid: it takes no query.
+        """
         ...
 
     async def get_by_envelope_id(

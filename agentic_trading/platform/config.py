@@ -32,7 +32,7 @@ from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE
 from agentic_trading.governance.limits import LARGEST, Window
 from agentic_trading.governance.policy import NAME
-from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform.errors import (
@@ -52,7 +52,6 @@ from agentic_trading.platform.provider_config import (
 from agentic_trading.structured.suggestions import near_miss
 
 MOST_CONCURRENT: Final = 256
-DEFAULT_TENANT: Final = "default"
 
 _USD = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?")
 

@@ -6,9 +6,10 @@ from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 
+from agentic_trading.llm.envelope import DEFAULT_TENANT
 from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.store import InteractionStore
-from agentic_trading.platform.config import DEFAULT_TENANT, PlatformConfig, TenantConfig
+from agentic_trading.platform.config import PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.port_stack import PortStack
 from agentic_trading.worker.call_context import Checks

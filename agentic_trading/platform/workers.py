@@ -9,6 +9,7 @@ from typing import Final
 from agentic_trading.bus.topic import Broker
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.governance.admission_decisions import SIMULATED
 from agentic_trading.governance.burn_rate import Alerts, BurnRateMeter
 from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.gate import Gate
@@ -72,6 +73,7 @@ def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
         providers=opened.providers.names,
         policy=files.policy,
         throttle=Throttle(opened.limiter, wall),
+        is_shared=config.ledger.url is not None,
     )
     parts = RunnerDependencies(
         gate=gate,
@@ -103,11 +105,12 @@ def _housekeeper(
     """Return what reads the commands of operators and reports; None where there is no place for either."""
     if opened.controls is None or opened.statuses is None:
         return None
+    is_shared = config.ledger.url is not None
     scope = HousekeepingScope(
         opened.ledger, gate, opened.controls, opened.statuses, config.tenant_ids,
-        outlives=config.ledger.url is not None,
+        outlives=is_shared, windows_by=SystemClock() if is_shared and config.mode not in SIMULATED else None,
     )  # fmt: skip
-    name = (config.name or "worker") + (f"-{random_id()[:8]}" if config.ledger.url else "")
+    name = (config.name or "worker") + (f"-{random_id()[:8]}" if is_shared else "")
     meter = BurnRateMeter(Windows(opened.files.zone))
     return Housekeeper(scope, meter, recorder, opened.clock, SystemClock(), name, Alerts())
 

@@ -7,6 +7,7 @@ import structlog
 from pydantic import ValidationError
 
 from agentic_trading.governance.errors import ControlError, LedgerError
+from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import LLMError, RecordError, StoreError
 
 log = structlog.get_logger()
@@ -65,3 +66,13 @@ class UndeliverableError(LLMError):
         self.envelope_id = envelope_id
         self.trace_id = trace_id
         super().__init__(f"{reason}: {detail}")
+
+
+def id_conflict(envelope: LLMEnvelope) -> UndeliverableError:
+    """Return that another envelope of the tenant has the same id."""
+    return UndeliverableError(
+        "id_conflict",
+        "another envelope has the same id; allowed is an id for each",
+        envelope_id=envelope.envelope_id,
+        trace_id=envelope.trace_id,
+    )

@@ -152,6 +152,7 @@ class HousekeepingScope:
     """What a housekeeper serves: the ledger, the gate and the controls of these tenants; `statuses` takes its reports.
 
     A ledger that `outlives` this process has its checkpoints put on record: by them the next process sees a rollback.
+    `windows_by` is the clock that the ledger's windows go by, if not that of the calls.
     """
 
     ledger: OperableLedger
@@ -160,6 +161,7 @@ class HousekeepingScope:
     statuses: StatusFeed
     tenants: Sequence[str]
     outlives: bool = False
+    windows_by: Clock | None = None
 
 
 @dataclass(slots=True)
@@ -180,7 +182,7 @@ class Housekeeper:
     worker: str = "worker"
     alerts: Alerts = field(default_factory=Alerts)
     _reconciler: ControlReconciler = field(init=False)
-    _expiries: deque[Event] = field(default_factory=deque)
+    _expiries: deque[ExpiredReservation] = field(default_factory=deque)
     _next_tick: float = 0.0
     _next_checkpoint: float = 0.0
 
@@ -215,10 +217,11 @@ class Housekeeper:
     async def tick(self, *, is_running: bool = True) -> None:
         """Expire leases, report the status of every tenant, warn of counters that near their ceiling."""
         with log_and_continue("housekeeping_failed"):
-            self._expiries.extend(map(self._expired, await self.watched.ledger.expire_leases()))
+            self._expiries.extend(await self.watched.ledger.expire_leases())
             while self._expiries:  # what a stop leaves here is recorded by `end`
-                await self._keep(self._expiries[0])
-                self._expiries.popleft()
+                await self._keep(self._expired(self._expiries[0]))
+                expired = self._expiries.popleft()
+                await self.watched.ledger.acknowledge_expired(expired.reservation_id)
             await self._report_all(is_running=is_running)
             await self._record_checkpoints()
 
@@ -246,7 +249,8 @@ class Housekeeper:
             tenant: await self.watched.ledger.balances(tenant, limited=True)
             for tenant in self.watched.tenants
         }
-        forecasts = self.meter.look(chain.from_iterable(balances.values()), self.clock.now())
+        now = (self.watched.windows_by or self.clock).now()
+        forecasts = self.meter.look(chain.from_iterable(balances.values()), now)
         for tenant, of_tenant in balances.items():
             leading = [one for one in forecasts if one.balance.tenant == tenant]
             await self._report(tenant, of_tenant, leading, is_running=is_running)
@@ -294,6 +298,7 @@ class Housekeeper:
             tokens=amount.tokens,
             calls=amount.calls,
             scopes=expired.scope_ids,
+            window_at=expired.counted_at,
         )
         return body.as_event(
             event_id=derived_id("expired", expired.reservation_id, *facts),

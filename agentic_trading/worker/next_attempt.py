@@ -1,18 +1,23 @@
-"""What comes after an attempt: another request after a wait, or the end; plain functions, no waiting."""
+"""What comes after an attempt: another request after a wait, or the end."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import assert_never
 
+from tenacity import AsyncRetrying, retry_if_result
+
+from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.throttle import Failed, wait_before_retry
 from agentic_trading.ids import fraction
-from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import AskAgain, GiveUp, Prepared, RaiseCap, next_step
 from agentic_trading.structured.outcome import Accepted, Rejected
+from agentic_trading.worker.attempt_result import LOST, lost_result
 
 ToResult = Callable[[NextStep], LLMResult]
 """Put an attempt on record, together with what follows from it."""
@@ -41,6 +46,13 @@ class FinalAttempt:
     """The attempt ends the call: it was refused before it left, or another model served it."""
 
     to_result: ToResult
+
+
+def lost_attempt(envelope: LLMEnvelope, attempt: int, lost: LostAttempt, *, now: datetime) -> FailedAttempt:
+    """Return how an attempt ends that was sent by an earlier process: in doubt, and but for orders tried again."""
+    to_result = partial(lost_result, envelope, attempt, lost, now=now)
+    step: NextStep = "final" if envelope.workflow is EnvelopeWorkflow.EXECUTION else "retry"
+    return FailedAttempt(to_result, Failed(kind=LOST.category, sent=True), step)
 
 
 Attempted = AnsweredAttempt | FailedAttempt | FinalAttempt
@@ -83,6 +95,19 @@ def plan_next_attempt(
             return _again(plan, outcome, step, prepared, is_recorded=bool(recorded))
         case _:
             assert_never(attempted)
+
+
+def following_turns(sleep: Callable[[float], Awaitable[None]]) -> AsyncRetrying:
+    """Return the turns of a call whose first attempt is to be followed by another; before each its wait is slept.
+
+    The result of a turn is set by who iterates: what is planned after its attempt, None after the last one. That of the
+    first turn is the plan that the first attempt has led to.
+    """
+    return AsyncRetrying(
+        sleep=sleep,
+        wait=lambda state: state.outcome.result().wait_s if state.outcome else 0.0,
+        retry=retry_if_result(lambda plan: plan is not None),
+    )
 
 
 def is_schema_refused(request: ModelRequest, attempted: Attempted) -> bool:

@@ -22,7 +22,12 @@ from agentic_trading.llm.errors import RecordError, StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.worker.claim import Claim, ClaimStore, Finished
-from agentic_trading.worker.error_boundary import AttemptTakenError, UndeliverableError, describe_error
+from agentic_trading.worker.error_boundary import (
+    AttemptTakenError,
+    UndeliverableError,
+    describe_error,
+    id_conflict,
+)
 from agentic_trading.worker.housekeeping import Housekeeper
 from agentic_trading.worker.recorder import DeadLetterPublisher, Recorder
 from agentic_trading.worker.runner import CallRunner
@@ -250,8 +255,7 @@ class WorkerPool:
             if isinstance(claim, Claim):
                 return claim
             if claim.content != content:
-                detail = "another envelope has the same id; allowed is an id for each"
-                raise _undeliverable("id_conflict", detail, envelope)
+                raise id_conflict(envelope)
             if isinstance(claim, Finished):
                 return claim
             async with slot.given_back():  # its owner may be parked, and come back to a slot
@@ -277,7 +281,9 @@ class WorkerPool:
     async def _publish_last(self, envelope: LLMEnvelope) -> None:
         if not await self._recorder.publish_again(envelope):
             detail = "another run has sent it, and its outcome is not on record yet"
-            raise _undeliverable("taken_elsewhere", detail, envelope)
+            raise UndeliverableError(
+                "taken_elsewhere", detail, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id
+            )
 
     async def _keep_event(self, delivery: Delivery) -> bool:
         principal = self._acl.of(delivery)
@@ -328,7 +334,3 @@ class WorkerPool:
             log.error("log_unwritable", path=str(e.path), reason=e.reason)
             self._fatal = e
         self.stop()
-
-
-def _undeliverable(reason: str, detail: str, envelope: LLMEnvelope) -> UndeliverableError:
-    return UndeliverableError(reason, detail, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id)

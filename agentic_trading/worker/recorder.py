@@ -11,6 +11,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import InteractionStore
+from agentic_trading.worker.error_boundary import id_conflict
 
 log = structlog.get_logger()
 
@@ -33,11 +34,20 @@ class Recorder:
         await self._store.store(interaction)
         await self._publish(interaction, final=final)
 
+    async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
+        """Whether an attempt is on record, of whatever process, and of whatever envelope with this id."""
+        return await self._store.has_attempt(envelope, attempt)
+
     async def publish_again(self, envelope: LLMEnvelope) -> bool:
-        """Publish the last attempt on record at `envelope` as its final one; returns False where there is none."""
+        """Publish the last attempt on record at `envelope` as its final one; returns False where there is none.
+
+        Raises `UndeliverableError` where it is an attempt at another envelope with the same id.
+        """
         last = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
-        if last is None or last.envelope.envelope_hash != envelope.envelope_hash:
+        if last is None:
             return False
+        if last.envelope.envelope_hash != envelope.envelope_hash:
+            raise id_conflict(envelope)
         await self._publish(last, final=True)
         return True
 

@@ -23,7 +23,6 @@ from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.sent_call import SentCall, failed_by
-from agentic_trading.governance.throttle import Failed
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, UnknownModelError
 from agentic_trading.llm.event import Event
@@ -33,12 +32,10 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
 from agentic_trading.worker.attempt_result import (
-    LOST,
     DispatchNumbers,
     Timing,
     degraded_result,
     failed_result,
-    lost_result,
     unsent_event,
 )
 from agentic_trading.worker.call_context import (
@@ -53,6 +50,8 @@ from agentic_trading.worker.next_attempt import (
     AttemptPlan,
     FailedAttempt,
     FinalAttempt,
+    following_turns,
+    lost_attempt,
     may_degrade,
     plan_next_attempt,
 )
@@ -132,29 +131,32 @@ class CallRunner:
         Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not published.
         """
         if not envelope.is_cacheable:
-            return await self._run(envelope, self._prepare(envelope, principal, parked, None), None)
+            return await self._run(envelope, self._prepare(envelope, principal, parked, None))
         async with self._response_cache.turn(envelope, self._waits, parked) as cached:
-            call = self._prepare(envelope, principal, parked, cached)
-            return await self._run(envelope, call, cached)
+            return await self._run(envelope, self._prepare(envelope, principal, parked, cached))
 
-    async def _run(
-        self, envelope: LLMEnvelope, call: CallContext | FailureReason, cached: CachedCall | None
-    ) -> LLMInteraction:
+    async def _run(self, envelope: LLMEnvelope, call: CallContext | FailureReason) -> LLMInteraction:
         if isinstance(call, FailureReason):
             return await self._keep(envelope, self._unsent(envelope, 1, call), "final")
-        plan = AttemptPlan(call.prepared.request)
-        while True:
-            if not await self._waits.sleep(plan.wait_s):
-                stopped = self._unsent(envelope, plan.request.attempt, _STOPPED)
-                return await self._keep(envelope, stopped, "final")
-            attempted = await self._attempt(call, plan.request, is_retry=plan.step == "retry")
-            self._unsupported_schemas.learn(plan.request, attempted)
-            following = plan_next_attempt(plan, attempted, call.prepared, now=self._clock.now())
-            step = following.step if following else "final"
-            interaction = await self._keep(envelope, attempted, step, cached)
-            if following is None:
-                return interaction
-            plan = following
+        last, plan = await self._step(call, AttemptPlan(call.prepared.request))
+        if plan is None:  # as most calls end: what follows costs them nothing
+            return last
+        async for turn in following_turns(self._waits.sleep):
+            if turn.retry_state.attempt_number > 1 and plan is not None:
+                last, plan = await self._step(call, plan)
+            turn.retry_state.set_result(plan)
+        return last
+
+    async def _step(self, call: CallContext, plan: AttemptPlan) -> tuple[LLMInteraction, AttemptPlan | None]:
+        """Make an attempt and keep it; return it, and what is planned after it."""
+        if plan.wait_s > 0 and self._waits.is_stopped:
+            stopped = self._unsent(call.envelope, plan.request.attempt, _STOPPED)
+            return await self._keep(call.envelope, stopped, "final"), None
+        attempted = await self._attempt(call, plan.request, is_retry=plan.step == "retry")
+        self._unsupported_schemas.learn(plan.request, attempted)
+        following = plan_next_attempt(plan, attempted, call.prepared, now=self._clock.now())
+        step = following.step if following else "final"
+        return await self._keep(call.envelope, attempted, step, call.cached), following
 
     def _prepare(
         self, envelope: LLMEnvelope, principal: str, parked: Parking, cached: CachedCall | None
@@ -197,8 +199,13 @@ class CallRunner:
         recorded = await self._recorded(call, request)
         if recorded is not None:
             return await call.replay(request, recorded)
-        if (lost := self._lost(call, request)) is not None:
-            return lost
+        lost = self._parts.lost.get(reservation_id_of(request.envelope, request.attempt))
+        if lost is not None and self._parts.gate.access_problem(request.envelope, call.principal) is None:
+            return lost_attempt(request.envelope, request.attempt, lost, now=self._clock.now())
+        if await self._parts.recorder.has_attempt(
+            request.envelope, request.attempt
+        ):  # before anything is paid
+            raise AttemptTakenError(request.envelope.envelope_id, request.attempt, "on record")
         admitted = await self._admit(call, request, is_retry=is_retry)
         match admitted:
             case Denied():
@@ -219,16 +226,6 @@ class CallRunner:
         if call.cached is None or gate.answer_problem(request.envelope, call.principal) is not None:
             return None
         return call.cached.find(request.attempt)
-
-    def _lost(self, call: CallContext, request: ModelRequest) -> FailedAttempt | None:
-        """Return how an attempt ends that was sent by an earlier process: in doubt, and but for orders tried again."""
-        envelope = request.envelope
-        lost = self._parts.lost.get(reservation_id_of(envelope, request.attempt))
-        if lost is None or self._parts.gate.access_problem(envelope, call.principal) is not None:
-            return None
-        to_result = partial(lost_result, envelope, request.attempt, lost, now=self._clock.now())
-        step: NextStep = "final" if envelope.workflow is EnvelopeWorkflow.EXECUTION else "retry"
-        return FailedAttempt(to_result, Failed(kind=LOST.category, sent=True), step)
 
     async def _admit(
         self, call: CallContext, request: ModelRequest, *, is_retry: bool

@@ -145,11 +145,10 @@ class StoppableWait:
         """Wait for something; return False if that was cancelled as in `result_of`."""
         return await self.result_of(_true_after(wait)) is not None
 
-    async def sleep(self, seconds: float) -> bool:
-        """Sleep so many seconds; return False if `stop` ended the wait."""
-        if seconds <= 0 or self._is_stopped:
-            return seconds <= 0
-        return await self.wait_for(self._clock.sleep(seconds))
+    async def sleep(self, seconds: float) -> None:
+        """Sleep so many seconds, or until `stop`."""
+        if seconds > 0 and not self._is_stopped:
+            await self.wait_for(self._clock.sleep(seconds))
 
 
 async def _true_after(wait: Awaitable[object]) -> bool:

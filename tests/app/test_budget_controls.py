@@ -1,9 +1,11 @@
 """Budgets are put together as a run asks for them; what cannot be is refused before anything is written."""
 
 import asyncio
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -13,9 +15,11 @@ from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, LedgerSettingsError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.platform.adapters import ledger_of
 from agentic_trading.platform.errors import ConfigError
 from tests import redis_server
-from tests.flows.sessions import SAMPLES, ran
+from tests.flows.sessions import SAMPLES, options, ran
+from tests.governance.asking import ask, spend
 
 POLICY = '[principals.desk]\ntenants = ["default"]\nmodels = ["rules/*"]\n'
 
@@ -91,6 +95,20 @@ async def test_a_server_that_may_forget_what_it_acknowledged_is_refused(tmp_path
             ledger_url=server.url,
             budget_usd=Decimal(5),
         )
+
+
+async def test_a_run_in_another_zone_than_the_servers_is_refused(
+    own_redis: redis_server.RealServer, tmp_path: Path
+) -> None:
+    ledger = await asyncio.to_thread(lambda: ledger_of(own_redis.url, zone=ZoneInfo("America/New_York")))
+    await spend(ledger, ask(1, tenant="default"))
+    await ledger.aclose()
+    in_utc = options(tmp_path, ledger_url=own_redis.url, budget_usd=Decimal(5))
+    in_its_own = replace(in_utc, config=in_utc.config.model_copy(update={"zone": "America/New_York"}))
+
+    await budget_controls.refuse_unusable_server(in_its_own)
+    with pytest.raises(LedgerSettingsError, match=r"'America/New_York'; allowed is UTC, .*AGENTIC_ZONE"):
+        await budget_controls.refuse_unusable_server(in_utc)
 
 
 async def test_a_budget_that_stands_already_is_not_ordered_again() -> None:

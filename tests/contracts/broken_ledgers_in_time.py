@@ -55,6 +55,24 @@ class RefundsWhatIsSilent(Whole):
         return expired
 
 
+class ReportsOnce(Whole):
+    async def expire_leases(self) -> Sequence[ExpiredReservation]:
+        expired = await super().expire_leases()
+        for one in expired:
+            await super().acknowledge_expired(one.reservation_id)
+        return expired
+
+
+class ReportsWhatWentOn(Whole):
+    def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
+        super().__init__(limits, zone, reserved_lease_s)
+        self.over: Sequence[ExpiredReservation] = ()
+
+    async def expire_leases(self) -> Sequence[ExpiredReservation]:
+        self.over = [*self.over, *await super().expire_leases()]
+        return self.over
+
+
 class KnowsNoLease(Whole):
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         await super().dispatch(reservation_id, lease_s=0)
@@ -251,6 +269,12 @@ class LivesInThePast(Whole):
         return replace(ask, at=ask.at or AT)
 
 
+class KeepsItsWindowsToItself(Whole):
+    async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
+        answer = await super().reserve(ask)
+        return answer._replace(counted_at=None) if isinstance(answer, Reservation) else answer
+
+
 class TakesAnotherMomentForOtherFacts(Whole):
     def __init__(self, limits: Sequence[Limit], zone: tzinfo, reserved_lease_s: float = 60.0) -> None:
         super().__init__(limits, zone, reserved_lease_s)
@@ -286,6 +310,8 @@ BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
     (ForgetsWhatIsOver, leases.a_redelivery_after_the_lease_is_not_charged_again),
     (RevivesTheDead, leases.who_comes_back_after_the_lease_cannot_send),
     (NeverWakes, leases.who_waits_gets_what_the_dead_held),
+    (ReportsOnce, leases.what_ran_out_is_returned_until_it_is_on_record),
+    (ReportsWhatWentOn, leases.what_went_on_after_its_lease_is_returned_no_more),
     (IgnoresOrders, changes.adopted_limits_hold_from_the_next_ask_on),
     (TakesEveryVersion, changes.an_older_version_changes_nothing),
     (WritesOffWhatIsInFlight, changes.a_limit_below_what_is_used_stops_the_next_and_not_those_in_flight),
@@ -313,6 +339,7 @@ BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
     (ShowsEverybody, history.a_tenant_sees_only_its_own),
     (LivesInThePast, history.without_a_moment_it_is_the_present),
     (TakesAnotherMomentForOtherFacts, history.a_redelivery_stays_in_the_window_of_the_first),
+    (KeepsItsWindowsToItself, history.a_reservation_names_the_windows_that_its_ledger_chose),
     (RemembersWhatWasAsked, steps.what_was_released_may_come_back_with_other_facts),
     (CountsNothingAsACall, queue.who_asks_for_nothing_always_gets_it),
 )

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -16,10 +17,10 @@ from agentic_trading.governance.ledger import (
     Reservation,
     ReservationState,
 )
-from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, Windows
 from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import Opens, Promise, in_line
-from tests.governance.asking import AT, ask, balance, held, of_tenant, reserved, spend, tenant
+from tests.governance.asking import AT, ask, balance, held, of_tenant, reserved, select, spend, tenant
 
 
 async def every_step_moves_the_position(opens: Opens) -> None:
@@ -305,11 +306,30 @@ async def a_redelivery_stays_in_the_window_of_the_first(opens: Opens) -> None:
     for again in (replace(then, at=None), replace(now, at=AT)):
         answer = await ledger.reserve(again)
         assert isinstance(answer, Reservation)
+        assert answer.counted_at is not None
+        assert (answer.counted_at.replace(second=0, microsecond=0) == AT) is (again.key == then.key)
         await ledger.dispatch(answer.id)
         await ledger.settle(answer.id, Amount(7, 0))
 
     found = await balance(ledger, ScopeKind.TENANT, "acme", Window.MINUTE, "2026-01-02T12:30+0000")
     assert (found.spent, found.held) == (Amount(7, 0, 1), Amount(0, 0, 0))
+
+
+async def a_reservation_names_the_windows_that_its_ledger_chose(opens: Opens) -> None:
+    ledger = await opens(tenant(100, window=Window.MINUTE), zone=ZoneInfo("America/New_York"))
+    chosen = ask(10, at=None)
+
+    answers = [await ledger.reserve(chosen) for _ in range(2)]
+
+    counted = select(await ledger.balances("acme"), ScopeKind.TENANT, "acme", Window.MINUTE)
+    for answer in answers:
+        assert isinstance(answer, Reservation)
+        assert answer.counted_at is not None
+        window = Windows(ZoneInfo("America/New_York")).at(answer.counted_at)[Window.MINUTE]
+        assert [one.window_id for one in counted] == [window.id]
+        named = await ledger.reserve(ask(10, at=answer.counted_at))
+        assert isinstance(named, Reservation)
+        assert named.counted_at is None
 
 
 HISTORY: tuple[Promise, ...] = (
@@ -327,4 +347,5 @@ HISTORY: tuple[Promise, ...] = (
     a_tenant_sees_only_its_own,
     without_a_moment_it_is_the_present,
     a_redelivery_stays_in_the_window_of_the_first,
+    a_reservation_names_the_windows_that_its_ledger_chose,
 )

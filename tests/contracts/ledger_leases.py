@@ -9,7 +9,7 @@ from agentic_trading.governance.ledger import ExpiredReservation, Reservation, R
 from agentic_trading.governance.limits import ScopeKind
 from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import Opens, Promise, in_line
-from tests.governance.asking import ask, of_tenant, reserved, tenant
+from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
 
 
 async def what_was_never_sent_is_refunded_when_its_lease_is_over(opens: Opens) -> None:
@@ -21,6 +21,7 @@ async def what_was_never_sent_is_refunded_when_its_lease_is_over(opens: Opens) -
     assert list(expired) == [ExpiredReservation(id_, ReservationState.RELEASED, Amount(60, 5))]
     found = await of_tenant(ledger)
     assert (found.held, found.spent) == (Amount(0, 0, 0), Amount(0, 0, 0))
+    await ledger.acknowledge_expired(id_)
     assert list(await ledger.expire_leases()) == []
 
 
@@ -33,6 +34,8 @@ async def what_was_sent_and_is_silent_is_charged_in_full(opens: Opens) -> None:
 
     assert list(expired) == [ExpiredReservation(id_, ReservationState.IN_DOUBT, Amount(60, 5))]
     assert expired[0].scope_ids[ScopeKind.TENANT] == "acme"
+    assert expired[0].counted_at is not None
+    assert f"{expired[0].counted_at:%Y-%m-%d}" == f"{AT:%Y-%m-%d}"
     found = await of_tenant(ledger)
     assert (found.spent, found.held, found.in_doubt) == (Amount(60, 5), Amount(0, 0, 0), Amount(60, 5))
     assert await ledger.state_of(id_) is ReservationState.IN_DOUBT
@@ -107,6 +110,35 @@ async def who_waits_gets_what_the_dead_held(opens: Opens) -> None:
     assert waiting.result() == Reservation("acme:outlives:1", Amount(90, 0))
 
 
+async def what_ran_out_is_returned_until_it_is_on_record(opens: Opens) -> None:
+    ledger = await opens(tenant(100), reserved_lease_s=0)
+    unsent, silent = await reserved(ledger, ask(20)), await reserved(ledger, ask(30, tokens=5))
+    await ledger.dispatch(silent, lease_s=0)
+
+    found = sorted(await ledger.expire_leases(), key=lambda one: one.amount.nusd)
+    assert [one.reservation_id for one in found] == [unsent, silent]
+    assert sorted(await ledger.expire_leases(), key=lambda one: one.amount.nusd) == found
+
+    for _ in range(2):
+        await ledger.acknowledge_expired(silent)
+    assert list(await ledger.expire_leases()) == found[:1]
+    assert ledger.statistics().in_doubt == ledger.statistics().released == 1
+
+
+async def what_went_on_after_its_lease_is_returned_no_more(opens: Opens) -> None:
+    ledger = await opens(tenant(100), reserved_lease_s=0)
+    wanted = ask(20)
+    again, late = await reserved(ledger, wanted), await reserved(ledger, ask(30))
+    await ledger.dispatch(late, lease_s=0)
+    assert len(await ledger.expire_leases()) == 2
+
+    await ledger.settle(late, Amount(10, 0))
+    await reserved(ledger, wanted)
+    await ledger.dispatch(again)
+
+    assert list(await ledger.expire_leases()) == []
+
+
 LEASES: tuple[Promise, ...] = (
     what_was_never_sent_is_refunded_when_its_lease_is_over,
     what_was_sent_and_is_silent_is_charged_in_full,
@@ -115,4 +147,6 @@ LEASES: tuple[Promise, ...] = (
     a_redelivery_after_the_lease_is_not_charged_again,
     who_comes_back_after_the_lease_cannot_send,
     who_waits_gets_what_the_dead_held,
+    what_ran_out_is_returned_until_it_is_on_record,
+    what_went_on_after_its_lease_is_returned_no_more,
 )

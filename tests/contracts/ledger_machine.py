@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, datetime, timedelta
 from typing import TypeVar
 
 import pytest
@@ -134,7 +134,10 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def ask_again(self, again: ReservationRequest, known: ModelCall) -> None:
         answer = self.run(self.ledger.reserve(again))
-        assert answer == Reservation(again.reservation_id, known.request.amount, known.state)
+        assert isinstance(answer, Reservation)
+        assert answer[:3] == (again.reservation_id, known.request.amount, known.state)
+        if known.state is ReservationState.RESERVED:  # it stays in the windows of the first request
+            assert _day(answer.counted_at or again.at) == _day(known.request.at)
         other = replace(again, amount=Amount(again.amount.nusd + 1, 0))
         with pytest.raises(ReservationConflictError):
             self.run(self.ledger.reserve(other))
@@ -216,6 +219,8 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule()
     def expire_leases(self) -> None:
         expired = self.run(self.ledger.expire_leases())
+        for one in expired:
+            self.run(self.ledger.acknowledge_expired(one.reservation_id))
         foretold = []
         for id_, call in self.model.calls.items():
             if call.state is ReservationState.RESERVED:
@@ -283,6 +288,10 @@ def machine(adapter: Opening) -> type[LedgerMachine]:
             return adapter()
 
     return Machine
+
+
+def _day(at: datetime | None) -> date | None:
+    return at and at.date()
 
 
 async def _result(step: Awaitable[T]) -> T:

@@ -169,7 +169,6 @@ async def what_was_not_sent_is_given_back(opens: Opens) -> None:
 async def a_permit_ends_with_its_lease(opens: Opens) -> None:
     asking = await opens(limited(tokens=1000, concurrent=1))
     permit = await asking.enters(request(500, lease_s=0.05))
-    await asking.waits(request(100, id_="next"), "concurrent")
 
     await asking.pass_s(0.06)
     await asking.enters(request(100, id_="next"))
@@ -183,25 +182,23 @@ async def a_permit_ends_with_its_lease(opens: Opens) -> None:
 
 async def asking_again_begins_the_lease_anew(opens: Opens) -> None:
     asking = await opens(limited(concurrent=1))
-    wanted = request(lease_s=0.2)
 
-    await asking.enters(wanted)
-    await asking.pass_s(0.12)
-    await asking.enters(wanted)
-    await asking.pass_s(0.12)
+    await asking.enters(request(id_="again", lease_s=0.05))
+    await asking.enters(request(id_="again", lease_s=60))
+    await asking.pass_s(0.06)
 
     await asking.waits(request(), "concurrent")
 
 
 async def a_pause_holds_everybody_until_it_is_over(opens: Opens) -> None:
     asking = await opens(Rules())
-    await asking.limiter.release(await asking.enters(), PermitOutcome.NEUTRAL, cooldown_s=0.15)
+    for deployment, cooldown_s in ((DEPLOYMENT, 30), (OTHER, 0.05)):
+        permit = await asking.enters(request(deployment=deployment))
+        await asking.limiter.release(permit, PermitOutcome.NEUTRAL, cooldown_s=cooldown_s)
 
-    wait_s = await asking.waits(request(priority=9), "cooldown")
-    assert wait_s <= 0.15
-
-    await asking.pass_s(wait_s)
-    await asking.enters()
+    assert await asking.waits(request(priority=9), "cooldown") <= 30
+    await asking.pass_s(0.06)
+    await asking.enters(request(deployment=OTHER))
 
 
 async def a_shorter_pause_does_not_end_a_longer_one(opens: Opens) -> None:

@@ -145,11 +145,14 @@ async def refuses_an_answer_to_another_envelope(subject: Subject) -> None:
 async def finds_the_last_attempt_at_an_envelope(subject: Subject) -> None:
     asked = interaction().envelope
     attempts = [interaction(envelope=asked, attempt_number=number) for number in (1, 2, 3)]
-    for attempt in (*attempts, interaction()):
+    others = interaction(envelope=asked.model_copy(update={"tenant_id": "other"}))
+    for attempt in (*attempts, interaction(), others):
         await subject.store.store(attempt)
 
-    assert await subject.store.get_by_envelope_id(asked.envelope_id) == attempts[-1]
+    assert await subject.store.get_by_envelope_id(asked.envelope_id, tenant="default") == attempts[-1]
     assert await subject.store.get_by_envelope_id("of nobody") is None
+    assert [await subject.store.has_attempt(asked, number) for number in (1, 2, 3, 4)] == [True] * 3 + [False]
+    assert [await subject.store.has_attempt(others.envelope, number) for number in (1, 2)] == [True, False]
 
 
 async def finds_the_attempts_of_a_trace_oldest_first(subject: Subject) -> None:

@@ -41,7 +41,7 @@ def call(tenant: str, trace: str, asked: str, number: int = 1, hour: int = 0) ->
 def shared_log() -> list[Record]:
     """Return a log of two tenants who share ids of traces, envelopes and records, and ask the same question."""
     mine, theirs = call(MINE, "both", "asked", 1, hour=1), call(THEIRS, "both", "asked", 2, hour=2)
-    own = interaction_id("theirs-only", 1)
+    own = interaction_id("theirs-only", 1, THEIRS)
     return [
         event("trigger", id="begun", trace_id="both", tenant_id=THEIRS, body={"subject": "SECRET"}),
         mine,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -187,7 +188,7 @@ TENANTS = st.sampled_from([MINE, THEIRS])
 TRACES = st.sampled_from(["t1", "t2", "t3"])
 ENVELOPES = ("a1", "a2", "a3")
 NUMBERS = (1, 2)
-CALLS = st.sampled_from([interaction_id(asked, number) for asked in ENVELOPES for number in NUMBERS])
+CALLS = st.sampled_from([interaction_id(*asked) for asked in product(ENVELOPES, NUMBERS, (MINE, THEIRS))])
 NAMES = st.sampled_from(["e1", "e2", "e3", "e4", *ENVELOPES]) | CALLS
 CAUSES = st.just("") | NAMES | TRACES
 

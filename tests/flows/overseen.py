@@ -19,10 +19,11 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.governance.commands import OperatorCommand
 from agentic_trading.governance.controls_document import ControlStore, TenantControls
+from agentic_trading.llm.envelope import DEFAULT_TENANT
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import RulesProvider
 from agentic_trading.platform.adapters import boards_of
-from agentic_trading.platform.config import DEFAULT_TENANT, LedgerConfig
+from agentic_trading.platform.config import LedgerConfig
 from tests.flows.sessions import PRICED, Evening, Priced, stage, store_of
 
 ROOT: Final = Path(__file__).parents[2]

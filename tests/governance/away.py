@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from agentic_trading.governance.errors import LedgerUnavailableError
+from agentic_trading.governance.errors import LedgerError, LedgerUnavailableError
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 
 _STEPS = (
@@ -15,6 +15,7 @@ _STEPS = (
     "release",
     "in_doubt",
     "expire_leases",
+    "acknowledge_expired",
     "apply_limits",
     "balances",
     "waiting",
@@ -23,11 +24,12 @@ _STEPS = (
 
 
 class AwayLedger(MemoryLedger):
-    """Raises `LedgerUnavailableError` in the steps that are named in `away`."""
+    """Raises `why` in the steps that are named in `away`."""
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self.away: set[str] = set()
+        self.why: LedgerError = LedgerUnavailableError("connection refused")
 
     def leave(self, *steps: str) -> None:
         """Be away for these steps, or all of them."""
@@ -41,7 +43,7 @@ class AwayLedger(MemoryLedger):
 def _unless_away(name: str) -> Callable[..., Awaitable[Any]]:
     async def step(self: AwayLedger, *args: Any, **more: Any) -> Any:
         if name in self.away:
-            raise LedgerUnavailableError("connection refused")
+            raise self.why
         return await getattr(MemoryLedger, name)(self, *args, **more)
 
     return step

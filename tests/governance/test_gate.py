@@ -4,6 +4,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.admission_decisions import (
@@ -12,12 +14,13 @@ from agentic_trading.governance.admission_decisions import (
     Charge,
     ClockMode,
     Denied,
+    exhausted,
 )
-from agentic_trading.governance.ledger import ReservationState
+from agentic_trading.governance.ledger import Declined, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, usd_text
 from agentic_trading.governance.prices import Amount
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, LLMBudgetExhaustedError
 from agentic_trading.llm.result import Usage
 from tests.build import NOW
 from tests.governance.asking import balance
@@ -100,6 +103,24 @@ async def test_an_exhausted_budget_is_refused_with_the_facts() -> None:
     assert answer.reason.description.startswith(
         f"agent cmt-1 has {usd_text(MOST_NUSD - 1)} left this day, the call may need {usd_text(MOST_NUSD)}; raise"
     )
+
+
+@given(
+    agent_id=st.text(min_size=1, max_size=20),
+    window=st.sampled_from(Window),
+    left=st.integers(0, MOST_NUSD - 1),
+)
+def test_who_raises_for_an_exhausted_budget_gets_its_scope_its_unit_and_both_amounts(
+    agent_id: str, window: Window, left: int
+) -> None:
+    reason = exhausted(Declined(ScopeKind.AGENT, agent_id, window, "nano-USD", MOST_NUSD, left))
+
+    error = LLMBudgetExhaustedError.of(reason)
+
+    this = "" if window is Window.NONE else f" this {window}"
+    assert (error.scope, error.unit) == (f"agent {agent_id}{this}", "nano-USD")
+    assert (error.asked, error.left) == (MOST_NUSD, left)
+    assert str(error) == reason.description
 
 
 async def test_an_exhausted_budget_without_a_window_names_none() -> None:
@@ -223,14 +244,24 @@ async def test_calls_of_a_day_are_limited_for_the_agent_that_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "day"), [("backtest", "2025-05-05"), ("replay", "2025-05-05"), ("live", "2026-01-02")]
-)
-async def test_windows_go_by_the_market_where_time_is_simulated(mode: ClockMode, day: str) -> None:
-    ledger = MemoryLedger(clock=SimClock(NOW))
+    ("mode", "is_shared", "day"),
+    [
+        ("backtest", False, "2025-05-05"), ("backtest", True, "2025-05-05"), ("replay", True, "2025-05-05"),
+        ("paper", False, "2025-05-06"), ("paper", True, "2026-01-02"), ("live", False, "2026-01-02"),
+    ],
+)  # fmt: skip
+async def test_windows_go_by_the_market_where_time_is_simulated_and_by_a_shared_ledgers_clock_elsewhere(
+    mode: ClockMode,
+    is_shared: bool,  # noqa: FBT001 - a parameter of the table above
+    day: str,
+) -> None:
+    ledger, market = MemoryLedger(clock=SimClock(NOW)), SimClock(datetime(2025, 5, 6, tzinfo=UTC))
+    at = gate(ledger, mode=mode, clock=market, is_shared=is_shared)
 
-    await admitted(gate(ledger, mode=mode), request(as_of=datetime(2025, 5, 5, tzinfo=UTC)))
+    admission = await admitted(at, request(as_of=datetime(2025, 5, 5, tzinfo=UTC)))
 
     assert [one.window_id for one in await ledger.balances("default")] == [day]
+    assert f"{admission.request.at:%Y-%m-%d}" == day
 
 
 async def test_prices_and_retirement_go_by_the_time_of_day() -> None:

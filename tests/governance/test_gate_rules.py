@@ -10,7 +10,7 @@ import pytest
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.admission_decisions import Admitted, AlreadyDispatched, Deferred, Denied
 from agentic_trading.governance.controls_document import Halt, HaltScope, TenantControls
-from agentic_trading.governance.errors import LedgerUnavailableError
+from agentic_trading.governance.errors import LedgerError, LedgerSettingsError, LedgerUnavailableError
 from agentic_trading.governance.ledger import Blocked, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ScopeKind, Window
@@ -234,8 +234,12 @@ async def test_without_the_ledger_what_is_not_allowed_is_refused_for_what_it_is(
     assert await refused(at, request(model="gpt-next")) is FailureKind.INVALID_REQUEST
 
 
-async def test_a_ledger_that_goes_away_ends_the_wait() -> None:
+@pytest.mark.parametrize(
+    "why", [LedgerUnavailableError("refused"), LedgerSettingsError("zone of 'default'", "UTC", "Asia/Tokyo")]
+)
+async def test_a_ledger_that_goes_away_ends_the_wait(why: LedgerError) -> None:
     ledger = AwayLedger([tenant(MOST_NUSD)])
+    ledger.why = why
     at = gate(ledger)
     await admitted(at, request())
     asked = request()

@@ -25,9 +25,11 @@ from tests.gateway import START
 READING = AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE)
 
 
-def silent(key: str, *, nusd: int = 70, state: str = "in_doubt", tenant_id: str = "default") -> Event:
+def silent(
+    key: str, *, nusd: int = 70, state: str = "in_doubt", tenant_id: str = "default", **more: Any
+) -> Event:
     """Return the record of a call whose lease was over."""
-    body = {"reservation_id": f"default:{key}:1", "state": state, "nusd": nusd, "tokens": 3}
+    body = {"reservation_id": f"default:{key}:1", "state": state, "nusd": nusd, "tokens": 3, **more}
     body["scopes"] = {"agent": "desk-1"}
     return event("reservation.expired", body=body, time=START, tenant_id=tenant_id)
 
@@ -93,6 +95,15 @@ def test_a_call_that_was_charged_as_its_lease_was_over_is_in_doubt_if_nothing_el
         ScopeKind.CALL: "a:b",
         ScopeKind.TENANT: "default",
     }
+
+
+def test_a_call_charged_after_its_lease_stays_in_the_window_that_it_was_reserved_in() -> None:
+    reading, day_before = LedgerRebuild("default", "live"), START - timedelta(days=1)
+    reading.read(silent("k", window_at=day_before.isoformat()))
+
+    (lost,) = reading.entries()
+
+    assert lost.request.at == day_before
 
 
 def test_what_a_late_answer_has_cost_counts_and_not_what_its_lease_was_charged() -> None:

@@ -1,8 +1,36 @@
 """Keys of one tenant share a slot, and no other tenant's."""
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from agentic_trading.governance.redis import LedgerKeys, tag
+from agentic_trading.governance.control_stores.redis import RedisControlStore
+from agentic_trading.governance.ledger import reservation_id
+from agentic_trading.governance.limiter import Deployment
+from agentic_trading.governance.redis import LedgerKeys, limiter_keys, tag
+from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
+from agentic_trading.llm.envelope import LLMProvider
+
+URL = "redis://127.0.0.1:1/0"
+NAMESPACES = ("agentic", "agentic:ledger", "a", "a:", "a%7B", "a:*", "a/b")
+ROOMS = [
+    (RedisControlStore(URL, namespace=one), RedisStatusFeed(URL, namespace=one), one) for one in NAMESPACES
+]
+# What means something in a key, in a pattern, or as another key's part.
+names = st.lists(
+    st.sampled_from([
+        *"{}:%*?[]\\\n/ a",
+        "ledger",
+        "meta",
+        "call",
+        "controls",
+        "statuses",
+        "line",
+        "local",
+        "%7D",
+    ]),
+    max_size=5,
+).map("".join)
 
 
 def test_a_tenant_is_its_own_hash_tag() -> None:
@@ -30,3 +58,42 @@ def test_all_keys_of_a_ledger_carry_the_tag() -> None:
     for key in (*keys.shared, keys.queue, keys.counters, *keys.with_calls(["acme:key:1"])):
         assert key.startswith("agentic:{acme}:ledger:")
     assert len(set(keys.shared)) == len(keys.shared)
+
+
+def keys_of(tenant: str, key: str, model: str) -> list[str]:
+    """Return every key of a tenant, of one of its calls and of a model, in each namespace."""
+    found: list[str] = []
+    for controls, statuses, namespace in ROOMS:
+        calls = [reservation_id(tenant, key, attempt) for attempt in (1, 2)]
+        found += LedgerKeys.of(namespace, tenant).with_calls(calls)
+        found += [
+            controls._key(tenant),
+            *statuses._keys(tenant),
+            *limiter_keys(namespace, Deployment(LLMProvider.LOCAL, model)),
+        ]
+    return found
+
+
+@given(first=st.tuples(names, names, names), second=st.tuples(names, names, names))
+@example(first=("local/a", "a", "a"), second=("local%2Fa", "a:1", "a:ledger"))
+def test_no_name_that_a_caller_chooses_makes_a_key_of_another_thing(
+    first: tuple[str, str, str], second: tuple[str, str, str]
+) -> None:
+    """Whatever tenants, calls and models are called, in whatever namespaces on one server."""
+    one, other = keys_of(*first), keys_of(*second)
+
+    assert len(set(one)) == len(one)
+    shared = set(one) & set(other)
+    of_tenant, of_model = first[0] == second[0], first[2] == second[2]
+    of_call = of_tenant and first[1] == second[1]
+    expected = len(ROOMS) * (of_tenant * (10 + 1 + 2) + of_call * 2 + of_model * 5)
+    assert len(shared) == expected
+
+
+@given(tenant=names, key=names)
+def test_every_key_of_a_namespace_begins_with_its_name_and_a_brace(tenant: str, key: str) -> None:
+    """So that what begins so can be left to it, by other programs and by access lists."""
+    for number, namespace in enumerate(NAMESPACES):
+        ours = keys_of(tenant, key, "m")
+        each = len(ours) // len(NAMESPACES)
+        assert all(one.startswith(f"{namespace}:{{") for one in ours[number * each : (number + 1) * each])

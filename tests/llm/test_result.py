@@ -150,8 +150,14 @@ def test_a_success_is_returned_and_each_failure_raises_its_error() -> None:
     good = result(validation_passed=True)
 
     assert good.raise_for_failure() is good
-    with pytest.raises(LLMBudgetExhaustedError, match="why"):
+    with pytest.raises(LLMBudgetExhaustedError, match=r"^why$") as unknown:
         failed(FailureKind.BUDGET_EXHAUSTED).raise_for_failure()
+    assert (unknown.value.scope, unknown.value.unit, unknown.value.asked, unknown.value.left) == (
+        "",
+        "",
+        None,
+        None,
+    )
     with pytest.raises(LLMResponseValidationError, match=r"\$.x: too small"):
         failed(FailureKind.PARSING_ERROR, validation_errors=["$.x: too small"]).raise_for_failure()
     with pytest.raises(LLMCallError, match="timeout: why") as caught:
@@ -159,6 +165,25 @@ def test_a_success_is_returned_and_each_failure_raises_its_error() -> None:
     with pytest.raises(LLMCallError, match="it broke"):
         result(success=False, error="it broke").raise_for_failure()
     assert caught.value.reason.category == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (
+            {"reading": AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE, decode="guess")},
+            "guessed",
+        ),
+        ({"in_doubt": True}, "not actionable"),
+        ({"validation_passed": False}, "not actionable"),
+        ({"actionable": False, "error": "for display"}, "for display"),
+    ],
+)
+def test_what_must_not_be_acted_on_is_raised_and_never_handed_out(changes: dict[str, Any], why: str) -> None:
+    doubtful = result(**{"validation_passed": True, "parsed_output": {"action": "buy"}, **changes})
+
+    with pytest.raises(LLMResponseValidationError, match=why):
+        doubtful.raise_for_failure()
 
 
 def test_usage_adds_up_what_went_in_and_out() -> None:

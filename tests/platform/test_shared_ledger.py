@@ -4,10 +4,12 @@ import asyncio
 import shutil
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from agentic_trading.clock import SimClock
 from agentic_trading.governance.commands import AddHalt, execute_command
 from agentic_trading.governance.control_stores.redis import RedisControlStore
 from agentic_trading.governance.controls_document import HaltScope
@@ -16,8 +18,13 @@ from agentic_trading.governance.errors import (
     LedgerSettingsError,
     LedgerUnavailableError,
 )
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.ledgers.redis import ALWAYS, RedisLedger
+from agentic_trading.governance.limits import Window
+from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm import FailureKind, StoreError, StoreLockedError
 from agentic_trading.llm.limits import NANO
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform import LedgerConfig, Platform, PlatformConfig, Ports, TenantConfig
 from tests import redis_server
 from tests.gateway import START
@@ -51,10 +58,10 @@ async def opened(
 async def asked_of_all(
     platforms: Sequence[Platform], calls: int, *, first: int = 0
 ) -> list[FailureKind | None]:
-    """Ask all at once, `calls` of each, and return how each call failed."""
+    """Ask all at once, `calls` of each, and return how each call failed; their numbers are of one length, and one price."""
     async with asyncio.TaskGroup() as group:
         tasks = [
-            group.create_task(asked(platform, envelope(first + 1000 * at + n)))
+            group.create_task(asked(platform, envelope(first + 1000 * (at + 1) + n)))
             for at, platform in enumerate(platforms)
             for n in range(calls)
         ]
@@ -73,7 +80,40 @@ async def test_the_limit_of_a_tenant_holds_for_all_of_them_and_over_their_starts
 
     assert answered == [(3, 13), (0, 16)]
     logs = [tmp_path / folder / name / "interactions.jsonl" for name, folder in places.items()]
-    assert sum([await spent_nusd(log) for log in logs]) == 3 * 212_000 <= int(SMALL_USD * NANO)
+    assert sum([await spent_nusd(log) for log in logs]) == 3 * 214_000 <= int(SMALL_USD * NANO)
+
+
+async def test_on_paper_the_day_is_that_of_the_server_for_all_of_them_and_for_a_rebuild(
+    tmp_path: Path, own_redis: RealServer
+) -> None:
+    limited = {"default": TenantConfig(calls=3, window=Window.DAY)}
+    reading, kinds = LedgerRebuild("default", "paper"), []
+    for days, name in enumerate(ONE_FOLDER):
+        market, store = SimClock(START + timedelta(days=days)), MemoryInteractionStore()
+        on_paper = config(tmp_path, name, own_redis.url).model_copy(
+            update={"tenants": limited, "folder": None}
+        )
+        async with Platform(
+            on_paper, Ports(providers={"scripted": scripted()}, clock=market, store=store)
+        ) as one:
+            kinds += await asked(one, *map(envelope, range(10 * days, 10 * days + 2)))
+        async for entry in store.scan():
+            reading.read(entry.record)
+
+    assert kinds == [None, None, None, FailureKind.BUDGET_EXHAUSTED]
+    server, rebuilt = await asyncio.to_thread(RedisLedger, own_redis.url), MemoryLedger(counted=ALWAYS)
+    await rebuilt.restore("default", reading.entries())
+    async with aclosing(server):
+        counted = [
+            {
+                (each.scope, each.window_id, each.spent)
+                for each in await ledger.balances("default")
+                if each.window == "day"
+            }
+            for ledger in (server, rebuilt)
+        ]
+    assert counted[0] == counted[1]
+    assert len({window_id for _, window_id, _ in counted[0]} - {f"{START:%Y-%m-%d}"}) == 1
 
 
 async def test_a_halt_reaches_all_of_them_within_a_second(tmp_path: Path, own_redis: RealServer) -> None:

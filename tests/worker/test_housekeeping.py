@@ -185,6 +185,18 @@ async def test_a_counter_that_nears_its_ceiling_is_on_record_once() -> None:
     ]
 
 
+async def test_a_day_of_a_shared_ledger_is_warned_of_whatever_day_the_market_has() -> None:
+    servers = SimClock(START + timedelta(days=40))
+    ledger = AwayLedger([tenant(100, window=Window.DAY)], clock=servers)
+    desk = gateway([], ledger=ledger, clock=SimClock(START))
+    await spend(ledger, ask(85, tenant="default", at=None))
+
+    await upkeep(desk, windows_by=servers).tick()
+
+    (warned,) = await events(desk, "budget.")
+    assert warned.body["window_id"] == f"{servers.now():%Y-%m-%d}"
+
+
 async def test_a_ceiling_that_is_near_again_is_told_again() -> None:
     board = MemoryControlStore()
     clock = SimClock(START)

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,7 +13,7 @@ from agentic_trading.governance.controls_document import HaltScope
 from agentic_trading.governance.status_feed import BudgetStatus
 from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
 from agentic_trading.llm import Event
-from agentic_trading.llm.errors import RecordConflictError
+from agentic_trading.llm.errors import RecordConflictError, StoreError
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.gateway import START, asking, gateway
 from tests.governance.asking import ask, reserved, spend, tenant
@@ -42,10 +43,13 @@ class Crowded(MemoryInteractionStore):
 
     taken: tuple[str, ...] = ()
     is_slow = False
+    is_full = False
 
     async def record(self, event: Event) -> None:
         if self.is_slow and event.kind.startswith("reservation."):
             await asyncio.Event().wait()
+        if self.is_full:
+            raise StoreError(Path("log"), "the disk is full")
         if event.kind in self.taken:
             raise RecordConflictError(event.id, "body", "take another id")
         await super().record(event)
@@ -92,6 +96,23 @@ async def test_what_ran_out_is_told_at_the_end_if_it_could_not_be_told_before() 
     await keeping.end()
 
     assert sorted(one.body["nusd"] for one in await events(desk, "reservation.expired")) == [7, 8]
+
+
+async def test_what_ran_out_beside_a_log_that_gave_up_is_on_record_in_the_next_one() -> None:
+    wall, gives_up = Wall(START), Crowded()
+    gives_up.is_full = True
+    ledger = AwayLedger([tenant(1000)], clock=wall)
+    expired = await reserved(ledger, ask(7, tenant="default", at=None))
+    wall.advance_to(START + timedelta(hours=1))
+    with pytest.raises(StoreError):
+        await upkeep(gateway([], ledger=ledger, clock=wall, store=gives_up)).tick()
+
+    desk = gateway([], ledger=ledger, clock=wall)
+    for _ in range(3):
+        wall.advance_to(wall.now() + timedelta(minutes=1))
+        await upkeep(desk).tick()
+
+    assert [one.body["reservation_id"] for one in await events(desk, "reservation.expired")] == [expired]
 
 
 async def test_a_bug_in_an_adapter_is_said_and_the_next_round_comes() -> None:

@@ -1,11 +1,18 @@
-"""What follows from an attempt that is on record is what followed then."""
+"""What follows from an attempt, and after which wait; of one that is on record, what followed then."""
 
+import pytest
+
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.throttle import Failed, wait_before_retry
+from agentic_trading.ids import fraction
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.result import LLMResult, NextStep, Usage
 from agentic_trading.structured.engine import Prepared, prepare
 from agentic_trading.structured.outcome import Rejected
 from agentic_trading.worker.next_attempt import AnsweredAttempt, AttemptPlan, plan_next_attempt
 from tests.build import NOW
+from tests.gateway import GOOD, START, asking, gateway, not_connected
 from tests.structured.asking import REASKED, capability, request
 
 
@@ -42,3 +49,53 @@ def test_a_raised_cap_on_record_is_followed_where_it_could_not_rise_today() -> N
 
     assert following
     assert (following.step, following.request.attempt) == ("raise_cap", 2)
+
+
+class Noting(SimClock):
+    """A clock that notes how long it was to wait."""
+
+    def __init__(self) -> None:
+        super().__init__(START)
+        self.waits: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+async def test_between_attempts_the_clock_waits_as_the_rule_says_and_a_call_without_a_retry_never_does() -> (
+    None
+):
+    clock = Noting()
+    desk = gateway([GOOD, *[not_connected() for _ in range(3)], GOOD], clock=clock)
+
+    await desk.runner.run(asking(n=0).build())
+    assert clock.waits == []
+    tried_again = asking(n=1).build()
+    last = await desk.runner.run(tried_again)
+
+    assert (last.result.success, last.result.attempt_number) == (True, 4)
+    failed = Failed(kind=FailureKind.SERVER_ERROR, sent=False)
+    assert clock.waits == [
+        wait_before_retry(
+            failed, tried_again.retry_policy, workflow=tried_again.workflow, attempt=n, now=START, deadline=tried_again.deadline,
+            jitter=fraction("jitter", tried_again.envelope_id, n),
+        )
+        for n in (1, 2, 3)
+    ]  # fmt: skip
+
+
+class Broken(SimClock):
+    """A clock that cannot wait."""
+
+    def __init__(self) -> None:
+        super().__init__(START)
+
+    async def sleep(self, seconds: float) -> None:
+        raise ZeroDivisionError
+
+
+async def test_an_error_after_a_retry_is_raised_as_it_is() -> None:
+    desk = gateway([not_connected(), not_connected()], clock=Broken())
+
+    with pytest.raises(ZeroDivisionError):
+        await desk.runner.run(asking().build())

@@ -167,13 +167,40 @@ async def test_tenants_do_not_see_each_others_ids() -> None:
     provider = ScriptedProvider(lambda _request: GOOD)
     desk = gateway(provider)
     one = asking().build()
-    other = one.model_copy(update={"tenant_id": "other", "idempotency_key": "another"})
+    other = one.model_copy(update={"tenant_id": "other"})
 
     async with running(desk) as client:
-        await client.ask(one)
-        await client.ask(other)
+        answers = [await client.ask(one), await client.ask(other), await client.ask(other)]
 
     assert [request.envelope.tenant_id for request in provider.requests] == ["default", "other"]
+    assert [answer.envelope.tenant_id for answer in answers if isinstance(answer, LLMInteraction)] == [
+        "default", "other", "other",
+    ]  # fmt: skip
+    assert answers[1] == answers[2] == await desk.store.get_by_envelope_id(one.envelope_id, tenant="other")
+
+
+@pytest.mark.parametrize("is_another", [False, True])
+async def test_what_an_earlier_process_has_on_record_is_answered_or_refused_before_it_is_paid(
+    *, is_another: bool
+) -> None:
+    provider = ScriptedProvider(lambda _request: GOOD)
+    before = gateway(provider)
+    asked = asking(n=1).build()
+    async with running(before) as client:
+        first = await client.ask(asked)
+    again = asked.model_copy(update={"context": {"n": 2}}) if is_another else asked
+
+    after = gateway(provider, store=before.store)  # neither its claims nor its ledger know of the first
+    async with running(after) as client:
+        second = await client.ask(again)
+
+    assert len(provider.requests) == 1
+    assert after.ledger.statistics().reserved == 0
+    if is_another:
+        assert isinstance(second, NoDecision)
+        assert "id_conflict" in second.reason.description
+    else:
+        assert second == first
 
 
 async def test_a_worker_waits_for_a_claim_without_spinning() -> None:

@@ -86,7 +86,7 @@ async def test_an_attempt_that_another_run_has_sent_is_left_alone() -> None:
         assert await attempts(desk, envelope) == []
         release.set()
 
-    with pytest.raises(AttemptTakenError, match="is settled already"):
+    with pytest.raises(AttemptTakenError, match="is on record already"):
         await desk.runner.run(envelope)
     assert await attempts(desk, envelope) == [first.result()]
     assert desk.ledger.statistics().charged_nusd == first.result().result.cost_nusd > 0

@@ -25,7 +25,7 @@ async def test_stopping_again_while_a_wait_is_being_ended_is_harmless() -> None:
     pauses = StoppableWait(clock)
 
     async with asyncio.timeout(2), asyncio.TaskGroup() as group:
-        waits = group.create_task(pauses.sleep(10))
+        waits = group.create_task(pauses.wait_for(clock.sleep(10)))
         await asyncio.sleep(0)
         pauses.stop()
         await clock.is_ending.wait()
@@ -36,8 +36,11 @@ async def test_stopping_again_while_a_wait_is_being_ended_is_harmless() -> None:
 
 
 async def test_after_the_stop_nobody_waits_any_more() -> None:
-    pauses = StoppableWait(SlowToEnd())
+    clock = SlowToEnd()
+    clock.may_end.set()
+    pauses = StoppableWait(clock)
     pauses.stop()
 
-    assert not await pauses.sleep(10)
-    assert await pauses.sleep(0)
+    async with asyncio.timeout(2):
+        await pauses.sleep(10)
+        assert not await pauses.wait_for(clock.sleep(10))

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from agentic_trading.bus.signing import Verifier
-from agentic_trading.clock import SimClock
+from agentic_trading.clock import Clock, SimClock
 from agentic_trading.governance.burn_rate import BurnRateMeter
 from agentic_trading.governance.commands import OperatorCommand, execute_command
 from agentic_trading.governance.control_stores.file import MemoryControlStore
@@ -62,6 +62,7 @@ def upkeep(
     statuses: StatusFeed | None = None,
     tenants: Sequence[str] = ("default",),
     outlives: bool = False,
+    windows_by: Clock | None = None,
     wall: Any = None,
 ) -> Housekeeper:
     """Return the upkeep of a gateway."""
@@ -72,6 +73,7 @@ def upkeep(
         statuses or MemoryStatusFeed(),
         tenants,
         outlives,
+        windows_by,
     )
     return Housekeeper(
         watched, BurnRateMeter(Windows()), desk.recorder, desk.clock, wall or desk.clock, "w-1"

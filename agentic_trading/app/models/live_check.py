@@ -36,14 +36,14 @@ from agentic_trading.governance.admission_decisions import (
 )
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.prices import input_bound
-from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.envelope import DEFAULT_TENANT, LLMProvider
 from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import Usage
-from agentic_trading.platform.config import DEFAULT_TENANT, PlatformConfig
+from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.tables import Tables
 
 ANSWER_WITHIN_S = 60.0

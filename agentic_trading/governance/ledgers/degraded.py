@@ -121,6 +121,10 @@ class DegradedModeLedger:
         self._in_flight.forget_old(self._clock.monotonic())
         return ended
 
+    async def acknowledge_expired(self, reservation_id: str) -> None:
+        """Return this one no more from `expire_leases`."""
+        await self._ledger.acknowledge_expired(reservation_id)
+
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Count against these limits from the next request on."""
         await self._ledger.apply_limits(tenant, limits, version=version)
@@ -160,12 +164,13 @@ class DegradedModeLedger:
     async def aclose(self) -> None:
         """Book what is pending and close the ledger; what cannot be reached runs out by its lease."""
         with suppress(LedgerError):
-            await self.expire_leases()
+            await self._pending.flush_all()
         await self._ledger.aclose()
 
     def _note(self, request: ReservationRequest, answer: Reservation | Declined | Blocked) -> None:
         if isinstance(answer, Reservation) and answer.state is ReservationState.RESERVED:
-            self._in_flight.add(request, self._clock.monotonic())
+            counted = replace(request, at=answer.counted_at or request.at)
+            self._in_flight.add(counted, self._clock.monotonic())
 
     async def _charged(self, settlement: Settlement) -> Settlement:
         """Charge now or as soon as the server is back; a settlement replaces a pending doubt, else the first one counts."""

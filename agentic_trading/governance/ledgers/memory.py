@@ -25,6 +25,7 @@ from agentic_trading.governance.ledger import (
     ReservationState,
     Settlement,
     reservation_id,
+    tenant_of,
 )
 from agentic_trading.governance.ledgers.checkpoint import LedgerEpoch, StatisticsCounter
 from agentic_trading.governance.ledgers.counters import RetentionHorizon, TenantCounters
@@ -176,6 +177,10 @@ class MemoryLedger:
             if ledger.queue.requests:
                 ledger.serve(now)
         return expired
+
+    async def acknowledge_expired(self, reservation_id: str) -> None:
+        """Return this one no more from `expire_leases`."""
+        self._ledger_of(tenant_of(reservation_id)).calls.expired.pop(reservation_id, None)
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Count against these limits from the next request on; an older version, or the same, changes nothing."""

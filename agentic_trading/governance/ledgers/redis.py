@@ -33,14 +33,17 @@ from agentic_trading.governance.ledgers import redis_codec as replies
 from agentic_trading.governance.ledgers.checkpoint import StatisticsCounter
 from agentic_trading.governance.ledgers.limit_set import CountedWindows
 from agentic_trading.governance.ledgers.redis_codec import (
+    RedisSteps,
     RedisTenants,
     RedisTenantState,
     ScriptReply,
     charged_calls,
+)
+from agentic_trading.governance.ledgers.redis_counters import (
+    ReservationPlanner,
     every_balance,
     limited_balances,
 )
-from agentic_trading.governance.ledgers.redis_counters import ReservationPlanner
 from agentic_trading.governance.ledgers.redis_wait_queue import (
     LOOK_S,
     LookResult,
@@ -83,7 +86,7 @@ class RedisLedger:
     an hour that was not counted so far begins at zero.
 
     `open` raises `LedgerSettingsError` if the server may forget what it has acknowledged; with `is_checked_elsewhere` it
-    does not look. The first step opens by itself. Do not make it on the loop: it reads files.
+    does not look. `reserve` and `checkpoint` raise it where others of the tenant count in another zone. The first step opens by itself. Do not make it on the loop: it reads files.
     """
 
     def __init__(
@@ -109,12 +112,12 @@ class RedisLedger:
         self._call_keep_ms = call_keep // timedelta(milliseconds=1)
         self._reserved_lease_s = reserved_lease_s
         self._recorded_within_ms = _ms(min(recorded_within_s, MOST_RECENT_S))
-        self._is_safe = is_checked_elsewhere
         self._clock: Clock = clock or SystemClock()
-        self._server_ahead_s = 0.0
-        self._process = new_id()
         self._tenants = RedisTenants(
             namespace, partial(ReservationPlanner, zone, keep, call_keep), tuple(limits), tuple(counted)
+        )
+        self._steps = RedisSteps(
+            self._server, self._tenants, self._clock, new_id(), is_checked=is_checked_elsewhere
         )
         self._queue = RedisWaitQueue(lambda: self._server.wake_ups(namespace, self._clock), look_s)
         self._statistics = StatisticsCounter()
@@ -122,9 +125,7 @@ class RedisLedger:
 
     async def open(self) -> None:
         """Check whether the server keeps what it acknowledges; harmless twice."""
-        if not self._is_safe:
-            await self._server.check()
-            self._is_safe = True
+        await self._steps.check()
 
     async def reserve(self, request: ReservationRequest) -> Reservation | Declined | Blocked:
         """Set the amount aside, or say why not; never wait."""
@@ -139,13 +140,15 @@ class RedisLedger:
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
         tenant = self._tenants.of(tenant_of(reservation_id))
-        reply = await self._run(tenant, "dispatch", reservation_id, _ms(lease_s), calls=(reservation_id,))
+        reply = await self._steps.run(
+            tenant, "dispatch", reservation_id, _ms(lease_s), calls=(reservation_id,)
+        )
         _check(tenant, reply, reservation_id, "dispatch", (ReservationState.RESERVED,))
 
     async def state_of(self, reservation_id: str) -> ReservationState | None:
         """Return how far a call has come; None for one never reserved, or forgotten."""
         tenant = self._tenants.of(tenant_of(reservation_id))
-        reply = await self._run(tenant, "look", calls=(reservation_id,))
+        reply = await self._steps.run(tenant, "look", calls=(reservation_id,))
         state = reply.rest[0]
         if not state and reply.closed:
             raise tenant.gone_back(reply)
@@ -167,31 +170,35 @@ class RedisLedger:
         """End the calls whose lease has run out, and drop counters whose time is over."""
         ended: list[ExpiredReservation] = []
         for tenant in self._tenants.begun():
-            while due := await self._ids(tenant, "due", _BATCH):
-                reply = await self._run(tenant, "expire", self._call_keep_ms, *due, calls=due)
-                ended += replies.expired(reply.rest[0])
-            while (await self._run(tenant, "forget", _BATCH)).rest[0] == _BATCH:
+            looked_at: set[str] = set()
+            while due := [
+                id_ for id_ in await self._steps.ids(tenant, "due", _BATCH) if id_ not in looked_at
+            ]:
+                looked_at.update(due)
+                ended += await self._expire(tenant, due)
+            while (await self._steps.run(tenant, "forget", _BATCH)).rest[0] == _BATCH:
                 pass
-        for one in ended:
-            self._in_flight.discard(one.reservation_id)
-            self._statistics.expire(one)
         return ended
+
+    async def acknowledge_expired(self, reservation_id: str) -> None:
+        """Return this one no more from `expire_leases`, in any process."""
+        await self._steps.run(self._tenants.of(tenant_of(reservation_id)), "acknowledge", reservation_id)
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Have these limits on the server; every process counts by them from its next request on."""
-        await self._run(self._tenants.of(tenant), "apply_limits", version, replies.limits_text(limits))
+        await self._steps.run(self._tenants.of(tenant), "apply_limits", version, replies.limits_text(limits))
 
     async def fence(self, tenant: str) -> None:
         """Let nothing begin in any process until `restore`; what ends from now on is remembered, and what just has."""
-        await self._run(self._tenants.of(tenant), "fence", self._recorded_within_ms)
+        await self._steps.run(self._tenants.of(tenant), "fence", self._recorded_within_ms)
 
     async def entries(self, tenant: str) -> Sequence[LedgerEntry]:
         """Return every call that was charged, for as long as `call_keep` after its end; looks at all keys of the server."""
         of = self._tenants.of(tenant)
         for _ in range(_TRIES):
-            before = await self._run(of, "look")
+            before = await self._steps.run(of, "look")
             found = await charged_calls(self._server, of, before)
-            if (await self._run(of, "look")).epoch_id == before.epoch_id:
+            if (await self._steps.run(of, "look")).epoch_id == before.epoch_id:
                 return found
         raise LedgerUnavailableError("it is rebuilt faster than its calls can be read")
 
@@ -201,20 +208,21 @@ class RedisLedger:
         begun = None
         while begun is None or begun.word == b"AGAIN":  # what there is to be carried over has changed
             await self.fence(tenant)
-            carried = await self._ids(of, "carried")
-            begun = await self._run(of, "rebuild", *carried, calls=carried)
-        of.apply_limits(replies.read_limits((await self._run(of, "look")).rest[1:]))
+            carried = await self._steps.ids(of, "carried")
+            begun = await self._steps.run(of, "rebuild", *carried, calls=carried)
+        of.apply_limits(replies.read_limits((await self._steps.run(of, "look")).rest[1:]))
         for entry in entries:
             facts = _booked(of, entry, self._call_keep_ms)
-            await self._run(of, "book", *facts, calls=(entry.request.reservation_id,))
-        opened = await self._run(of, "open", begun.epoch)
-        stay = set(await self._ids(of, "carried"))
+            await self._steps.run(of, "book", *facts, calls=(entry.request.reservation_id,))
+        opened = await self._steps.run(of, "open", begun.epoch)
+        stay = set(await self._steps.ids(of, "carried"))
         self._in_flight = {id_ for id_ in self._in_flight if tenant_of(id_) != tenant or id_ in stay}
         return opened.checkpoint
 
     async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come, closed or not."""
-        return (await self._run(self._tenants.of(tenant), "look")).checkpoint
+        of = self._tenants.of(tenant)
+        return (await self._steps.run(of, "look", of.planner.zone)).checkpoint
 
     async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; the next step finds out if it is before that again."""
@@ -225,15 +233,17 @@ class RedisLedger:
     async def balances(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
         """Return counters of a tenant; each is exact by itself, while others may go on between two of them."""
         of = self._tenants.of(tenant)
-        _, *limits, newest = (await self._run(of, "look")).rest
+        _, *limits, newest = (await self._steps.run(of, "look")).rest
         limit_set = of.limit_set(replies.read_limits(limits))
         if limited:
-            return await limited_balances(self._server, of, limit_set, replies.read_newest(newest))
-        return await every_balance(self._server, of, limit_set)
+            return await limited_balances(
+                self._server, tenant, of.keys, limit_set, replies.read_newest(newest)
+            )
+        return await every_balance(self._server, tenant, of.keys, limit_set)
 
     async def waiting(self, tenant: str) -> Sequence[QueuedReservation]:
         """Return a tenant's queued requests, of all processes, in the order in which they will be served."""
-        return list(replies.waiting((await self._run(self._tenants.of(tenant), "waiting")).rest[0]))
+        return list(replies.waiting((await self._steps.run(self._tenants.of(tenant), "waiting")).rest[0]))
 
     def statistics(self) -> LedgerStatistics:
         """Return the counts of this process since the start."""
@@ -246,65 +256,50 @@ class RedisLedger:
 
     async def leave(self, tenant: str, place: str) -> None:
         """Give up a place in the queue."""
-        await self._run(self._tenants.of(tenant), "leave", place)
-
-    async def _run(
-        self, tenant: RedisTenantState, script: str, *args: Any, calls: Sequence[str] = ()
-    ) -> ScriptReply:
-        if not self._is_safe:
-            await self.open()
-        facts = (*tenant.known_facts, self._process, *args)
-        raw = await self._server.run(script, tenant.keys.with_calls(calls), facts)
-        reply = replies.read_reply(raw)
-        self._server_ahead_s = reply.now_ms / 1000 - self._clock.monotonic()
-        tenant.saw(reply)
-        if reply.epoch:
-            self._tenants.keep(tenant)
-        if reply.word == b"BACK":
-            raise tenant.gone_back(reply)
-        return reply
+        await self._steps.run(self._tenants.of(tenant), "leave", place)
 
     async def look(self, request: ReservationRequest, queued: RedisQueuedRequest | None) -> LookResult:
         """Reserve, or take or keep a place in the queue; limits and windows are those that the server has."""
         tenant = self._tenants.of(request.tenant)
         ticket = "" if queued is None else queued.ticket
-        present_s = self._clock.monotonic() + self._server_ahead_s
+        present_s = self._clock.monotonic() + self._steps.server_ahead_s
         leases_ms = _ms(self._reserved_lease_s), 0 if queued is None else _ms(self._queue.lease_s)
         for _ in range(_TRIES):
             await self._count_own(tenant, request)
             facts = _facts(tenant, request, ticket, present_s, leases_ms)
-            reply = await self._run(tenant, "reserve", *facts, calls=(request.reservation_id,))
+            reply = await self._steps.run(tenant, "reserve", *facts, calls=(request.reservation_id,))
             if reply.word == b"STALE":
                 tenant.apply_limits(replies.read_limits(reply.rest))
             elif reply.word == b"MOVED":
                 present_s = reply.now_ms / 1000
             else:
-                return self._read(request, reply, queued)
+                self._note(request.reservation_id, reply, queued)
+                answer = replies.answer(request, reply, tenant.planner)
+                return LookResult(answer, is_new=reply.word == b"RESERVED")
         raise LedgerUnavailableError("its limits or its clock change faster than they can be read")
 
-    def _read(
-        self, request: ReservationRequest, reply: ScriptReply, queued: RedisQueuedRequest | None
-    ) -> LookResult:
+    def _note(self, id_: str, reply: ScriptReply, queued: RedisQueuedRequest | None) -> None:
         if reply.word == b"RESERVED":
             self._statistics.counts["reserved"] += 1
-            self._in_flight.add(request.reservation_id)
+            self._in_flight.add(id_)
         elif reply.word == b"REFUSED":
             self._statistics.counts["refused"] += 1
         elif reply.word == b"HELD" and queued is not None:
             self._queue.set_place(queued, reply.rest[3].decode())
-        return LookResult(replies.answer(request, reply), is_new=reply.word == b"RESERVED")
 
     async def _count_own(self, tenant: RedisTenantState, request: ReservationRequest) -> None:
         """Have counted what the request's own limits are about, from now on and for every id."""
         missing = tenant.planner.missing(request) if request.limits else ()
         for kind, window in missing:
-            await self._run(tenant, "count", f"{kind}/{window}")
+            await self._steps.run(tenant, "count", f"{kind}/{window}")
         if missing:
-            tenant.apply_limits(replies.read_limits((await self._run(tenant, "look")).rest[1:]))
+            tenant.apply_limits(replies.read_limits((await self._steps.run(tenant, "look")).rest[1:]))
 
     async def _end(self, id_: str, step: str, state: ReservationState, actual: Amount) -> Settlement:
         tenant = self._tenants.of(tenant_of(id_))
-        reply = await self._run(tenant, "end", id_, state, self._call_keep_ms, *actual.units, calls=(id_,))
+        reply = await self._steps.run(
+            tenant, "end", id_, state, self._call_keep_ms, *actual.units, calls=(id_,)
+        )
         _check(tenant, reply, id_, step, _ALLOWED[state])
         self._in_flight.discard(id_)
         settlement, is_new = replies.settlement(id_, reply.rest)
@@ -312,8 +307,14 @@ class RedisLedger:
             self._statistics.end(settlement, is_released=state is ReservationState.RELEASED)
         return settlement
 
-    async def _ids(self, tenant: RedisTenantState, script: str, *args: int) -> list[str]:
-        return [id_.decode() for id_ in (await self._run(tenant, script, *args)).rest[0]]
+    async def _expire(self, tenant: RedisTenantState, due: Sequence[str]) -> list[ExpiredReservation]:
+        again_ms = _ms(self._reserved_lease_s)
+        reply = await self._steps.run(tenant, "expire", self._call_keep_ms, again_ms, *due, calls=due)
+        ended = list(replies.expired(reply.rest[0], tenant.planner))
+        for one in (one for one, is_new in ended if is_new):
+            self._in_flight.discard(one.reservation_id)
+            self._statistics.expire(one)
+        return [one for one, _ in ended]
 
 
 def _facts(
@@ -334,7 +335,7 @@ def _facts(
     )
     yield from request.amount.units
     yield _TIMES.pack(*plan.times, *leases_ms)
-    yield from (plan.rules, plan.own, plan.names)
+    yield from (plan.rules, plan.own, plan.names, tenant.planner.zone)
 
 
 def _booked(tenant: RedisTenantState, entry: LedgerEntry, keep_ms: int) -> Iterator[Any]:

@@ -1,22 +1,20 @@
-"""The values of the Redis ledger in the words of the port: replies, limits, balances, and the state of a tenant."""
+"""The values of the Redis ledger in the words of the port: replies, limits, the state of a tenant, and the steps."""
 
-import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
-from heapq import merge
-from struct import Struct
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import orjson
 
+from agentic_trading.clock import Clock
 from agentic_trading.governance.errors import (
     ClosedWindowError,
     LedgerRolledBackError,
+    LedgerSettingsError,
     ReservationConflictError,
 )
 from agentic_trading.governance.ledger import (
-    Balance,
     Blocked,
     Declined,
     ExpiredReservation,
@@ -33,11 +31,10 @@ from agentic_trading.governance.ledgers.limit_set import CountedWindows, LimitSe
 from agentic_trading.governance.ledgers.redis_counters import CounterKey, ReservationPlanner
 from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
-from agentic_trading.governance.limits import ANY, SHORT_LIVED, UNITS, UNLIMITED, Limit, ScopeKind, Window
+from agentic_trading.governance.limits import UNITS, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.governance.redis import LedgerKeys
 
-_COUNTER = Struct("<12d")
 _RANK_DIGITS = 10
 _MIDDLE_RANK = 10**_RANK_DIGITS // 2
 
@@ -111,14 +108,20 @@ def limits_text(limits: Sequence[Limit]) -> bytes:
     ])  # fmt: skip
 
 
-def answer(request: ReservationRequest, reply: ScriptReply) -> Reservation | Declined | Blocked:
+def answer(
+    request: ReservationRequest, reply: ScriptReply, planner: ReservationPlanner
+) -> Reservation | Declined | Blocked:
     """Return the answer of `reserve.lua` to a request; raises what is wrong with the request."""
     rest = reply.rest
     match reply.word:
-        case b"RESERVED":
-            return Reservation(request.reservation_id, request.amount)
-        case b"KNOWN":
-            return Reservation(request.reservation_id, request.amount, ReservationState(rest[0].decode()))
+        case b"RESERVED" | b"KNOWN":
+            state, counted_at = ReservationState.RESERVED, None
+            if reply.word == b"KNOWN":
+                state = ReservationState(rest[0].decode())
+                counted_at = planner.other_moment_of(counters_of(rest[1]), request.at)
+            elif request.at is None:
+                counted_at = read_time(reply.now_ms)
+            return Reservation(request.reservation_id, request.amount, state, counted_at)
         case b"REFUSED":
             return refusal(request, *rest)
         case b"HELD":
@@ -152,12 +155,18 @@ def settlement(reservation_id: str, facts: Sequence[Any]) -> tuple[Settlement, b
     return Settlement(reservation_id, charged, reserved, overrun, late == b"1", in_doubt), bool(changed)
 
 
-def expired(facts: Sequence[bytes]) -> Iterator[ExpiredReservation]:
-    """Return the calls that `expire.lua` has ended."""
-    for id_, state, names, *amount in _rows(facts, 6):
-        counters = map(CounterKey.named, names.decode().splitlines())
+def expired(facts: Sequence[Any], planner: ReservationPlanner) -> Iterator[tuple[ExpiredReservation, bool]]:
+    """Return the calls that `expire.lua` names, each with whether it has just ended them."""
+    for id_, state, names, *amount, is_new in _rows(facts, 7):
+        counters = counters_of(names)
         scope_ids = {counter.kind: counter.id for counter in counters}
-        yield ExpiredReservation(id_.decode(), ReservationState(state.decode()), _amount(amount), scope_ids)
+        ended, at = ReservationState(state.decode()), planner.moment_of(counters)
+        yield ExpiredReservation(id_.decode(), ended, _amount(amount), scope_ids, at), bool(is_new)
+
+
+def counters_of(names: bytes) -> list[CounterKey]:
+    """Return the counters of a call, as the server keeps their names."""
+    return [CounterKey.named(name) for name in names.decode().splitlines()]
 
 
 def waiting(facts: Sequence[Any]) -> Iterator[QueuedReservation]:
@@ -174,23 +183,6 @@ def waiting(facts: Sequence[Any]) -> Iterator[QueuedReservation]:
 def rank(priority: int) -> str:
     """Return what orders by priority, higher first, where text is compared; beyond ±10⁹ all are equal."""
     return f"{_MIDDLE_RANK - max(-(10**9), min(priority, 10**9)):0{_RANK_DIGITS}}"
-
-
-def read_balance(tenant: str, name: bytes, packed: bytes, limits: LimitSet) -> Balance:
-    """Return a counter as the server keeps it."""
-    of = CounterKey.named(name.decode())
-    numbers = [int(number) for number in _COUNTER.unpack(packed)[:9]]
-    return Balance(
-        tenant=tenant,
-        scope=of.kind,
-        id=of.id,
-        window=of.window,
-        window_id=of.window_id,
-        ceiling=limits.of(of.kind, of.id).get(of.window, UNLIMITED),
-        spent=Amount(*numbers[:3]),
-        held=Amount(*numbers[3:6]),
-        in_doubt=Amount(*numbers[6:]),
-    )
 
 
 def read_time(ms: float) -> datetime:
@@ -271,6 +263,12 @@ class RedisTenantState:
         held_to = limits.limits if limits.version > 0 else self._limits
         return LimitSet(held_to, (*self._counted, *limits.counted))
 
+    def counts_elsewhere(self, reply: ScriptReply) -> LedgerSettingsError:
+        """Return the error for a server that counts this tenant in another zone than this process."""
+        own, found = self.planner.zone, reply.rest[0].decode()
+        how = "set AGENTIC_ZONE (`zone`) to that of the server, or begin another by `budget rebuild`"
+        return LedgerSettingsError(f"zone of {self.name!r}", found, f"{own}, as in this process: {how}")
+
     def gone_back(self, reply: ScriptReply) -> LedgerRolledBackError:
         """Return the error for an answer from a fenced ledger."""
         return LedgerRolledBackError(self.name, reply.closed.decode(), str(reply.checkpoint))
@@ -311,21 +309,47 @@ class RedisTenants:
         return tuple(self._begun.values())
 
 
-_AT_ONCE = 250
+class RedisSteps:
+    """Takes the steps of one process, each a script; every answer says how far the tenant's ledger has come."""
 
+    def __init__(
+        self, server: ScriptServer, tenants: RedisTenants, clock: Clock, process: str, *, is_checked: bool
+    ) -> None:
+        self._server = server
+        self._tenants = tenants
+        self._clock = clock
+        self._process = process
+        self._is_checked = is_checked
+        self.server_ahead_s = 0.0
+        """By how much the server's clock is ahead of our monotonic one."""
 
-async def every_balance(server: ScriptServer, tenant: RedisTenantState, limits: LimitSet) -> list[Balance]:
-    """Return all counters in the order of their names."""
-    pages = [sorted(page) async for page in server.pages(tenant.keys.counters)]
-    found: list[Balance] = []
-    last = b""
-    for number, (name, packed) in enumerate(merge(*pages), start=1):
-        if name != last:
-            found.append(read_balance(tenant.name, name, packed, limits))
-        last = name
-        if number % _AT_ONCE == 0:
-            await asyncio.sleep(0)
-    return found
+    async def check(self) -> None:
+        """Check once whether the server keeps what it acknowledges."""
+        if not self._is_checked:
+            await self._server.check()
+        self._is_checked = True
+
+    async def run(
+        self, tenant: RedisTenantState, script: str, *args: Any, calls: Sequence[str] = ()
+    ) -> ScriptReply:
+        """Run a script for a tenant and these calls; raises what says that nothing may be counted here."""
+        if not self._is_checked:
+            await self.check()
+        facts = (*tenant.known_facts, self._process, *args)
+        reply = read_reply(await self._server.run(script, tenant.keys.with_calls(calls), facts))
+        self.server_ahead_s = reply.now_ms / 1000 - self._clock.monotonic()
+        tenant.saw(reply)
+        if reply.epoch:
+            self._tenants.keep(tenant)
+        if reply.word == b"BACK":
+            raise tenant.gone_back(reply)
+        if reply.word == b"ZONE":
+            raise tenant.counts_elsewhere(reply)
+        return reply
+
+    async def ids(self, tenant: RedisTenantState, script: str, *args: int) -> list[str]:
+        """Run a script that names calls."""
+        return [id_.decode() for id_ in (await self.run(tenant, script, *args)).rest[0]]
 
 
 _REBUILDING = b"a log that is being booked again"  # as in ledger.lua
@@ -351,7 +375,7 @@ async def charged_calls(
             is_over = state in {b"settled", b"in_doubt"}
             is_lost = state == b"dispatched" and (has_gone_back or mark != look.epoch_id)
             if mark in epoch_ids and (is_over or is_lost):
-                counters = [CounterKey.named(name) for name in names.decode().splitlines()]
+                counters = counters_of(names)
                 _, key, attempt = parts_of(id_)
                 scope_ids = {counter.kind: counter.id for counter in counters} | {ScopeKind.CALL: key}
                 at = tenant.planner.moment_of(counters) or read_time(look.now_ms)
@@ -359,39 +383,3 @@ async def charged_calls(
                 request = ReservationRequest(key, attempt, scope_ids, reserved, at)
                 found[id_] = LedgerEntry(request, ReservationState(state.decode()), charged)
     return list(found.values())
-
-
-async def limited_balances(
-    server: ScriptServer, tenant: RedisTenantState, limits: LimitSet, newest: Mapping[Window, str]
-) -> list[Balance]:
-    """Return the counters of agents, workflows and the tenant that have a ceiling, in the newest windows; found by name."""
-    names: set[str] = set()
-    for kind in ScopeKind:
-        if kind not in SHORT_LIVED:
-            names |= await _names(server, tenant, kind, limits, newest)
-    return [
-        read_balance(tenant.name, name, packed, limits)
-        async for page in server.values(tenant.keys.counters, sorted(names))
-        for name, packed in page
-    ]
-
-
-async def _names(
-    server: ScriptServer,
-    tenant: RedisTenantState,
-    kind: ScopeKind,
-    limits: LimitSet,
-    newest: Mapping[Window, str],
-) -> set[str]:
-    names: set[str] = set()
-    for id_, window in limits.limited(kind):
-        window_id = newest.get(window)
-        if window_id is None:
-            continue
-        if id_ != ANY:
-            names.add(CounterKey(kind, window, window_id, id_).name)
-        else:
-            prefix = f"{kind}/{window}/"
-            members = await server.members(tenant.keys.index, prefix)
-            names |= {f"{prefix}{window_id}/{member[len(prefix) :]}" for member in members}
-    return names

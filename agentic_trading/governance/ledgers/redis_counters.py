@@ -1,13 +1,17 @@
-"""The counters on the server that a request is counted in: their names, how long they are kept, and their ceilings."""
+"""The counters on the server that a request is counted in: names, ceilings, for how long; and balances."""
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta, tzinfo
+from heapq import merge
 from struct import Struct
 from typing import NamedTuple, Self
 
-from agentic_trading.governance.ledger import ReservationRequest
+from agentic_trading.governance.ledger import Balance, ReservationRequest
 from agentic_trading.governance.ledgers.limit_set import Ceilings, LimitSet
+from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limits import (
+    ANY,
     LARGEST,
     SHORT_LIVED,
     UNLIMITED,
@@ -18,8 +22,11 @@ from agentic_trading.governance.limits import (
     Window,
     Windows,
 )
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.redis import LedgerKeys
 
 _REMEMBERED = 10_000
+_COUNTER = Struct("<12d")
 _RULE = Struct("<5d")
 _OWN = Struct("<4d")
 _MINUTE_MS = 60_000
@@ -65,6 +72,7 @@ class ReservationPlanner:
     """Plans where the requests of one tenant are counted; what several share is found once a minute."""
 
     def __init__(self, zone: tzinfo, keep: timedelta, call_keep: timedelta) -> None:
+        self.zone = str(zone)
         self._windows = Windows(zone)
         self._keep_ms = _ms(keep)
         self._call_keep_ms = _ms(call_keep)
@@ -84,6 +92,13 @@ class ReservationPlanner:
             if window in ids:
                 return self._windows.start_of(window, ids[window])
         return None
+
+    def other_moment_of(self, counters: Collection[CounterKey], at: datetime | None) -> datetime | None:
+        """Return a moment in the windows of these counters, None if `at` is in all of them already."""
+        spans = None if at is None else self._windows.at(at)
+        if spans is not None and all(spans[one.window].id == one.window_id for one in counters):
+            return None
+        return self.moment_of(counters)
 
     def missing(self, request: ReservationRequest) -> list[tuple[ScopeKind, Window]]:
         """Return what the request's own limits need and is not counted.
@@ -165,3 +180,75 @@ def _most(ceiling: Ceiling) -> tuple[int, int, int]:
 
 def _ms(time_window: timedelta) -> int:
     return time_window // timedelta(milliseconds=1)
+
+
+def read_balance(tenant: str, name: bytes, packed: bytes, limits: LimitSet) -> Balance:
+    """Return a counter as the server keeps it."""
+    of = CounterKey.named(name.decode())
+    numbers = [int(number) for number in _COUNTER.unpack(packed)[:9]]
+    return Balance(
+        tenant=tenant,
+        scope=of.kind,
+        id=of.id,
+        window=of.window,
+        window_id=of.window_id,
+        ceiling=limits.of(of.kind, of.id).get(of.window, UNLIMITED),
+        spent=Amount(*numbers[:3]),
+        held=Amount(*numbers[3:6]),
+        in_doubt=Amount(*numbers[6:]),
+    )
+
+
+_AT_ONCE = 250
+
+
+async def every_balance(
+    server: ScriptServer, tenant: str, keys: LedgerKeys, limits: LimitSet
+) -> list[Balance]:
+    """Return all counters in the order of their names."""
+    pages = [sorted(page) async for page in server.pages(keys.counters)]
+    found: list[Balance] = []
+    last = b""
+    for number, (name, packed) in enumerate(merge(*pages), start=1):
+        if name != last:
+            found.append(read_balance(tenant, name, packed, limits))
+        last = name
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return found
+
+
+async def limited_balances(
+    server: ScriptServer, tenant: str, keys: LedgerKeys, limits: LimitSet, newest: Mapping[Window, str]
+) -> list[Balance]:
+    """Return the counters of agents, workflows and the tenant that have a ceiling, in the newest windows; found by name."""
+    names: set[str] = set()
+    for kind in ScopeKind:
+        if kind not in SHORT_LIVED:
+            names |= await _names(server, keys, kind, limits, newest)
+    return [
+        read_balance(tenant, name, packed, limits)
+        async for page in server.values(keys.counters, sorted(names))
+        for name, packed in page
+    ]
+
+
+async def _names(
+    server: ScriptServer,
+    keys: LedgerKeys,
+    kind: ScopeKind,
+    limits: LimitSet,
+    newest: Mapping[Window, str],
+) -> set[str]:
+    names: set[str] = set()
+    for id_, window in limits.limited(kind):
+        window_id = newest.get(window)
+        if window_id is None:
+            continue
+        if id_ != ANY:
+            names.add(CounterKey(kind, window, window_id, id_).name)
+        else:
+            prefix = f"{kind}/{window}/"
+            members = await server.members(keys.index, prefix)
+            names |= {f"{prefix}{window_id}/{member[len(prefix) :]}" for member in members}
+    return names

@@ -12,6 +12,7 @@ from agentic_trading.governance.ledger import (
     Balance,
     Blocked,
     Declined,
+    ExpiredReservation,
     LedgerEntry,
     QueuedReservation,
     Reservation,
@@ -25,6 +26,7 @@ from agentic_trading.governance.limits import Limit, ScopeKind
 from agentic_trading.governance.prices import NOTHING, Amount
 
 # In Python 3.11 a member looked up in its class costs ten times a name of the module, and every call would pay for it.
+RESERVED = ReservationState.RESERVED
 DISPATCHED = ReservationState.DISPATCHED
 SETTLED = ReservationState.SETTLED
 IN_DOUBT = ReservationState.IN_DOUBT
@@ -150,12 +152,13 @@ _Packed = tuple[
 class ReservationTable:
     """The calls of one tenant, by reservation id, in the order in which they came into their state."""
 
-    __slots__ = ("in_doubt", "in_flight", "past")
+    __slots__ = ("expired", "in_doubt", "in_flight", "past")
 
     def __init__(self) -> None:
         self.in_flight: dict[str, ReservationEntry] = {}
         self.in_doubt: dict[str, ReservationEntry] = {}
         self.past = CompletedReservations()
+        self.expired: dict[str, datetime] = {}  # when those not acknowledged are returned again
 
     def get(self, id_: str) -> ReservationEntry | None:
         """Return a call if it is remembered; one that is over as a copy."""
@@ -188,6 +191,17 @@ class ReservationTable:
             for call in self
             if call.charged is not None or (with_dispatched and call.state is DISPATCHED)
         ]
+
+    def unrecorded(self, now: datetime, again_at: datetime) -> Iterator[ExpiredReservation]:
+        """Yield the calls that ran out, are due to be returned and have not gone on since; those are due `again_at`."""
+        for id_ in [id_ for id_, due_at in self.expired.items() if due_at <= now]:
+            call = self.get(id_)
+            if call is not None and call.state in {ReservationState.RELEASED, IN_DOUBT}:
+                self.expired[id_] = again_at
+                request = call.request
+                yield ExpiredReservation(id_, call.state, request.amount, request.scope_ids, call.at)
+            else:
+                del self.expired[id_]
 
     def forget(self, before: datetime) -> list[ReservationEntry]:
         """Drop what has ended and was for a moment before this one; return those that were in doubt."""

@@ -1,7 +1,7 @@
 """One tenant in the memory ledger: its counters, its calls, its queue and its epoch."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from agentic_trading.governance.errors import ClosedWindowError, ReservationConflictError
@@ -27,6 +27,7 @@ from agentic_trading.governance.ledgers.limit_set import LimitSet
 from agentic_trading.governance.ledgers.reservation_table import (
     DISPATCHED,
     IN_DOUBT,
+    RESERVED,
     SETTLED,
     QueuedRequest,
     ReservationEntry,
@@ -82,7 +83,9 @@ class TenantLedger:
             return None
         if call.request is not request and call.request.payload_hash != request.payload_hash:
             raise ReservationConflictError(request.key, request.attempt)
-        return Reservation(id_, call.request.amount, call.state)
+        return Reservation(
+            id_, call.request.amount, call.state, _other_moment(call, request.at, self._horizon)
+        )
 
     def counters_of(self, request: ReservationRequest, at: datetime) -> list[WindowCounter]:
         """Return the counters that `request` is counted in; raises `ClosedWindowError` for a moment too long ago."""
@@ -113,7 +116,7 @@ class TenantLedger:
         self.counters.move_to(at)
         self.epoch.sequence += 1
         self._statistics.counts["reserved"] += 1
-        return Reservation(id_, request.amount), ()
+        return Reservation(id_, request.amount, RESERVED, None if request.at else at), ()
 
     def give_back(self, id_: str, call: ReservationEntry) -> None:
         """Release a call that was not dispatched."""
@@ -143,12 +146,10 @@ class TenantLedger:
         """End the calls whose lease is over."""
         silent = [(id_, call) for id_, call in self.calls.in_flight.items() if call.is_silent(now)]
         for id_, call in silent:
-            end = self.give_back if call.state is ReservationState.RESERVED else self.doubt
+            end = self.give_back if call.state is RESERVED else self.doubt
             end(id_, call)
-        return [
-            ExpiredReservation(id_, call.state, call.request.amount, call.request.scope_ids)
-            for id_, call in silent
-        ]
+            self.calls.expired[id_] = now
+        return list(self.calls.unrecorded(now, again_at=now + timedelta(seconds=self._reserved_lease_s)))
 
     def apply_limits(self, limits: LimitSet, version: int) -> None:
         """Count against other limits; counters that they need and that were not kept start with the calls known."""
@@ -209,7 +210,7 @@ class TenantLedger:
         if not answer.cancelled() and answer.exception() is None:
             id_ = queued.request.reservation_id
             call = self.calls.in_flight.get(id_)
-            if call is None or call.state is not ReservationState.RESERVED:
+            if call is None or call.state is not RESERVED:
                 return
             self.give_back(id_, call)
         self.serve(now)
@@ -252,7 +253,7 @@ class TenantLedger:
         self.counters.move_to(call.at)
         call.counters = self.counters.of(call.request, call.at)
         _count(call, call.counters)
-        if call.state in {ReservationState.RESERVED, DISPATCHED}:
+        if call.state in {RESERVED, DISPATCHED}:
             self.calls.in_flight[id_] = call
         else:
             self._keep(id_, call)
@@ -285,6 +286,14 @@ class TenantLedger:
         for queued in self.queue:
             _look_up(self.counters, queued, queued.since)
         self.counters.tidy(self._active())
+
+
+def _other_moment(call: ReservationEntry, at: datetime | None, horizon: RetentionHorizon) -> datetime | None:
+    """Return the moment of a call, None if `at` is in all of its windows."""
+    spans = None if at is None else horizon.windows.at(at)
+    if spans is not None and all(spans[one.table.window] == one.time_window for one in call.counters):
+        return None
+    return call.at
 
 
 def _close(ledger: TenantLedger, fence: Fence) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from hashlib import sha1
 from importlib import resources
 from typing import Any, Literal, assert_never
-from urllib.parse import quote
 
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError
@@ -35,14 +34,12 @@ from agentic_trading.governance.limiters.deployment import (
     SLOT_LOOK_MS,
 )
 from agentic_trading.governance.rate_arithmetic import PROBE_LOOK_MS, SLOTS, slot_length_ms
-from agentic_trading.governance.redis import pool_of, within_time
+from agentic_trading.governance.redis import limiter_keys, pool_of, within_time
 
 CONNECTIONS = 32
 CONNECTS_WITHIN_S = 0.5
 KEPT_S = 172_800.0
 """A deployment without a step in two days starts over: longer than any lease, cooldown and window."""
-
-_KEYS = ("lane", "inside", "permits", "line", "places")
 
 
 class RedisLimiter:
@@ -124,7 +121,7 @@ class RedisLimiter:
 
     async def _run(self, name: str, deployment: Deployment, id_: str, *arguments: str | int) -> Any:
         script = self._scripts[name]
-        keys = _keys(self._namespace, deployment)
+        keys = limiter_keys(self._namespace, deployment)
         values = (*keys, self._rules_of(deployment), id_, *arguments)
         try:
             async with within_time():
@@ -170,12 +167,6 @@ def _read(answer: list[Any], request: PermitRequest) -> Permit | Throttled | Not
             return NotPermitted(request.deployment, answer[1].decode(), answer[2] / 1000)
         case _:
             assert_never(kind)
-
-
-def _keys(namespace: str, deployment: Deployment) -> list[str]:
-    """Name a deployment's keys, all under one hash tag; a model's name may hold what means something in a key."""
-    tag = f"{quote(namespace)}:{{{deployment.provider}/{quote(deployment.model, safe='')}}}"
-    return [f"{tag}:{name}" for name in _KEYS]
 
 
 def _shared_rules(

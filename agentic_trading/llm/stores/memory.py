@@ -8,6 +8,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
@@ -16,6 +17,7 @@ from agentic_trading.llm.stores.record_codec import (
     BrokenRecordError,
     ChainHead,
     IndexRow,
+    attempt_key,
     broken_at,
     check_keys,
     check_link,
@@ -59,6 +61,10 @@ class MemoryInteractionStore:
     async def record(self, event: Event) -> None:
         """Keep one event."""
         self._keep(event)
+
+    async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
+        """Whether this attempt is on record."""
+        return attempt_key(envelope, attempt) in self._known
 
     async def get_by_envelope_id(
         self, envelope_id: str, *, tenant: str | None = None

@@ -10,11 +10,12 @@ import orjson
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex, utc_text
 from agentic_trading.errors import TradingError
+from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordConflictError, RecordError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import RunEnded, RunStarted
 from agentic_trading.llm.fields import json_of
-from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.interaction import LLMInteraction, interaction_id
 from agentic_trading.llm.store import Record, RunRecord, SpendKey, TraceSummary, Verification
 
 _INTERACTION_BEGINS = b'{"interaction_id":'  # as we write it; the order of members is not part of the format
@@ -76,6 +77,11 @@ class Identity:
         pairs = zip(names, marks.unpack(whole), marks.unpack(self.facts), strict=True)
         differs = ", ".join(name for name, before, now in pairs if before != now)
         raise RecordConflictError(record_id, differs, hint)
+
+
+def attempt_key(envelope: LLMEnvelope, attempt: int) -> str:
+    """Return the key of an attempt's identity."""
+    return f"interaction:{interaction_id(envelope.envelope_id, attempt, envelope.tenant_id)}"
 
 
 def identity_of(record: Record) -> Identity:

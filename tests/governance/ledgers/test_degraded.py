@@ -117,6 +117,9 @@ async def test_a_call_that_a_sweep_has_ended_is_settled_late_all_the_same() -> N
     await case.ledger.dispatch(id_, lease_s=10)
     case.clock.advance_to(AT + timedelta(seconds=11))
     (ended,) = await case.ledger.expire_leases()
+    await case.ledger.acknowledge_expired(id_)
+    case.clock.advance_to(AT + timedelta(hours=1))
+    assert await case.ledger.expire_leases() == []
 
     settlement = await case.ledger.settle(id_, Amount(20, 0))
 

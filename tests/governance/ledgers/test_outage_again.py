@@ -99,6 +99,7 @@ async def test_what_others_have_sent_or_ended_is_not_remembered() -> None:
 
     case.clock.advance_to(AT + timedelta(seconds=61))
     await other.expire_leases()
+    await other.acknowledge_expired(swept.reservation_id)
     case.clock.advance_to(AT + timedelta(days=1))
     await case.ledger.expire_leases()
 

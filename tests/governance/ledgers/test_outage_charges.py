@@ -1,6 +1,7 @@
 """What was told is charged, whatever becomes of the server meanwhile: rebuilt, away once more, its answers lost."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 import structlog
@@ -11,9 +12,10 @@ from agentic_trading.governance.errors import (
     UnknownReservationError,
 )
 from agentic_trading.governance.ledger import LedgerEntry, ReservationState
+from agentic_trading.governance.limits import Window
 from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import in_line
-from tests.governance.asking import ask, of_tenant, reserved, tenant
+from tests.governance.asking import AT, ask, of_tenant, reserved, tenant
 from tests.governance.ledgers.outages import Case
 
 PAID = Amount(70, 5)
@@ -38,6 +40,18 @@ async def test_a_call_in_doubt_that_a_rebuilt_ledger_does_not_know_is_charged_in
     await case.ledger.in_doubt(id_)
 
     assert (await of_tenant(case.server)).spent == Amount(60, 0, 1)
+
+
+async def test_it_is_charged_in_the_day_of_its_reservation() -> None:
+    case = Case(tenant(1000, window=Window.DAY))
+    id_ = await case.begun(at=None)
+    await case.rebuilt()
+    case.clock.advance_to(AT + timedelta(days=1))
+
+    await case.ledger.settle(id_, PAID)
+
+    day = await of_tenant(case.server, Window.DAY)
+    assert (day.window_id, day.spent) == (f"{AT:%Y-%m-%d}", PAID)
 
 
 async def test_it_is_charged_though_nothing_is_left() -> None:

@@ -15,7 +15,7 @@ from agentic_trading.governance.errors import (
 )
 from agentic_trading.governance.ledger import Blocked, Reservation, ReservationState
 from agentic_trading.governance.ledgers.redis import RedisLedger
-from agentic_trading.governance.ledgers.redis_codec import RedisTenantState, ScriptReply
+from agentic_trading.governance.ledgers.redis_codec import RedisSteps, RedisTenantState, ScriptReply
 from agentic_trading.governance.ledgers.redis_wait_queue import RedisQueuedRequest
 from agentic_trading.governance.limits import ANY, LARGEST, Ceiling, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
@@ -148,12 +148,32 @@ async def test_who_waited_in_a_process_that_was_killed_is_passed_by(opens: Openi
             pass
 
     assert isinstance(answer, Reservation)
-    await one.look(ask(60, key="dead again"), RedisQueuedRequest("nobody hears"))
+    for number in range(3):
+        await one.look(ask(60, key=f"dead again {number}"), RedisQueuedRequest("nobody hears"))
     async with asyncio.timeout(4):
         while await other.waiting("acme"):
             pass
     await other.expire_leases()
-    assert await other._server._redis.hlen(other._tenants.of("acme").keys.shared[6]) == 0
+    queue = other._tenants.of("acme").keys.shared[5:7]
+    assert await other._server._redis.exists(*queue) == 0
+
+
+async def test_what_a_process_ended_and_did_not_record_another_one_returns(opens: Opening) -> None:
+    one, other = [await opens([tenant(100)], reserved_lease_s=lease_s) for lease_s in (0, 60)]
+    unsent, silent = await reserved(one, ask(10)), await reserved(one, ask(20))
+    await one.dispatch(silent, lease_s=0)
+    lost = await one.expire_leases()
+    await other.checkpoint("acme")
+
+    found = await other.expire_leases()
+
+    assert {expired.reservation_id for expired in found} == {unsent, silent}
+    assert sorted(found, key=repr) == sorted(lost, key=repr)
+    assert (other.statistics().released, other.statistics().in_doubt) == (0, 0)
+    assert await one.expire_leases() == []
+    for expired in found:
+        await other.acknowledge_expired(expired.reservation_id)
+    assert await one._server._redis.exists(one._tenants.of("acme").keys.shared[9]) == 0
 
 
 async def test_a_limit_that_another_process_changes_holds_from_the_next_ask_on(opens: Opening) -> None:
@@ -330,24 +350,24 @@ async def test_who_is_cancelled_in_mid_step_can_ask_again(opens: Opening) -> Non
     assert (await of_tenant(ledger)).held == Amount(80, 0, 1)
 
 
-class Pestered(RedisLedger):
+class Pestered(RedisSteps):
     """Somebody changes the limits just before each ask."""
 
     version = 0
 
     @override
-    async def _run(
+    async def run(
         self, tenant: RedisTenantState, script: str, *args: object, calls: Sequence[str] = ()
     ) -> ScriptReply:
         if script == "reserve":
             self.version += 1
-            await self.apply_limits(tenant.name, [], version=self.version)
-        return await super()._run(tenant, script, *args, calls=calls)
+            await super().run(tenant, "apply_limits", self.version, "[]")
+        return await super().run(tenant, script, *args, calls=calls)
 
 
-async def test_limits_that_change_faster_than_one_can_ask_are_an_outage(redis_url: str) -> None:
-    ledger = await asyncio.to_thread(partial(Pestered, redis_url, namespace=namespace()))
+async def test_limits_that_change_faster_than_one_can_ask_are_an_outage(opens: Opening) -> None:
+    ledger = await opens()
+    ledger._steps.__class__ = Pestered
 
     with pytest.raises(LedgerUnavailableError, match="change faster"):
         await ledger.reserve(ask(1))
-    await ledger.aclose()

@@ -162,17 +162,17 @@ async def test_another_rebuild_that_began_meanwhile_stays_closed(opens: Opening)
         await begun.wait()
         tenant_ = other._tenants.of("acme")
         await other.fence("acme")
-        await other._run(tenant_, "rebuild")
+        await other._steps.run(tenant_, "rebuild")
         waits.set()
 
     async with asyncio.TaskGroup() as group:
         group.create_task(second())
         of = ledger._tenants.of("acme")
-        first = await ledger._run(of, "rebuild")
+        first = await ledger._steps.run(of, "rebuild")
         begun.set()
         await waits.wait()
-        await ledger._run(of, "look")
-        await ledger._run(of, "open", first.epoch)
+        await ledger._steps.run(of, "look")
+        await ledger._steps.run(of, "open", first.epoch)
 
     with pytest.raises(LedgerRolledBackError):
         await ledger.reserve(ask(1))

@@ -91,11 +91,11 @@ async def test_a_rebuild_looks_again_if_calls_have_ended_since_it_looked(redis_u
         of = other._tenants.of("acme")
 
         await other.fence("acme")
-        carried = await other._ids(of, "carried")
+        carried = await other._steps.ids(of, "carried")
         await ledger.settle(doubtful, Amount(25, 0))
-        assert (await other._run(of, "rebuild", *carried, calls=carried)).word == b"AGAIN"
+        assert (await other._steps.run(of, "rebuild", *carried, calls=carried)).word == b"AGAIN"
         await ledger.restore("acme", [])
-        assert (await other._run(of, "rebuild", flying, calls=(flying,))).word == b"AGAIN"
+        assert (await other._steps.run(of, "rebuild", flying, calls=(flying,))).word == b"AGAIN"
 
         assert await ledger.state_of(flying) is ReservationState.RESERVED
         found = await of_tenant(ledger)
@@ -109,7 +109,7 @@ async def test_a_call_that_was_given_back_and_begun_anew_is_carried_once(redis_u
         await ledger.release(await reserved(ledger, again))
         await ledger.dispatch(await reserved(ledger, again))
         await ledger.fence("acme")
-        carried = await ledger._ids(ledger._tenants.of("acme"), "carried")
+        carried = await ledger._steps.ids(ledger._tenants.of("acme"), "carried")
         await ledger.settle(again.reservation_id, Amount(7, 0))
         await ledger.restore("acme", [])
 

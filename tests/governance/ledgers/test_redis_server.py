@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -14,21 +15,29 @@ from agentic_trading.governance.ledger import Declined, LedgerEntry, Reservation
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.redis import LedgerKeys
-from tests.governance.asking import ask, reserved, tenant
+from tests.governance.asking import ask, reserved, spend, tenant
 from tests.governance.ledgers.redis_ledgers import ledgers
 from tests.redis_server import SAFE, RealServer, namespace, own_server, servers
 
 
-async def test_a_server_that_may_forget_is_refused() -> None:
-    unsafe = [setting.replace("always", "everysec") for setting in SAFE]
-    with own_server(servers()[-1], options=tuple(unsafe)) as server:
-        async with ledgers(server.url, namespace()) as opens:
-            ledger, trusting = await opens(), await opens(is_checked_elsewhere=True)
+@pytest.mark.parametrize(
+    ("setting", "unsafe", "safe"),
+    [
+        ("appendonly", "no", "yes"), ("appendfsync", "everysec", "always"),
+        ("no-appendfsync-on-rewrite", "yes", "no"), ("maxmemory-policy", "allkeys-lru", "noeviction"),
+    ],
+)  # fmt: skip
+async def test_a_server_that_may_forget_is_refused(
+    own_redis: RealServer, setting: str, unsafe: str, safe: str
+) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger, trusting = await opens(), await opens(is_checked_elsewhere=True)
+        await ledger._server._redis.config_set(setting, unsafe)
 
-            with pytest.raises(LedgerSettingsError) as e:
-                await ledger.reserve(ask(1))
-            assert (e.value.setting, e.value.found, e.value.allowed) == ("appendfsync", "everysec", "always")
-            assert isinstance(await trusting.reserve(ask(1)), Reservation)
+        with pytest.raises(LedgerSettingsError) as e:
+            await ledger.reserve(ask(1))
+        assert (e.value.setting, e.value.found, e.value.allowed) == (setting, unsafe, safe)
+        assert isinstance(await trusting.reserve(ask(1)), Reservation)
 
 
 async def test_a_server_that_does_not_let_its_settings_be_read_is_refused() -> None:
@@ -39,6 +48,36 @@ async def test_a_server_that_does_not_let_its_settings_be_read_is_refused() -> N
             with pytest.raises(LedgerSettingsError, match="CONFIG"):
                 await ledger.open()
             assert isinstance(await trusting.reserve(ask(1)), Reservation)
+
+
+async def test_a_process_that_counts_in_another_zone_is_refused(redis_url: str) -> None:
+    async with ledgers(redis_url, namespace()) as opens:
+        zone = ZoneInfo("America/New_York")
+        ledger, other, newcomer = await opens([tenant(100)]), await opens(zone=zone), await opens(zone=zone)
+        await other.checkpoint("acme")
+        done = await spend(ledger, ask(60))
+
+        for step in (
+            other.reserve(ask(60)),
+            other.wait_for_reservation(ask(60)),
+            newcomer.checkpoint("acme"),
+        ):
+            with pytest.raises(
+                LedgerSettingsError, match=r"'UTC'; allowed is America/New_York, .*AGENTIC_ZONE"
+            ):
+                await step
+        await ledger.checkpoint("acme")
+
+        await other.restore("acme", await other.entries("acme"))
+        assert await other.state_of(done) is ReservationState.SETTLED
+        await spend(other, ask(40))
+        with pytest.raises(LedgerSettingsError, match="'America/New_York'; allowed is UTC"):
+            await ledger.reserve(ask(1))
+        meta = LedgerKeys.of(ledger._tenants._namespace, "acme").meta
+        await ledger._server._redis.hdel(meta, "zone")  # a ledger of an older release has none
+        await spend(ledger, ask(0))
+        with pytest.raises(LedgerSettingsError):
+            await other.reserve(ask(0))
 
 
 async def test_a_refused_connection_fails_at_once(own_redis: RealServer) -> None:
@@ -62,7 +101,9 @@ async def test_a_step_that_the_server_cannot_take_is_an_outage_for_who_asked_alo
 
         async with asyncio.TaskGroup() as group:
             good = group.create_task(ledger.reserve(ask(1)))
-            with pytest.raises(LedgerUnavailableError, match="WRONGTYPE"):
+            with pytest.raises(
+                LedgerUnavailableError, match=r"WRONGTYPE.*begin with .*`agentic:\{`.*budget rebuild"
+            ):
                 await ledger.reserve(ask(1, tenant="broken"))
 
         assert isinstance(good.result(), Reservation)

@@ -70,7 +70,15 @@ def test_a_count_that_is_no_whole_number_is_no_usage(name: str, count: object) -
     with pytest.raises(ProviderError, match="what it used") as failed:
         read(usage=USED | {name: count})
 
-    assert failed.value.sent
+    assert (failed.value.sent, failed.value.kind) == (True, FailureKind.INTERNAL_ERROR)
+
+
+@pytest.mark.parametrize(
+    "nothing", [{"input_tokens": 0, "output_tokens": 0}, {"output_tokens": 0}, {"input_tokens": 0}]
+)
+def test_an_answer_that_used_nothing_does_not_say_what_it_used(nothing: dict[str, int]) -> None:
+    with pytest.raises(ProviderError, match="charged at what was set aside"):
+        read(usage=USED | {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0} | nothing)
 
 
 @pytest.mark.parametrize(

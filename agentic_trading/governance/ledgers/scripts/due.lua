@@ -1,2 +1,6 @@
--- Name calls whose lease has run out.
-return answer('DONE', redis.call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, ARGV[FIRST]))
+-- Name calls whose lease has run out, or has and is to be reported again.
+local found = redis.call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, ARGV[FIRST])
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', EXPIRED, '-inf', now, 'LIMIT', 0, ARGV[FIRST])) do
+  found[#found + 1] = id
+end
+return answer('DONE', found)

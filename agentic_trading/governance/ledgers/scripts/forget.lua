@@ -24,7 +24,8 @@ if not closed then
 end
 local places = redis.call('HKEYS', WAITERS)
 for _, place in ipairs(places) do
-  if waiter(place).lease <= now then
+  local queued = waiter(place)
+  if queued and queued.lease <= now then -- waking the next has perhaps taken out others that are dead
     wake(leave(place))
   end
 end

@@ -1,8 +1,8 @@
 -- What every script of the ledger begins with: how far the ledger has come, and whether it has gone back.
 -- ARGV: 1 epoch, 2 epoch_id, 3 sequence and 4 own sequence that the caller knows (0 and '' for nothing), 5 its name.
 -- The own sequence is that of the caller's own last step: others may take as many steps as were lost, not that one.
-local META, LIMITS, COUNTERS, ENDS, LEASES, LINE, WAITERS, INDEX, ENDED = unpack(KEYS, 1, 9)
-local FIRST_CALL = 10 -- in KEYS
+local META, LIMITS, COUNTERS, ENDS, LEASES, LINE, WAITERS, INDEX, ENDED, EXPIRED = unpack(KEYS, 1, 10)
+local FIRST_CALL = 11 -- in KEYS
 local FIRST = 6 -- in ARGV: what is the script's own
 local OWN = 'by ' .. ARGV[5]
 local REBUILDING = 'a log that is being booked again'
@@ -12,8 +12,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local now_us = time[1] * 1000000 + time[2] -- in which no two steps are taken at the same time
 
 -- Generation 0 is a ledger that has taken no step: nothing of it is on the server.
-local epoch, epoch_id, sequence, own, closed, gone, forgotten = unpack(
-  redis.call('HMGET', META, 'generation', 'mark', 'sequence', OWN, 'closed', 'gone', 'forgotten'))
+local epoch, epoch_id, sequence, own, closed, gone, forgotten, zone = unpack(
+  redis.call('HMGET', META, 'generation', 'mark', 'sequence', OWN, 'closed', 'gone', 'forgotten', 'zone'))
 epoch, epoch_id, sequence, own = tonumber(epoch or 0), epoch_id or '', tonumber(sequence or 0), tonumber(own or 0)
 
 local known, own_known = tonumber(ARGV[1]), tonumber(ARGV[4])

@@ -1,5 +1,9 @@
 -- Say how far the ledger has come, what its limits are, how far a call has come if one is named, and which windows
--- are the newest that something was counted in: an end and an id, for minute, hour, day and month.
+-- are the newest that something was counted in: an end and an id, for minute, hour, day and month. A process may name
+-- its zone: it must be that of the ledger.
+if zone and ARGV[FIRST] and zone ~= ARGV[FIRST] then
+  return answer('ZONE', zone)
+end
 local state = ''
 if KEYS[FIRST_CALL] then
   local call = redis.call('HMGET', KEYS[FIRST_CALL], 'mark', 'state')

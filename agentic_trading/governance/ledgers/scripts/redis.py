@@ -23,6 +23,7 @@ from agentic_trading.governance.redis import pool_of, within_time
 SAFE: Final[Mapping[str, str]] = MappingProxyType({
     "appendonly": "yes",
     "appendfsync": "always",
+    "no-appendfsync-on-rewrite": "no",  # with yes, nothing is synced while the file is rewritten
     "maxmemory-policy": "noeviction",
 })
 """The settings with which a server keeps what it has acknowledged."""
@@ -41,6 +42,7 @@ _PIECES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "leave": ("ledger", "queue"),
     "due": ("ledger",),
     "carried": ("ledger",),
+    "acknowledge": ("ledger",),
     "expire": ("ledger", "counters", "queue", "calls"),
     "forget": ("ledger", "counters", "queue"),
     "apply_limits": ("ledger", "queue"),
@@ -268,7 +270,13 @@ async def _answer(connection: Any) -> Any:
 
 def _unavailable(e: Exception) -> LedgerUnavailableError:
     """Return the ledger's error for the server's."""
-    error = LedgerUnavailableError(f"{type(e).__name__}: {e}")
+    why = f"{type(e).__name__}: {e}"
+    if "WRONGTYPE" in why:
+        why += (
+            "; another program has written under one of its keys, which begin with its namespace and a brace (`agentic:{`): "
+            "move that away, and book the logs by `agentic-trading budget rebuild`"
+        )
+    error = LedgerUnavailableError(why)
     error.__cause__ = e
     return error
 

@@ -18,13 +18,16 @@ end
 if closed then
   return answer('BACK')
 end
-local before = redis.call('HMGET', CALL, 'mark', 'state', 'payload')
+if zone and zone ~= ARGV[FIRST + 12] then -- another day would have a budget of its own
+  return answer('ZONE', zone)
+end
+local before = redis.call('HMGET', CALL, 'mark', 'state', 'payload', 'names')
 if before[1] == epoch_id and before[2] ~= 'released' then
   go()
   if before[3] ~= payload then
     return answer('CONFLICT')
   end
-  return answer('KNOWN', before[2])
+  return answer('KNOWN', before[2], before[4])
 end
 if (redis.call('HGET', LIMITS, 'revision') or '0') ~= revision then
   local limits = redis.call('HMGET', LIMITS, 'revision', 'version', 'limits', 'counted')
@@ -123,6 +126,9 @@ if held then
 end
 
 step()
+if not zone then
+  redis.call('HSET', META, 'zone', ARGV[FIRST + 12])
+end
 local fields = {}
 for i, counter in ipairs(counters) do
   counter[4], counter[5], counter[6] = counter[4] + amount[1], counter[5] + amount[2], counter[6] + amount[3]

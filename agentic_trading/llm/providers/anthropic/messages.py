@@ -129,7 +129,9 @@ def read_message(message: object, *, body: bytes | None = None) -> ModelResponse
     try:
         usage = usage_of(message.usage)
     except (AttributeError, TypeError, ValidationError) as e:
-        raise _unusable("the answer does not say what it used", request_id) from e
+        raise _unmetered(request_id) from e
+    if not usage.total_input_tokens or (text and not usage.output_tokens):
+        raise _unmetered(request_id)
     return ModelResponse(
         text=text,
         stop_reason=_word(message.stop_reason),
@@ -188,6 +190,11 @@ def _word(value: object) -> str:
 
 def _unusable(why: str, request_id: str = "") -> ProviderError:
     return ProviderError(FailureKind.SERVER_ERROR, why, sent=True, provider_request_id=request_id)
+
+
+def _unmetered(request_id: str) -> ProviderError:
+    message = "the answer does not say what it used: the call is charged at what was set aside for it"
+    return ProviderError(FailureKind.INTERNAL_ERROR, message, sent=True, provider_request_id=request_id)
 
 
 _BLANK = frozenset(" \t\n\r")

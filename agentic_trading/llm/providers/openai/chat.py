@@ -109,9 +109,6 @@ def _nested(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         yield from _nested(schema["items"])
 
 
-_Tokens = Annotated[int, Field(strict=True, ge=0, le=LARGEST_COUNT)]
-"""Money is computed from them: a count in another form is refused."""
-
 _CALLS = frozenset({"tool_calls", "function_call"})
 _BROKEN_OFF = frozenset({"abort", "error"})  # vLLM's and some routers' words for an answer that was given up
 
@@ -122,22 +119,6 @@ class CompletionReply:
 
     body: bytes
     request_id: str
-
-
-class _PromptDetails(BaseModel, frozen=True):
-    cached_tokens: _Tokens | None = None
-    cache_write_tokens: _Tokens | None = None
-
-
-class _CompletionDetails(BaseModel, frozen=True):
-    reasoning_tokens: _Tokens | None = None
-
-
-class _Usage(BaseModel, frozen=True):
-    prompt_tokens: _Tokens
-    completion_tokens: _Tokens
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
 
 
 class _Logprob(BaseModel, frozen=True):
@@ -164,7 +145,7 @@ class _Chat(BaseModel, frozen=True):
     """A chat completion as far as it is used; servers leave out and add what they like."""
 
     choices: Annotated[list[_Choice], Field(min_length=1)]
-    usage: _Usage | None = None
+    usage: Any = None
     id: str | None = None
     model: str | None = None
     service_tier: str | None = None
@@ -176,7 +157,7 @@ def model_response(answered: CompletionReply, *, offers_tool: bool = False) -> M
     `offers_tool` says that the answer tool was offered: the text is then the input of its call, where there is one,
     whatever the stop reason (a demanded call ends in `stop`). An answer that says that it calls a tool, and holds no
     call that was offered, has no text. Raises `ProviderError`, with the request sent, for a body that is no chat
-    completion, an answer that was broken off, and one without a usage, which cannot be metered.
+    completion, an answer that was broken off, and one with a usage that no bill can be made from.
     """
     request_id = answered.request_id
     chat = _read(answered)
@@ -184,17 +165,18 @@ def model_response(answered: CompletionReply, *, offers_tool: bool = False) -> M
     reason = choice.finish_reason or ""
     if not reason or reason in _BROKEN_OFF:
         _fail(FailureKind.SERVER_ERROR, f"the answer was broken off (finish_reason {reason!r})", request_id)
-    if chat.usage is None:
-        message = (
-            "the server reports no usage: the call cannot be metered; allowed are servers that report it"
-        )
-        _fail(FailureKind.INTERNAL_ERROR, message, request_id)
     refusal = choice.message.refusal
     text, beside = _text(choice, reason, offers_tool=offers_tool)
+    has_answer = bool(refusal or choice.message.content or choice.message.tool_calls)
+    try:
+        usage = billed_usage(chat.usage, service_tier=chat.service_tier or "", has_answer=has_answer)
+    except UnmeteredError as e:
+        message = f"the call cannot be metered, and is charged at what was set aside for it: {e}"
+        _fail(FailureKind.INTERNAL_ERROR, message, request_id)
     return ModelResponse(
         text=refusal or text,
         stop_reason="refusal" if refusal else reason,
-        usage=_usage(chat.usage, chat.service_tier or ""),
+        usage=usage,
         model=chat.model or "",
         provider_request_id=request_id,
         provider_response_id=chat.id or "",
@@ -229,24 +211,90 @@ def _read(answered: CompletionReply) -> _Chat:
         _fail(FailureKind.SERVER_ERROR, message, answered.request_id)
 
 
-def _usage(reported: _Usage, service_tier: str) -> Usage:
-    """Take the prompt apart into what was read from the cache, written to it, and neither.
+class UnmeteredError(ValueError):
+    """A usage that says nothing that a bill could be made from; the text says why."""
 
-    The API counts both within the prompt's tokens, and thinking within the completion's. It knows one kind of write,
-    which the price book prices as the five-minute one. Parts that pass the whole are cut: the sum is what was reported.
+
+def billed_usage(reported: Any, *, service_tier: str, has_answer: bool) -> Usage:
+    """Return the tokens of an answer by class of price; `has_answer` says that a text or a call came with it.
+
+    Vendors use the same names for different sums: OpenAI, Azure, DeepSeek and Groq count thinking within
+    `completion_tokens`, xAI and Gemini beside it; DeepSeek names what its cache served in fields of its own. Of the
+    readings that the fields allow the largest counts. Output is `completion_tokens`, with `reasoning_tokens` beside
+    them unless `total_tokens` says that they are inside, and never less than the total leaves. Of two counts of one
+    cache the smaller was served by it; the prompt's rest is never less than `prompt_cache_miss_tokens`. The API knows one kind of write to the cache, which the price
+    book prices as the five-minute one.
+
+    Raises `UnmeteredError` for a usage that is missing, that counts nothing where something was sent and answered, a
+    count that is no whole number from 0 to `LARGEST_COUNT`, and for sums that contradict their parts.
     """
-    inward = reported.prompt_tokens_details or _PromptDetails()
-    outward = reported.completion_tokens_details or _CompletionDetails()
-    prompt = reported.prompt_tokens
-    read = min(inward.cached_tokens or 0, prompt)
-    written = min(inward.cache_write_tokens or 0, prompt - read)
+    if not isinstance(reported, Mapping):
+        raise UnmeteredError("the server reports no usage")
+    inward, outward = _part(reported, "prompt_tokens_details"), _part(reported, "completion_tokens_details")
+    prompt, completion = _needed(reported, "prompt_tokens"), _needed(reported, "completion_tokens")
+    reasoning = max(_counts(outward, "reasoning_tokens") + _counts(reported, "reasoning_tokens"), default=0)
+    output = _output(prompt, completion, reasoning, _counts(reported, "total_tokens"))
+    if not prompt or (has_answer and not output):
+        raise UnmeteredError(
+            f"the server reports {prompt} tokens in and {output} out for a call that it answered"
+        )
+    cached = _counts(inward, "cached_tokens") + _counts(reported, "cached_tokens", "prompt_cache_hit_tokens")
+    read, written = min(cached, default=0), max(_counts(inward, "cache_write_tokens"), default=0)
+    rest = prompt - read - written
+    if rest < 0:
+        raise UnmeteredError(
+            f"the server reports {read + written} tokens of {prompt} as read from or written to its cache"
+        )
+    missed = max(_counts(reported, "prompt_cache_miss_tokens"), default=0)
     return Usage(
-        input_tokens=prompt - read - written,
-        output_tokens=reported.completion_tokens,
-        thinking_tokens=min(outward.reasoning_tokens or 0, reported.completion_tokens),
+        input_tokens=max(rest, missed - written),
+        output_tokens=output,
+        thinking_tokens=min(reasoning, output),
         cache_read_tokens=read,
         cache_write_5m_tokens=written,
         service_tier=service_tier,
+    )
+
+
+def _output(prompt: int, completion: int, reasoning: int, totals: list[int]) -> int:
+    """Return the most that came out; raises `UnmeteredError` for a total that is less than its parts."""
+    if not totals:
+        return completion + reasoning
+    left = totals[0] - prompt
+    if left < completion:
+        raise UnmeteredError(
+            f"the server reports {totals[0]} tokens in all, of which {prompt} went in and {completion} out"
+        )
+    return completion if left == completion else max(left, completion + reasoning)
+
+
+def _part(reported: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = reported.get(name)
+    if part is None:
+        return {}
+    if not isinstance(part, Mapping):
+        raise UnmeteredError(f"usage.{name} is no object")
+    return part
+
+
+def _needed(reported: Mapping[str, Any], name: str) -> int:
+    counts = _counts(reported, name)
+    if not counts:
+        raise UnmeteredError(f"the server reports no {name}")
+    return counts[0]
+
+
+def _counts(reported: Mapping[str, Any], *names: str) -> list[int]:
+    """Return those of these counts that are there; null is not there."""
+    found = [(name, reported.get(name)) for name in names]
+    return [_count(name, value) for name, value in found if value is not None]
+
+
+def _count(name: str, value: Any) -> int:
+    if type(value) is int and 0 <= value <= LARGEST_COUNT:
+        return value
+    raise UnmeteredError(
+        f"usage.{name} is {value!r:.40}; allowed are whole numbers from 0 to {LARGEST_COUNT}"
     )
 
 

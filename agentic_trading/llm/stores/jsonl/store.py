@@ -9,6 +9,7 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import TypeVar
 
+from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
@@ -18,6 +19,7 @@ from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
 from agentic_trading.llm.stores.record_codec import (
     IndexRow,
+    attempt_key,
     check_keys,
     identity_of,
     interactions,
@@ -261,6 +263,11 @@ class JsonFileInteractionStore:
         """
         await self._writer.open()
         return await self._writer.head()
+
+    async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
+        """Whether this attempt is on record; takes the file, if that is not done."""
+        await self._writer.open()
+        return self._writer.knows(attempt_key(envelope, attempt))
 
     async def get_by_envelope_id(
         self, envelope_id: str, *, tenant: str | None = None

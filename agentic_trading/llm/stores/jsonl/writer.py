@@ -161,11 +161,17 @@ class LogWriter:
     def _has_work(self) -> bool:
         return self._is_committing or bool(self._group.records)
 
+    def knows(self, key: str) -> bool:
+        """Whether a record with this key was accepted, by this writer or one before it."""
+        return self._facts_of(key) is not None
+
     def _check(self, identity: Identity) -> None:
-        known = self._file.known.get(identity.key) if self._file else None
-        known = known or self._unwritten.get(identity.key)
-        if known is not None:
+        if (known := self._facts_of(identity.key)) is not None:
             identity.check(known)
+
+    def _facts_of(self, key: str) -> bytes | None:
+        known = self._file.known.get(key) if self._file else None
+        return known or self._unwritten.get(key)
 
     def _make_due(self, group: _Group, *, sync: bool) -> None:
         group.sync |= sync

@@ -9,14 +9,14 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.client.response import (
+from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.structured.response import (
     ANSWER_SCHEMA,
     StructuredResponse,
     extract_conclusion,
     extract_sub_tasks,
     parse_llm_response,
 )
-from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.worker.runner import CallRunner
 from tests.gateway import asking, gateway
 

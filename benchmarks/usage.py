@@ -1,0 +1,203 @@
+"""What is recorded of the usages that servers of the chat completions API report, beside what their vendors bill.
+
+Run: python -m benchmarks.usage [--quick]. A stub on the loopback reports each shape and keeps its own bill; each is asked
+through a platform with the OpenAI adapter. Exits with 1 if less is recorded than billed, if a shape that a vendor
+documents is not recorded exactly, or if a usage that tells no bill is not charged in doubt. `--quick` is the same.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from agentic_trading.llm import EnvelopeBuilder, LLMInteraction, LLMProvider
+from agentic_trading.platform import ModelConfig, Platform, PlatformConfig, PriceConfig, ProviderConfig
+
+PLAIN, CACHED, OUTPUT = 1250, 125, 10_000
+"""Nano-dollars a token: of the prompt, of what the cache served, of what came out."""
+HIDDEN = (60, 0, 25)
+"""What a server bills that does not say it, or not so that it can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A usage as a server spells it, where that was seen, and the tokens billed: plain, cached, output.
+
+    `is_exact` says that the fields tell the bill. Without it they allow a larger one, or, where `is_told` is not set
+    either, none.
+    """
+
+    server: str
+    usage: Any
+    billed: tuple[int, int, int]
+    source: str
+    is_exact: bool = True
+    is_told: bool = True
+
+    @property
+    def bill_nusd(self) -> int:
+        plain, cached, output = self.billed
+        return plain * PLAIN + cached * CACHED + output * OUTPUT
+
+
+def _usage(prompt: Any, completion: Any, total: Any = None, **more: Any) -> dict[str, Any]:
+    """Return a usage; a cache is `cached`, thinking `reasoning`."""
+    found = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
+    if "cached" in more:
+        found["prompt_tokens_details"] = {"cached_tokens": more.pop("cached")}
+    if "reasoning" in more:
+        found["completion_tokens_details"] = {"reasoning_tokens": more.pop("reasoning")}
+    return {name: value for name, value in found.items() if value is not None} | more
+
+
+def _untold(what: str, usage: Any) -> Shape:
+    return Shape(f"a server, {what}", usage, HIDDEN, "", is_exact=False, is_told=False)
+
+
+_TIMES = {"queue_time": 0.05, "prompt_time": 0.01, "completion_time": 0.2, "total_time": 0.21}
+DOCUMENTED = (
+    Shape("OpenAI", _usage(19, 10, 29, cached=0, reasoning=0), (19, 0, 10), "platform.openai.com/docs/api-reference/chat/object"),
+    Shape("OpenAI, thinking", _usage(75, 1186, 1261, reasoning=1024), (75, 0, 1186), "platform.openai.com/docs/guides/reasoning"),
+    Shape("OpenAI, cache", _usage(2006, 300, 2306, cached=1920), (86, 1920, 300), "platform.openai.com/docs/guides/prompt-caching"),
+    Shape("Azure", _usage(1566, 1518, 3084, cached=1408, reasoning=576), (158, 1408, 1518), "learn.microsoft.com/azure/ai-foundry/openai/how-to/prompt-caching"),
+    Shape("DeepSeek", _usage(1000, 200, 1200, prompt_cache_hit_tokens=768, prompt_cache_miss_tokens=232, cached=768), (232, 768, 200), "api-docs.deepseek.com/guides/kv_cache"),
+    Shape("DeepSeek, own fields", _usage(1000, 200, 1200, prompt_cache_hit_tokens=768, prompt_cache_miss_tokens=232, reasoning=150), (232, 768, 200), "api-docs.deepseek.com/api/create-chat-completion"),
+    Shape("Groq", _usage(4641, 1817, 6458, cached=4608, **_TIMES), (33, 4608, 1817), "console.groq.com/docs/prompt-caching"),
+    Shape("xAI, thinking beside", _usage(32, 9, 135, reasoning=94), (32, 0, 103), "docs.x.ai/docs/key-information/consumption-and-rate-limits"),
+    Shape("xAI, cache", _usage(10_120, 1499, 14_428, cached=128, reasoning=2809), (9992, 128, 4308), "github.com/Wei-Shaw/sub2api/issues/5771"),
+    Shape("Gemini, thinking untold", _usage(20, 198, 623), (20, 0, 603), "github.com/mozilla-ai/any-llm/issues/1290"),
+    Shape("Gemini, nothing but thinking", _usage(21, 0, 81, reasoning=60), (21, 0, 60), "github.com/router-for-me/CLIProxyAPI/issues/5733"),
+    Shape("vLLM", _usage(34, 120, 154) | {"prompt_tokens_details": None}, (34, 0, 120), "github.com/vllm-project/vllm, entrypoints/openai/protocol.py: UsageInfo"),
+    Shape("vLLM, cache", _usage(34, 120, 154, cached=16), (18, 16, 120), "docs.vllm.ai, --enable-prompt-tokens-details"),
+    Shape("Ollama", _usage(26, 298, 324), (26, 0, 298), "github.com/ollama/ollama, openai/openai.go: Usage"),
+    Shape("llama.cpp", _usage(13, 40, 53, cached=0), (13, 0, 40), "github.com/ggml-org/llama.cpp, tools/server"),
+)  # fmt: skip
+ALLOWING_MORE = (
+    Shape("no total, thinking beside", _usage(100, 100, reasoning=700), (100, 0, 800), "", is_exact=False),
+    Shape("no total, thinking inside", _usage(100, 800, reasoning=700), (100, 0, 800), "", is_exact=False),
+    Shape("a total above its parts", _usage(100, 50, 400, reasoning=100), (100, 0, 300), "", is_exact=False),
+    Shape("two counts of one cache", _usage(1000, 9, 1009, cached=900, prompt_cache_hit_tokens=100), (900, 100, 9), "", is_exact=False),
+    Shape("a miss above the rest", _usage(1000, 9, 1009, cached=900, prompt_cache_miss_tokens=500), (500, 500, 9), "", is_exact=False),
+)  # fmt: skip
+UNTOLD = (
+    _untold("no usage", None),
+    _untold("a list", [60, 25]),
+    _untold("no count of what came out", _usage(60, None)),
+    _untold("all zero", _usage(0, 0, 0)),
+    _untold("nothing out", _usage(60, 0, 60)),
+    _untold("negative", _usage(60, -25, 35)),
+    _untold("true", _usage(60, None, 61) | {"completion_tokens": True}),
+    _untold("a text", _usage("60", "25", "85")),
+    _untold("a fraction", _usage(60.0, 25.0, 85.0)),
+    _untold("huge", _usage(2**62, 25, 2**62 + 25)),
+    _untold("a total below its parts", _usage(60, 25, 70)),
+    _untold("a cache above its prompt", _usage(60, 25, 85, cached=61)),
+    _untold("details that are none", _usage(60, 25, 85) | {"prompt_tokens_details": 7}),
+)
+SHAPES = DOCUMENTED + ALLOWING_MORE + UNTOLD
+
+
+class _Server(BaseHTTPRequestHandler):
+    """Answers with the shape whose number the system text begins with."""
+
+    @override
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        shape = SHAPES[int(body["messages"][0]["content"].split()[0])]
+        choice = {"index": 0, "message": {"role": "assistant", "content": "done"}, "finish_reason": "stop"}
+        page = {"id": "c-1", "object": "chat.completion", "created": 1, "model": "m-1", "choices": [choice]}
+        raw = json.dumps(page | {"usage": shape.usage}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
+
+
+@contextmanager
+def _serving() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+async def _recorded(base_url: str, folder: Path) -> list[LLMInteraction]:
+    """Ask for every shape, and return what is on record of each."""
+    row = ModelConfig(
+        model="m-1", context_tokens=100_000, max_output_tokens=8000, source="the stub", checked_on=date(2026, 1, 1),
+        price=PriceConfig(input=PLAIN, cache_read=CACHED, output=OUTPUT),
+    )  # fmt: skip
+    provider = ProviderConfig(adapter="openai", base_url=base_url, models=(row,))
+    async with Platform(PlatformConfig(folder=folder, providers={"stub": provider})) as platform:
+        answers = []
+        for number in range(len(SHAPES)):
+            asked = EnvelopeBuilder().for_general().with_instructions(f"{number} Answer.")
+            answers.append(await platform.ask(asked.with_provider(LLMProvider("stub"), "m-1").build()))
+    return [answer for answer in answers if isinstance(answer, LLMInteraction)]
+
+
+def problem_of(shape: Shape, answer: LLMInteraction) -> str:
+    """Return which promise a shape breaks, or nothing."""
+    result = answer.result
+    if result.cost_nusd < shape.bill_nusd:
+        return "LESS THAN BILLED"
+    if not shape.is_told and not (result.in_doubt and result.cost_nusd == result.reserved_nusd):
+        return "NOT IN DOUBT"
+    if shape.is_told and (result.in_doubt or not result.success):
+        return "REFUSED"
+    return "NOT EXACT" if shape.is_exact and result.cost_nusd != shape.bill_nusd else ""
+
+
+def run() -> list[tuple[Shape, LLMInteraction]]:
+    """Return each shape with what is on record of it."""
+    with _serving() as url, tempfile.TemporaryDirectory() as folder:
+        answers = asyncio.run(_recorded(url, Path(folder)))
+    return list(zip(SHAPES, answers, strict=True))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the table; return 1 if a promise is broken."""
+    if set(arguments) - {"--quick"}:
+        print(__doc__)
+        return 2
+    print(f"{'shape':<40}{'billed nUSD':>14}{'recorded':>14}  in doubt")
+    problems = 0
+    for shape, answer in run():
+        problem = problem_of(shape, answer)
+        problems += bool(problem)
+        doubt = "yes" if answer.result.in_doubt else ""
+        print(
+            f"{shape.server:<40}{shape.bill_nusd:>14,}{answer.result.cost_nusd:>14,}  {doubt:<9}{problem}".rstrip()
+        )
+    told = f"{len(DOCUMENTED)} documented shapes, {len(ALLOWING_MORE)} that allow more, {len(UNTOLD)} that tell no bill"
+    print(
+        f"{told}: "
+        + (
+            f"{problems} DO NOT HOLD"
+            if problems
+            else "recorded is never less than billed, and equal where documented"
+        )
+    )
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

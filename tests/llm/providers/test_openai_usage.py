@@ -1,0 +1,97 @@
+"""The usage of an answer is never less than its vendor bills; where it tells no bill, it is none."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.llm import FailureKind
+from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.providers.openai.chat import (
+    CompletionReply,
+    UnmeteredError,
+    billed_usage,
+    model_response,
+)
+from agentic_trading.llm.result import Usage
+from benchmarks.usage import ALLOWING_MORE, DOCUMENTED, UNTOLD, Shape
+
+TOKENS = st.integers(0, 3000)
+TOKENS_OR_NONE = st.none() | TOKENS
+
+
+def read(usage: Any, *, has_answer: bool = True) -> Usage:
+    return billed_usage(usage, service_tier="", has_answer=has_answer)
+
+
+@pytest.mark.parametrize("shape", DOCUMENTED, ids=lambda shape: shape.server)
+def test_a_documented_shape_is_read_as_its_vendor_bills_it(shape: Shape) -> None:
+    usage = read(shape.usage)
+
+    assert (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens) == shape.billed
+    assert usage.thinking_tokens <= usage.output_tokens
+
+
+@pytest.mark.parametrize("shape", ALLOWING_MORE, ids=lambda shape: shape.server)
+def test_of_several_readings_the_largest_counts(shape: Shape) -> None:
+    usage = read(shape.usage)
+    plain, cached, output = shape.billed
+
+    assert usage.output_tokens >= output
+    assert usage.input_tokens >= plain
+    assert usage.cache_read_tokens >= min(cached, usage.cache_read_tokens)
+
+
+@pytest.mark.parametrize("shape", UNTOLD, ids=lambda shape: shape.server)
+def test_a_usage_that_tells_no_bill_ends_the_call_in_doubt_and_is_not_asked_for_again(shape: Shape) -> None:
+    completion = {"choices": [{"message": {"content": "{}"}, "finish_reason": "stop"}], "usage": shape.usage}
+
+    with pytest.raises(
+        ProviderError, match="cannot be metered, and is charged at what was set aside"
+    ) as failed:
+        model_response(CompletionReply(json.dumps(completion).encode(), "r-1"))
+
+    assert (failed.value.sent, failed.value.kind) == (True, FailureKind.INTERNAL_ERROR)
+    assert failed.value.provider_request_id == "r-1"
+
+
+def test_where_nothing_was_answered_nothing_need_have_come_out() -> None:
+    assert read({"prompt_tokens": 9, "completion_tokens": 0}, has_answer=False).output_tokens == 0
+
+
+@given(prompt=TOKENS, completion=TOKENS, total=TOKENS_OR_NONE, cached=TOKENS_OR_NONE, hit=TOKENS_OR_NONE,
+       missed=TOKENS_OR_NONE, written=TOKENS_OR_NONE, reasoning=TOKENS_OR_NONE)  # fmt: skip
+def test_whatever_is_read_covers_each_count_that_is_reported(
+    prompt: int,
+    completion: int,
+    total: int | None,
+    cached: int | None,
+    hit: int | None,
+    missed: int | None,
+    written: int | None,
+    reasoning: int | None,
+) -> None:
+    reported = {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": total,
+        "prompt_cache_hit_tokens": hit,
+        "prompt_cache_miss_tokens": missed,
+        "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
+        "completion_tokens_details": {"reasoning_tokens": reasoning},
+    }
+    try:
+        usage = read(reported)
+    except UnmeteredError:
+        return
+
+    assert usage.total_input_tokens >= prompt
+    assert usage.output_tokens >= completion
+    assert usage.output_tokens >= (total or 0) - prompt
+    assert usage.input_tokens + usage.cache_write_5m_tokens >= max(missed or 0, prompt - min(
+        one for one in (cached, hit, prompt) if one is not None
+    ))  # fmt: skip
+    if total != prompt + completion:
+        assert usage.output_tokens >= completion + (reasoning or 0)
