@@ -16,10 +16,11 @@ from agentic_trading.governance.controls_document import HaltScope, TenantContro
 from agentic_trading.governance.errors import CommandError, LedgerError
 from agentic_trading.governance.limits import ANY, agent_of
 from agentic_trading.governance.policy import Principal, read_policy
+from agentic_trading.llm.envelope import DEFAULT_TENANT
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.platform.config import DEFAULT_TENANT, PlatformConfig
+from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.settings import user_name
 from agentic_trading.platform.tables import TableLayers
 
