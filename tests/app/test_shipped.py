@@ -56,6 +56,7 @@ async def test_a_newcomer_sees_each_kind_of_broken_answer_and_what_became_of_it(
     calls = calls_in(await kept_in(report.log))
     read = [call.result.reading for call in calls if call.result.reading]
 
+    assert report.data[0].companion == "ETHUSDT, from ethusdt-5m of the package, until 2023-03-21 20:15"
     assert report.injected == {
         "cut": {"asked again, then accepted": 1},
         "malformed": {"mended, then accepted": 4, "asked again, then accepted": 2, "no decision": 2},

@@ -52,29 +52,9 @@ def test_a_run_ends_with_a_summary_and_leaves_a_log(command: Command) -> None:
 def test_as_json_only_the_report_is_printed(command: Command) -> None:
     ended = command("run", "--data", bars_file(*ROWS), "--out", "out", "--json")
 
-    assert RunReport.model_validate_json(ended.out).data[0].bars == 3
+    data = RunReport.model_validate_json(ended.out).data[0]
+    assert (data.bars, data.companion) == (3, "")
     assert ended.err == ""
-
-
-@pytest.mark.parametrize(
-    ("data", "companion"),
-    [
-        ("btcusdt-5m", "ETHUSDT, from ethusdt-5m of the package, until 2023-03-"),
-        ("btcusdt-5m,ethusdt-5m", None),
-        ("BTCUSDT=abc-5m.csv", None),
-    ],
-)
-def test_a_market_that_is_seen_unasked_is_named_with_where_it_came_from(
-    data: str, companion: str | None, command: Command
-) -> None:
-    bars_file(*ROWS)
-
-    out = command("run", "--data", data, "--bars", "3", "--out", "out").out
-
-    if companion is None:
-        assert "seen beside it" not in out
-    else:
-        assert f"seen beside it, as no other market was given: {companion}" in out
 
 
 def test_without_a_folder_the_session_is_named_after_its_data(command: Command) -> None:
