@@ -1,4 +1,4 @@
-"""What the pages show as Python runs as it stands."""
+"""What the pages show as Python runs as it stands, and the examples do what they say."""
 
 import re
 import subprocess
@@ -6,6 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from agentic_trading.llm.limits import NANO
+from examples.embedded_bot.run import BUDGET_USD, STAND_ASIDE, trade
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -29,6 +32,18 @@ def test_an_example_runs_as_it_stands(name: str, tmp_path: Path) -> None:
 
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout
+
+
+async def test_the_bot_obeys_a_halt_over_a_restart_and_spends_its_budget_once(tmp_path: Path) -> None:
+    report = await trade(tmp_path)
+
+    halted, spent = f"{STAND_ASIDE}: halted", f"{STAND_ASIDE}: budget_exhausted"
+    assert report.starts == [
+        ["long", "long", halted],
+        [halted],
+        ["long", "long", "long", spent, spent],
+    ]
+    assert 0 < report.spent_nusd <= BUDGET_USD * NANO
 
 
 def test_the_pages_have_examples() -> None:

@@ -38,10 +38,11 @@ from agentic_trading.platform.settings import user_name
 
 @dataclass(frozen=True, slots=True)
 class BudgetLocationOptions:
-    """Where budgets are: in a session's folder or on a server, which goes first."""
+    """Where budgets are: in a session's folder or on a server, which goes first; and a `log` of calls there, if any."""
 
     folder: Path | None
     ledger_url: str | None = None
+    log: Path | None = None
 
     @property
     def name(self) -> str:

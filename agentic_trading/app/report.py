@@ -20,7 +20,8 @@ class DataReport(BaseModel, frozen=True):
     """What was fed of one symbol; `gaps` stand as they were found, none was filled.
 
     `quiet` are runs of three and more bars in which nothing traded.
-    `is_sample` says that the bars ship with the package, so that the rules were written with them in view.
+    `is_sample` says that the bars ship with the package, so that the rules were written with them in view. `companion`
+    is another market that the agents saw beside it without being asked for, and where it came from; empty for none.
     """
 
     name: str
@@ -32,6 +33,7 @@ class DataReport(BaseModel, frozen=True):
     duplicates: int
     quiet: list[str] = []
     is_sample: bool = False
+    companion: str = ""
 
 
 class RefusedBudget(BaseModel, frozen=True):

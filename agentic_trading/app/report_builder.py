@@ -74,7 +74,7 @@ async def report_of(
         mode=manifest.mode,
         provider=manifest.provider,
         model=manifest.model or ", ".join(sorted(attempts.models)),
-        data=[_data_report(source, played.bars.get(source.symbol, BarCounts())) for source in manifest.data],
+        data=[_data_report(source, played) for source in manifest.data],
         decisions={workflow: dict(counts) for workflow, counts in sorted(counters.decisions.items())},
         no_decisions={workflow: dict(counts) for workflow, counts in sorted(counters.no_decisions.items())},
         refused_budgets=attempts.refused_budgets(),
@@ -194,7 +194,8 @@ class _Attempts:
         return {fault: dict(counts) for fault, counts in sorted(outcomes.items())}
 
 
-def _data_report(source: DataSource, bars: BarCounts) -> DataReport:
+def _data_report(source: DataSource, played: SessionResult) -> DataReport:
+    bars = played.bars.get(source.symbol, BarCounts())
     return DataReport(
         name=source.name,
         symbol=source.symbol,
@@ -207,6 +208,7 @@ def _data_report(source: DataSource, bars: BarCounts) -> DataReport:
         ],
         duplicates=bars.duplicates,
         is_sample=without_symbol(source.name) in SAMPLES,
+        companion=_companion(source, played),
         quiet=[
             f"{each.count} bars without a trade from {each.start:%Y-%m-%d %H:%M} to {each.end:%Y-%m-%d %H:%M}"
             for each in bars.quiet
@@ -336,3 +338,12 @@ def _knows(envelope: LLMEnvelope, capabilities: Capabilities) -> Knowledge:
     except UnknownModelError:  # no request was sent, and that is on record
         return "unknown"
     return capabilities.knowledge(capability, envelope.as_of)
+
+
+def _companion(source: DataSource, played: SessionResult) -> str:
+    """Return the shipped market that was seen beside a source, if any was, and until when."""
+    feed = played.companions.get(source.symbol)
+    if feed is None or feed.seen_until is None:
+        return ""
+    _, name = trading.SHIPPED_PAIRS[source.symbol]
+    return f"{feed.symbol}, from {name} of the package, until {feed.seen_until:%Y-%m-%d %H:%M}"

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
@@ -16,7 +16,7 @@ from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
 from agentic_trading.desk.session import MovableClock, TradingSession
-from agentic_trading.desk.time_slices import TimeSlice
+from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.port_stack import first_useful
@@ -98,12 +98,13 @@ class BarCounts:
 class SessionResult:
     """A session so far: counts, the bars of each symbol as counts, intents and fills, the account, and open orders.
 
-    `instruments` are on the grids that all bars so far have shown.
+    `instruments` are on the grids that all bars so far have shown; `companions` are shipped reference markets, by symbol.
     """
 
     counters: SessionCounters = field(default_factory=SessionCounters)
     bars: defaultdict[str, BarCounts] = field(default_factory=lambda: defaultdict(BarCounts))
     instruments: Instruments = field(default_factory=lambda: Instruments(()))
+    companions: Mapping[str, ReferenceMarketFeed] = field(default_factory=dict)
     intents: list[OrderIntent] = field(default_factory=list)
     fills: list[Fill] = field(default_factory=list)
     account: Account | None = None
@@ -189,6 +190,7 @@ async def _trade(
             result.bars[note.symbol].note(note)
         await observer.after_slice(time_slice, gateway.close())
 
+    result.companions = await asyncio.to_thread(trading.companions, setup.symbols)
     session = trading.trading_session(
         venue,
         session_id=setup.session_id,
@@ -197,7 +199,7 @@ async def _trade(
         clock=setup.clock,
         exchange=exchange,
         answers=setup.answers,
-        companions=await asyncio.to_thread(trading.companions, setup.symbols),
+        companions=result.companions,
         before_slice=observer.before_slice,
         after_slice=after_slice,
     )

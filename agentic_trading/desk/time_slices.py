@@ -78,13 +78,15 @@ class ReferenceMarketFeed:
     """The reference market of one whose bars are `own`, never ahead of it.
 
     `other` goes with these very bars: from the first bar that is another one there is no reference market any more,
-    since its own bars would have been other ones too. Both are in order of time.
+    since its own bars would have been other ones too. Both are in order of time. `seen_until` is the close of the last
+    bar that was the same, None before the first.
     """
 
     def __init__(self, own: Sequence[Bar], other: Sequence[Bar], *, decision: Timeframe) -> None:
         self._own = {bar.open_time: bar for bar in own}
         self._ahead = deque(other)
-        self._symbol = other[0].symbol
+        self.symbol = other[0].symbol
+        self.seen_until: datetime | None = None
         self._resampler = Resampler(BASE, decision)
         self._closes: deque[Close] = deque(maxlen=CLOSES_KEPT)
         self._differs = False
@@ -94,6 +96,7 @@ class ReferenceMarketFeed:
         if self._differs or self._own.get(bar.open_time) != bar:
             self._differs = True
             return
+        self.seen_until = bar.close_time
         while self._ahead and self._ahead[0].close_time <= bar.close_time:
             for closed in self._resampler.push(self._ahead.popleft()):
                 self._closes.append(Close(closed.bar.close_time, float(closed.bar.close)))
@@ -102,4 +105,4 @@ class ReferenceMarketFeed:
         """Return the reference market as of a moment; None once a bar of the first one has differed."""
         if self._differs:
             return None
-        return ReferenceMarket(self._symbol, tuple(self._closes)).until(as_of)
+        return ReferenceMarket(self.symbol, tuple(self._closes)).until(as_of)

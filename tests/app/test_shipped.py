@@ -7,13 +7,15 @@ import pytest
 from agentic_trading.app.options import WARM_UP_BARS
 from agentic_trading.app.replay import replay
 from agentic_trading.app.session_folder import SessionFolder, session_folder, shipped_names
-from tests.flows.sessions import ran
+from tests.flows.sessions import calls_in, kept_in, ran
 
 NAME = Path("smollm2")
+FAULTS = Path("faults")
+README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 
-def test_there_is_a_recording_of_the_small_model() -> None:
-    assert shipped_names() == [str(NAME)]
+def test_there_are_recordings_of_the_small_model_and_of_broken_answers() -> None:
+    assert shipped_names() == [str(FAULTS), str(NAME)]
 
 
 @pytest.fixture
@@ -39,4 +41,31 @@ async def test_played_again_it_decides_what_it_decided_then(digest: str | None, 
     assert (report.digest, again.identical) == (digest, True)
     assert (report.provider, report.model, report.cost_nusd) == ("local", "smollm2-135m", 0)
     assert report.accepted >= report.sent / 3 > 0
+    assert report.fills > 0
+
+
+async def test_a_newcomer_sees_each_kind_of_broken_answer_and_what_became_of_it(tmp_path: Path) -> None:
+    report = await ran(
+        tmp_path / "out",
+        data=("btcusdt-5m",),
+        bars=220,
+        warm_up=WARM_UP_BARS,
+        provider="recorded",
+        recorded_from=FAULTS,
+    )
+    calls = calls_in(await kept_in(report.log))
+    read = [call.result.reading for call in calls if call.result.reading]
+
+    assert report.data[0].companion == "ETHUSDT, from ethusdt-5m of the package, until 2023-03-21 20:15"
+    assert report.injected == {
+        "cut": {"asked again, then accepted": 1},
+        "malformed": {"mended, then accepted": 4, "asked again, then accepted": 2, "no decision": 2},
+        "refusal": {"no decision": 1},
+    }
+    assert {fix.kind for each in read for fix in each.fixes} == {"missing_comma", "bare_key", "prose"}
+    assert any(
+        error.endswith('is not of type "string"') for call in calls for error in call.result.validation_errors
+    )
+    [shown] = [call.trace_id for call in calls if call.trace_id in README and call.result.success]
+    assert [call.result.success for call in calls if call.trace_id == shown] == [False, True]
     assert report.fills > 0

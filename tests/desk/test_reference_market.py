@@ -45,3 +45,12 @@ def test_from_the_first_bar_of_another_market_on_there_is_none() -> None:
     reference.push(OWN[2])
 
     assert reference.reference_market(OWN[2].close_time) is None
+    assert reference.seen_until == OWN[0].close_time
+
+
+def test_beside_other_bars_it_was_never_seen() -> None:
+    reference = reference_feed()
+
+    reference.push(dearer(OWN[0]))
+
+    assert reference.seen_until is None

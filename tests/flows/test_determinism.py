@@ -71,6 +71,7 @@ async def test_all_bars_give_the_same_log_with_one_and_with_eight_workers_out_of
 
     assert mixed.digest == plain.digest
     assert plain.played.bars_done == sum(map(len, LOADED.values()))
+    assert plain.played.companions == {}
     assert plain.played.counters.fills > 0
 
 

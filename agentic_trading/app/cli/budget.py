@@ -186,6 +186,7 @@ Model = Annotated[
         "--model", metavar="NAME", help="Only those to this model: NAME, PROVIDER/NAME or PROVIDER/*."
     ),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Halt a name that nothing here knows: one to come.")]
 
 
 def halt(
@@ -195,6 +196,7 @@ def halt(
     workflow: Workflow = None,
     model: Model = None,
     why: ReasonOption = "",
+    force: Force = False,
     store: Store = None,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
@@ -202,12 +204,13 @@ def halt(
     """Stop new calls and cancel calls in flight: of a tenant, or of one agent, workflow or model.
 
     Every worker follows within a second. What was sent is charged, all of it is on record, and `resume` lifts the halt.
+    A name that nothing here knows is refused, with the nearest ones.
     """
     from agentic_trading.app.budgets import halt_command
-    from agentic_trading.app.cli.budget_tables import execute_and_print
+    from agentic_trading.app.cli.budget_tables import halt_and_print
 
     wanted = halt_command(tenant, agent=agent, workflow=workflow, model=model)
-    execute_and_print(wanted, tenant, why, store, ledger, as_json=as_json)
+    halt_and_print(wanted, tenant, why, store, ledger, force=force, as_json=as_json)
 
 
 def resume(
@@ -223,7 +226,7 @@ def resume(
 ) -> None:
     """Lift the halt of exactly this scope; others stay."""
     from agentic_trading.app.budgets import resume_command
-    from agentic_trading.app.cli.budget_tables import execute_and_print
+    from agentic_trading.app.cli.budget_tables import halt_and_print
 
     wanted = resume_command(tenant, agent=agent, workflow=workflow, model=model)
-    execute_and_print(wanted, tenant, why, store, ledger, as_json=as_json)
+    halt_and_print(wanted, tenant, why, store, ledger, force=True, as_json=as_json)

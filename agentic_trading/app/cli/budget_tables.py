@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -32,10 +32,11 @@ from agentic_trading.app.cli.output import (
     table,
     usd,
 )
-from agentic_trading.app.options import check_ledger_url
+from agentic_trading.app.halts import execute_halt, halt_values
+from agentic_trading.app.options import OptionError, check_ledger_url
 from agentic_trading.app.settings import configured
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.commands import OperatorCommand
+from agentic_trading.governance.commands import AddHalt, RemoveHalt, RemoveLimit, SetLimit
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlError, LedgerError
 from agentic_trading.governance.limits import ANY, UNITS, Limit, Unit, Window, amount_text, limit_text
@@ -339,15 +340,41 @@ async def _view(place: BudgetLocation, tenant: str) -> Group:
 
 
 def execute_and_print(
-    wanted: OperatorCommand, tenant: str, why: str, store: Path | None, ledger: str | None, *, as_json: bool
+    wanted: SetLimit | RemoveLimit,
+    tenant: str,
+    why: str,
+    store: Path | None,
+    ledger: str | None,
+    *,
+    as_json: bool,
 ) -> None:
-    """Execute a command, and print the controls of the tenant from now on."""
+    """Set or remove a limit, and print the controls of the tenant from now on."""
     where = location_of(store, ledger)
     controls = asyncio.run(execute(where, tenant, wanted, why))
     if as_json:
         show_json(controls)
     else:
         print_table(*controls_table(where.name, tenant, controls))
+
+
+def halt_and_print(
+    wanted: AddHalt | RemoveHalt,
+    tenant: str,
+    why: str,
+    store: Path | None,
+    ledger: str | None,
+    *,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Halt or resume, and print the controls of the tenant from now on, and what was reached."""
+    where = location_of(store, ledger)
+    config = None if force else configured()
+    controls, reach = asyncio.run(execute_halt(where, tenant, wanted, why, config=config))
+    if as_json:
+        show_json(halt_values(controls, reach))
+    else:
+        print_table(*controls_table(where.name, tenant, controls), facts([("reached", reach.text)]))
 
 
 def location_of(store: Path | None, ledger: str | None) -> BudgetLocationOptions:
@@ -357,6 +384,9 @@ def location_of(store: Path | None, ledger: str | None) -> BudgetLocationOptions
     """
     url = ledger or (None if store is not None else configured().ledger.url)
     if not url:
-        return BudgetLocationOptions(log_of(store).parent)
+        log = log_of(store)
+        return BudgetLocationOptions(log.parent, log=log)
     check_ledger_url(url)
+    with suppress(OptionError):
+        return BudgetLocationOptions(None, url, log_of(store))
     return BudgetLocationOptions(None, url)

@@ -2,19 +2,23 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from textwrap import wrap
+from typing import Any, Final, TypeVar
 
 import orjson
 from pydantic import BaseModel
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
+from typing_extensions import override
 
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import Records
@@ -47,9 +51,72 @@ def _plain(value: Any) -> Any:
     return value.model_dump(mode="json") if isinstance(value, BaseModel) else str(value)
 
 
-def table(*columns: str, right: Sequence[str] = ()) -> Table:
+_UNBROKEN = 45
+"""The longest word with a digit that decides a layout: an id, a model, an amount; not a path or a digest."""
+_SHORTEST = 12
+
+
+class FittedTable(Table):
+    """A table without lines that breaks no number: columns of text give way, and where that is not enough, rows are lists."""
+
+    @override
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw it in the width that there is."""
+        columns = [[str(cell) for cell in (column.header, *column.cells)] for column in self.columns]
+        widths = [max(map(cell_len, cells)) for cells in columns]
+        least = [self._least(column, cells) for column, cells in zip(self.columns, columns, strict=True)]
+        room = options.max_width - 2 * (len(columns) - 1)
+        if sum(least) > room:
+            yield from self._lists(columns)
+            return
+        while sum(widths) > room:
+            slack = [width - low for width, low in zip(widths, least, strict=True)]
+            widths[slack.index(max(slack))] -= 1
+        for column, width in zip(self.columns, widths, strict=True):
+            column.width = width
+        yield from super().__rich_console__(console, options)
+
+    @staticmethod
+    def _least(column: Column, cells: Sequence[str]) -> int:
+        """Return the width below which a number, or a short word, would be broken."""
+        if column.justify == "right":
+            return max(*map(cell_len, cells[0].split() or [""]), *map(cell_len, cells[1:]), 0)
+        words = [word for cell in cells for word in cell.split()]
+        numbers = (cell_len(word) for word in words if any(map(str.isdigit, word)))
+        others = (min(cell_len(word), _SHORTEST) for word in words)
+        return max(*(number for number in numbers if number <= _UNBROKEN), *others, column.min_width or 0, 0)
+
+    def _lists(self, columns: Sequence[Sequence[str]]) -> Iterator[RenderableType]:
+        _, *names = (cells[0] for cells in columns)
+        for title, *cells in zip(*(cells[1:] for cells in columns), strict=True):
+            yield Text(title, "bold", no_wrap=True, overflow="ignore")
+            yield Facts([(f"  {name}", cell) for name, cell in zip(names, cells, strict=True) if cell])
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Labels with their values beside them; no word is broken, one that is too long goes beyond the window."""
+
+    lines: Sequence[tuple[str, str]]
+    least: int = 0
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Draw a line for each, or several where a value is long."""
+        indent = max([self.least, *(cell_len(label) for label, _ in self.lines)]) + 2
+        room = max(options.max_width - indent, 1)
+        for label, value in self.lines:
+            shown = [value] if cell_len(value) <= room else wrap(value, room, **_WHOLE_WORDS)
+            for number, line in enumerate(shown):
+                beside = label if number == 0 else ""
+                yield Text(f"{beside:<{indent}}{line}", no_wrap=True, overflow="ignore")
+
+
+_WHOLE_WORDS: Final[Mapping[str, Any]] = {"break_long_words": False, "break_on_hyphens": False}
+
+
+def table(*columns: str, right: Sequence[str] = ()) -> FittedTable:
     """Return an empty table without lines; the columns named in `right` are numbers."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    made = FittedTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
@@ -97,7 +164,7 @@ def counts(numbers: dict[str, int]) -> str:
     return " · ".join(f"{printable(name)} {number:,}" for name, number in ordered) or "none"
 
 
-def rows(target: Table, cells: Iterable[Sequence[str]]) -> Table:
+def rows(target: FittedTable, cells: Iterable[Sequence[str]]) -> FittedTable:
     """Return `target` with a row for each sequence of cells."""
     for row in cells:
         target.add_row(*(printable(cell) for cell in row))
@@ -113,12 +180,9 @@ def capped(lines: Sequence[str]) -> list[str]:
     return list(lines) if more <= 0 else [*lines[:MOST_LINES], f"and {more:,} more"]
 
 
-def facts(pairs: Iterable[tuple[str, str]]) -> Table:
+def facts(pairs: Iterable[tuple[str, str]]) -> Facts:
     """Return labelled lines; a repeated label is an empty one."""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(min_width=22)
-    grid.add_column(overflow="fold")
-    return rows(grid, (("  " + label, value) for label, value in pairs))
+    return Facts([("  " + printable(label), printable(value)) for label, value in pairs], least=22)
 
 
 def terminal_is_watching() -> bool:

@@ -113,6 +113,8 @@ def _notes(fed: DataReport) -> Iterator[tuple[str, str]]:
         yield "", line
     for line in capped([f"quiet: {quiet}" for quiet in fed.quiet]):
         yield "", line
+    if fed.companion:
+        yield "", f"seen beside it, as no other market was given: {fed.companion}"
     if fed.duplicates:
         yield "", f"repeated bars: {fed.duplicates}, left out"
 

@@ -52,7 +52,8 @@ def test_a_run_ends_with_a_summary_and_leaves_a_log(command: Command) -> None:
 def test_as_json_only_the_report_is_printed(command: Command) -> None:
     ended = command("run", "--data", bars_file(*ROWS), "--out", "out", "--json")
 
-    assert RunReport.model_validate_json(ended.out).data[0].bars == 3
+    data = RunReport.model_validate_json(ended.out).data[0]
+    assert (data.bars, data.companion) == (3, "")
     assert ended.err == ""
 
 

@@ -93,6 +93,9 @@ def test_what_happens_rarely_is_told_only_when_it_did() -> None:
     assert "no decision none" in " ".join(told(no_decisions={}).split())
     assert "1 call that may have been billed unseen" in told(in_doubt=1)
     assert "repeated bars: 3, left out" in told(data=[fed(duplicates=3)])
+    assert "seen beside it" not in told()
+    beside = told(data=[fed(companion="ETHUSDT, from ethusdt-5m")])
+    assert "seen beside it, as no other market was given: ETHUSDT, from ethusdt-5m" in beside
     assert "cancelled" not in told(cancelled={})
     assert "open at the end" not in told(open_positions=[])
     assert line_with(told(working=[working()]), "still working").endswith(
