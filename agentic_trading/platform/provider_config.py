@@ -22,8 +22,7 @@ from agentic_trading.governance.prices import ModelPrice
 from agentic_trading.llm.envelope import Effort, LLMProvider
 from agentic_trading.llm.envelope_rules import close_name
 from agentic_trading.llm.models import Capability, Thinking
-from agentic_trading.llm.provider import fault_of
-from agentic_trading.llm.providers.hosted import MAX_ANSWER_BYTES
+from agentic_trading.llm.provider import MAX_ANSWER_BYTES, fault_of
 
 SMALLEST_ANSWER_LIMIT = 1024
 _PROVIDER = re.compile(r"[a-z][a-z0-9._-]{0,63}")

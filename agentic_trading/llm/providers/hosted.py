@@ -11,7 +11,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
-from agentic_trading.llm.provider import ANSWER_TOOL
+from agentic_trading.llm.provider import ANSWER_TOOL, MAX_ANSWER_BYTES
 
 PromptCacheTtl = Literal["", "5m", "1h"]
 """How long a provider keeps a prompt's stable prefix: five minutes or an hour; empty requests no caching."""
@@ -100,13 +100,6 @@ def nothing_sent() -> Iterator[None]:
         )
         raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False) from None
 
-
-MAX_ANSWER_BYTES: Final = 1 << 20
-"""The largest body of an answer, after decompression, and the most that may be configured: more than any model's output limit.
-
-The log and the bus repeat a body twice at most (text and object), beside an envelope of the same size; JSON's escapes
-stand in the body already. That is below the bus's room for an interaction, four messages of this size.
-"""
 
 ACCEPT_ENCODING: Final = "gzip"
 """What `bounded` unpacks without holding more than its limit."""

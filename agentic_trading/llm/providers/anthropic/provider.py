@@ -1,8 +1,14 @@
 """Claude models as a `Provider`; the SDK is loaded when the first request is made."""
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, check_address
-from agentic_trading.llm.providers.hosted import MAX_ANSWER_BYTES, PromptCacheTtl, nothing_sent
+from agentic_trading.llm.provider import (
+    MAX_ANSWER_BYTES,
+    ModelRequest,
+    ModelResponse,
+    Provider,
+    check_address,
+)
+from agentic_trading.llm.providers.hosted import PromptCacheTtl, nothing_sent
 from agentic_trading.llm.providers.keys import ClientPerKey, Keys
 
 API = "https://api.anthropic.com"

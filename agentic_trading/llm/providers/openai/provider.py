@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, check_address
-from agentic_trading.llm.providers.hosted import MAX_ANSWER_BYTES, nothing_sent
+from agentic_trading.llm.provider import MAX_ANSWER_BYTES, ModelRequest, ModelResponse, check_address
+from agentic_trading.llm.providers.hosted import nothing_sent
 from agentic_trading.llm.providers.keys import Keys
 from agentic_trading.llm.providers.openai.chat import (
     CompletionReply,
