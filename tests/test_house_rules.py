@@ -32,7 +32,6 @@ MAY_IMPORT_LATE = (
 )
 
 WALLS = {
-    "agentic_trading/llm/providers/anthropic/provider.py": "made without the SDK, which takes most of a second",
     "agentic_trading/worker/claims/memory.py": "the memory adapter of a port: an import contract names the folder",
     "agentic_trading/platform/embedded.py": "what an application calls, apart from the object behind it",
 }

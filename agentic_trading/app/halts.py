@@ -15,7 +15,7 @@ from agentic_trading.governance.commands import AddHalt, RemoveHalt, execute_com
 from agentic_trading.governance.controls_document import HaltScope, TenantControls
 from agentic_trading.governance.errors import CommandError, LedgerError
 from agentic_trading.governance.limits import ANY, agent_of
-from agentic_trading.governance.policy import Principal, read_policy
+from agentic_trading.governance.policy_file import Principal, read_policy
 from agentic_trading.llm.envelope import DEFAULT_TENANT
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import PLATFORM

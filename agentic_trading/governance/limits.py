@@ -148,7 +148,7 @@ class Limit:
     nusd: int | None = None
     tokens: int | None = None
     calls: int | None = None
-    rule: str = field(default="", compare=False)
+    rule: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a limit that names nothing, limits nothing or is out of range."""

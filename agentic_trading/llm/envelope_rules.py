@@ -140,6 +140,20 @@ def output_policy(workflow: EnvelopeWorkflow | None = None, mode: OutputMode | N
 
 
 _KEPT = "_rules_are_kept"  # in the instance, as cached values are: a copy is built, and checked, again
+MAX_ID_BYTES = 256
+"""The most that an id may have in UTF-8: ids become keys of counters, of headers and of claims."""
+
+_IDS = (
+    "envelope_id",
+    "trace_id",
+    "causation_id",
+    "parent_envelope_id",
+    "idempotency_key",
+    "tenant_id",
+    "agent_id",
+    "agent_type",
+    "step",
+)
 _EVIDENCE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -155,6 +169,7 @@ def check_envelope(envelope: LLMEnvelope) -> None:
         *_answer_problems(envelope),
         *_determinism_problems(envelope),
         *_identity_problems(envelope),
+        *_id_problems(envelope),
     ]
     if problems:
         raise EnvelopeValidationError(problems)
@@ -240,6 +255,13 @@ def _identity_problems(envelope: LLMEnvelope) -> list[str]:
     if envelope.deadline is not None and envelope.as_of is not None and envelope.deadline < envelope.as_of:
         problems.append("deadline is before as_of; allowed is a deadline at or after it")
     return problems
+
+
+def _id_problems(envelope: LLMEnvelope) -> Iterator[str]:
+    for name in _IDS:
+        size = len(getattr(envelope, name).encode("utf-8", "surrogatepass"))
+        if size > MAX_ID_BYTES:
+            yield f"{name} has {size} bytes; allowed are up to {MAX_ID_BYTES}: take a shorter one"
 
 
 _BUILT_IN = frozenset(map(str, LLMProvider))

@@ -182,7 +182,7 @@ class ProviderError(LLMError):
     """One attempt failed at the provider.
 
     `sent` says whether the request may have been processed (and billed): False only when it surely was not.
-    `retry_after_s` is the wait that the provider asked for, in seconds.
+    `retry_after_s` is the wait that the provider asked for, in seconds. `text` is what was read of an answer that is none.
     """
 
     def __init__(
@@ -193,12 +193,14 @@ class ProviderError(LLMError):
         sent: bool,
         retry_after_s: float | None = None,
         provider_request_id: str = "",
+        text: str = "",
     ) -> None:
         self.kind = kind
         self.message = message
         self.sent = sent
         self.retry_after_s = retry_after_s
         self.provider_request_id = provider_request_id
+        self.text = text
         super().__init__(f"{kind}: {message}")
 
 

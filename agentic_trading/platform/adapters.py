@@ -116,7 +116,11 @@ def _anthropic(context: ProviderContext) -> Provider:
 
     ttl = _option(context, "stable_prefix_ttl", "5m", among=("", "5m", "1h"))
     return AnthropicProvider(
-        context.keys, base_url=context.config.base_url, stable_prefix_ttl=ttl, clock=context.clock
+        context.keys,
+        base_url=context.config.base_url,
+        stable_prefix_ttl=ttl,
+        clock=context.clock,
+        max_answer_bytes=context.config.max_answer_bytes,
     )
 
 
@@ -128,6 +132,7 @@ def _openai(context: ProviderContext) -> Provider:
         base_url=context.config.base_url,
         capabilities=context.capabilities,
         clock=context.clock,
+        max_answer_bytes=context.config.max_answer_bytes,
     )
 
 

@@ -13,6 +13,7 @@ from pydantic import (
     JsonValue,
     NonNegativeInt,
     PositiveInt,
+    StrictInt,
     StrictStr,
 )
 
@@ -22,8 +23,9 @@ from agentic_trading.governance.prices import ModelPrice
 from agentic_trading.llm.envelope import Effort, LLMProvider
 from agentic_trading.llm.envelope_rules import close_name
 from agentic_trading.llm.models import Capability, Thinking
-from agentic_trading.llm.provider import fault_of
+from agentic_trading.llm.provider import MAX_ANSWER_BYTES, fault_of
 
+SMALLEST_ANSWER_LIMIT = 1024
 _PROVIDER = re.compile(r"[a-z][a-z0-9._-]{0,63}")
 
 
@@ -138,17 +140,26 @@ def _spelled(options: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
     return options
 
 
+def _answer_bytes(size: int) -> int:
+    if not SMALLEST_ANSWER_LIMIT <= size <= MAX_ANSWER_BYTES:
+        raise ValueError(
+            f"{SMALLEST_ANSWER_LIMIT} to {MAX_ANSWER_BYTES} bytes: more is not sure to fit the bus"
+        )
+    return size
+
+
 class ProviderConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     """One provider: the adapter that answers for it, its address, where its key is, and rows for its models.
 
     `adapter` is a shipped one, one that an installed package offers, or `module:factory`; left out, the provider's own
     name. `secret` names the file of the key in `secrets_folder`, or in capitals its variable; left out,
-    `NAME_api_key`. `options` are the adapter's.
+    `NAME_api_key`. An answer is read up to `max_answer_bytes`, after decompression. `options` are the adapter's.
     """
 
     adapter: Annotated[StrictStr, Field(min_length=1)] | None = None
     base_url: Annotated[StrictStr, AfterValidator(_web_address)] | None = Field(default=None, repr=False)
     secret: Annotated[StrictStr, AfterValidator(_secret_name)] | None = None
+    max_answer_bytes: Annotated[StrictInt, AfterValidator(_answer_bytes)] = MAX_ANSWER_BYTES
     options: Annotated[Mapping[str, JsonValue], AfterValidator(_spelled)] = Field(default_factory=dict)
     models: tuple[ModelConfig, ...] = ()
 

@@ -165,8 +165,12 @@ def failed_result(
     timing: Timing | None = None,
     in_doubt: bool = False,
     provider_request_id: str = "",
+    raw_output: str = "",
 ) -> LLMResult:
-    """Return the result of an attempt that gave no answer, sent or not; without `timing` it was never sent."""
+    """Return the result of an attempt that gave no answer, sent or not; without `timing` it was never sent.
+
+    `raw_output` is what was read before the answer was cut off.
+    """
     return LLMResult(
         result_id=derived_id("result", envelope.envelope_id, attempt),
         envelope_id=envelope.envelope_id,
@@ -178,6 +182,7 @@ def failed_result(
         reservation_id=admission.reservation_id if admission else "",
         price_book=admission.price_book if admission else "",
         priced_on=price_date(admission) if admission else None,
+        raw_output=raw_output,
         provider=envelope.provider,
         model_requested=envelope.model,
         attempt_number=attempt,

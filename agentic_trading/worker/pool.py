@@ -269,7 +269,7 @@ class WorkerPool:
         except AttemptTakenError:
             await self._claims.finish(claim)
             await self._publish_last(envelope)
-        except RecordError:
+        except (RecordError, UndeliverableError):
             await self._claims.finish(claim)
             raise
         except BaseException:

@@ -11,7 +11,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import InteractionStore
-from agentic_trading.worker.error_boundary import id_conflict
+from agentic_trading.worker.error_boundary import UndeliverableError, id_conflict
 
 log = structlog.get_logger()
 
@@ -29,7 +29,8 @@ class Recorder:
     async def keep(self, interaction: LLMInteraction, *, final: bool) -> None:
         """Store an attempt durably, then publish it; `final` marks the last one of its envelope.
 
-        Raises `StoreError` or `RecordError` if it could not be kept; nothing is then published.
+        Raises `StoreError` or `RecordError` if it could not be kept; nothing is then published. Raises
+        `UndeliverableError` for a last attempt that is on record and too large for the bus.
         """
         await self._store.store(interaction)
         await self._publish(interaction, final=final)
@@ -56,8 +57,20 @@ class Recorder:
         await self._store.record(event)
 
     async def _publish(self, interaction: LLMInteraction, *, final: bool) -> None:
-        if self._broker is not None:
+        if self._broker is None:
+            return
+        try:
             await self._broker.publish(INTERACTIONS, interaction_message(interaction, final=final))
+        except MessageTooLargeError as e:
+            envelope = interaction.envelope
+            if final:  # its caller waits for it
+                detail = (
+                    f"the answer is on record as {interaction.interaction_id}, and too large for the bus: {e}"
+                )
+                raise UndeliverableError(
+                    "answer_too_large", detail, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id
+                ) from e
+            log.warning("attempt_unpublished", envelope_id=envelope.envelope_id, reason=str(e))
 
 
 class DeadLetterPublisher:

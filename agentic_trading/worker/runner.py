@@ -128,7 +128,8 @@ class CallRunner:
         `parked` is entered for as long as the call waits for headroom, or for another one of the same request.
 
         Raises `AttemptTakenError` if an attempt was sent by another run: it is that run's to settle, store and publish.
-        Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not published.
+        Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not published; and
+        `UndeliverableError` if the last one was kept, and is too large to be published.
         """
         if not envelope.is_cacheable:
             return await self._run(envelope, self._prepare(envelope, principal, parked, None))
@@ -317,6 +318,7 @@ class CallRunner:
             in_doubt=failure.sent,
             provider_request_id=failure.provider_request_id
             or (response.provider_request_id if response else ""),
+            raw_output=failure.text,
         )
         return FailedAttempt(to_result, failed_by(failure))
 

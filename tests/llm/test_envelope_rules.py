@@ -9,6 +9,7 @@ from agentic_trading.llm import (
     EnvelopeBuilder,
     EnvelopeValidationError,
     EnvelopeWorkflow,
+    LLMEnvelope,
     LLMProvider,
     OutputPolicy,
     ResponseFormat,
@@ -121,3 +122,28 @@ def test_anthropic_has_a_model_of_each_workflow() -> None:
     built = EnvelopeBuilder().for_planning().with_instructions("x").with_provider(LLMProvider.ANTHROPIC)
 
     assert built.build().model == PRESETS[EnvelopeWorkflow.PLANNING].model
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "envelope_id",
+        "trace_id",
+        "causation_id",
+        "parent_envelope_id",
+        "idempotency_key",
+        "tenant_id",
+        "agent_id",
+        "agent_type",
+        "step",
+    ],
+)
+def test_an_id_has_256_bytes_at_most_and_a_longer_one_is_still_read(name: str) -> None:
+    check_envelope(envelope(**{"idempotency_key": "k", name: "é" * 128}))
+    longer = envelope(**{"idempotency_key": "k", name: "é" * 128 + "x"})
+
+    with pytest.raises(EnvelopeValidationError) as e:
+        check_envelope(longer)
+
+    assert e.value.problems == (f"{name} has 257 bytes; allowed are up to 256: take a shorter one",)
+    assert LLMEnvelope.from_wire(longer.wire) == longer

@@ -27,6 +27,7 @@ from agentic_trading.app.cli.output import (
     heading,
     paragraph,
     print_table,
+    printable,
     rows,
     show_json,
     table,
@@ -149,10 +150,8 @@ def _halts(view: BudgetView) -> Iterator[RenderableType]:
         for halt in controls.halts:
             whose = "every tenant's " if tenant == PLATFORM else ""
             why = f": {halt.why}" if halt.why else ""
-            yield Text(
-                f"  HALTED: {whose}{halt.scope} {halt.id}, by {halt.by} at {format_time(halt.at)}{why}",
-                style="bold red",
-            )
+            halted = f"{whose}{halt.scope} {halt.id}, by {halt.by} at {format_time(halt.at)}{why}"
+            yield Text(f"  HALTED: {printable(halted)}", style="bold red")
 
 
 def _not_counted_yet(view: BudgetView) -> Iterator[RenderableType]:

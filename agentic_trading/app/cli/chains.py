@@ -70,7 +70,9 @@ async def newest_chains(
 
 def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
     """Return a whole chain, each node below its cause; where tenants share it, with whose each is."""
-    drawn = Tree(Text(f"trace {trace_id} · {len(chain.nodes)} steps · {usd(chain.cost_nusd)} USD", "bold"))
+    drawn = Tree(
+        Text(f"trace {printable(trace_id)} · {len(chain.nodes)} steps · {usd(chain.cost_nusd)} USD", "bold")
+    )
     below = {-1: drawn}
     is_shared = len(chain.tenants) > 1
     for row in chain.rows():
@@ -79,7 +81,7 @@ def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
         f"  {node.kind} {node.id} names a cause that is not here: {node.cause}" for node in chain.orphans
     ]
     cycles = [f"  these name each other as their cause: {', '.join(ring)}" for ring in chain.cycles]
-    return Group(drawn, *(Text(odd, "red") for odd in (*orphans, *cycles)))
+    return Group(drawn, *(Text(printable(odd), "red") for odd in (*orphans, *cycles)))
 
 
 def path_of(answer: CausalPath) -> RenderableType:
@@ -89,9 +91,11 @@ def path_of(answer: CausalPath) -> RenderableType:
     path = Table.grid(padding=(0, 1, 0, 0))
     for number, node in enumerate(answer.path, start=1):
         path.add_row(Text(f"{number}", "dim"), _label(node, is_shared=is_shared))
-    parts: list[RenderableType] = [Text(f"why {answer.record_id}", "bold"), path]
+    parts: list[RenderableType] = [Text(printable(f"why {answer.record_id}"), "bold"), path]
     if answer.missing_cause:
-        parts.append(Text(f"the path breaks off: {answer.missing_cause} is not in this trace", "red"))
+        parts.append(
+            Text(printable(f"the path breaks off: {answer.missing_cause} is not in this trace"), "red")
+        )
     for title, nodes in (("Siblings", answer.siblings), ("Effects", answer.effects)):
         if nodes:
             parts.extend([heading(title), *(_label(node, is_shared=is_shared) for node in nodes)])
@@ -101,7 +105,12 @@ def path_of(answer: CausalPath) -> RenderableType:
 def _label(node: TraceNode, *, is_shared: bool) -> RenderableType:
     whose = (f"  tenant {printable(node.tenant)}", "yellow") if is_shared else ""
     name = Text.assemble(
-        (node.kind, "bold cyan"), "  ", (format_time(node.as_of), "dim"), "  ", (node.id, "dim"), whose
+        (printable(node.kind), "bold cyan"),
+        "  ",
+        (format_time(node.as_of), "dim"),
+        "  ",
+        (printable(node.id), "dim"),
+        whose,
     )
     return Group(name, *(Padding(Text(line), (0, 0, 0, 2)) for line in step_text(node)))
 

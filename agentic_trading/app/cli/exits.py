@@ -75,13 +75,20 @@ def run_to_exit(program: Callable[[], object], *, debug: bool) -> None:
 def _leave(code: ExitCode, message: str, *, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exc()
-    typer.echo(f"Error: {message}", err=True)
+    _say(message)
     sys.exit(code)
+
+
+def _say(message: str) -> None:
+    """Print an error, which may quote what it was about: nothing in it steers the terminal."""
+    from agentic_trading.app.cli.output import printable_lines
+
+    typer.echo(f"Error: {printable_lines(message)}", err=True)
 
 
 def stop(code: ExitCode, message: str) -> NoReturn:
     """End the command with a message on standard error."""
-    typer.echo(f"Error: {message}", err=True)
+    _say(message)
     raise typer.Exit(code)
 
 

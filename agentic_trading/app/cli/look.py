@@ -200,7 +200,7 @@ def replay_run(
     Nothing is written, and the network is blocked. Exit 1 names the first difference; a log that is broken or lacks its
     end, and bars that were changed, are refused.
     """
-    from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.app.cli.output import print_table, printable, show_json
     from agentic_trading.app.cli.summary import comparison
     from agentic_trading.app.replay import replay
     from agentic_trading.app.settings import configured
@@ -216,7 +216,7 @@ def replay_run(
         )
     )
     for warning in report.warnings:
-        typer.echo(f"Warning: {warning}", err=True)
+        typer.echo(f"Warning: {printable(warning)}", err=True)
     if as_json:
         show_json(report)
     else:

@@ -124,27 +124,32 @@ def table(*columns: str, right: Sequence[str] = ()) -> FittedTable:
 
 def heading(text: str) -> Text:
     """Return a title for what follows it."""
-    return Text(f"\n{text}", style="bold cyan")
+    return Text(f"\n{printable_lines(text)}", style="bold cyan")
 
 
 def paragraph(text: str, style: str = "") -> Padding:
     """Return a text that stays indented where it wraps."""
-    return Padding(Text(text, style), (0, 0, 0, 2))
+    return Padding(Text(printable_lines(text), style), (0, 0, 0, 2))
 
 
 def command_line(text: str) -> Text:
     """Return a command that the reader may copy: it is never wrapped."""
-    return Text(f"  {text}", style="green", no_wrap=True, overflow="ignore")
+    return Text(f"  {printable(text)}", style="green", no_wrap=True, overflow="ignore")
 
 
 def unbroken(label: str, value: str) -> Text:
     """Return a labelled value that may be copied, such as a digest: it is never wrapped."""
-    return Text(f"  {label} {value}", no_wrap=True, overflow="ignore")
+    return Text(f"  {label} {printable(value)}", no_wrap=True, overflow="ignore")
 
 
 def printable(text: str) -> str:
     """Return `text` with everything that would steer a terminal spelled out: models and feeds are not trusted."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_lines(text: str) -> str:
+    """Return `text` likewise, its lines kept."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def usd(nusd: int) -> str:

@@ -2,15 +2,16 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
-from agentic_trading.llm.provider import ANSWER_TOOL
+from agentic_trading.llm.provider import ANSWER_TOOL, MAX_ANSWER_BYTES
 
 PromptCacheTtl = Literal["", "5m", "1h"]
 """How long a provider keeps a prompt's stable prefix: five minutes or an hour; empty requests no caching."""
@@ -98,6 +99,71 @@ def nothing_sent() -> Iterator[None]:
             "check the installed extra, and the proxies and certificates that the environment names"
         )
         raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False) from None
+
+
+ACCEPT_ENCODING: Final = "gzip"
+"""What `bounded` unpacks without holding more than its limit."""
+
+
+def bounded(max_bytes: int) -> Callable[[Any], Awaitable[None]]:
+    """Return a hook of an HTTP client that reads each response, unpacked, up to `max_bytes`, and no further.
+
+    A longer answer raises `ProviderError`, as it may have been billed, with what was read as its `text`; of a page that
+    goes with an error the rest is left out. No more than the limit and one packed piece is held.
+    """
+
+    async def read(response: Any) -> None:
+        unpacked = _unpacking(response.headers.get("content-encoding", "").strip().lower(), max_bytes + 1)
+        body = bytearray()
+        async with aclosing(response.aiter_raw()) as pieces:
+            async for piece in pieces:
+                body += unpacked(piece)
+                if len(body) > max_bytes:
+                    break
+        if len(body) > max_bytes and response.is_success:
+            raise _too_large(bytes(body[:max_bytes]), max_bytes)
+        response._content = bytes(body[:max_bytes])  # noqa: SLF001 - where the client looks before it reads on
+
+    return read
+
+
+def _unpacking(packing: str, most: int) -> Callable[[bytes], bytes]:
+    """Return what unpacks one piece after the other, each to `most` bytes: the rest is then of no use."""
+    if packing in {"", "identity"}:
+        return bytes
+    if packing != ACCEPT_ENCODING:
+        message = (
+            f"the answer is packed as {packing[:40]!r}, which was not asked for; allowed is {ACCEPT_ENCODING}"
+        )
+        raise ProviderError(FailureKind.SERVER_ERROR, message, sent=True)
+    unpack = zlib.decompressobj(wbits=31)  # gzip
+
+    def unpacked(piece: bytes) -> bytes:
+        try:
+            return unpack.decompress(piece, most)
+        except zlib.error as e:
+            message = f"the answer is no {packing}, as it says: {e}"
+            raise ProviderError(FailureKind.SERVER_ERROR, message, sent=True) from e
+
+    return unpacked
+
+
+def _too_large(read: bytes, max_bytes: int) -> ProviderError:
+    message = (
+        f"the answer was cut off after {max_bytes} bytes, the provider's max_answer_bytes; "
+        f"ask for less, or raise it (allowed are up to {MAX_ANSWER_BYTES})"
+    )
+    return ProviderError(
+        FailureKind.TRUNCATED, message, sent=True, text=read.decode("utf-8", errors="replace")
+    )
+
+
+def error_behind(e: BaseException) -> ProviderError | None:
+    """Return the error that a hook of ours raised, where the SDK has wrapped it."""
+    cause: BaseException | None = e
+    while cause is not None and not isinstance(cause, ProviderError):
+        cause = cause.__cause__
+    return cause
 
 
 TOOL_DESCRIPTION = "Takes the whole answer to the request as its input. Call it once."

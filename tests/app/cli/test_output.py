@@ -5,15 +5,55 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from agentic_trading.app.cli.chains import step_text
-from agentic_trading.app.cli.output import command_line, counts, print_table, printable, show_json, usd
-from agentic_trading.audit.trace import EventNode
+from agentic_trading.app.cli.chains import path_of, step_text, tree_of
+from agentic_trading.app.cli.exits import ExitCode, run_to_exit
+from agentic_trading.app.cli.output import (
+    command_line,
+    counts,
+    heading,
+    paragraph,
+    print_table,
+    printable,
+    show_json,
+    unbroken,
+    usd,
+)
+from agentic_trading.audit.trace import CausalPath, EventNode, TraceTree
+from agentic_trading.errors import TradingError
 from tests.build import NOW, event
 
 
 @given(st.text())
 def test_nothing_that_is_printed_can_steer_a_terminal(text: str) -> None:
     assert printable(text).isprintable()
+
+
+ESCAPES = "\x1b[2J\x9bmid\r"
+SHOWN = "\\x1b[2J\\x9bmid\\r"
+
+
+def test_what_steers_a_terminal_is_spelled_out_in_chains_and_in_every_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    node = EventNode(event(id=ESCAPES, kind=ESCAPES, causation_id=f"not-here-{ESCAPES}"))
+    texts = (heading(ESCAPES), paragraph(ESCAPES), command_line(ESCAPES), unbroken("id", ESCAPES))
+
+    chain = tree_of(ESCAPES, TraceTree([node.event]))
+    print_table(chain, path_of(CausalPath(ESCAPES, "t", (node,), (), ())), *texts)
+
+    printed = capsys.readouterr().out
+    assert printed.count(SHOWN) == 14
+    assert printed.replace("\n", "").isprintable()
+
+
+def test_what_steers_a_terminal_is_spelled_out_in_errors(capsys: pytest.CaptureFixture[str]) -> None:
+    def program() -> None:
+        raise TradingError(f"no such id: {ESCAPES}\nallowed are others")
+
+    with pytest.raises(SystemExit, match=str(ExitCode.BAD_INPUT.value)):
+        run_to_exit(program, debug=False)
+
+    assert capsys.readouterr().err == f"Error: no such id: {SHOWN}\nallowed are others\n"
 
 
 @given(st.text(alphabet=st.characters(categories=("L", "N", "P", "S"))))

@@ -12,7 +12,7 @@ from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.anthropic.errors import error_of
 from agentic_trading.llm.providers.anthropic.messages import count_arguments, create_arguments, read_message
-from agentic_trading.llm.providers.hosted import PromptCacheTtl
+from agentic_trading.llm.providers.hosted import ACCEPT_ENCODING, PromptCacheTtl, bounded, error_behind
 
 CONNECT_S = 5.0
 GRACE_S = 5.0
@@ -22,7 +22,9 @@ GRACE_S = 5.0
 class AnthropicClient:
     """Speak to the API with one key, over connections that are kept open. Made in a thread: certificates are read."""
 
-    def __init__(self, key: str, *, base_url: str, ttl: PromptCacheTtl, clock: Clock) -> None:
+    def __init__(
+        self, key: str, *, base_url: str, ttl: PromptCacheTtl, clock: Clock, max_answer_bytes: int
+    ) -> None:
         self._key = key
         self._base_url = base_url
         self._ttl: PromptCacheTtl = ttl
@@ -31,7 +33,11 @@ class AnthropicClient:
             api_key=key,
             base_url=base_url,
             max_retries=0,  # every retry is paid, so each passes the gate
-            http_client=DefaultAioHttpClient(follow_redirects=False),
+            http_client=DefaultAioHttpClient(
+                follow_redirects=False,
+                headers={"accept-encoding": ACCEPT_ENCODING},
+                event_hooks={"response": [bounded(max_answer_bytes)]},
+            ),
             open_telemetry={"propagation": False, "traces": False},
         )
         # Read from the environment otherwise, where they would go before the tenant's key.
@@ -73,6 +79,8 @@ class AnthropicClient:
         try:
             yield
         except AnthropicError as e:
+            if (ours := error_behind(e)) is not None:
+                raise ours from None
             error = error_of(
                 e,
                 key=self._key,

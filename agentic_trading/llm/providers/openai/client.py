@@ -6,6 +6,7 @@ from typing import Any
 import openai
 
 from agentic_trading.clock import Clock
+from agentic_trading.llm.providers.hosted import ACCEPT_ENCODING, bounded, error_behind
 from agentic_trading.llm.providers.openai.chat import CompletionReply
 from agentic_trading.llm.providers.openai.errors import provider_error
 
@@ -18,12 +19,17 @@ CONNECT_S = 5.0
 class OpenAIClient:
     """One pool of connections to `base_url`, and one client of the SDK a key. Redirects are not followed."""
 
-    def __init__(self, base_url: str, clock: Clock) -> None:
+    def __init__(self, base_url: str, clock: Clock, *, max_answer_bytes: int) -> None:
         self._base_url = base_url
         self._clock = clock
         self._timeout = openai.Timeout(LONGEST_ANSWER_S, connect=CONNECT_S)
         # A prompt goes where it was sent, and nowhere else.
-        self._http = openai.DefaultAsyncHttpx2Client(timeout=self._timeout, follow_redirects=False)
+        self._http = openai.DefaultAsyncHttpx2Client(
+            timeout=self._timeout,
+            follow_redirects=False,
+            headers={"accept-encoding": ACCEPT_ENCODING},
+            event_hooks={"response": [bounded(max_answer_bytes)]},
+        )
         self._clients: dict[str, openai.AsyncOpenAI] = {}
 
     async def ask(self, key: str, body: Mapping[str, Any]) -> CompletionReply:
@@ -31,6 +37,8 @@ class OpenAIClient:
         try:
             raw = await self._client(key).chat.completions.with_raw_response.create(**body)
         except openai.OpenAIError as e:
+            if (ours := error_behind(e)) is not None:
+                raise ours from None
             error = provider_error(
                 e,
                 base_url=self._base_url,

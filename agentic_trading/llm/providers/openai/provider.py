@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, check_address
+from agentic_trading.llm.provider import MAX_ANSWER_BYTES, ModelRequest, ModelResponse, check_address
 from agentic_trading.llm.providers.hosted import nothing_sent
 from agentic_trading.llm.providers.keys import Keys
 from agentic_trading.llm.providers.openai.chat import (
@@ -40,6 +40,7 @@ class OpenAIProvider:
 
     A server that wants no key gets any (`OneKey("none")`). Logprobs are requested where `capabilities` say that the
     model offers them, and nowhere without. `clock` shows real time: a server may name the hour of the next try.
+    An answer is read up to `max_answer_bytes`, after decompression; a longer one fails, charged.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class OpenAIProvider:
         base_url: str | None = None,
         capabilities: Capabilities | None = None,
         clock: Clock = _system_clock,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
         """Raise `ValueError` for a base URL that is no plain http or https address."""
         self._keys = keys
@@ -56,6 +58,7 @@ class OpenAIProvider:
         self._dialect = _dialect_of(self._base_url)
         self._capabilities = capabilities
         self._clock = clock
+        self._max_answer_bytes = max_answer_bytes
         self._opening = asyncio.Lock()
         self._client: CompletionClient | None = None
 
@@ -87,17 +90,19 @@ class OpenAIProvider:
     async def _open_client(self) -> CompletionClient:
         async with self._opening:
             if self._client is None:
-                self._client = await asyncio.to_thread(_open, self._base_url, self._clock)
+                self._client = await asyncio.to_thread(
+                    _open, self._base_url, self._clock, self._max_answer_bytes
+                )
             return self._client
 
 
-def _open(base_url: str, clock: Clock) -> CompletionClient:
+def _open(base_url: str, clock: Clock, max_answer_bytes: int) -> CompletionClient:
     with nothing_sent():
         from agentic_trading.llm.providers.openai.client import (  # noqa: PLC0415 - loads the SDK: most of a second
             OpenAIClient,
         )
 
-        return OpenAIClient(base_url, clock)
+        return OpenAIClient(base_url, clock, max_answer_bytes=max_answer_bytes)
 
 
 def _dialect_of(base_url: str) -> Dialect:

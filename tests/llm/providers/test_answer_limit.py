@@ -1,0 +1,118 @@
+"""An answer is read up to the provider's limit, after decompression, and no further."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+
+import pytest
+
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.models import Capabilities
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
+from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+from tests.llm.providers.openai_calls import CAPABILITY
+from tests.structured.asking import request
+
+LIMIT = 4096
+CLAUDE = Capabilities.load().of(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
+BOTH = pytest.mark.parametrize("name", ["openai", "anthropic"])
+
+
+def asked(name: str) -> ModelRequest:
+    if name == "openai":
+        return request(CAPABILITY, model=CAPABILITY.model, provider=LLMProvider.OPENAI)
+    return request(CLAUDE, model=CLAUDE.model)
+
+
+def answer_of(name: str, text: str) -> bytes:
+    """Return a good answer of the provider's API that holds `text`."""
+    if name == "openai":
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        usage = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+        body = {"id": "1", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+        return json.dumps({**body, "usage": usage}).encode()
+    usage = {"input_tokens": 3, "output_tokens": 2}
+    block = {"type": "text", "text": text}
+    body = {"id": "1", "type": "message", "role": "assistant", "model": "m", "stop_reason": "end_turn"}
+    return json.dumps({**body, "content": [block], "usage": usage}).encode()
+
+
+@asynccontextmanager
+async def server_of(body: bytes, packing: str, status: str) -> AsyncGenerator[tuple[str, list[bytes]]]:
+    """Serve `body` on a free port; yield its address and the heads of the requests that came."""
+    heads: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        packed = f"Content-Encoding: {packing}\r\n" if packing else ""
+        head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n{packed}Content-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1") as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
+
+
+async def answered(
+    name: str, body: bytes, packing: str = "", status: str = "200 OK"
+) -> tuple[ModelResponse, bytes]:
+    """Return what the provider makes of `body`, and the head of its request."""
+    made = {"openai": OpenAIProvider, "anthropic": AnthropicProvider}[name]
+    async with server_of(body, packing, status) as (address, heads):
+        provider = made(OneKey("sk-limited-1"), base_url=address, max_answer_bytes=LIMIT)
+        async with aclosing(provider):
+            return await provider.complete(asked(name)), heads[0].lower()
+
+
+@BOTH
+@pytest.mark.parametrize("packing", ["", "gzip"])
+async def test_an_answer_of_the_limit_is_read(name: str, packing: str) -> None:
+    room = LIMIT - len(answer_of(name, ""))
+    body = answer_of(name, "a" * room)
+
+    response, head = await answered(name, gzip.compress(body) if packing else body, packing)
+
+    assert response.text == "a" * room
+    assert b"accept-encoding: gzip\r\n" in head
+
+
+@BOTH
+@pytest.mark.parametrize("packing", ["", "gzip"])
+@pytest.mark.parametrize("size", [LIMIT, 1 << 21])
+async def test_a_larger_answer_is_cut_off_and_may_have_been_billed(
+    name: str, packing: str, size: int
+) -> None:
+    body = answer_of(name, "a" * size)
+
+    with pytest.raises(ProviderError, match="4096 bytes, the provider's max_answer_bytes") as caught:
+        await answered(name, gzip.compress(body, 1) if packing else body, packing)
+
+    assert (caught.value.kind, caught.value.sent) == (FailureKind.TRUNCATED, True)
+    assert caught.value.text == body[:LIMIT].decode()
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("packing", "body", "message"),
+    [("br", b"x", "packed as 'br'"), ("gzip", b"no gzip", "no gzip, as it says")],
+)
+async def test_an_answer_that_is_packed_otherwise_than_agreed_fails_and_is_charged(
+    name: str, packing: str, body: bytes, message: str
+) -> None:
+    with pytest.raises(ProviderError, match=message) as caught:
+        await answered(name, body, packing)
+
+    assert (caught.value.kind, caught.value.sent) == (FailureKind.SERVER_ERROR, True)
+
+
+@BOTH
+async def test_a_large_page_with_an_error_has_the_meaning_of_its_status(name: str) -> None:
+    with pytest.raises(ProviderError) as caught:
+        await answered(name, b"x" * (1 << 20), status="429 Too Many Requests")
+
+    assert (caught.value.kind, caught.value.sent) == (FailureKind.RATE_LIMIT, False)
