@@ -363,9 +363,17 @@ def unavailable(e: LedgerError, workflow: EnvelopeWorkflow) -> FailureReason:
 
 
 def reservation_request(
-    envelope: LLMEnvelope, attempt: int, amount: Amount, at: datetime | None, more: Iterable[Limit] = ()
+    envelope: LLMEnvelope,
+    attempt: int,
+    amount: Amount,
+    at: datetime | None,
+    *,
+    principal: str = "",
+    more: Iterable[Limit] = (),
 ) -> ReservationRequest:
     """Return the request of one attempt; `more` are limits besides those that the envelope sets itself.
+
+    It is counted for `principal`, who sent it, if that has a name.
 
     Raises `ReservationRequestError` for what cannot be counted.
     """
@@ -376,6 +384,8 @@ def reservation_request(
         ScopeKind.WORKFLOW: str(envelope.workflow),
         ScopeKind.TENANT: envelope.tenant_id,
     }
+    if principal:
+        scopes[ScopeKind.PRINCIPAL] = principal
     limits = (*_own_limits(envelope), *more)
     return ReservationRequest(
         envelope.idempotency_key, attempt, scopes, amount, at, limits, envelope.priority

@@ -237,9 +237,10 @@ class Gate:
         moment = self._clock.now() if self._names_moment else None  # None: by the ledger's own clock
         if self._mode in SIMULATED:
             moment = request.envelope.as_of or moment
-        return _Quoted(
-            reservation_request(request.envelope, request.attempt, quoted.amount, moment, ceilings), quoted
+        asked = reservation_request(
+            request.envelope, request.attempt, quoted.amount, moment, principal=principal, more=ceilings
         )
+        return _Quoted(asked, quoted)
 
     async def _reserve(
         self, envelope: LLMEnvelope, quoted: _Quoted

@@ -99,6 +99,7 @@ class ScopeKind(StrEnum):
     TRACE = "trace"
     AGENT = "agent"
     WORKFLOW = "workflow"
+    PRINCIPAL = "principal"
     TENANT = "tenant"
 
 

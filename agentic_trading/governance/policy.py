@@ -125,14 +125,21 @@ def _reach_problem(may: Principal, envelope: LLMEnvelope) -> _Problem | None:
 
 
 def _size_problem(may: Principal, envelope: LLMEnvelope, max_tokens: int) -> _Problem | None:
-    """Return which tool, or how many output tokens, are more than the principal may use, or None."""
+    """Return which tool is none of the principal's, or what is asked for beyond its highest, or None."""
     for tool in envelope.tools_allowed:
         if tool not in may.tools:
             return "tools", f"tool {tool!r:.200}", may.tools
-    most = may.highest.output_tokens
-    asked = max(max_tokens, envelope.budget.max_output_tokens + envelope.budget.thinking_budget)
-    if most is not None and asked > most:
-        return "highest.output_tokens", f"{asked} output tokens, thinking included", (most,)
+    highest = may.highest
+    tokens = max(max_tokens, envelope.budget.max_output_tokens + envelope.budget.thinking_budget)
+    time_limit = envelope.retry_policy.attempt_timeout_s
+    sizes: tuple[tuple[str, float, float | None, str], ...] = (
+        ("output_tokens", tokens, highest.output_tokens, f"{tokens} output tokens, thinking included"),
+        ("priority", envelope.priority, highest.priority, f"priority {envelope.priority}"),
+        ("attempt_timeout_s", time_limit, highest.attempt_timeout_s, f"{time_limit:g} s for an attempt"),
+    )
+    for key, asked, most, text in sizes:
+        if most is not None and asked > most:
+            return f"highest.{key}", text, (f"at most {most:g}",)
     return None
 
 
@@ -149,6 +156,8 @@ def _limits(highest: Highest, principal: str, source: str) -> Iterator[Limit]:
         yield Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=per_trace, rule=rule("usd_per_trace"))
     if per_day is not None:
         yield Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=per_day, rule=rule("usd_per_agent_day"))
+    if highest.nusd_per_day is not None:
+        yield Limit(ScopeKind.PRINCIPAL, ANY, Window.DAY, nusd=highest.nusd_per_day, rule=rule("usd_per_day"))
     if highest.calls_per_agent_day is not None:
         calls = highest.calls_per_agent_day
         yield Limit(ScopeKind.AGENT, ANY, Window.DAY, calls=calls, rule=rule("calls_per_agent_day"))

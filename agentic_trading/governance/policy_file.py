@@ -2,13 +2,22 @@
 
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
 from pydantic_core import ErrorDetails
 
 from agentic_trading.governance.errors import PolicyError
@@ -111,8 +120,15 @@ class Highest(BaseModel, frozen=True, extra="forbid"):
     calls_per_agent_day: Annotated[StrictInt, Field(ge=0, le=LARGEST)] | None = Field(
         default=None, description=f"a whole number from 0 (none may run) to {LARGEST}"
     )
+    nusd_per_day: Nusd | None = Field(default=None, alias="usd_per_day", description=_USD_WORDS)
     output_tokens: Annotated[StrictInt, Field(ge=1, le=LARGEST)] | None = Field(
         default=None, description=f"a whole number from 1 to {LARGEST}"
+    )
+    priority: Annotated[StrictInt, Field(ge=-(2**31), le=2**31)] | None = Field(
+        default=None, description=f"a whole number from {-(2**31)} to {2**31}"
+    )
+    attempt_timeout_s: Annotated[StrictFloat, Field(gt=0, le=3600)] | None = Field(
+        default=None, description="seconds, more than 0 and at most 3600"
     )
 
 
@@ -184,14 +200,7 @@ def _contradictions(file: PolicyFile) -> Iterator[tuple[str, str, str]]:
     """Find what is right by itself and wrong together with something else."""
     if file.principals is None and not file.rates:
         yield "", "neither principals nor rates", "one of them, or no policy at all"
-    owners: dict[str, str] = {}
-    for name, principal in (file.principals or {}).items():
-        for key in principal.key or (name,):
-            owner = owners.setdefault(key, name)
-            if owner != name:
-                where = _place(("principals", name, "key"))
-                found = f"{key!r}, which is the key of {owner!r}"
-                yield where, found, "a key of its own: who has it is the principal"
+    yield from _principals_in_conflict(file.principals or {})
     rows: set[tuple[str, str]] = set()
     for number, row in enumerate(file.rates):
         where = _place(("rates", number))
@@ -200,6 +209,21 @@ def _contradictions(file: PolicyFile) -> Iterator[tuple[str, str, str]]:
         rows.add((row.provider, row.model))
         if row.requests_per_minute is row.tokens_per_minute is row.concurrent is None:
             yield where, "no rate", "requests_per_minute, tokens_per_minute, concurrent: one at least"
+
+
+def _principals_in_conflict(principals: Mapping[str, Principal]) -> Iterator[tuple[str, str, str]]:
+    owners: dict[str, str] = {}
+    for name, principal in principals.items():
+        if principal.highest.nusd_per_day is not None and PLATFORM in principal.tenants:
+            where = _place(("principals", name, "highest", "usd_per_day"))
+            found = f"a ceiling in each tenant beside tenants = [{PLATFORM!r}]"
+            yield where, found, "tenants by id: who may name any tenant has as many ceilings as names"
+        for key in principal.key or (name,):
+            owner = owners.setdefault(key, name)
+            if owner != name:
+                where = _place(("principals", name, "key"))
+                found = f"{key!r}, which is the key of {owner!r}"
+                yield where, found, "a key of its own: who has it is the principal"
 
 
 _WORDS: Final = {

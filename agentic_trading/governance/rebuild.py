@@ -99,10 +99,13 @@ class _Reservation:
             return self.expired
         first = next(iter(self.ends.values()), parts[0])
         sent = [one for id_, one in self.dispatches.items() if id_ not in self.taken_back]
+        sent.sort(key=lambda one: one.sent_at)
         moments = [at for one in sent if (at := one.entry.request.at) is not None]
+        counted_in = sent[0].entry.request.scope_ids if sent else {}  # who sent it stands in no interaction
         total = _sum(one.charged for one in parts)
         request = replace(
             first.request,
+            scope_ids={**first.request.scope_ids, **counted_in},
             at=min(moments, default=first.request.at),
             amount=_dearer(_sum(one.request.amount for one in parts), total),
         )

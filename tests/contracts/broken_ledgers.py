@@ -70,6 +70,12 @@ class KnowsNoTraces(Whole):
         return replace(ask, scope_ids={kind: id_ for kind, id_ in ask.scope_ids.items() if kind != "trace"})
 
 
+class CountsPrincipalsByTheirAgents(Whole):
+    def changed(self, ask: ReservationRequest) -> ReservationRequest:
+        named = {ScopeKind.PRINCIPAL: ask.scope_ids[ScopeKind.AGENT]}
+        return replace(ask, scope_ids={**ask.scope_ids, **named})
+
+
 class BooksBeforeItLooks(Whole):
     async def reserve(self, ask: ReservationRequest) -> Reservation | Declined | Blocked:
         answer = await super().reserve(ask)
@@ -349,6 +355,7 @@ BROKEN: Sequence[tuple[type[Whole], Promise]] = (
     (RefusesWhatMayWait, limits.what_waits_only_for_calls_in_flight_is_held_not_refused),
     (CountsMoneyOnly, limits.each_unit_has_a_ceiling_of_its_own),
     (KnowsNoTraces, limits.each_kind_of_scope_has_a_ceiling_of_its_own),
+    (CountsPrincipalsByTheirAgents, limits.a_principal_has_one_ceiling_whatever_names_it_chooses),
     (BooksBeforeItLooks, limits.a_refusal_by_one_scope_books_nothing_in_the_others),
     (SharesOneCounter, limits.a_limit_on_everyone_is_each_ones_own),
     (IgnoresNames, limits.a_named_limit_goes_before_that_on_everyone),

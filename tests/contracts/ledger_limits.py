@@ -1,5 +1,6 @@
 """What every ledger promises of ceilings, scopes and windows, one function a promise."""
 
+from dataclasses import replace
 from datetime import timedelta
 from zoneinfo import ZoneInfo
 
@@ -72,10 +73,10 @@ async def each_unit_has_a_ceiling_of_its_own(opens: Opens) -> None:
 async def each_kind_of_scope_has_a_ceiling_of_its_own(opens: Opens) -> None:
     for kind in ScopeKind:
         ledger = await opens(Limit(kind, ANY, Window.NONE, calls=1))
-        first = ask(key="the-call")
+        first = ask(key="the-call", principal="desk-a")
         await spend(ledger, first)
 
-        refusal = await refused(ledger, ask(key="the-call", attempt=2))
+        refusal = await refused(ledger, replace(first, attempt=2))
 
         assert (refusal.scope, refusal.id) == (kind, first.scope_ids[kind])
 
@@ -188,6 +189,22 @@ async def an_asks_own_ceiling_knows_what_its_agent_did_before(opens: Opens) -> N
     await spend(ledger, ask(limits=own, at=AT + timedelta(days=1)))
 
 
+async def a_principal_has_one_ceiling_whatever_names_it_chooses(opens: Opens) -> None:
+    ledger = await opens()
+    own = (Limit(ScopeKind.PRINCIPAL, ANY, Window.DAY, nusd=100),)
+    await spend(ledger, ask(60, principal="desk-a"))  # before there was a ceiling
+
+    refusal = await refused(ledger, ask(41, agent="new", trace="new", principal="desk-a", limits=own))
+
+    assert refusal == Declined(ScopeKind.PRINCIPAL, "desk-a", Window.DAY, "nano-USD", asked=41, left=40)
+    await spend(ledger, ask(100, principal="desk-b", limits=own))
+    await spend(ledger, ask(100, principal="desk-a", tenant="other", limits=own))
+    await spend(ledger, ask(100, principal="desk-a", at=AT + timedelta(days=1), limits=own))
+    await spend(ledger, ask(100))
+    found = await balance(ledger, ScopeKind.PRINCIPAL, "desk-a", Window.DAY, "2026-01-02")
+    assert found.spent == Amount(60, 0, 1)
+
+
 async def a_moment_of_the_future_that_is_refused_closes_nothing(opens: Opens) -> None:
     ledger = await opens(tenant(10))
     await refused(ledger, ask(11, at=AT + timedelta(days=400)))
@@ -218,6 +235,7 @@ LIMITS: tuple[Promise, ...] = (
     a_charge_goes_to_the_window_of_its_reservation,
     an_asks_own_ceiling_holds_over_its_attempts,
     an_asks_own_ceiling_knows_what_its_agent_did_before,
+    a_principal_has_one_ceiling_whatever_names_it_chooses,
     a_moment_of_the_future_that_is_refused_closes_nothing,
     a_ceiling_of_nothing_lets_only_nothing_through,
 )

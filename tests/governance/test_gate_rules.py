@@ -64,6 +64,7 @@ async def test_a_policy_without_principals_lets_everybody_run_without_more_ceili
         ({"nusd_per_call": MOST_NUSD}, ScopeKind.CALL, Window.NONE),
         ({"nusd_per_trace": MOST_NUSD}, ScopeKind.TRACE, Window.NONE),
         ({"nusd_per_agent_day": MOST_NUSD}, ScopeKind.AGENT, Window.DAY),
+        ({"nusd_per_day": MOST_NUSD}, ScopeKind.PRINCIPAL, Window.DAY),
     ],
 )
 async def test_a_ceiling_of_the_policy_holds_where_nothing_else_limits(
@@ -85,6 +86,15 @@ async def test_a_ceiling_of_the_policy_holds_where_nothing_else_limits(
         f"is principals.desk-a.highest.{rule.removeprefix('n')} in the policy)" in answer.reason.description
     )
     assert select(await ledger.balances("default"), scope, answer.reason.description.split()[1], window)
+
+
+async def test_new_names_of_agents_and_traces_give_a_principal_no_new_money() -> None:
+    at = gate(MemoryLedger(), policy=policy(nusd_per_day=2 * MOST_NUSD - 1))
+
+    assert isinstance(await at.admit(request(agent_id="a", trace_id="1"), principal="desk-a"), Admitted)
+    asked = await at.admit(request(agent_id="b", trace_id="2"), principal="desk-a")
+
+    assert isinstance(asked, Deferred)  # the first may cost less than it has set aside
 
 
 @pytest.mark.parametrize(

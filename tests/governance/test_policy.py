@@ -16,7 +16,7 @@ from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.policy_file import Principal, read_policy
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.limits import LLMBudget
+from agentic_trading.llm.limits import LLMBudget, RetryPolicy
 from tests.build import envelope
 from tests.governance.asking import ask
 
@@ -68,6 +68,7 @@ def test_the_example_of_the_manual_is_a_policy(tmp_path: Path) -> None:
         Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=500_000_000),
         Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=2 * 10**9),
         Limit(ScopeKind.AGENT, ANY, Window.DAY, nusd=25 * 10**9),
+        Limit(ScopeKind.PRINCIPAL, ANY, Window.DAY, nusd=100 * 10**9),
         Limit(ScopeKind.AGENT, ANY, Window.DAY, calls=500),
     )
     assert rules.limits("research") == ()
@@ -106,7 +107,15 @@ def test_the_example_of_the_manual_is_a_policy(tmp_path: Path) -> None:
         ),
         (
             {"budget": LLMBudget(max_output_tokens=8192, thinking_budget=1)},
-            "8193 output tokens, thinking included; allowed: 8192 (principals.desk-a.highest.output_tokens in policy.toml)",
+            "8193 output tokens, thinking included; allowed: at most 8192 (principals.desk-a.highest.output_tokens in policy.toml)",
+        ),
+        (
+            {"priority": 11},
+            "priority 11; allowed: at most 10 (principals.desk-a.highest.priority in policy.toml)",
+        ),
+        (
+            {"retry_policy": RetryPolicy(attempt_timeout_s=121)},
+            "121 s for an attempt; allowed: at most 120 (principals.desk-a.highest.attempt_timeout_s in policy.toml)",
         ),
     ],
 )
@@ -160,7 +169,7 @@ def test_what_is_left_out_is_not_limited_but_for_tools(tmp_path: Path) -> None:
 def test_the_ceilings_are_ones_that_every_ask_can_carry(tmp_path: Path) -> None:
     limits = policy(tmp_path, EXAMPLE).limits("desk-a")
 
-    assert ask(1, limits=limits).limits == limits
+    assert ask(1, principal="desk-a", limits=limits).limits == limits
 
 
 def test_without_principals_everybody_may_everything(tmp_path: Path) -> None:
@@ -230,6 +239,13 @@ def test_a_pattern_of_providers_may_be_close_to_a_name(tmp_path: Path, pattern: 
         ),
         (f"{SHORTEST}highest.output_tokens = 0", "principals.desk-a.highest.output_tokens", "0", "from 1"),
         (f"{SHORTEST}highest.output_tokens = true", "principals.desk-a.highest.output_tokens", "True", "from 1"),
+        (f"{SHORTEST}highest.priority = 1.5", "principals.desk-a.highest.priority", "1.5", "whole number"),
+        *(
+            (f"{SHORTEST}highest.attempt_timeout_s = {bad}", "principals.desk-a.highest.attempt_timeout_s", found, "at most 3600")
+            for bad, found in (("0", "0"), ("3601", "3601"), ("true", "True"), ("nan", "nan"), ("'60'", "'60'"))
+        ),
+        (SHORTEST.replace("acme", "*") + "highest.usd_per_day = 1", "principals.desk-a.highest.usd_per_day",
+         "a ceiling in each tenant beside tenants = ['*']", "tenants by id"),
         (f"{SHORTEST}[principals.b]\nkey = 'desk-a'\ntenants = ['a']\nmodels = ['rules/*']",
          "principals.b.key", "'desk-a', which is the key of 'desk-a'", "a key of its own"),
         ("rates = 3", "rates", "3", "[[rates]]"),

@@ -106,6 +106,18 @@ def test_a_call_charged_after_its_lease_stays_in_the_window_that_it_was_reserved
     assert lost.request.at == day_before
 
 
+def test_an_answered_call_is_counted_for_the_principal_that_its_dispatch_names() -> None:
+    noted = sent("k")
+    body = {**noted.body, "scopes": {**noted.body["scopes"], "principal": "desk-a"}}
+    reading = LedgerRebuild("default", "live")
+    reading.read(noted.model_copy(update={"body": body}))
+    reading.read(answered("k", 5))
+
+    (entry,) = reading.entries()
+
+    assert (entry.request.scope_ids[ScopeKind.PRINCIPAL], entry.charged.nusd) == ("desk-a", 5)
+
+
 def test_what_a_late_answer_has_cost_counts_and_not_what_its_lease_was_charged() -> None:
     assert booked(silent("k"), answered("k", 5)) == [("default:k:1", "settled", 5)]
 

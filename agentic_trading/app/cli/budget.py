@@ -22,7 +22,9 @@ ReasonOption = Annotated[str, typer.Option("--why", metavar="TEXT", help="A reas
 
 app = typer.Typer(help="Budgets: what is left, the controls, what happened.", no_args_is_help=True)
 
-Scope = Annotated[str, typer.Argument(metavar="SCOPE", help="One of call, trace, agent, workflow, tenant.")]
+Scope = Annotated[
+    str, typer.Argument(metavar="SCOPE", help="One of call, trace, agent, workflow, principal, tenant.")
+]
 Id = Annotated[str, typer.Argument(metavar="ID", help="Which one; * is each of them by itself.")]
 Per = Annotated[
     str, typer.Option("--per", metavar="WINDOW", help="minute, hour, day, month, or none: in total.")

@@ -56,7 +56,7 @@ from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.ids import NewId, random_id
 
 ALWAYS: Final[CountedWindows] = (
-    *((kind, window) for kind in (ScopeKind.AGENT, ScopeKind.WORKFLOW, ScopeKind.TENANT)
+    *((kind, window) for kind in (ScopeKind.AGENT, ScopeKind.WORKFLOW, ScopeKind.PRINCIPAL, ScopeKind.TENANT)
       for window in (Window.NONE, Window.DAY, Window.MONTH)),
     (ScopeKind.TRACE, Window.NONE),
 )  # fmt: skip

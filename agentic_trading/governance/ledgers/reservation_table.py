@@ -140,11 +140,11 @@ def counter_balance(counter: WindowCounter) -> Balance:
     )
 
 
-_CALL, _TRACE, _AGENT, _WORKFLOW, _TENANT = _KINDS = tuple(ScopeKind)
+_CALL, _TRACE, _AGENT, _WORKFLOW, _PRINCIPAL, _TENANT = _KINDS = tuple(ScopeKind)
 
 _Id = str | None
 _Packed = tuple[
-    datetime, str, int, _Id, _Id, _Id, _Id, _Id, int, int, int, tuple[Limit, ...], int, bool,
+    datetime, str, int, _Id, _Id, _Id, _Id, _Id, _Id, int, int, int, tuple[Limit, ...], int, bool,
     int, int, int, bool,
 ]  # fmt: skip
 
@@ -232,7 +232,7 @@ class CompletedReservations:
             del self.calls[id_]
         self.calls[id_] = (
             call.at, request.key, request.attempt,
-            ids(_CALL), ids(_TRACE), ids(_AGENT), ids(_WORKFLOW), ids(_TENANT),
+            ids(_CALL), ids(_TRACE), ids(_AGENT), ids(_WORKFLOW), ids(_PRINCIPAL), ids(_TENANT),
             amount.nusd, amount.tokens, amount.calls, request.limits, request.priority,
             call.state is SETTLED, charged.nusd, charged.tokens, charged.calls, call.is_late,
         )  # fmt: skip
@@ -259,9 +259,9 @@ class CompletedReservations:
 
 
 def _unpacked(packed: _Packed) -> ReservationEntry:
-    at, key, attempt, *ids = packed[:8]
+    at, key, attempt, *ids = packed[:9]
     scope_ids = {kind: id_ for kind, id_ in zip(_KINDS, ids, strict=True) if id_ is not None}
-    nusd, tokens, calls, limits, priority, is_settled, *charged, is_late = packed[8:]
+    nusd, tokens, calls, limits, priority, is_settled, *charged, is_late = packed[9:]
     request = ReservationRequest(key, attempt, scope_ids, Amount(nusd, tokens, calls), at, limits, priority)
     if not is_settled:
         return ReservationEntry(request, at, (), at, 0.0, ReservationState.RELEASED)

@@ -278,11 +278,11 @@ def test_an_interrupted_fetch_leaves_nothing(
         start = "from agentic_trading.app.cli.main import main; main()"
         words = [sys.executable, "-c", start, "models", "fetch", SMOL]
         with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as fetching:
-            never_answers.settimeout(15)
+            never_answers.settimeout(60)
             connection, _ = never_answers.accept()
 
             fetching.send_signal(number)
-            _, errors = fetching.communicate(timeout=10)
+            _, errors = fetching.communicate(timeout=60)
         connection.close()
 
     assert fetching.returncode == ExitCode.INTERRUPTED

@@ -109,7 +109,7 @@ async def test_the_line_says_since_when_somebody_waits() -> None:
 
 async def test_a_new_limit_on_every_kind_of_scope_knows_the_calls_before_it() -> None:
     ledger = MemoryLedger()
-    first = ask(10, tokens=3, key="known")
+    first = ask(10, tokens=3, key="known", principal="desk-a")
     await spend(ledger, first)
     limits = [Limit(kind, ANY, window, calls=1) for kind in ScopeKind for window in Window]
 
