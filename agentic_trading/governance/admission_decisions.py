@@ -35,7 +35,6 @@ ClockMode = Literal["backtest", "paper", "shadow", "live", "replay"]
 SIMULATED: frozenset[ClockMode] = frozenset({"backtest", "replay"})
 """Modes in which the time of the market is not the time of day."""
 
-
 _REMEMBERED = 50
 """How many of the last denials are kept."""
 
@@ -363,19 +362,11 @@ def unavailable(e: LedgerError, workflow: EnvelopeWorkflow) -> FailureReason:
 
 
 def reservation_request(
-    envelope: LLMEnvelope,
-    attempt: int,
-    amount: Amount,
-    at: datetime | None,
-    *,
-    principal: str = "",
-    more: Iterable[Limit] = (),
-) -> ReservationRequest:
-    """Return the request of one attempt; `more` are limits besides those that the envelope sets itself.
+    envelope: LLMEnvelope, attempt: int, amount: Amount, at: datetime | None, principal: str = "", more: Iterable[Limit] = ()
+) -> ReservationRequest:  # fmt: skip
+    """Return the request of one attempt, counted for `principal` if who sent it has a name.
 
-    It is counted for `principal`, who sent it, if that has a name.
-
-    Raises `ReservationRequestError` for what cannot be counted.
+    `more` are limits besides those that the envelope sets itself. Raises `ReservationRequestError` for what cannot be counted.
     """
     scopes = {
         ScopeKind.CALL: envelope.idempotency_key,
@@ -386,10 +377,8 @@ def reservation_request(
     }
     if principal:
         scopes[ScopeKind.PRINCIPAL] = principal
-    limits = (*_own_limits(envelope), *more)
-    return ReservationRequest(
-        envelope.idempotency_key, attempt, scopes, amount, at, limits, envelope.priority
-    )
+    limits, key = (*_own_limits(envelope), *more), envelope.idempotency_key
+    return ReservationRequest(key, attempt, scopes, amount, at, limits, envelope.priority)
 
 
 def reservation_id_of(envelope: LLMEnvelope, attempt: int) -> str:

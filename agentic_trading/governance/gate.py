@@ -238,7 +238,7 @@ class Gate:
         if self._mode in SIMULATED:
             moment = request.envelope.as_of or moment
         asked = reservation_request(
-            request.envelope, request.attempt, quoted.amount, moment, principal=principal, more=ceilings
+            request.envelope, request.attempt, quoted.amount, moment, principal, ceilings
         )
         return _Quoted(asked, quoted)
 

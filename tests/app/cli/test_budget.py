@@ -56,7 +56,10 @@ def test_a_limit_is_taken_away_by_name_only(command: Command, place: Path) -> No
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("tenants", "*", "--usd", "1"), "SCOPE is 'tenants'; allowed: call, trace, agent, workflow, tenant"),
+        (
+            ("tenants", "*", "--usd", "1"),
+            "SCOPE is 'tenants'; allowed: call, trace, agent, workflow, principal, tenant",
+        ),
         (
             ("tenant", "*", "--usd", "1", "--per", "week"),
             "--per is 'week'; allowed: none, minute, hour, day, month",
