@@ -144,7 +144,7 @@ async def test_calls_that_ran_out_are_on_record_under_their_tenant() -> None:
     desk = gateway([], ledger=ledger, clock=wall)
     keeping = upkeep(desk, tenants=["a:b"])
     idle = await reserved(ledger, ask(7, tokens=3, tenant="a:b"))
-    sent = await reserved(ledger, ask(70, tokens=30, tenant="a:b"))
+    sent = await reserved(ledger, ask(70, tokens=30, tenant="a:b", principal="desk"))
     await ledger.dispatch(sent, lease_s=100)
     wall.advance_to(START + timedelta(seconds=101))
 
@@ -166,7 +166,8 @@ async def test_calls_that_ran_out_are_on_record_under_their_tenant() -> None:
         ReservationState.IN_DOUBT,
         Amount(70, 30),
     )
-    assert {again.request.scope_ids[kind] for kind in ScopeKind} >= {"a:b", "agent-1", "analysis", "trace-1"}
+    known = {again.request.scope_ids[kind] for kind in ScopeKind}
+    assert known >= {"a:b", "agent-1", "analysis", "trace-1", "desk"}
 
 
 async def test_a_counter_that_nears_its_ceiling_is_on_record_once() -> None:
