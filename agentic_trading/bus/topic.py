@@ -262,7 +262,7 @@ class Broker(Protocol):
         ...
 
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
-        """Read `topics`, the most urgent first, as one of the readers of `group`.
+        """Read `topics` in turn, each that has something ready, as one of the readers of `group`.
 
         A new group gets what came before it, as far as the broker still keeps it; a known one goes on where it
         was. Raises `BusClosedError` after `aclose`, and `ValueError` for no topics.

@@ -15,7 +15,16 @@ from agentic_trading.governance.ledger import (
     reservation_id,
 )
 from agentic_trading.governance.limiter import Permit, Throttled
-from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, agent_of, amount_text, rules_text
+from agentic_trading.governance.limits import (
+    Limit,
+    ScopeKind,
+    Window,
+    agent_of,
+    amount_text,
+    limits_of,
+    queue_priority,
+    rules_text,
+)
 from agentic_trading.governance.prices import Amount, PriceBook, bound, input_bound
 from agentic_trading.llm.envelope import DeterminismLevel, EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.envelope_rules import check_envelope
@@ -302,8 +311,7 @@ def foreign_problem(tenant_id: str, tenants: Collection[str] | None) -> FailureR
     if tenants is None or tenant_id in tenants:
         return None
     allowed = ", ".join(sorted(tenants)) or "none"
-    description = f"tenant {tenant_id!r} may not use this gateway; allowed are {allowed}"
-    return FailureReason(category=FailureKind.NOT_ALLOWED, description=description)
+    return _refused(f"tenant {tenant_id!r} may not use this gateway; allowed are {allowed}")
 
 
 def unserved_problem(provider: str, served: Collection[str] | None) -> FailureReason | None:
@@ -377,23 +385,10 @@ def reservation_request(
     }
     if principal:
         scopes[ScopeKind.PRINCIPAL] = principal
-    limits, key = (*_own_limits(envelope), *more), envelope.idempotency_key
-    return ReservationRequest(key, attempt, scopes, amount, at, limits, envelope.priority)
+    limits, key = (*limits_of(envelope), *more), envelope.idempotency_key
+    return ReservationRequest(key, attempt, scopes, amount, at, limits, queue_priority(envelope))
 
 
 def reservation_id_of(envelope: LLMEnvelope, attempt: int) -> str:
     """Return the id of the reservation that an attempt gets."""
     return reservation_id(envelope.tenant_id, envelope.idempotency_key, attempt)
-
-
-def _own_limits(envelope: LLMEnvelope) -> tuple[Limit, ...]:
-    """Return what the envelope allows itself: money over all its attempts, calls of its agent in a day."""
-    budget = envelope.budget
-    limits = []
-    if budget.max_cost_nusd is not None:
-        rule = "max_cost_nusd of the envelope's budget"
-        limits.append(Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=budget.max_cost_nusd, rule=rule))
-    if budget.max_calls_per_day is not None:
-        rule = "max_calls_per_day of the envelope's budget"
-        limits.append(Limit(ScopeKind.AGENT, ANY, Window.DAY, calls=budget.max_calls_per_day, rule=rule))
-    return tuple(limits)

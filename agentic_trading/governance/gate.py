@@ -132,7 +132,7 @@ class Gate:
     async def headroom(self, parked: Deferred) -> None:
         """Wait until the parked attempt can be answered for good, is halted, or its deadline passes; then admit it again.
 
-        Requests get their turn in order of arrival within a priority: what comes free is reserved here, and handed out
+        Requests get their turn in order of arrival less priority (`queue_priority`): what comes free is reserved here, and handed out
         by the next `admit` of the same request, which reserves it again if it comes after the reservation's lease. A
         cancelled wait holds nothing.
         """

@@ -40,7 +40,8 @@ class ReservationRequest:
 
     `key` and `attempt` identify it within its tenant, however often it comes. `at` chooses the windows and nothing
     else: the market's moment in a backtest; None is the present, by the ledger's own clock. `limits` are ceilings that
-    the caller puts upon itself, on its own scopes. `priority` orders the queue; higher goes first.
+    the caller puts upon itself, on its own scopes. In the queue it goes before those that came
+    up to `priority` seconds earlier.
     """
 
     key: str
@@ -257,13 +258,13 @@ class ReservationLedger(Protocol):
         """Set the amount aside, or say why not; never wait.
 
         The same request again gives the same reservation; one that was released is made once more, with other facts if
-        they are others now. While requests of no lower priority wait for the same counter, another is `Blocked` behind
+        they are others now. While requests with a better place wait for the same counter, another is `Blocked` behind
         them, but for a request for nothing: that is always a `Reservation`. Raises `ReservationConflictError` for the
         same key and attempt with other facts while that is not released, `ClosedWindowError` for a moment too long ago.
         """
 
     async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
-        """Wait until `request` can be answered for good: in order of arrival within a priority.
+        """Wait until `request` can be answered for good: in order of arrival less priority.
 
         Waits without end; put a time limit around it. Cancelled, it leaves the queue and holds nothing.
         """

@@ -98,7 +98,7 @@ class PermitRequest:
     """One attempt to be sent.
 
     `id` is its reservation's; acquiring again with it is the same request. `tokens` is the most it can use, input and
-    output. Higher `priority` goes first. After `lease_s` without a release its permit is free again. Raises
+    output. In the queue it goes before those that came up to `priority` seconds earlier. After `lease_s` without a release its permit is free again. Raises
     `ValueError`.
     """
 
@@ -201,7 +201,7 @@ class Limiter(Protocol):
     All that a request needs is looked at and taken in one step, however many come at once; adapters that share a
     server share deployments. Each bucket holds one minute's limit, begins full and fills evenly: within any minute no
     more is permitted than two minutes' limit, but for overdrafts (a call larger than the bucket, or than its request
-    said). What a request with a better place (higher priority, then earlier) waits for is not given to another; what
+    said). What a request with a better place (earlier, less its priority in seconds) waits for is not given to another; what
     is left beyond that is, so that the place of a dead process delays its own share only.
 
     The breaker counts what was answered and failed among calls permitted since it last opened or closed.

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Literal
 
 from agentic_trading.governance.errors import LimitError
-from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.limits import NANO
 
 
@@ -182,6 +182,34 @@ UNNAMED = "unnamed"
 def agent_of(envelope: LLMEnvelope) -> str:
     """Return the agent that the call is counted for: its id, else its type."""
     return envelope.agent_id or envelope.agent_type or UNNAMED
+
+
+def limits_of(envelope: LLMEnvelope) -> tuple[Limit, ...]:
+    """Return the limits that an envelope sets on itself: money over all its attempts, calls of its agent in a day."""
+    budget = envelope.budget
+    limits = []
+    if budget.max_cost_nusd is not None:
+        rule = "max_cost_nusd of the envelope's budget"
+        limits.append(Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=budget.max_cost_nusd, rule=rule))
+    if budget.max_calls_per_day is not None:
+        rule = "max_calls_per_day of the envelope's budget"
+        limits.append(Limit(ScopeKind.AGENT, ANY, Window.DAY, calls=budget.max_calls_per_day, rule=rule))
+    return tuple(limits)
+
+
+MOST_PRIORITY = 60
+EXECUTION_AHEAD = 3600
+"""How many seconds earlier others may have come, and an execution goes before them all the same."""
+
+
+def queue_priority(envelope: LLMEnvelope) -> int:
+    """Return by how many seconds a request of this envelope goes before others.
+
+    That is its priority, at most 60, and of an execution 3,600 more. So nothing that waits is overtaken by what came
+    more than two minutes after it, or by an execution that came more than 62 minutes after it.
+    """
+    own = max(-MOST_PRIORITY, min(envelope.priority, MOST_PRIORITY))
+    return own + (EXECUTION_AHEAD if envelope.workflow is EnvelopeWorkflow.EXECUTION else 0)
 
 
 NO_LIMIT = "no limit"

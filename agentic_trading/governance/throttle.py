@@ -15,6 +15,7 @@ from agentic_trading.governance.limiter import (
     PermitRequest,
     Throttled,
 )
+from agentic_trading.governance.limits import queue_priority
 from agentic_trading.ids import NewId, random_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import RETRYABLE, FailureKind, FailureReason
@@ -107,7 +108,7 @@ class Throttle:
             Deployment(envelope.provider, envelope.model),
             f"{id_}@{self._name}",
             tokens,
-            priority=envelope.priority,
+            priority=queue_priority(envelope),
             lease_s=envelope.retry_policy.attempt_timeout_s + _GRACE_S,
             is_retry=is_retry,
         )

@@ -1,7 +1,7 @@
 """Workers that take envelopes from the bus, each delivery within a boundary of its own."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,17 +35,17 @@ from agentic_trading.worker.slots import Slot, Slots, StoppableWait
 
 log = structlog.get_logger()
 
-LANES = (
-    EnvelopeWorkflow.EXECUTION,
-    EnvelopeWorkflow.PLANNING,
-    EnvelopeWorkflow.ANALYSIS,
-    EnvelopeWorkflow.GENERAL,
-)
-"""The order in which lanes are served: an execution envelope never waits behind an analysis."""
+EXECUTIONS = (EnvelopeWorkflow.EXECUTION,)
+"""The lane with slots of its own: no execution waits for a slot that another workflow holds."""
+
+OTHERS = (EnvelopeWorkflow.PLANNING, EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.GENERAL)
+"""The lanes that share slots, served in turn."""
 
 PARKED_A_WORKER = 8
 """How many calls may wait for headroom, for each that has a slot."""
 
+GROUP = "workers"
+EXECUTIONS_GROUP = "workers-execution"
 EVENTS_GROUP = "workers-events"
 
 NOT_ALLOWED = "not_allowed"
@@ -97,7 +97,7 @@ class PoolStatistics:
 
 
 class WorkerPool:
-    """Run envelopes with `workers` of them at once, until stopped; calls parked for headroom are not counted.
+    """Run `workers` envelopes at once, and as many executions beside them, until stopped; parked calls are not counted.
 
     One delivery is one boundary: whatever it raises, its neighbours go on. A delivery that raises comes again, and
     after `max_deliveries` becomes a dead letter. An envelope that was run already is not run again: the last attempt
@@ -126,7 +126,6 @@ class WorkerPool:
         self._recorder = recorder
         self._claims = claims
         self._workers = workers
-        self._slots = Slots(workers)
         self._max_deliveries = max_deliveries
         self._name = name
         self._housekeeper = housekeeper
@@ -150,22 +149,27 @@ class WorkerPool:
 
     async def run(self) -> None:
         """Serve all lanes and keep all events until `stop`; raises `StoreError` if the log gave up."""
-        lanes = [ENVELOPES[lane] for lane in LANES]
         async with (
-            aclosing(await self._broker.subscribe(lanes, "workers")) as envelopes,
+            aclosing(await self._subscribe(EXECUTIONS, EXECUTIONS_GROUP)) as executions,
+            aclosing(await self._subscribe(OTHERS, GROUP)) as others,
             aclosing(await self._broker.subscribe([EVENTS], EVENTS_GROUP)) as events,
             self._housekeeping(),
         ):
-            await self._serve_all(envelopes, events)
+            await self._serve_all({EXECUTIONS_GROUP: executions, GROUP: others}, events)
         if self._fatal is not None:
             raise self._fatal
 
-    async def _serve_all(self, envelopes: Subscription, events: Subscription) -> None:
+    async def _subscribe(self, lanes: Iterable[EnvelopeWorkflow], group: str) -> Subscription:
+        return await self._broker.subscribe([ENVELOPES[lane] for lane in lanes], group)
+
+    async def _serve_all(self, envelopes: Mapping[str, Subscription], events: Subscription) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_events(events), name=f"{self._name}-events")
-            for number in range(self._workers * (1 + PARKED_A_WORKER)):
-                owner = f"{self._name}-{number}"
-                group.create_task(self._work(envelopes, owner), name=owner)
+            for lanes, subscription in envelopes.items():
+                slots = Slots(self._workers)
+                for number in range(self._workers * (1 + PARKED_A_WORKER)):
+                    owner = f"{self._name}-{lanes}-{number}"
+                    group.create_task(self._work(subscription, slots, owner), name=owner)
 
     @asynccontextmanager
     async def _housekeeping(self) -> AsyncGenerator[None]:
@@ -195,10 +199,10 @@ class WorkerPool:
         """Return the next delivery, or None once the pool is stopping."""
         return None if self._waits.is_stopped else await self._waits.result_of(subscription.take())
 
-    async def _work(self, envelopes: Subscription, owner: str) -> None:
+    async def _work(self, envelopes: Subscription, slots: Slots, owner: str) -> None:
         while not self._waits.is_stopped:
-            async with self._slots.taken() as slot:
-                delivery = await self._slots.unless_needed(self._take(envelopes))
+            async with slots.taken() as slot:
+                delivery = await slots.unless_needed(self._take(envelopes))
                 if delivery is not None:
                     serve = partial(self._serve, owner=owner, slot=slot)
                     await self._within_boundary(delivery, envelopes, serve)

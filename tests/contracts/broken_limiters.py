@@ -65,6 +65,13 @@ class KnowsNoPriority(Whole):
         return replace(request, priority=0)
 
 
+class KnowsNoAgeing(Whole):
+    """A priority goes before any wait."""
+
+    def changed(self, request: PermitRequest) -> PermitRequest:
+        return replace(request, priority=request.priority * 10**6)
+
+
 class NeverMovesAPlace(Whole):
     def __init__(self, rules: Rules, clock: Clock) -> None:
         super().__init__(rules, clock)
@@ -262,6 +269,7 @@ BROKEN: list[tuple[type[Whole], Promise]] = [
     (TellsNothing, rates.a_lane_tells_how_it_stands),
     (HasNoLine, line.who_came_first_goes_first),
     (KnowsNoPriority, line.a_higher_priority_goes_first),
+    (KnowsNoAgeing, line.a_priority_is_worth_seconds_of_waiting),
     (NeverMovesAPlace, line.another_priority_moves_a_place),
     (BigOnesStepAside, line.a_big_one_is_not_starved_by_small_ones),
     (OneAfterTheOther, line.a_place_keeps_no_more_than_its_share),

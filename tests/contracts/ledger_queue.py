@@ -125,14 +125,14 @@ async def a_higher_priority_goes_before(opens: Opens) -> None:
         await ledger.release(answer.id)
 
     async with asyncio.TaskGroup() as group:
-        for place, priority in enumerate((0, 3, 1), start=1):
+        for place, priority in enumerate((0, 3600, 1800), start=1):
             group.create_task(wait(priority))
             await in_line(ledger, place)
-        await held(ledger, ask(10, priority=1))
-        assert isinstance(await ledger.reserve(ask(10, priority=4)), Reservation)
+        await held(ledger, ask(10, priority=1800))
+        assert isinstance(await ledger.reserve(ask(10, priority=7200)), Reservation)
         await ledger.release(first)
 
-    assert order == [3, 1, 0]
+    assert order == [3600, 1800, 0]
 
 
 async def who_is_cancelled_leaves_the_line_and_holds_nothing(opens: Opens) -> None:

@@ -22,7 +22,7 @@ async def who_came_first_goes_first(opens: Opens) -> None:
 async def a_higher_priority_goes_first(opens: Opens) -> None:
     asking = await opens(limited(concurrent=1))
     permit = await asking.enters()
-    low, high = request(priority=-1), request(priority=2**31)
+    low, high = request(priority=-3600), request(priority=2**31)
     await asking.waits(low, "concurrent")
     await asking.waits(high, "concurrent")
 
@@ -32,16 +32,30 @@ async def a_higher_priority_goes_first(opens: Opens) -> None:
     await asking.enters(high)
 
 
+async def a_priority_is_worth_seconds_of_waiting(opens: Opens) -> None:
+    asking = await opens(limited(concurrent=1))
+    permit = await asking.enters()
+    patient, prior = request(), request(priority=1)
+    await asking.waits(patient, "concurrent")
+    await asking.pass_s(1.1)
+    await asking.waits(prior, "concurrent")
+
+    await asking.limiter.release(permit, PermitOutcome.ANSWERED)
+
+    await asking.waits(prior, "queue")
+    await asking.enters(patient)
+
+
 async def another_priority_moves_a_place(opens: Opens) -> None:
     asking = await opens(limited(concurrent=1))
     permit = await asking.enters()
-    await asking.waits(request(id_="first", priority=1), "concurrent")
-    await asking.waits(request(id_="second", priority=1), "concurrent")
+    await asking.waits(request(id_="first", priority=3600), "concurrent")
+    await asking.waits(request(id_="second", priority=3600), "concurrent")
     await asking.limiter.release(permit, PermitOutcome.ANSWERED)
 
     await asking.waits(request(id_="first", priority=0), "queue")
     await asking.waits(request(id_="first", priority=0), "queue")
-    await asking.enters(request(id_="second", priority=1))
+    await asking.enters(request(id_="second", priority=3600))
 
 
 async def a_big_one_is_not_starved_by_small_ones(opens: Opens) -> None:
@@ -151,6 +165,7 @@ async def who_is_turned_away_has_no_place(opens: Opens) -> None:
 LINE: tuple[Promise, ...] = (
     who_came_first_goes_first,
     a_higher_priority_goes_first,
+    a_priority_is_worth_seconds_of_waiting,
     another_priority_moves_a_place,
     a_big_one_is_not_starved_by_small_ones,
     a_place_keeps_no_more_than_its_share,

@@ -172,7 +172,7 @@ class HandsOutHeldKeys(Whole):
         await super().publish(topic, replace(message, key=random_id()))
 
 
-class IgnoresUrgency(Whole):
+class BeginsWithTheLast(Whole):
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
         return await super().subscribe(topics[::-1], group)
 
@@ -217,7 +217,7 @@ BROKEN: Sequence[tuple[Callable[[], Broker], Promise]] = (
     (lambda: Whole(DeliversAgain), promises.what_is_acknowledged_does_not_come_again),
     (lambda: Whole(AcknowledgesByPosition), promises.a_second_and_a_late_acknowledgement_do_nothing),
     (lambda: Whole(LosesWhatItHeld), promises.what_a_closed_reader_held_goes_to_another),
-    (IgnoresUrgency, promises.the_first_topic_goes_first),
+    (BeginsWithTheLast, promises.topics_take_turns),
     (MergesTopics, promises.a_key_is_held_in_one_topic_only),
     (lambda: Whole(ServesOneWaiter), promises.all_who_wait_are_served),
     (lambda: Whole(TellsOfNewMessagesOnly), promises.who_waits_is_told_when_a_key_is_free),

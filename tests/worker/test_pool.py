@@ -143,23 +143,6 @@ async def test_a_delivery_that_comes_twice_is_answered_and_paid_for_once() -> No
     assert len(await attempts(desk, envelope)) == 1
 
 
-async def test_execution_goes_before_what_came_earlier() -> None:
-    order: list[str] = []
-
-    def note(request: ModelRequest) -> str:
-        order.append(request.envelope.workflow)
-        return GOOD
-
-    desk = gateway(note, workers=1)
-    for workflow in ("general", "analysis", "planning", "execution"):
-        await publish(desk, asking(workflow).build())
-
-    async with running(desk) as client:
-        await client.ask(asking("general", last=True).build())
-
-    assert order[:4] == ["execution", "planning", "analysis", "general"]
-
-
 class Held(MemoryInteractionStore):
     """A log that takes no event before it may."""
 

@@ -50,7 +50,7 @@ class MemoryBroker:
         self._topic(topic.name).append(message)
 
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
-        """Read `topics`, the most urgent first, as one of the readers of `group`."""
+        """Read `topics` in turn, each that has something ready, as one of the readers of `group`."""
         if self._closed:
             raise BusClosedError("the memory broker")
         if not topics:
@@ -174,7 +174,7 @@ class _MemorySubscription:
     def __init__(self, name: str, cursors: Iterable[_Cursor]) -> None:
         self._is_closed = False
         self._name = name
-        self._cursors = {cursor.topic.name: cursor for cursor in cursors}  # the most urgent first
+        self._cursors = {cursor.topic.name: cursor for cursor in cursors}  # the next in turn first
         self._held: dict[tuple[str, int], Delivery] = {}
         self._waiters: deque[asyncio.Future[None]] = deque()
         for cursor in self._cursors.values():
@@ -182,9 +182,10 @@ class _MemorySubscription:
 
     async def take(self) -> Delivery:
         while not self._is_closed:
-            for cursor in self._cursors.values():
+            for name, cursor in self._cursors.items():
                 if cursor.queues.has_ready:
                     delivery = cursor.hand_out()
+                    self._cursors[name] = self._cursors.pop(name)
                     self._held[delivery.topic, delivery.position] = delivery
                     return delivery
             await self._until_woken()

@@ -100,7 +100,7 @@ class MemoryLedger:
         return answer
 
     async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
-        """Wait until `request` can be answered for good: in order of arrival within a priority."""
+        """Wait until `request` can be answered for good: in order of arrival less priority."""
         id_ = request.reservation_id
         ledger = self._ledger_of(request.tenant)
         known = ledger.known(id_, request)

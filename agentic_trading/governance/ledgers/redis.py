@@ -134,7 +134,7 @@ class RedisLedger:
         return answer
 
     async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
-        """Wait until `request` can be answered for good: in order of arrival within a priority."""
+        """Wait until `request` can be answered for good: in order of arrival less priority."""
         return await self._queue.wait(self._tenants.of(request.tenant).keys.queue, _QueueCalls(self, request))
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
@@ -261,12 +261,12 @@ class RedisLedger:
     async def look(self, request: ReservationRequest, queued: RedisQueuedRequest | None) -> LookResult:
         """Reserve, or take or keep a place in the queue; limits and windows are those that the server has."""
         tenant = self._tenants.of(request.tenant)
-        ticket = "" if queued is None else queued.ticket
+        place = "" if queued is None else queued.place
         present_s = self._clock.monotonic() + self._steps.server_ahead_s
         leases_ms = _ms(self._reserved_lease_s), 0 if queued is None else _ms(self._queue.lease_s)
         for _ in range(_TRIES):
             await self._count_own(tenant, request)
-            facts = _facts(tenant, request, ticket, present_s, leases_ms)
+            facts = _facts(tenant, request, place, present_s, leases_ms)
             reply = await self._steps.run(tenant, "reserve", *facts, calls=(request.reservation_id,))
             if reply.word == b"STALE":
                 tenant.apply_limits(replies.read_limits(reply.rest))
@@ -330,7 +330,7 @@ def _facts(
         request.reservation_id,
         request.payload_hash,
         tenant.revision,
-        replies.rank(request.priority),
+        request.priority,
         ticket,
     )
     yield from request.amount.units

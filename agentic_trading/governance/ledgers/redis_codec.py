@@ -35,9 +35,6 @@ from agentic_trading.governance.limits import UNITS, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.governance.redis import LedgerKeys
 
-_RANK_DIGITS = 10
-_MIDDLE_RANK = 10**_RANK_DIGITS // 2
-
 
 class ScriptReply(NamedTuple):
     """One answer: a word, where the ledger is now, its server's time in ms, what it is fenced by, and the rest.
@@ -171,18 +168,13 @@ def counters_of(names: bytes) -> list[CounterKey]:
 
 def waiting(facts: Sequence[Any]) -> Iterator[QueuedReservation]:
     """Return the queued requests."""
-    for place, id_, since_ms, counter, unit, asked, left in _rows(facts, 7):
+    for priority, id_, since_ms, counter, unit, asked, left in _rows(facts, 7):
         yield QueuedReservation(
             reservation_id=id_.decode(),
             held=held(int(asked), counter, unit, left),
-            priority=_MIDDLE_RANK - int(place[:_RANK_DIGITS]),
+            priority=int(priority),
             since=read_time(since_ms),
         )
-
-
-def rank(priority: int) -> str:
-    """Return what orders by priority, higher first, where text is compared; beyond ±10⁹ all are equal."""
-    return f"{_MIDDLE_RANK - max(-(10**9), min(priority, 10**9)):0{_RANK_DIGITS}}"
 
 
 def read_time(ms: float) -> datetime:

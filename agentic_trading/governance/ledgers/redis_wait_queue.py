@@ -33,16 +33,11 @@ class LookResult(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RedisQueuedRequest:
-    """A request in a queue on the server; `place` is its rank and its ticket, empty before the first look."""
+    """A request in a queue on the server; `place` is what the first look has given it, empty before."""
 
     queue: str
     place: str = ""
     woken: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def ticket(self) -> str:
-        """Its number in the order of arrival, empty before the first look."""
-        return self.place.rpartition(".")[2]
 
 
 class QueueCalls(Protocol):

@@ -281,11 +281,11 @@ class QueuedRequest:
     lacking: Sequence[WindowCounter]
     since: datetime
     answer: asyncio.Future[Reservation | Declined]
-    place: tuple[int, int] = (0, 0)
+    place: tuple[float, int] = (0.0, 0)
 
 
 class WaitQueue:
-    """The queued requests of one tenant, by priority and then by arrival; iteration leaves out cancelled ones."""
+    """The queued requests of one tenant, by their rank and then by arrival; iteration leaves out cancelled ones."""
 
     __slots__ = ("_arrivals", "requests")
 
@@ -294,14 +294,16 @@ class WaitQueue:
         self._arrivals = count()
 
     def add(self, queued: QueuedRequest) -> None:
-        """Take the last place within the priority."""
-        queued.place = (-queued.request.priority, next(self._arrivals))
+        """Take the last place within the rank."""
+        queued.place = (_rank(queued.request, queued.since), next(self._arrivals))
         insort(self.requests, queued, key=_place)
 
-    def denial(self, request: ReservationRequest, counters: Sequence[WindowCounter]) -> Denial | None:
+    def denial(
+        self, request: ReservationRequest, counters: Sequence[WindowCounter], now: datetime
+    ) -> Denial | None:
         """Return why an earlier request waits that shares a lacking counter with `request`; None if none does."""
         for queued in self.requests:
-            if queued.request.priority < request.priority:
+            if queued.place[0] > _rank(request, now):
                 break
             for counter in queued.lacking:
                 if counter in counters:
@@ -348,5 +350,10 @@ class WaitQueue:
         return (queued for queued in self.requests if not queued.answer.done())
 
 
-def _place(queued: QueuedRequest) -> tuple[int, int]:
+def _place(queued: QueuedRequest) -> tuple[float, int]:
     return queued.place
+
+
+def _rank(request: ReservationRequest, since: datetime) -> float:
+    """Return when a request came, less its priority in seconds: it is overtaken only by what came that much later."""
+    return since.timestamp() - request.priority

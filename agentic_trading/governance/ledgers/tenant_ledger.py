@@ -105,7 +105,7 @@ class TenantLedger:
     ) -> tuple[ReserveAnswer, Sequence[WindowCounter]]:
         """Reserve under `id_`, or say why not and which counters lack headroom; queued requests go first."""
         if (self.queue.requests or not fits(request, counters)) and not request.is_for_nothing:
-            denied = denial(request, counters) or self.queue.denial(request, counters)
+            denied = denial(request, counters) or self.queue.denial(request, counters, now)
             if denied is not None:
                 if isinstance(denied[0], Declined):
                     self._statistics.refuse()

@@ -30,12 +30,13 @@ PLACE_S = 5.0
 
 
 _Rank = tuple[int, int, str]
-"""Priority (negative), ticket, id: smaller is better."""
+"""When it came, in ms, less its priority in seconds; ticket; id: smaller is better."""
 
 
 @dataclass(slots=True)
 class _Place:
     rank: _Rank
+    came_ms: int
     tokens: int
     until_ms: int
 
@@ -71,23 +72,23 @@ class DeploymentQueue:
             self.remove(id_)
         self._first_over_ms = min((place.until_ms for place in self._places.values()), default=inf)
 
-    def ahead_of(self, request: PermitRequest) -> QueueAhead:
+    def ahead_of(self, request: PermitRequest, now_ms: int) -> QueueAhead:
         """Return what has a better place than `request` has, or would get."""
         if not self._places:
             return EMPTY_QUEUE
-        rank = self._rank(request)
+        rank = self._rank(request, now_ms)
         count = bisect_left(self._order, rank)
         others = [id_ for _, _, id_ in self._order[: min(count, LOOKED_AT)] if id_ != request.id]
         place = self._places.get(request.id)
         is_moving_back = place is not None and place.rank < rank
         return QueueAhead(count - is_moving_back, sum(self._places[id_].tokens for id_ in others))
 
-    def keep(self, request: PermitRequest, tokens: int, until_ms: int) -> None:
-        """Give or renew a place; another priority moves it, its ticket stays."""
-        rank = self._rank(request)
+    def keep(self, request: PermitRequest, tokens: int, until_ms: int, now_ms: int) -> None:
+        """Give or renew a place; another priority moves it, its ticket and when it came stay."""
+        rank, known = self._rank(request, now_ms), self._places.get(request.id)
         self.remove(request.id)
         self._tickets = max(self._tickets, rank[1] + 1)
-        self._places[request.id] = _Place(rank, tokens, until_ms)
+        self._places[request.id] = _Place(rank, now_ms if known is None else known.came_ms, tokens, until_ms)
         insort(self._order, rank)
         self._first_over_ms = min(self._first_over_ms, until_ms)
 
@@ -97,9 +98,10 @@ class DeploymentQueue:
         if place is not None:
             del self._order[bisect_left(self._order, place.rank)]
 
-    def _rank(self, request: PermitRequest) -> _Rank:
+    def _rank(self, request: PermitRequest, now_ms: int) -> _Rank:
         place = self._places.get(request.id)
-        return -request.priority, self._tickets if place is None else place.rank[1], request.id
+        came_ms, ticket = (now_ms, self._tickets) if place is None else (place.came_ms, place.rank[1])
+        return came_ms - 1000 * request.priority, ticket, request.id
 
 
 RETRY_SLOTS = 12
@@ -161,7 +163,7 @@ class DeploymentLimiter:
         answer = self._not_permitted(request, now_ms) or self._throttled(request, now_ms)
         if isinstance(answer, Throttled):
             tokens = min(request.tokens, self._limits.tokens_per_minute or 0)
-            self._queue.keep(request, tokens, _after(answer.retry_after_s + place_s, now_ms))
+            self._queue.keep(request, tokens, _after(answer.retry_after_s + place_s, now_ms), now_ms)
             return answer
         self._queue.remove(request.id)
         return answer or self._permit(request, now_ms)
@@ -237,7 +239,7 @@ class DeploymentLimiter:
         """Return what is lacking, or None: first for the request alone, then beyond what those ahead of it need."""
         if now_ms < self._cooldown_until_ms:
             return Throttled(self._deployment, "cooldown", (self._cooldown_until_ms - now_ms) / 1000)
-        ahead = self._queue.ahead_of(request)
+        ahead = self._queue.ahead_of(request, now_ms)
         alone_ms, reason = max(self._waits(request.tokens, 0, 0), key=_first)
         if not ahead.count:
             wait_ms = alone_ms

@@ -96,14 +96,14 @@ async def test_the_line_says_since_when_somebody_waits() -> None:
     async with asyncio.TaskGroup() as group:
         for place, seconds in enumerate((1, 2), start=1):
             clock.advance_to(AT + timedelta(seconds=seconds))
-            group.create_task(ledger.wait_for_reservation(ask(40, priority=place)))
+            group.create_task(ledger.wait_for_reservation(ask(40, priority=10 * place)))
             await in_line(ledger, place)
         line = await ledger.waiting("acme")
         await ledger.release(first)
 
     assert [(one.priority, one.since) for one in line] == [
-        (2, AT + timedelta(seconds=2)),
-        (1, AT + timedelta(seconds=1)),
+        (20, AT + timedelta(seconds=2)),
+        (10, AT + timedelta(seconds=1)),
     ]
 
 

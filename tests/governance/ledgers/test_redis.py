@@ -85,7 +85,7 @@ async def test_processes_share_one_line(opens: Opening) -> None:
         order.append(key)
         await one.release(answer.id)
 
-    came = [(other, "first", 0), (one, "second", 0), (other, "third", 0), (one, "urgent", 5)]
+    came = [(other, "first", 0), (one, "second", 0), (other, "third", 0), (one, "urgent", 3600)]
     async with asyncio.timeout(4), asyncio.TaskGroup() as group:
         for place, (ledger, key, priority) in enumerate(came, start=1):
             group.create_task(wait(ledger, key, priority))

@@ -1,7 +1,8 @@
--- The queue. A request in it has a place, `<rank>.<ticket>`: the lower goes first. LINE holds `<counter>\n<place>` for
+-- The queue. A request in it has a place, `<rank>.<ticket>`: the lower goes first. The rank is when it came, in ms, less
+-- its priority in seconds: who waits is overtaken only by what came that much later. LINE holds `<counter>\n<place>` for
 -- each counter that it lacks or comes behind another in; WAITERS says which request has a place, until when it counts
 -- as alive, and what it lacks.
-local PLACE = 27 -- its length
+local PLACE = 30 -- its length
 
 local function waiter(place)
   local packed = redis.call('HGET', WAITERS, place)

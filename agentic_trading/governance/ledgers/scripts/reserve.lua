@@ -1,16 +1,17 @@
 -- Set an amount aside in all counters of a call, or say why not, and queue for it.
 local CALL = KEYS[FIRST_CALL]
-local id, payload, revision, rank, ticket = unpack(ARGV, FIRST, FIRST + 4)
+local id, payload, revision, priority, place = unpack(ARGV, FIRST, FIRST + 4)
 local amount_text = {ARGV[FIRST + 5], ARGV[FIRST + 6], ARGV[FIRST + 7]}
 -- The minute that the windows are of, or the moment of the request (-1 for none); leases in ms, 0 for one that does not wait.
 local since, till, at, lease, wait = struct.unpack('<ddddd', ARGV[FIRST + 8])
 -- For each counter: its end, how long it is kept, its ceilings. For each limit of the request's own: a counter, ceilings.
 local rules, own_limits = ARGV[FIRST + 9], ARGV[FIRST + 10]
 local names = split(ARGV[FIRST + 11])
-local place = rank .. '.' .. ticket
+local is_new = place == ''
+local rank = string.format('%013.0f', math.max(0, now - priority * 1000))
 
 local function go()
-  if wait > 0 and ticket ~= '' then
+  if wait > 0 and not is_new then
     wake(leave(place))
   end
 end
@@ -88,8 +89,8 @@ end
 
 if not held and not is_for_nothing and redis.call('HLEN', WAITERS) > 0 then
   for i = 1, #names do
-    -- A request that does not wait has no ticket yet: it comes after all others of its rank.
-    local ahead, first = head(names[i], ticket == '' and rank .. '/' or place)
+    -- A request that does not wait has no place yet: it comes after all others of its rank.
+    local ahead, first = head(names[i], is_new and rank .. '/' or place)
     if ahead then
       held, short = {first.counter, first.unit, first.left}, {names[i]}
       break
@@ -98,7 +99,7 @@ if not held and not is_for_nothing and redis.call('HLEN', WAITERS) > 0 then
 end
 if held then
   if wait > 0 then
-    if ticket == '' then
+    if is_new then
       place = rank .. '.' .. string.format('%016.0f', redis.call('HINCRBY', META, 'tickets', 1))
     end
     local before = waiter(place)
@@ -106,6 +107,7 @@ if held then
     redis.call('HSET', WAITERS, place, cmsgpack.pack({
       id = id, lease = now + wait, since = before and before.since or now,
       counter = held[1], unit = held[2], left = held[3], asked = amount_text[held[2]], names = short,
+      priority = priority,
     }))
     for _, name in ipairs(short) do
       redis.call('ZADD', LINE, 0, name .. '\n' .. place)

@@ -43,13 +43,19 @@ local function first_in_line(members)
   return tokens, dead
 end
 
+-- When it came, in ms, less its priority in seconds: who waits is overtaken only by what came that much later.
+local function rank_of(place)
+  return (place and place.came or now) - 1000 * priority
+end
+
 -- Those with a better place: how many, and the tokens that the first of them need. Dead ones are dropped on the way,
 -- unless it is only asked `how_many`: a request that has to wait in any case need not read the whole queue each time.
 local function ahead_of(place, how_many)
   if redis.call('EXISTS', LINE) == 0 then return 0, 0 end
-  if place then redis.call('ZADD', LINE, -priority, place.member) end
+  local rank = rank_of(place)
+  if place then redis.call('ZADD', LINE, rank, place.member) end
   while true do
-    local ahead = place and redis.call('ZRANK', LINE, place.member) or redis.call('ZCOUNT', LINE, '-inf', -priority)
+    local ahead = place and redis.call('ZRANK', LINE, place.member) or redis.call('ZCOUNT', LINE, '-inf', rank)
     if ahead == 0 or how_many then return ahead, 0 end
     local members = redis.call('ZRANGE', LINE, 0, math.min(ahead, rules.looked_at) - 1)
     local tokens, dead = first_in_line(members)
@@ -86,11 +92,11 @@ end
 
 local function keep_place(place, wait)
   if not place then
-    place = { member = string.format('%016.0f:', deployment.tickets) .. id }
+    place = { came = now, member = string.format('%016.0f:', deployment.tickets) .. id }
     deployment.tickets = deployment.tickets + 1
   end
   place.tokens, place['until'] = math.min(wanted, rules.tokens or 0), now + wait + rules.place_ms
-  redis.call('ZADD', LINE, -priority, place.member)
+  redis.call('ZADD', LINE, rank_of(place), place.member)
   redis.call('HSET', PLACES, id, cjson.encode(place))
   keep(LINE, PLACES)
 end

@@ -2,7 +2,7 @@
 -- The same arithmetic stands in rate_arithmetic.py and limiters/deployment.py; the tests hold them together.
 --
 -- KEYS     lane: levels, breaker, counts · inside: id by end of lease · permits: what was taken, by id
---          line: ticket:id by priority · places: member, tokens and end of place, by id
+--          line: ticket:id by rank · places: member, tokens and end of place, by id
 -- ARGV[1]  the deployment's rules as JSON; what has no limit is absent. ARGV[2]: the id of the request.
 -- The server's TIME is the only clock, in whole milliseconds. Levels count 60,000 to one; all are whole numbers.
 
