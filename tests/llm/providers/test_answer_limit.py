@@ -83,11 +83,8 @@ async def test_an_answer_of_the_limit_is_read(name: str, packing: str) -> None:
 
 @BOTH
 @pytest.mark.parametrize("packing", ["", "gzip"])
-@pytest.mark.parametrize("size", [LIMIT, 1 << 21])
-async def test_a_larger_answer_is_cut_off_and_may_have_been_billed(
-    name: str, packing: str, size: int
-) -> None:
-    body = answer_of(name, "a" * size)
+async def test_a_larger_answer_is_cut_off_and_may_have_been_billed(name: str, packing: str) -> None:
+    body = answer_of(name, "a" * LIMIT)
 
     with pytest.raises(ProviderError, match="4096 bytes, the provider's max_answer_bytes") as caught:
         await answered(name, gzip.compress(body, 1) if packing else body, packing)
@@ -113,6 +110,6 @@ async def test_an_answer_that_is_packed_otherwise_than_agreed_fails_and_is_charg
 @BOTH
 async def test_a_large_page_with_an_error_has_the_meaning_of_its_status(name: str) -> None:
     with pytest.raises(ProviderError) as caught:
-        await answered(name, b"x" * (1 << 20), status="429 Too Many Requests")
+        await answered(name, b"x" * (2 * LIMIT), status="429 Too Many Requests")
 
     assert (caught.value.kind, caught.value.sent) == (FailureKind.RATE_LIMIT, False)
