@@ -225,9 +225,8 @@ class Subscription(Protocol):
     async def take(self) -> Delivery:
         """Wait for the next delivery and hold it.
 
-        Topics go in the order in which they were subscribed: a message of the second is handed out only while
-        the first has none ready. Several tasks may wait at once; a cancelled wait loses nothing. Raises
-        `BusClosedError` once the subscription or its broker is closed.
+        Topics that have something ready take turns. Several tasks may wait at once; a cancelled wait loses
+        nothing. Raises `BusClosedError` once the subscription or its broker is closed.
         """
         ...
 

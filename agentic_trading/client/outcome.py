@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, LLMResult, NextStep, Stage, Usage
-from agentic_trading.structured.engine import accepted_text
+from agentic_trading.structured.decode import decode
+from agentic_trading.structured.outcome import UnreadableError
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ def outcome_of(attempts: Sequence[LLMInteraction]) -> StructuredOutcome:
     return StructuredOutcome(
         ok=True,
         json=last.parsed_output,
-        json_text=accepted_text(last),
+        json_text=_accepted_text(last),
         usage=_total(ordered),
         attempts=tuple(map(_attempt, ordered)),
     )
@@ -163,3 +165,17 @@ def _failing_stage(last: LLMResult) -> Stage | None:
     if last.reading is None or last.reading.verdict is Stage.DONE:
         return None
     return last.reading.verdict
+
+
+def _accepted_text(result: LLMResult) -> str:
+    """Return the text of an accepted object: the model's own where reading it strictly gives this very object."""
+    if result.reading is not None and result.reading.transport == "text":
+        return result.raw_output
+    spelled = exact_bytes(result.parsed_output)
+    is_changed = result.reading is not None and result.reading.fixes
+    try:
+        if not is_changed and exact_bytes(decode(result.raw_output).value) == spelled:
+            return result.raw_output.strip()
+    except UnreadableError:
+        pass
+    return spelled.decode()

@@ -9,14 +9,14 @@ import orjson
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from agentic_trading.canonical import exact_bytes, sha256_hex
+from agentic_trading.canonical import sha256_hex
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
-from agentic_trading.llm.result import LLMResult, Stage, Violation
-from agentic_trading.structured.decode import decode, keys_in
+from agentic_trading.llm.result import Stage, Violation
+from agentic_trading.structured.decode import keys_in
 from agentic_trading.structured.outcome import (
     Accepted,
     ParserException,
@@ -374,17 +374,3 @@ def _rejected(answer: RawAnswer, e: ParserException) -> Rejected:
         semantic_check=answer.check_name if e.stage is Stage.SEMANTIC else "",
     )
     return Rejected(to_failure(e), e.errors, raw_output, trace)
-
-
-def accepted_text(result: LLMResult) -> str:
-    """Return the text of an accepted object: the model's own where reading it strictly gives this very object."""
-    if result.reading is not None and result.reading.transport == "text":
-        return result.raw_output
-    spelled = exact_bytes(result.parsed_output)
-    is_changed = result.reading is not None and result.reading.fixes
-    try:
-        if not is_changed and exact_bytes(decode(result.raw_output).value) == spelled:
-            return result.raw_output.strip()
-    except UnreadableError:
-        pass
-    return spelled.decode()

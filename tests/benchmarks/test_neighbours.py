@@ -1,0 +1,17 @@
+"""The benchmark of neighbours: every bound holds, and one that does not is seen."""
+
+from dataclasses import replace
+
+from benchmarks.neighbours import run
+
+
+async def test_every_bound_between_neighbours_holds_and_a_breach_is_seen() -> None:
+    rows = await run()
+
+    assert [row for row in rows if not row.holds] == []
+    assert len(rows) == 7
+    assert not any(replace(row, figure=row.bound + 1).holds for row in rows)
+    refused, sent, spent, *waited = (row.figure for row in rows)
+    assert (refused, sent) == (0, 0)
+    assert spent > 0
+    assert min(waited) > 0
