@@ -129,6 +129,7 @@ DOORS = {
         "ProviderConfig",
         "ProviderContext",
         "TenantConfig",
+        "ToolDefinition",
         "load_config",
         "local_gateway",
     ],

@@ -33,7 +33,6 @@ MAY_IMPORT_LATE = (
 
 WALLS = {
     "agentic_trading/worker/claims/memory.py": "the memory adapter of a port: an import contract names the folder",
-    "agentic_trading/platform/embedded.py": "what an application calls, apart from the object behind it",
 }
 """Small files with one importer that stay, each with its reason."""
 

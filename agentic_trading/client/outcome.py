@@ -59,6 +59,8 @@ class StructuredOutcome:
     text, `json` is empty and `json_text` the text. `error` and `stage` are None.
     If not: `json` is None, `json_text` empty, and `error` says why; `stage` says at which step reading ended, where it
     was the reading that ended the call. A degraded, guessed or doubtful answer is not `ok`.
+    Where the model called a tool that the envelope allows, `tool_called` names it: the outcome is not `ok`, `json` is the
+    input of the call, and `error` says that it is one.
 
     `attempts` are in order, and `usage` is their sum. Both are whole if `is_complete`.
     """
@@ -70,6 +72,7 @@ class StructuredOutcome:
     attempts: tuple[Attempt, ...]
     error: FailureReason | None = None
     stage: Stage | None = None
+    tool_called: str = ""
 
     @property
     def is_complete(self) -> bool:
@@ -96,7 +99,11 @@ def outcome_of(attempts: Sequence[LLMInteraction]) -> StructuredOutcome:
     ordered = _in_order(attempts)
     last = ordered[-1].result
     if (unusable := last.unusable_reason) is not None:
-        return _without_object(ordered, unusable, _failing_stage(last))
+        without = _without_object(ordered, unusable, _failing_stage(last))
+        if not (last.tool_called and last.validation_passed):
+            return without
+        called, text = last.parsed_output, _accepted_text(last)
+        return replace(without, json=called, json_text=text, tool_called=last.tool_called)
     return StructuredOutcome(
         ok=True,
         json=last.parsed_output,

@@ -331,16 +331,21 @@ def bound(
     return Amount(worst.cost_nusd(inward, request.max_tokens), inward + request.max_tokens)
 
 
+_TOOL_FRAME_BYTES = 128
+
+
 def input_bound(request: ModelRequest, capability: Capability) -> int:
     """Return how many input tokens the request can have at most.
 
     A schema that the provider enforces counts twice: it is sent, as a response format or in the one tool that takes
-    the answer, and described to the model in the prompt. Framing and that tool's name are in the model's overhead;
-    other tools are never sent.
+    the answer, and described to the model in the prompt. Framing and that tool's name are in the model's overhead. Every
+    other tool counts twice as well, with `_TOOL_FRAME_BYTES` around it.
     """
     size = _most_bytes(request.system) + _most_bytes(request.user)
     if request.response_schema is not None:
         size += 2 * len(json_of(request.response_schema))
+    for tool in request.tools:
+        size += 2 * len(json_of(tool.model_dump())) + _TOOL_FRAME_BYTES
     return -(-size // capability.min_bytes_per_token) + capability.overhead_tokens
 
 

@@ -164,6 +164,11 @@ class Capability(BaseModel, frozen=True, extra="forbid"):
     checked_on: date
 
     @property
+    def takes_tools(self) -> bool:
+        """Whether tools may be offered to the model."""
+        return self.strict_tool or self.forced_tool
+
+    @property
     def transports(self) -> tuple[Transport, ...]:
         """The ways to ask for an object that the model offers, in the order in which they are tried."""
         offered: dict[Transport, bool] = {

@@ -3,17 +3,44 @@
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, Self, assert_never
+from typing import Annotated, Any, Literal, Protocol, Self, assert_never
 from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, Field
 
 from agentic_trading.llm.envelope import Effort, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.fields import JsonObject, json_of
 from agentic_trading.llm.result import Usage
 
 Transport = Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]
 
 ANSWER_TOOL = "answer"
 """The one tool of the `strict_tool` transport: its input is the answer."""
+
+
+def _tool_name(name: str) -> str:
+    if name == ANSWER_TOOL:
+        raise ValueError(f"{ANSWER_TOOL!r} is the tool whose input is the answer; allowed is any other name")
+    return name
+
+
+class ToolDefinition(BaseModel, frozen=True, extra="forbid"):
+    """A tool that an envelope may name in `tools_allowed`: what the model is sent of it. It is never executed here.
+
+    `parameters` is the JSON Schema of its input, an object. A name stands for one definition for good: the request's
+    hash holds the name alone. A call is returned as the answer (`LLMResult.tool_called`); its result goes into the
+    evidence of another envelope.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$"), AfterValidator(_tool_name)]
+    description: Annotated[str, Field(min_length=1)]
+    parameters: JsonObject
+
+    @property
+    def parameters_json(self) -> bytes:
+        """The schema in canonical JSON."""
+        return json_of(self.parameters)
 
 
 MAX_ANSWER_BYTES = 1 << 20
@@ -31,6 +58,7 @@ class ModelRequest:
     `max_tokens` is the wire's cap: answer and thinking together. `response_schema` is set when the provider
     shall enforce it (`native_schema`, `strict_tool`); `temperature` is None where it must not be sent.
     `forced_tool` says that the model takes a demand to call the tool of `strict_tool`; others are asked for it in the prompt.
+    Of `tools` the model may call one instead of answering.
     `attempt` is 1-based; `answer` counts the answers asked for (1, or 2 and more for re-asks).
     """
 
@@ -46,6 +74,19 @@ class ModelRequest:
     effort: Effort | None = None
     temperature: float | None = None
     forced_tool: bool = False
+    tools: tuple[ToolDefinition, ...] = ()
+
+    @property
+    def has_answer_tool(self) -> bool:
+        """Whether the answer is to be the input of `ANSWER_TOOL`."""
+        return self.transport == "strict_tool" and self.response_schema is not None
+
+    @property
+    def demanded_call(self) -> Literal["", "answer", "any"]:
+        """Which call is demanded of the model: none, that of the answer tool, or that of any tool that is offered."""
+        if not (self.has_answer_tool and self.forced_tool):
+            return ""
+        return "any" if self.tools else "answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +94,8 @@ class ModelResponse:
     """One answer, as it came: the text, why it stopped, what was used, which model served it.
 
     `text` is the answer digit for digit; over `strict_tool` it is the input of the one call of `ANSWER_TOOL`, and
-    `beside` the text that the model wrote with it, which is never read as an answer.
+    `beside` the text that the model wrote with it, which is never read as an answer. Where the model called another
+    tool instead, `tool_called` is its name, and `text` the input of the call; of several calls, all names and all calls.
     `stop_reason` is the provider's own word (`end_turn`, `max_tokens`, `refusal`, …).
     `structured` is the object that a native transport hands over already parsed, if it does.
     """
@@ -67,6 +109,7 @@ class ModelResponse:
     structured: Mapping[str, Any] | None = None
     logprobs: tuple[float, ...] = field(default=())
     beside: str = ""
+    tool_called: str = ""
 
 
 class Provider(Protocol):

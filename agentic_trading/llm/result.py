@@ -148,7 +148,7 @@ def _exact_numbers(value: Any) -> Any:
 def _is_actionable(fields: dict[str, Any]) -> bool:
     was_guessed = fields.get("reading") is not None and fields["reading"].decode == "guess"
     is_sound = fields.get("success") and fields.get("validation_passed") and not fields.get("in_doubt")
-    return bool(is_sound and not was_guessed)
+    return bool(is_sound and not was_guessed and not fields.get("tool_called"))
 
 
 def _hash_of_output(fields: dict[str, Any]) -> str:
@@ -180,7 +180,8 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
     `cost_nusd` is in whole nano-dollars; `cost_usd` is derived from it (or sets it, if it is given alone).
     `price_book` names the book and `priced_on` the UTC day whose prices counted; `reserved_nusd` and
     `reserved_tokens` were set aside beforehand, as `reservation_id` (empty where nothing was). `in_doubt` marks a call that may have been billed unseen and is charged in full. `actionable` is False
-    for anything that must not become a decision, a guessed answer among them.
+    for anything that must not become a decision, a guessed answer and the call of a tool among them. `tool_called` names
+    the tool that the model called instead of answering; of a call that is allowed `parsed_output` is the input.
 
     No log can spell a lone surrogate (half of a character that UTF-16 cuts in two). In `raw_output` it is kept as
     U+0000: raw control characters are never valid JSON, so a replay that reads the text again refuses it again. In
@@ -190,7 +191,7 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
     follows: ClassVar[Mapping[str, frozenset[str]]] = {
         "cost_nusd": frozenset({"cost_usd"}),
         "cost_usd": frozenset({"cost_nusd"}),
-        "actionable": frozenset({"success", "validation_passed", "in_doubt", "reading"}),
+        "actionable": frozenset({"success", "validation_passed", "in_doubt", "reading", "tool_called"}),
         "output_hash": frozenset({"raw_output"}),
     }
 
@@ -229,6 +230,7 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
     success: bool = True
     failure: FailureReason | None = None
     reading: AttemptTrace | None = None
+    tool_called: Text = Field(default="", exclude_if=operator.not_)
     determinism_level: DeterminismLevel = DeterminismLevel.PINNED
     served_from: Literal["live", "recorded"] = "live"
     sampling_applied: bool = False
@@ -267,6 +269,10 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
             return FailureReason(category=FailureKind.INTERNAL_ERROR, description=self.error or "failed")
         was_guessed = self.reading is not None and self.reading.decode == "guess"
         what = "was guessed: it is for display only" if was_guessed else "is marked as not actionable"
+        if self.tool_called:
+            what = (
+                f"is a call of the tool {self.tool_called!r}, whose result is evidence for another envelope"
+            )
         return FailureReason(
             category=FailureKind.PARSING_ERROR, description=self.error or f"the answer {what}"
         )
@@ -309,6 +315,8 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
         del fields["parsed_output"]
         if not self.reservation_id:
             del fields["reservation_id"]
+        if not self.tool_called:
+            del fields["tool_called"]
         fields["reading"] = None if self.reading is None else Fragment(self.reading.wire)
         return orjson.dumps(fields, default=_spelled_by_pydantic, option=orjson.OPT_UTC_Z)
 

@@ -1,5 +1,6 @@
 """Where a gateway is put together: one configuration, one object, and what an application needs to embed it."""
 
+from agentic_trading.llm.provider import ToolDefinition
 from agentic_trading.platform.adapters import ProviderContext
 from agentic_trading.platform.config import FallbackConfig, LedgerConfig, PlatformConfig, TenantConfig
 from agentic_trading.platform.embedded import local_gateway
@@ -21,6 +22,7 @@ __all__ = [
     "ProviderConfig",
     "ProviderContext",
     "TenantConfig",
+    "ToolDefinition",
     "load_config",
     "local_gateway",
 ]

@@ -1,13 +1,13 @@
 """A gateway within an application, in one call."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 
 from agentic_trading.llm.envelope import DEFAULT_TENANT
-from agentic_trading.llm.provider import Provider, Providers
+from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform.config import PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Platform, Ports
@@ -29,11 +29,13 @@ async def local_gateway(
     prices_file: Path | None = None,
     policy: Path | None = None,
     sign_as: str = "",
+    tools: Iterable[ToolDefinition] = (),
 ) -> AsyncGenerator[Platform]:
     """Give a platform whose calls `provider` answers, and whose tenant spends `budget_usd` at most, over all its starts.
 
     `provider` answers to every name, and is charged by the row of the name in the envelope: name the one that it is. A
-    mapping serves the names in it, and what names another one is refused. `sign_as` is the principal of `policy`. The log
+    mapping serves the names in it, and what names another one is refused. `sign_as` is the principal of `policy`, `tools`
+    are those that envelopes may name. The log
     is kept in `folder`, or in `store`, which stays open, as it was handed in open. Where it is in a file, that
     folder is the memory: what was spent before is spent, and limits and halts that `agentic-trading budget` and `halt`
     write there hold. That the budget holds is true as long as no usage passes its estimate; one that does is charged
@@ -57,4 +59,5 @@ async def local_gateway(
             policy=policy,
             sign_as=sign_as,
         )
-        yield await opened.enter(Platform(config, Ports(providers=providers, store=store), checks=checks))
+        ports = Ports(providers=providers, store=store)
+        yield await opened.enter(Platform(config, ports, checks=checks, tools=tools))

@@ -1,7 +1,7 @@
 """A gateway put together from one configuration: every port opened in one order, handed out, and closed in reverse."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +27,7 @@ from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import RunStarted
-from agentic_trading.llm.provider import Provider, Providers
+from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform import adapters, restart
@@ -37,6 +37,7 @@ from agentic_trading.platform.port_stack import PortStack
 from agentic_trading.platform.provider_config import provider_and_model
 from agentic_trading.platform.tables import LoadedFiles, Tables
 from agentic_trading.platform.workers import OpenPorts, running, worker_pool_of
+from agentic_trading.structured.tools import tools_by_name
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.response_cache import ResponseCache
@@ -83,7 +84,8 @@ class Platform:
 
     The folder of the log is the memory: what earlier platforms there spent is spent, halts and limits hold, and tables
     of models and prices are those of the configuration. Without a folder nothing outlives the process. `checks` are
-    rules beyond JSON Schema, `rules` what the provider `rules` answers by, both by the `$id` of the schema. A caller
+    rules beyond JSON Schema, `rules` what the provider `rules` answers by, both by the `$id` of the schema. `tools` are
+    those that envelopes may name in `tools_allowed`; a `ValueError` says which cannot be had. A caller
     that puts the start and the end of its run on record itself, as a session does, says so by `records_run=False`.
 
     Raises `ConfigError` for a configuration that cannot be had, `StoreError` for a log that cannot be used,
@@ -97,12 +99,14 @@ class Platform:
         *,
         checks: Checks = MappingProxyType({}),
         rules: adapters.Rules = MappingProxyType({}),
+        tools: Iterable[ToolDefinition] = (),
         records_run: bool = True,
     ) -> None:
         self.config = config
         self._given = ports or Ports()
         self._checks = checks
         self._rules = rules
+        self._tools = tools_by_name(tools)
         self._records_run = records_run
         self._stack = PortStack()
         self._stopping = asyncio.Event()
@@ -237,6 +241,7 @@ class Platform:
             checks=self._checks,
             recorded=given.recorded,
             counts=given.counts,
+            tools=self._tools,
         )
         await self._stack.enter(running(worker_pool_of(config, opened)))
         self._client = await self._stack.enter(self.client("platform"))

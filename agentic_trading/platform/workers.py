@@ -21,7 +21,7 @@ from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.throttle import Throttle
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.provider import Providers
+from agentic_trading.llm.provider import Providers, ToolDefinition
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.tables import LoadedFiles
@@ -56,6 +56,7 @@ class OpenPorts:
     checks: Checks
     recorded: RecordedAnswerSource | None
     counts: bool
+    tools: Mapping[str, ToolDefinition]
 
 
 def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
@@ -86,6 +87,7 @@ def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
         lost=opened.lost,
         response_cache=opened.cache,
         counted_workflows=frozenset(EnvelopeWorkflow if opened.counts else ()),
+        tools=opened.tools,
     )
     return WorkerPool(
         broker=opened.broker,

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import orjson
@@ -14,7 +15,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.models import Capability
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, ToolDefinition, Transport
 from agentic_trading.llm.result import Stage, Violation
 from agentic_trading.structured.decode import keys_in
 from agentic_trading.structured.outcome import (
@@ -36,6 +37,7 @@ from agentic_trading.structured.prompts import (
 )
 from agentic_trading.structured.pydantic_schema import SchemaLike, SemanticCheck, schema_of, violation_at
 from agentic_trading.structured.strict_schema import choice_for, unenforced_transport
+from agentic_trading.structured.tools import CALL_POLICY, offered, tools_of
 
 log = structlog.get_logger()
 
@@ -79,28 +81,37 @@ class Prepared:
 
     def move_schema_to_prompt(self, request: ModelRequest, *, attempt: int) -> ModelRequest:
         """Return `request` with its schema in the prompt, for a provider that does not take it to enforce it."""
-        return prompted_request(request, self.capability, attempt=attempt)
+        prompted = prompted_request(request, self.capability, attempt=attempt)
+        return offered(prompted, request.tools) if request.tools else prompted
 
 
 def prepare(
-    envelope: LLMEnvelope, capability: Capability, *, enforced: bool = True
+    envelope: LLMEnvelope,
+    capability: Capability,
+    *,
+    enforced: bool = True,
+    tools: Mapping[str, ToolDefinition] = MappingProxyType({}),
 ) -> Prepared | FailureReason:
     """Return the parser and the first request of `envelope`, or why no answer to it could be used.
 
     The schema is compiled and checked here, so that nothing is paid for one that no answer can fit. `enforced=False`
-    puts it into the prompt, whatever the model offers: its provider refused to enforce it before.
+    puts it into the prompt, whatever the model offers: its provider refused to enforce it before. `tools` are those that
+    the envelope may name.
     """
     problem = schema_problem(
         envelope.expected_output_schema, envelope.output_policy, schema_json=envelope.output_schema_json
     )
     if problem is not None:
         return problem
+    named = tools_of(envelope, capability, tools) if envelope.tools_allowed else ()
+    if isinstance(named, FailureReason):
+        return named
     parser = select(capability, envelope)
     if enforced:
         request = parser.request(envelope, capability, attempt=1, answer=1)
     else:
         request = request_over("prompted", envelope, capability, attempt=1, answer=1)
-    return Prepared(parser, capability, request)
+    return Prepared(parser, capability, offered(request, named) if named else request)
 
 
 def select(capability: Capability, envelope: LLMEnvelope) -> "OutputParser":
@@ -133,6 +144,7 @@ def read(
     transport: Transport = "prompted",
     schema_json: bytes | None = None,
     shown: str = "",
+    tool: str = "",
 ) -> Accepted | Rejected:
     """Return the object that an answer is, or why it must not be used; raises nothing for any answer.
 
@@ -141,7 +153,8 @@ def read(
     property that the instance would leave out is refused. `max_tokens` is the cap of the request: an answer that
     reaches it counts as truncated. `transport="text"` accepts any text as an empty object. `schema_json` saves spelling
     the schema again (`LLMEnvelope.output_schema_json`). `shown` is what the model was shown (`ModelRequest.user`): an
-    object that is repeated from it within other text is not the answer. Without `parser` the record names the one that
+    object that is repeated from it within other text is not the answer. `tool` is the one whose call is to be read; a call
+    of any other is rejected. Without `parser` the record names the one that
     the transport belongs to.
     """
     model_check = None if isinstance(schema, Mapping) else PydanticCheck(schema, check, policy)
@@ -156,6 +169,7 @@ def read(
         model=model or response.model,
         transport=transport,
         shown=shown,
+        tool=tool,
     )
     try:
         if model_check is None:
@@ -171,19 +185,23 @@ def read(
 def read_answer(
     response: ModelResponse, request: ModelRequest, *, parser: str, check: SemanticCheck | None = None
 ) -> Accepted | Rejected:
-    """Read the answer to `request` as its envelope demands, on behalf of `parser`."""
+    """Read the answer to `request` as its envelope demands, on behalf of `parser`; a call of a tool by the tool's schema."""
     envelope = request.envelope
+    tool = None
+    if response.tool_called:
+        tool = next((tool for tool in request.tools if tool.name == response.tool_called), None)
     outcome = read(
         response,
-        envelope.expected_output_schema,
-        envelope.output_policy,
-        check=check,
+        tool.parameters if tool else envelope.expected_output_schema,
+        CALL_POLICY if tool else envelope.output_policy,
+        check=None if tool else check,
         max_tokens=request.max_tokens,
         parser=parser,
         model=envelope.model,
-        transport=request.transport,
-        schema_json=envelope.output_schema_json,
-        shown=request.user,
+        transport="strict_tool" if tool else request.transport,
+        schema_json=tool.parameters_json if tool else envelope.output_schema_json,
+        shown="" if tool else request.user,
+        tool=tool.name if tool else "",
     )
     if isinstance(outcome, Accepted):
         log.debug("answer_accepted", parser_type=parser, model=envelope.model)

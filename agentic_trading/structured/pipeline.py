@@ -51,6 +51,7 @@ class RawAnswer(NamedTuple):
     model: str
     transport: Transport
     shown: str = ""
+    tool: str = ""
 
     @property
     def raw_output(self) -> str:
@@ -156,6 +157,9 @@ def _parse(answer: RawAnswer) -> Accepted:
         _fail(Stage.REFUSAL, "stop_reason", f"the model refused (stop reason {response.stop_reason})")
     if sign := truncation_sign(response, answer.max_tokens):
         _fail(Stage.TRUNCATED, "stop_reason", f"truncated: {sign}")
+    if response.tool_called != answer.tool:
+        allowed = "allowed is the answer, or one call of a tool that is offered"
+        _fail(Stage.SCHEMA_VALIDATION, "tool", f"calls {response.tool_called!r}; {allowed}")
     text = _text(response)
     if not text.strip():
         _fail(Stage.RESPONSE_EMPTY, "json", "the answer is empty")

@@ -142,6 +142,7 @@ def answered_result(
         success=accepted,
         failure=None if isinstance(outcome, Accepted) else outcome.failure,
         reading=outcome.trace,
+        tool_called=response.tool_called,
         determinism_level=request.envelope.level(
             accepted=accepted and not _is_of_another(request, response, admission.capability),
             sampling_applied=sampling and admission.capability.sampling,
@@ -293,6 +294,7 @@ def recorded_response(recorded: LLMResult) -> ModelResponse:
         model=recorded.model,
         provider_request_id=recorded.provider_request_id,
         provider_response_id=recorded.provider_response_id,
+        tool_called=recorded.tool_called,
     )
 
 

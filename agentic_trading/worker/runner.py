@@ -28,7 +28,7 @@ from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers, ToolDefinition
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
 from agentic_trading.worker.attempt_result import (
@@ -90,7 +90,8 @@ class RunnerDependencies:
     earlier process has sent and whose end is not known: they are not sent again. Of `counted_workflows` the provider is
     asked for its own count of the input before money is set aside; of others, and where it gives none, bytes bound the
     tokens.
-    `response_cache` holds the answers of level `recorded`; without it the runner begins with none.
+    `response_cache` holds the answers of level `recorded`; without it the runner begins with none. `tools` are those that
+    envelopes may name.
     """
 
     gate: Gate
@@ -103,6 +104,7 @@ class RunnerDependencies:
     lost: Mapping[str, LostAttempt] = field(default_factory=dict)
     counted_workflows: frozenset[EnvelopeWorkflow] = frozenset()
     response_cache: ResponseCache | None = None
+    tools: Mapping[str, ToolDefinition] = field(default_factory=dict)
 
 
 class CallRunner:
@@ -167,7 +169,8 @@ class CallRunner:
             capability = self._parts.capabilities.of(envelope.provider, envelope.model)
         except UnknownModelError as e:
             return FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
-        prepared = prepare(envelope, capability, enforced=not self._unsupported_schemas.holds(envelope))
+        enforced = not self._unsupported_schemas.holds(envelope)
+        prepared = prepare(envelope, capability, enforced=enforced, tools=self._parts.tools)
         if isinstance(prepared, FailureReason):
             return prepared
         if cached is None and envelope.is_cacheable and self._waits.is_stopped:

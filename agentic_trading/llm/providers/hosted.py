@@ -177,12 +177,26 @@ class ToolCall:
     arguments: str
 
 
-def answer_text(calls: Sequence[ToolCall]) -> str:
-    """Return the input of the one call of the answer tool.
+class CallsText(NamedTuple):
+    """The text of an answer that calls tools, and what was called where that is not `ANSWER_TOOL`, once."""
 
-    Several calls, or one of a tool that was not offered, are no answer: they are spelled as a JSON list of calls, which
-    no policy reads as one object. Two objects in a row would not do, for a policy may take the last of them.
+    text: str
+    tool_called: str = ""
+
+
+_MOST_NAMES = 200
+
+
+def text_of_calls(calls: Sequence[ToolCall]) -> CallsText:
+    """Return the input of the one call of a tool.
+
+    Several calls are no answer, whatever they call: they are spelled as a JSON list of calls, and the names joined by
+    commas, which is the name of no tool.
     """
-    if len(calls) == 1 and calls[0].name == ANSWER_TOOL:
-        return calls[0].arguments
-    return json.dumps([{"name": call.name, "arguments": call.arguments} for call in calls])
+    if len(calls) == 1:
+        name = calls[0].name[:_MOST_NAMES]
+        return CallsText(calls[0].arguments, "" if name == ANSWER_TOOL else name or "(no name)")
+    names = ", ".join(call.name for call in calls)[:_MOST_NAMES]
+    return CallsText(
+        json.dumps([{"name": call.name, "arguments": call.arguments} for call in calls]), f"({names})"
+    )

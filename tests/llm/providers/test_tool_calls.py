@@ -1,6 +1,7 @@
 """What the calls of a tool come to as the text of an answer, and how that text is read."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.llm.envelope_rules import PRESETS
-from agentic_trading.llm.providers.hosted import ToolCall, answer_text
+from agentic_trading.llm.providers.hosted import ToolCall, text_of_calls
 from agentic_trading.structured.engine import read
 from agentic_trading.structured.outcome import Rejected
 from tests.build import response
@@ -23,7 +24,7 @@ CALLS = st.lists(st.builds(ToolCall, NAMES, st.sampled_from([VALID, "{}", "", "}
 def test_the_input_of_the_one_call_is_the_text_as_it_was_written() -> None:
     written = '{"qty": 1.50, "qty": 1.5e0}\n'
 
-    assert answer_text([ToolCall("answer", written)]) == written
+    assert text_of_calls([ToolCall("answer", written)]) == (written, "")
 
 
 @pytest.mark.parametrize(
@@ -40,16 +41,17 @@ def test_the_input_of_the_one_call_is_the_text_as_it_was_written() -> None:
 def test_other_calls_are_read_as_no_object_under_any_policy(
     workflow: Any, schema: dict[str, Any], calls: list[ToolCall]
 ) -> None:
-    outcome = read(response(answer_text(calls)), schema, PRESETS[workflow].output)
+    text, tool_called = text_of_calls(calls)
+    outcome = read(response(text, tool_called=tool_called), schema, PRESETS[workflow].output)
 
     assert isinstance(outcome, Rejected)
 
 
 @given(CALLS)
-def test_other_calls_are_all_reported_and_none_breaks_out_of_the_list(calls: list[ToolCall]) -> None:
-    if len(calls) == 1 and calls[0].name == "answer":
-        return
+def test_several_calls_are_all_reported_and_none_breaks_out_of_the_list(calls: list[ToolCall]) -> None:
+    text, tool_called = text_of_calls(calls)
 
-    assert json.loads(answer_text(calls)) == [
-        {"name": call.name, "arguments": call.arguments} for call in calls
-    ]
+    assert bool(tool_called) is (len(calls) != 1 or calls[0].name != "answer")
+    if len(calls) != 1:
+        assert json.loads(text) == [{"name": call.name, "arguments": call.arguments} for call in calls]
+        assert not re.fullmatch(r"[a-zA-Z0-9_-]+", tool_called)

@@ -14,7 +14,13 @@ from pydantic import ValidationError
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
-from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION, PromptCacheTtl, ToolCall, answer_text
+from agentic_trading.llm.providers.hosted import (
+    TOOL_DESCRIPTION,
+    CallsText,
+    PromptCacheTtl,
+    ToolCall,
+    text_of_calls,
+)
 from agentic_trading.llm.result import Usage
 
 WITH_SAMPLING = "2023-06-01"
@@ -38,7 +44,7 @@ def count_arguments(request: ModelRequest, *, ttl: PromptCacheTtl) -> dict[str, 
         "system": [_marked({"type": "text", "text": request.system}, ttl)],
         "messages": [{"role": "user", "content": request.user}],
         **_output(request),
-        **_tool(request),
+        **_tools(request),
         **_thinking(request),
     }
 
@@ -57,19 +63,29 @@ def _output(request: ModelRequest) -> dict[str, Any]:
     return {"output_config": config} if config else {}
 
 
-def _tool(request: ModelRequest) -> dict[str, Any]:
-    """Offer the answer tool, once; its call is demanded where the model takes that, which none does with a thinking budget."""
-    if request.transport != "strict_tool" or request.response_schema is None:
+def _tools(request: ModelRequest) -> dict[str, Any]:
+    """Offer the tools for one call in all.
+
+    It is demanded where the answer is one, and the model takes that, which none does with a thinking budget.
+    """
+    tools: list[dict[str, Any]] = [
+        {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+        for tool in request.tools
+    ]
+    if request.has_answer_tool and request.response_schema is not None:
+        schema = _enforceable(json_of(request.response_schema))
+        answer = {
+            "name": ANSWER_TOOL,
+            "description": TOOL_DESCRIPTION,
+            "strict": True,
+            "input_schema": schema,
+        }
+        tools.insert(0, answer)
+    if not tools:
         return {}
-    tool = {
-        "name": ANSWER_TOOL,
-        "description": TOOL_DESCRIPTION,
-        "strict": True,
-        "input_schema": _enforceable(json_of(request.response_schema)),
-    }
-    is_forced = request.forced_tool and request.thinking_budget == 0
-    choice = {"type": "tool", "name": ANSWER_TOOL} if is_forced else {"type": "auto"}
-    return {"tools": [tool], "tool_choice": {**choice, "disable_parallel_tool_use": True}}
+    demanded = request.demanded_call if request.thinking_budget == 0 else ""
+    choices = {"": {"type": "auto"}, "answer": {"type": "tool", "name": ANSWER_TOOL}, "any": {"type": "any"}}
+    return {"tools": tools, "tool_choice": {**choices[demanded], "disable_parallel_tool_use": True}}
 
 
 @lru_cache(maxsize=256)
@@ -102,7 +118,7 @@ def _sampling(request: ModelRequest) -> dict[str, Any]:
 def read_message(message: object, *, body: bytes | None = None) -> ModelResponse:
     """Return the answer that `message` is: all its text, the thinking left out.
 
-    `body` is the message as it came, given where the answer tool was offered: the input of a call is cut out of it, for
+    `body` is the message as it came, given where tools were offered: the input of a call is cut out of it, for
     in `message` it has lost digits. An answer that says that it calls a tool, and holds no call, has no text.
     Refusals and answers cut at the cap are answers too, with the stop reason that says so. Raises `ProviderError`,
     sent, for an answer that was cut on its way, that waits for something that was not offered, or that is no message;
@@ -123,33 +139,34 @@ def read_message(message: object, *, body: bytes | None = None) -> ModelResponse
         raise _unusable(
             f"the answer waits for a tool ({message.stop_reason}), and none was offered", request_id
         )
-    beside = ""
+    called, beside = CallsText(text), ""
     if calls_tool and body is not None and message.stop_reason != "refusal":
-        text, beside = _input(body, request_id), text
+        called, beside = _called(body, request_id), text
     try:
         usage = usage_of(message.usage)
     except (AttributeError, TypeError, ValidationError) as e:
         raise _unmetered(request_id) from e
-    if not usage.total_input_tokens or (text and not usage.output_tokens):
+    if not usage.total_input_tokens or (called.text and not usage.output_tokens):
         raise _unmetered(request_id)
     return ModelResponse(
-        text=text,
+        text=called.text,
         stop_reason=_word(message.stop_reason),
         usage=usage,
         model=_word(message.model),
         provider_request_id=request_id,
         provider_response_id=_word(message.id),
         beside=beside,
+        tool_called=called.tool_called,
     )
 
 
-def _input(body: bytes, request_id: str) -> str:
-    """Return the text of the message's calls; nothing where it holds none."""
+def _called(body: bytes, request_id: str) -> CallsText:
+    """Return the text of the message's calls, and what was called; nothing where it holds none."""
     try:
         calls = calls_in(body)
     except (ValueError, RecursionError) as e:
         raise _unusable(f"the answer's tool call cannot be read: {e}", request_id) from e
-    return answer_text(calls) if calls else ""
+    return text_of_calls(calls) if calls else CallsText("")
 
 
 def usage_of(billed: Billed) -> Usage:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import LARGEST_COUNT
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
-from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION, ToolCall, answer_text
+from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION, CallsText, ToolCall, text_of_calls
 from agentic_trading.llm.result import Usage
 
 Dialect = Literal["openai", "compatible"]
@@ -40,7 +40,7 @@ def completion_body(request: ModelRequest, dialect: Dialect, *, logprobs: bool) 
         "reasoning_effort": request.effort,
         "response_format": _response_format(request),
         "logprobs": logprobs or None,
-        **_tool(request),
+        **_tools(request),
     }
     if dialect == "openai":
         body |= {"store": False, "service_tier": "default"}
@@ -57,21 +57,29 @@ def _response_format(request: ModelRequest) -> dict[str, Any] | None:
     return {"type": "json_schema", "json_schema": form}
 
 
-def _tool(request: ModelRequest) -> dict[str, Any]:
-    """Offer the answer tool, for one call; it is demanded where the model takes that."""
-    if request.transport != "strict_tool" or request.response_schema is None:
+def _tools(request: ModelRequest) -> dict[str, Any]:
+    """Offer the tools for one call in all; it is demanded where the answer is one, and the model takes that."""
+    functions: list[dict[str, Any]] = [
+        {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
+        for tool in request.tools
+    ]
+    if request.has_answer_tool and request.response_schema is not None:
+        schema = request.response_schema
+        functions.insert(
+            0,
+            {
+                "name": ANSWER_TOOL,
+                "description": TOOL_DESCRIPTION,
+                "parameters": schema,
+                "strict": takes_strict(schema),
+            },
+        )
+    if not functions:
         return {}
-    schema = request.response_schema
-    function = {
-        "name": ANSWER_TOOL,
-        "description": TOOL_DESCRIPTION,
-        "parameters": schema,
-        "strict": takes_strict(schema),
-    }
     named = {"type": "function", "function": {"name": ANSWER_TOOL}}
     return {
-        "tools": [{"type": "function", "function": function}],
-        "tool_choice": named if request.forced_tool else "auto",
+        "tools": [{"type": "function", "function": function} for function in functions],
+        "tool_choice": {"": "auto", "answer": named, "any": "required"}[request.demanded_call],
         "parallel_tool_calls": False,
     }
 
@@ -151,10 +159,10 @@ class _Chat(BaseModel, frozen=True):
     service_tier: str | None = None
 
 
-def model_response(answered: CompletionReply, *, offers_tool: bool = False) -> ModelResponse:
+def model_response(answered: CompletionReply, *, offers_tools: bool = False) -> ModelResponse:
     """Return the answer that a body holds; its stop reason is the API's own word, or `refusal` for a refusal.
 
-    `offers_tool` says that the answer tool was offered: the text is then the input of its call, where there is one,
+    `offers_tools` says that tools were offered: the text is then the input of the call, where there is one,
     whatever the stop reason (a demanded call ends in `stop`). An answer that says that it calls a tool, and holds no
     call that was offered, has no text. Raises `ProviderError`, with the request sent, for a body that is no chat
     completion, an answer that was broken off, and one with a usage that no bill can be made from.
@@ -166,7 +174,7 @@ def model_response(answered: CompletionReply, *, offers_tool: bool = False) -> M
     if not reason or reason in _BROKEN_OFF:
         _fail(FailureKind.SERVER_ERROR, f"the answer was broken off (finish_reason {reason!r})", request_id)
     refusal = choice.message.refusal
-    text, beside = _text(choice, reason, offers_tool=offers_tool)
+    called, beside = _text(choice, reason, offers_tools=offers_tools)
     has_answer = bool(refusal or choice.message.content or choice.message.tool_calls)
     try:
         usage = billed_usage(chat.usage, service_tier=chat.service_tier or "", has_answer=has_answer)
@@ -174,7 +182,7 @@ def model_response(answered: CompletionReply, *, offers_tool: bool = False) -> M
         message = f"the call cannot be metered, and is charged at what was set aside for it: {e}"
         _fail(FailureKind.INTERNAL_ERROR, message, request_id)
     return ModelResponse(
-        text=refusal or text,
+        text=refusal or called.text,
         stop_reason="refusal" if refusal else reason,
         usage=usage,
         model=chat.model or "",
@@ -182,15 +190,16 @@ def model_response(answered: CompletionReply, *, offers_tool: bool = False) -> M
         provider_response_id=chat.id or "",
         logprobs=_logprobs(choice),
         beside=beside,
+        tool_called="" if refusal else called.tool_called,
     )
 
 
-def _text(choice: _Choice, reason: str, *, offers_tool: bool) -> tuple[str, str]:
+def _text(choice: _Choice, reason: str, *, offers_tools: bool) -> tuple[CallsText, str]:
     """Return the answer's text and what stands beside it."""
     content, calls = choice.message.content or "", choice.message.tool_calls
-    if offers_tool and calls:
-        return answer_text([_call(one) for one in (calls if isinstance(calls, list) else [calls])]), content
-    return ("", content) if reason in _CALLS else (content, "")
+    if offers_tools and calls:
+        return text_of_calls([_call(one) for one in (calls if isinstance(calls, list) else [calls])]), content
+    return (CallsText(""), content) if reason in _CALLS else (CallsText(content), "")
 
 
 def _call(call: Any) -> ToolCall:

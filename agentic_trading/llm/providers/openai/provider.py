@@ -67,7 +67,7 @@ class OpenAIProvider:
         key = await self._keys.key_of(request.envelope.tenant_id)
         body = completion_body(request, self._dialect, logprobs=self._offers_logprobs(request))
         client = await self._open_client()
-        return model_response(await client.ask(key, body), offers_tool="tools" in body)
+        return model_response(await client.ask(key, body), offers_tools="tools" in body)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002 - the port's signature
         """Return None: chat completions have no count to give."""

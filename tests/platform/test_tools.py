@@ -1,0 +1,271 @@
+"""Tools that an envelope names: resolved, offered, and a call of one returned as the answer, never executed."""
+
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from agentic_trading.governance.prices import input_bound
+from agentic_trading.llm import (
+    EnvelopeBuilder,
+    FailureKind,
+    FailureReason,
+    LLMEnvelope,
+    LLMInteraction,
+    LLMProvider,
+    LLMResponseValidationError,
+    LLMResult,
+    MemoryInteractionStore,
+    OutputPolicy,
+    ResponseFormat,
+)
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.providers.anthropic.messages import create_arguments
+from agentic_trading.llm.providers.hosted import ToolCall, text_of_calls
+from agentic_trading.llm.providers.offline import ScriptedProvider, ScriptedReply
+from agentic_trading.llm.providers.openai.chat import completion_body
+from agentic_trading.platform import Platform, ToolDefinition, local_gateway
+from agentic_trading.structured.engine import Prepared, prepare
+from agentic_trading.structured.tools import tools_by_name
+from agentic_trading.worker.attempt_result import recorded_response
+from tests.build import response
+from tests.gateway import CAPABILITIES, GOOD, asking
+from tests.llm.providers.over import over
+
+BOOK = ToolDefinition(
+    name="order_book",
+    description="The best bids and asks now.",
+    parameters={
+        "type": "object",
+        "required": ["symbol"],
+        "additionalProperties": False,
+        "properties": {"symbol": {"type": "string"}, "depth": {"type": "integer", "maximum": 50}},
+    },
+)
+NEWS = ToolDefinition(name="news", description="Headlines.", parameters={"type": "object"})
+CALL = '{"symbol": "BTCUSDT", "depth": 10}'
+FAILS = OutputPolicy(mode="reask", decode="lossless", on_exhausted="fail")
+
+
+def envelope(*tools: str, workflow: str = "analysis", model: str = "scripted-1", **more: Any) -> LLMEnvelope:
+    """Return an envelope that allows `tools`."""
+    return asking(workflow, model=model, **more).with_tools(*tools).with_output_policy(FAILS).build()
+
+
+def calling(*calls: tuple[str, str], **more: Any) -> Callable[[ModelRequest], ScriptedReply]:
+    """Return a script in which the model calls tools; `more` are fields of the response."""
+    text, called = text_of_calls([ToolCall(*call) for call in calls])
+    answer = response(text, model="scripted-1", tool_called=called, stop_reason="tool_use")
+    return lambda _request: replace(answer, **more)
+
+
+@asynccontextmanager
+async def opened(
+    script: Callable[[ModelRequest], ScriptedReply] | Iterable[ScriptedReply],
+    *,
+    tools: Iterable[ToolDefinition] = (BOOK, NEWS),
+) -> AsyncIterator[tuple[Platform, ScriptedProvider, MemoryInteractionStore]]:
+    provider, store = ScriptedProvider(script), MemoryInteractionStore()
+    async with local_gateway(provider, budget_usd=Decimal(1), store=store, tools=tools) as gateway:
+        yield gateway, provider, store
+
+
+async def asked(gateway: Platform, one: LLMEnvelope) -> LLMResult:
+    answer = await gateway.ask(one)
+    assert isinstance(answer, LLMInteraction)
+    return answer.result
+
+
+async def test_the_call_of_a_tool_that_is_allowed_is_the_answer_and_no_decision() -> None:
+    async with opened(calling(("order_book", CALL))) as (gateway, provider, store):
+        result = await asked(gateway, one := envelope("order_book"))
+        kept = [entry.record async for entry in store.scan()]
+
+    assert (result.tool_called, result.parsed_output) == ("order_book", {"symbol": "BTCUSDT", "depth": 10})
+    assert (result.success, result.actionable, result.failure) == (True, False, None)
+    assert [tool.name for tool in provider.requests[0].tools] == ["order_book"]
+    with pytest.raises(LLMResponseValidationError, match="a call of the tool 'order_book'"):
+        result.raise_for_failure()
+    on_record = next(record for record in kept if isinstance(record, LLMInteraction))
+    assert on_record.envelope.envelope_id == one.envelope_id
+    assert LLMResult.from_wire(on_record.result.wire).tool_called == "order_book"
+
+
+async def test_the_outcome_has_the_input_of_the_call_and_is_not_ok() -> None:
+    async with opened(calling(("order_book", CALL))) as (gateway, _, _):
+        outcome = await gateway.ask_structured(envelope("order_book"))
+
+    assert (outcome.ok, outcome.tool_called, outcome.json_text) == (False, "order_book", CALL)
+    assert outcome.json == {"symbol": "BTCUSDT", "depth": 10}
+    assert outcome.error is not None
+
+
+async def test_an_answer_beside_tools_is_an_answer() -> None:
+    async with opened([GOOD]) as (gateway, _, _):
+        result = await asked(gateway, envelope("order_book", "news"))
+
+    assert (result.actionable, result.tool_called) == (True, "")
+    assert b"tool_called" not in result.wire
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [("news", "{}")],
+        [("place_order", CALL)],
+        [("order_book", CALL), ("order_book", CALL)],
+        [("order_book", CALL), ("answer", GOOD)],
+        [("order_book", '{"symbol": "BTCUSDT", "depth": 51}')],
+        [("order_book", '{"symbol": "BTCUSDT", "depth": "10"}')],
+        [("order_book", "{'symbol': 'BTCUSDT'}")],
+        [("order_book", f"call {CALL}")],
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("text", [False, True])
+async def test_any_other_call_fails_and_is_never_read_as_the_answer(
+    calls: list[tuple[str, str]], *, text: bool
+) -> None:
+    one = envelope("order_book")
+    if text:  # of a call that asks for text, any text is the answer
+        builder = EnvelopeBuilder().for_general().with_instructions("Advise.").with_tools("order_book")
+        builder.with_provider(LLMProvider.SCRIPTED, "scripted-1").with_output_policy(FAILS)
+        one = builder.with_response_format(ResponseFormat.TEXT).build()
+    async with opened(calling(*calls)) as (gateway, _, _):
+        result = await asked(gateway, one)
+
+    assert (result.validation_passed, result.actionable, result.parsed_output) == (False, False, {})
+    assert result.failure is not None
+    assert result.failure.category is FailureKind.PARSING_ERROR
+
+
+async def test_after_a_call_of_something_else_the_model_is_asked_again_and_the_tool_still_offered() -> None:
+    wrong = calling(("place_order", CALL))
+    async with opened(lambda request: GOOD if request.answer == 2 else wrong(request)) as (
+        gateway,
+        provider,
+        _,
+    ):
+        result = await asked(gateway, envelope("order_book"))
+
+    assert result.actionable
+    assert [[tool.name for tool in request.tools] for request in provider.requests] == [["order_book"]] * 2
+    assert "calls 'place_order'" in provider.requests[1].user
+
+
+async def test_a_degraded_answer_hands_out_no_call() -> None:
+    one = asking("general").with_tools("order_book").build()
+    async with opened(calling(("news", "{}"))) as (gateway, _, _):
+        outcome = await gateway.ask_structured(one)
+
+    assert (outcome.ok, outcome.json, outcome.tool_called) == (False, None, "")
+
+
+@pytest.mark.parametrize(
+    ("names", "tools", "model", "says"),
+    [
+        (["order_bok"], (BOOK, NEWS), "scripted-1", "nearest is 'order_book'; defined are news, order_book"),
+        (["order_book"], (), "scripted-1", "the tool 'order_book' is not defined; defined are none"),
+        (["order_book"], (BOOK,), "rules-1", "rules/rules-1 takes no tools"),
+    ],
+)
+async def test_a_tool_that_cannot_be_offered_is_refused_unpaid_and_on_record(
+    names: list[str], tools: tuple[ToolDefinition, ...], model: str, says: str
+) -> None:
+    provider = LLMProvider.RULES if model == "rules-1" else LLMProvider.SCRIPTED
+    one = asking().with_provider(provider, model).with_tools(*names).build()
+    async with opened([GOOD], tools=tools) as (gateway, asked_of, store):
+        result = await asked(gateway, one)
+        kept = [entry.record async for entry in store.scan()]
+
+    assert result.failure is not None
+    assert result.failure.category is FailureKind.INVALID_REQUEST
+    assert says in result.failure.description
+    assert (asked_of.requests, result.cost_nusd, result.reserved_nusd) == ([], 0, 0)
+    assert any(isinstance(record, LLMInteraction) for record in kept)
+
+
+def prepared(model: str = "claude-sonnet-5-5", provider: LLMProvider = LLMProvider.ANTHROPIC) -> Prepared:
+    one = asking().with_provider(provider, model).with_tools("order_book", "news").build()
+    made = prepare(one, CAPABILITIES.of(provider, model), tools=tools_by_name([BOOK, NEWS]))
+    assert not isinstance(made, FailureReason)
+    return made
+
+
+def test_a_recorded_call_is_read_as_it_was() -> None:
+    call = prepared()
+    for name, accepted in (("order_book", True), ("place_order", False)):
+        text, called = text_of_calls([ToolCall(name, CALL)])
+        first = call.read(response(text, tool_called=called), call.request)
+        kept = LLMResult(envelope_id="e", raw_output=first.raw_output, tool_called=called)
+        again = call.read(recorded_response(kept), replace(call.request, transport=first.trace.transport))
+
+        assert again == first
+        assert (first.trace.verdict == "done") is accepted
+
+
+def test_every_request_of_a_call_offers_the_same_tools() -> None:
+    call = prepared()
+    cap = call.raise_cap(call.request, attempt=2)
+    moved = call.move_schema_to_prompt(call.request, attempt=2)
+
+    assert [request.tools for request in (call.request, cap, moved)] == [(BOOK, NEWS)] * 3
+    assert all("`order_book`, `news`" in request.system for request in (call.request, cap, moved))
+
+
+@pytest.mark.parametrize(
+    ("transport", "forced", "choice", "names"),
+    [
+        ("native_schema", False, "auto", ["order_book", "news"]),
+        ("strict_tool", False, "auto", ["answer", "order_book", "news"]),
+        ("strict_tool", True, "required", ["answer", "order_book", "news"]),
+        ("text", True, "auto", ["order_book", "news"]),
+    ],
+)
+def test_definitions_are_sent_as_each_api_takes_them(
+    transport: Any, choice: str, names: list[str], *, forced: bool
+) -> None:
+    request = over(transport, prepared().request, forced_tool=forced)
+    body = completion_body(request, "openai", logprobs=False)
+    message = create_arguments(request, ttl="")
+
+    functions = [tool["function"] for tool in body["tools"]]
+    assert [function["name"] for function in functions] == names
+    assert {"name": "news", "description": "Headlines.", "parameters": {"type": "object"}} in functions
+    assert (body["tool_choice"], body["parallel_tool_calls"]) == (choice, False)
+    assert [tool["name"] for tool in message["tools"]] == names
+    assert message["tools"][-1]["input_schema"] == {"type": "object"}
+    wanted = {"auto": "auto", "required": "any"}[choice]
+    assert message["tool_choice"] == {"type": wanted, "disable_parallel_tool_use": True}
+
+
+def test_definitions_are_set_aside_for() -> None:
+    call = prepared()
+    without = replace(call.request, tools=())
+    sent = sum(2 * len(tool.model_dump_json()) for tool in (BOOK, NEWS))
+
+    assert input_bound(call.request, call.capability) - input_bound(without, call.capability) >= sent
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "answer"}, {"name": "two words"}, {"name": "x" * 65}, {"description": ""}]
+)
+def test_a_definition_that_no_api_takes_is_refused(change: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        ToolDefinition(**{**BOOK.model_dump(), **change})
+
+
+@pytest.mark.parametrize(
+    ("tools", "says"),
+    [
+        ([BOOK, BOOK], "'order_book' is defined twice"),
+        ([NEWS.model_copy(update={"parameters": {"type": "thing"}})], "'news' are no JSON Schema"),
+    ],
+)
+def test_definitions_that_cannot_be_had_are_named(tools: list[ToolDefinition], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        tools_by_name(tools)
