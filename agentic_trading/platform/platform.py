@@ -27,6 +27,7 @@ from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import RunStarted
+from agentic_trading.llm.fields import MAX_ID_BYTES, long_ids
 from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore
@@ -157,6 +158,9 @@ class Platform:
         """
         if self._broker is None:
             raise RuntimeError(_NOT_OPEN)
+        if long_ids(["client"], [name]):
+            found, allowed = f"a name of {len(name.encode())} bytes", f"a name of up to {MAX_ID_BYTES} bytes"
+            raise ConfigError([ConfigProblem("code", "client", found, allowed)])
         signer = self._signer(sign_as or self.config.sign_as)
         if name in self._names:
             found = f"{name!r}, which an open client has"

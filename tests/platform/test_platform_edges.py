@@ -294,3 +294,12 @@ def test_a_key_is_no_name_of_a_secret_and_not_shown() -> None:
         PlatformConfig.model_validate({"providers": {"house": {"secret": "sk-ant-api03-sesame"}}})
 
     assert "sesame" not in str(refused.value)
+
+
+async def test_the_name_of_a_client_is_an_id_of_256_bytes_at_most() -> None:
+    async with platform(config()) as opened:
+        with pytest.raises(
+            ConfigError, match="client is a name of 257 bytes; allowed: a name of up to 256 bytes"
+        ):
+            async with opened.client("n" * 257):
+                pass
