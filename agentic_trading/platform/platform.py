@@ -32,6 +32,7 @@ from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform import adapters, restart
+from agentic_trading.platform.check import answer_problems
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.port_stack import PortStack
@@ -212,6 +213,8 @@ class Platform:
             )
             await self._stack.enter(run_on_record(log, started, event_id=random_id()))
         broker = self._broker = given.broker or self._stack.keep(adapters.memory_broker())
+        if problems := [*answer_problems(config, broker.max_message_bytes, _given_names(config, given))]:
+            raise ConfigError(problems)
         ledger = given.ledger or await self._stack.make(self._made_ledger)
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
