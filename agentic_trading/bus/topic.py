@@ -184,13 +184,27 @@ ENVELOPES: Final = {
 }
 """One lane a workflow: an execution envelope never waits behind an analysis."""
 
-INTERACTIONS: Final = Topic("llm.interactions", LLMInteraction, room=4)  # envelope and answer
+INTERACTIONS: Final = Topic("llm.interactions", LLMInteraction, room=5)
+"""An interaction holds an envelope, an answer as text and the object read from it: see `largest_answer`."""
+
 EVENTS: Final = Topic("llm.events", Event)
 DEAD_LETTERS: Final = Topic("llm.dead-letters", DeadLetter, room=2)  # holds another message, in base64
 
 
 MAX_MESSAGE_BYTES = 1 << 20
 """The largest value of a message, unless a broker is set up otherwise; it is also Kafka's own default."""
+
+
+def largest_answer(max_message_bytes: int) -> int:
+    """Return how large a provider's answer may be, in bytes as it came, so that its interaction can be published.
+
+    That holds beside an envelope of `max_message_bytes`. The text takes up to twice the bytes of the body that it stood in
+    (where a quote in JSON becomes an escape, in the input of a tool; in other bodies escapes are spelled already), the
+    object those of the body, and as much as a message is left for what reading it found. Numbers with exponents, which are
+    written out in the object, may still pass it.
+    """
+    return max_message_bytes * (INTERACTIONS.room - 2) // 3
+
 
 MAX_HEAD_BYTES = 1 << 16
 """The most that key and headers of a message may have together; an id of ours has 36."""
@@ -252,10 +266,15 @@ class Subscription(Protocol):
 class Broker(Protocol):
     """Keep each topic's messages, and hand every group each of them at least once until acknowledged."""
 
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest value of a message on a topic with `room` for one."""
+        ...
+
     async def publish(self, topic: Topic[Any], message: Message) -> None:
         """Add a message to a topic; it is kept when this returns.
 
-        Raises `MessageTooLargeError` for a value over the broker's limit times the topic's `room`, for a key and
+        Raises `MessageTooLargeError` for a value over `max_message_bytes` times the topic's `room`, for a key and
         headers over `MAX_HEAD_BYTES` times that room, and `BusClosedError` after `aclose`.
         """
         ...

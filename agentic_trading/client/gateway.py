@@ -34,7 +34,8 @@ from agentic_trading.canonical import sha256_hex
 from agentic_trading.client.outcome import StructuredOutcome, outcome_of, outcome_without_answer
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import Event, check_event
+from agentic_trading.llm.fields import long_ids
 from agentic_trading.llm.interaction import LLMInteraction
 
 GatewayReply = LLMInteraction | NoDecision
@@ -86,6 +87,8 @@ class GatewayClient:
         reply_timeout_s: float = 900.0,
         signer: Signer | None = None,
     ) -> None:
+        if problems := long_ids(["name"], [name]):
+            raise ValueError(problems[0])
         self._broker = broker
         self._signer = signer
         self._group = f"replies-{name}"
@@ -138,7 +141,8 @@ class GatewayClient:
         return outcome_of([*attempts, answer])
 
     async def record(self, event: Event) -> None:
-        """Publish an event; a worker keeps it in the log."""
+        """Publish an event; a worker keeps it in the log. Raises `RecordError` for an id that is too long."""
+        check_event(event)
         await self._broker.publish(EVENTS, self._sign(event_message(event)))
 
     async def _answer(self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None) -> GatewayReply:

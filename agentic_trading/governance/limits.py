@@ -106,6 +106,9 @@ class ScopeKind(StrEnum):
 SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
 """Scopes that are over soon: their counters are not kept for ever, and have no pace."""
 
+NAMED_BY_CALLERS = frozenset({ScopeKind.AGENT, ScopeKind.PRINCIPAL})
+"""Scopes of which callers can make ever new ones: without a ceiling, their totals are kept while they are used."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 
 from agentic_trading.llm.envelope import (
     DeterminismLevel,
@@ -13,6 +14,7 @@ from agentic_trading.llm.envelope import (
     ResponseFormat,
 )
 from agentic_trading.llm.errors import EnvelopeValidationError, LookAheadError
+from agentic_trading.llm.fields import long_ids
 from agentic_trading.llm.limits import LLMBudget, OutputMode, OutputPolicy, SafetyConstraints
 from agentic_trading.llm.models import Capabilities
 
@@ -140,9 +142,6 @@ def output_policy(workflow: EnvelopeWorkflow | None = None, mode: OutputMode | N
 
 
 _KEPT = "_rules_are_kept"  # in the instance, as cached values are: a copy is built, and checked, again
-MAX_ID_BYTES = 256
-"""The most that an id may have in UTF-8: ids become keys of counters, of headers and of claims."""
-
 _IDS = (
     "envelope_id",
     "trace_id",
@@ -154,6 +153,7 @@ _IDS = (
     "agent_type",
     "step",
 )
+_ids_of = attrgetter(*_IDS)
 _EVIDENCE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
@@ -257,11 +257,8 @@ def _identity_problems(envelope: LLMEnvelope) -> list[str]:
     return problems
 
 
-def _id_problems(envelope: LLMEnvelope) -> Iterator[str]:
-    for name in _IDS:
-        size = len(getattr(envelope, name).encode("utf-8", "surrogatepass"))
-        if size > MAX_ID_BYTES:
-            yield f"{name} has {size} bytes; allowed are up to {MAX_ID_BYTES}: take a shorter one"
+def _id_problems(envelope: LLMEnvelope) -> list[str]:
+    return long_ids(_IDS, _ids_of(envelope))
 
 
 _BUILT_IN = frozenset(map(str, LLMProvider))

@@ -7,13 +7,21 @@ reader that looks inside asks the `Kinds` of a package for the body.
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes
-from agentic_trading.llm.errors import UnknownKindError, UnreadableBodyError
-from agentic_trading.llm.fields import FrozenObject, JsonObject, Moment, RevalidatedModel, json_of
+from agentic_trading.llm.errors import RecordError, UnknownKindError, UnreadableBodyError
+from agentic_trading.llm.fields import (
+    FrozenObject,
+    JsonObject,
+    Moment,
+    RevalidatedModel,
+    json_of,
+    long_ids,
+)
 
 
 class Event(RevalidatedModel, frozen=True, extra="allow"):
@@ -43,6 +51,17 @@ class Event(RevalidatedModel, frozen=True, extra="allow"):
     def from_wire(cls, raw: bytes) -> Self:
         """Read an event; raises pydantic's `ValidationError` for anything else."""
         return cls.model_validate_json(raw)
+
+
+_IDS: Final = ("kind", "id", "trace_id", "causation_id", "tenant_id")
+_ids_of = attrgetter(*_IDS)
+
+
+def check_event(event: Event) -> None:
+    """Raise `RecordError` for an event with an id, or a kind, of more than `MAX_ID_BYTES`; older logs may hold such."""
+    problems = long_ids(_IDS, _ids_of(event))
+    if problems:
+        raise RecordError(f"{event.id[:40]}…" if len(event.id) > 40 else event.id, "; ".join(problems))
 
 
 PLATFORM: Final = "*"

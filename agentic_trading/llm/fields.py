@@ -1,7 +1,7 @@
 """The types of fields of records: what every log and index can spell, and models that are copied by validation."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Generic, NoReturn, Self, TypeVar, overload
@@ -21,6 +21,18 @@ from typing_extensions import override
 from agentic_trading.canonical import canonical_bytes, canonical_bytes_and_value
 
 T = TypeVar("T")
+
+MAX_ID_BYTES = 256
+"""The most that an id may have in UTF-8: ids become keys of counters, of headers and of claims."""
+
+
+def long_ids(names: Iterable[str], ids: Iterable[str]) -> list[str]:
+    """Return what is wrong with those ids that are too long, given with their names."""
+    problems = []
+    for name, id_ in zip(names, ids, strict=True):
+        if 4 * len(id_) > MAX_ID_BYTES and (size := len(id_.encode("utf-8", "surrogatepass"))) > MAX_ID_BYTES:
+            problems.append(f"{name} has {size} bytes; allowed are up to {MAX_ID_BYTES}: take a shorter one")
+    return problems
 
 
 class lazy_property(Generic[T]):  # noqa: N801 - a decorator, like the one that it stands in for

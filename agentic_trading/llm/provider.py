@@ -46,8 +46,7 @@ class ToolDefinition(BaseModel, frozen=True, extra="forbid"):
 MAX_ANSWER_BYTES = 1 << 20
 """The largest body of an answer, after decompression, and the most that may be configured: more than any model's output limit.
 
-The log and the bus repeat a body twice at most (text and object), beside an envelope of the same size; JSON's escapes
-stand in the body already. That is below the bus's room for an interaction, four messages of this size.
+It is the bus's `largest_answer` for messages of the default size.
 """
 
 

@@ -1,11 +1,12 @@
 """Whether all that a configuration names can be had: adapters, keys, tables, policy, principals; nothing is sent."""
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import UTC, datetime
 
 from agentic_trading.bus.errors import SigningKeyError
 from agentic_trading.bus.signing import read_keys
+from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, largest_answer
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.errors import PolicyError
 from agentic_trading.governance.policy import Policy
@@ -15,7 +16,7 @@ from agentic_trading.llm.models import Capabilities, TableError
 from agentic_trading.platform import adapters
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
-from agentic_trading.platform.provider_config import provider_and_model
+from agentic_trading.platform.provider_config import SMALLEST_ANSWER_LIMIT, provider_and_model
 from agentic_trading.platform.settings import secret_variable
 from agentic_trading.platform.tables import tables_of
 
@@ -38,6 +39,7 @@ async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> 
         problems += model_problems(config, capabilities, prices, (clock or SystemClock()).now())
     for name, factory in factories.items():
         problems += await _check_provider(config, name, factory, capabilities)
+    problems += answer_problems(config, MAX_MESSAGE_BYTES)
     problems += await asyncio.to_thread(lambda: list(principal_problems(config)))
     folder = config.secrets_folder
     if folder is not None and not await asyncio.to_thread(folder.is_dir):
@@ -126,6 +128,21 @@ def model_problems(
             yield _problem(
                 config, place, f"{name}, which has no price", "a price in its row, or in prices_file"
             )
+
+
+def answer_problems(
+    config: PlatformConfig, max_message_bytes: int, handed_in: Collection[str] = ()
+) -> Iterator[ConfigProblem]:
+    """Yield the providers whose answers may be too large for a bus; those `handed_in` have limits of their own."""
+    most = largest_answer(max_message_bytes)
+    for name, row in config.providers.items():
+        if name not in handed_in and row.max_answer_bytes > most:
+            place = f"providers.{name}.max_answer_bytes"
+            found = f"{row.max_answer_bytes}, for a bus whose messages have at most {max_message_bytes} bytes"
+            allowed = f"{SMALLEST_ANSWER_LIMIT} to {most}, or a bus that takes larger ones"
+            if most < SMALLEST_ANSWER_LIMIT:
+                allowed = f"a bus that takes messages of {SMALLEST_ANSWER_LIMIT} bytes and more"
+            yield _problem(config, place, found, allowed)
 
 
 def _known(capabilities: Capabilities, provider: str) -> str:

@@ -27,10 +27,12 @@ from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import RunStarted
+from agentic_trading.llm.fields import MAX_ID_BYTES, long_ids
 from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform import adapters, restart
+from agentic_trading.platform.check import answer_problems
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.port_stack import PortStack
@@ -161,6 +163,9 @@ class Platform:
         """
         if self._broker is None:
             raise RuntimeError(_NOT_OPEN)
+        if long_ids(["client"], [name]):
+            found, allowed = f"a name of {len(name.encode())} bytes", f"a name of up to {MAX_ID_BYTES} bytes"
+            raise ConfigError([ConfigProblem("code", "client", found, allowed)])
         signer = self._signer(sign_as or self.config.sign_as)
         if name in self._names:
             found = f"{name!r}, which an open client has"
@@ -212,6 +217,8 @@ class Platform:
             )
             await self._stack.enter(run_on_record(log, started, event_id=random_id()))
         broker = self._broker = given.broker or self._stack.keep(adapters.memory_broker())
+        if problems := [*answer_problems(config, broker.max_message_bytes, _given_names(config, given))]:
+            raise ConfigError(problems)
         ledger = given.ledger or await self._stack.make(self._made_ledger)
         controls, statuses = await self._boards(folder)
         limiter = given.limiter

@@ -21,6 +21,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import RecordError, StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import KINDS as LOG
+from agentic_trading.llm.fields import long_ids
 from agentic_trading.worker.claim import Claim, ClaimStore, Finished
 from agentic_trading.worker.error_boundary import (
     AttemptTakenError,
@@ -121,6 +122,8 @@ class WorkerPool:
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers is {workers}; allowed is 1 and more")
+        if problems := long_ids(["name"], [name]):
+            raise ValueError(problems[0])
         self._broker = broker
         self._runner = runner
         self._recorder = recorder

@@ -7,8 +7,12 @@ from weakref import ref
 import pytest
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.codec import interaction_message
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import EVENTS, INTERACTIONS
+from agentic_trading.bus.topic import EVENTS, INTERACTIONS, MAX_MESSAGE_BYTES, largest_answer
+from agentic_trading.canonical import canonical_bytes
+from agentic_trading.llm.provider import MAX_ANSWER_BYTES
+from tests.build import envelope, interaction
 
 
 def message(key: str = "a", value: bytes = b"1") -> Message:
@@ -186,3 +190,22 @@ async def test_months_of_requests_and_answers_leave_nothing_behind(forgetful: Me
     assert statistics.published == {EVENTS.name: 2000, INTERACTIONS.name: 2000}
     assert statistics.kept == {EVENTS.name: 0, INTERACTIONS.name: 0}
     assert {(backlog.waiting, backlog.in_flight) for backlog in statistics.backlogs} == {(0, 0)}
+
+
+@pytest.mark.parametrize("text", ["\x01", '"', "\\", "é", "€", "💶", "a"])
+async def test_an_answer_of_the_limit_fits_beside_the_largest_envelope(text: str) -> None:
+    allowed = 50_000
+    answer = text * ((largest_answer(allowed) - 20) // len(canonical_bytes({"a": text})[6:-2]))
+    asked = envelope(instructions="i" * (allowed - len(envelope().wire)))
+    body = canonical_bytes({
+        "a": answer
+    })  # as the input of a tool: its quotes and escapes are spelled once more in the text
+    kept = interaction(envelope=asked, raw_output=body.decode(), parsed_output={"a": answer})
+
+    assert len(asked.wire) <= allowed < len(asked.wire) + 200
+    assert len(body) <= largest_answer(allowed) < len(body) + 200
+    await MemoryBroker(max_message_bytes=allowed).publish(INTERACTIONS, interaction_message(kept, final=True))
+
+
+def test_the_most_that_a_provider_may_answer_is_what_the_bus_takes() -> None:
+    assert largest_answer(MAX_MESSAGE_BYTES) == MAX_ANSWER_BYTES

@@ -11,11 +11,17 @@ import pytest
 import structlog
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.bus.codec import dead_letter_message, interaction_message
+from agentic_trading.bus.codec import (
+    dead_letter_message,
+    event_message,
+    interaction_message,
+    read_dead_letter,
+)
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import DEAD_LETTERS, INTERACTIONS, DeadLetter, Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, INTERACTIONS, DeadLetter, Topic
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.llm import FailureKind, LLMInteraction, NoDecision, Stage
+from agentic_trading.llm.errors import RecordError
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from tests.build import event, interaction
@@ -314,3 +320,34 @@ async def test_attempts_at_another_envelope_of_the_same_id_are_not_taken_for_one
         await broker.publish(INTERACTIONS, interaction_message(good, final=True))
 
     assert [attempt.interaction_id for attempt in asked.result().attempts] == [good.interaction_id]
+
+
+async def test_an_event_with_an_id_that_is_too_long_is_not_published() -> None:
+    desk = gateway([])
+
+    async with GatewayClient(desk.broker) as client:
+        with pytest.raises(
+            RecordError, match="trace_id has 257 bytes; allowed are up to 256: take a shorter one"
+        ):
+            await client.record(event(trace_id="é" * 128 + "x"))
+        await client.record(event(trace_id="é" * 128))
+
+    assert desk.broker.statistics().published[EVENTS.name] == 1
+
+
+async def test_a_foreign_event_with_an_id_that_is_too_long_is_a_dead_letter() -> None:
+    desk = gateway([])
+    letters = await desk.broker.subscribe([DEAD_LETTERS], "operators")
+    refused, kept = event(causation_id="c" * 900), event()
+
+    async with client_of(desk) as client:
+        await desk.broker.publish(EVENTS, event_message(refused))
+        letter = read_dead_letter((await letters.take()).message)
+        await client.record(kept)
+
+    assert (letter.reason, "causation_id has 900 bytes" in letter.detail) == ("unrecordable", True)
+
+
+def test_the_name_of_a_client_has_at_most_256_bytes() -> None:
+    with pytest.raises(ValueError, match="name has 257 bytes; allowed are up to 256"):
+        GatewayClient(MemoryBroker(), name="n" * 257)

@@ -73,6 +73,15 @@ class ReportsWhatWentOn(Whole):
         return self.over
 
 
+class DropsWhatRests(Whole):
+    async def expire_leases(self) -> Sequence[ExpiredReservation]:
+        expired = await super().expire_leases()
+        ledger = self._ledger_of("acme")
+        if not ledger.calls.in_flight:
+            ledger.counters = ledger.counters.empty_copy()
+        return expired
+
+
 class KnowsNoLease(Whole):
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
         await super().dispatch(reservation_id, lease_s=0)
@@ -341,5 +350,6 @@ BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
     (TakesAnotherMomentForOtherFacts, history.a_redelivery_stays_in_the_window_of_the_first),
     (KeepsItsWindowsToItself, history.a_reservation_names_the_windows_that_its_ledger_chose),
     (RemembersWhatWasAsked, steps.what_was_released_may_come_back_with_other_facts),
+    (DropsWhatRests, history.what_still_counts_is_never_dropped_however_long_nobody_used_it),
     (CountsNothingAsACall, queue.who_asks_for_nothing_always_gets_it),
 )

@@ -245,6 +245,7 @@ async def a_message_that_is_too_large_is_refused(bus: Bus) -> None:
     await bus.broker.publish(bus.first, Message("a", b"y" * ALLOWED_BYTES, {}))
 
     assert (refusal.value.size, refusal.value.allowed) == (ALLOWED_BYTES + 1, ALLOWED_BYTES)
+    assert bus.broker.max_message_bytes == ALLOWED_BYTES
     assert await (await bus.reader()).says(1) == [b"y" * ALLOWED_BYTES]
 
 

@@ -20,7 +20,18 @@ from agentic_trading.governance.ledger import (
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, Windows
 from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import Opens, Promise, in_line
-from tests.governance.asking import AT, ask, balance, held, of_tenant, reserved, select, spend, tenant
+from tests.governance.asking import (
+    AT,
+    ask,
+    balance,
+    held,
+    of_tenant,
+    refused,
+    reserved,
+    select,
+    spend,
+    tenant,
+)
 
 
 async def every_step_moves_the_position(opens: Opens) -> None:
@@ -332,6 +343,23 @@ async def a_reservation_names_the_windows_that_its_ledger_chose(opens: Opens) ->
         assert named.counted_at is None
 
 
+async def what_still_counts_is_never_dropped_however_long_nobody_used_it(opens: Opens) -> None:
+    month = Limit(ScopeKind.AGENT, ANY, Window.MONTH, nusd=100)
+    ledger = await opens(Limit(ScopeKind.PRINCIPAL, ANY, Window.NONE, nusd=100), month)
+    await spend(ledger, ask(60, agent="rests", principal="rests"))
+    await ledger.dispatch(doubtful := await reserved(ledger, ask(40, agent="rests", principal="rests")))
+    await ledger.in_doubt(doubtful)
+    for day in range(1, 29):
+        await spend(ledger, ask(1, agent=f"agent-{day}", principal="other", at=AT + timedelta(days=day)))
+        await ledger.expire_leases()
+
+    end_of_month, years_later = AT + timedelta(days=28), AT + timedelta(days=700)
+    assert (await refused(ledger, ask(1, agent="rests", at=end_of_month))).left == 0
+    await spend(ledger, ask(1, agent="other", at=years_later))
+    await ledger.expire_leases()
+    assert (await refused(ledger, ask(1, principal="rests", at=years_later))).left == 0
+
+
 HISTORY: tuple[Promise, ...] = (
     every_step_moves_the_position,
     a_ledger_that_has_come_on_is_not_behind,
@@ -348,4 +376,5 @@ HISTORY: tuple[Promise, ...] = (
     without_a_moment_it_is_the_present,
     a_redelivery_stays_in_the_window_of_the_first,
     a_reservation_names_the_windows_that_its_ledger_chose,
+    what_still_counts_is_never_dropped_however_long_nobody_used_it,
 )

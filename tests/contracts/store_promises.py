@@ -278,6 +278,8 @@ async def refuses_what_it_cannot_spell_and_goes_on(subject: Subject) -> None:
 
     with pytest.raises(RecordError, match="no JSON spelling") as e:
         await subject.store.store(interaction(context={}, parsed_output={"text": "\ud800"}))
+    with pytest.raises(RecordError, match=r"kkk…: kind has 257 bytes.*id has 900 bytes"):
+        await subject.store.record(event(kind="k" * 257, id="k" * 900))
     for raw in (b"NaN", b"1" * 26):
         forged = event().wire.replace(b'"BTCUSDT"', raw)
         with pytest.raises(RecordError, match="no JSON spelling"):

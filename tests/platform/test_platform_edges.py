@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.governance.commands import AddHalt, RemoveHalt, execute_command
 from agentic_trading.governance.control_stores.file import FileControlStore, MemoryControlStore
 from agentic_trading.governance.controls_document import KEPT_ACTIONS, HaltScope
@@ -294,3 +295,29 @@ def test_a_key_is_no_name_of_a_secret_and_not_shown() -> None:
         PlatformConfig.model_validate({"providers": {"house": {"secret": "sk-ant-api03-sesame"}}})
 
     assert "sesame" not in str(refused.value)
+
+
+async def test_the_name_of_a_client_is_an_id_of_256_bytes_at_most() -> None:
+    async with platform(config()) as opened:
+        with pytest.raises(
+            ConfigError, match="client is a name of 257 bytes; allowed: a name of up to 256 bytes"
+        ):
+            async with opened.client("n" * 257):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("size", "allowed"),
+    [
+        (65_536, "1024 to 65536, or a bus that takes larger ones"),
+        (1000, "a bus that takes messages of 1024 bytes and more"),
+    ],
+)
+async def test_answers_larger_than_the_bus_takes_are_refused_at_the_start(size: int, allowed: str) -> None:
+    narrow = MemoryBroker(max_message_bytes=size)
+    settings = PlatformConfig(providers={"openai": ProviderConfig(max_answer_bytes=70_000)})
+    row = "providers.openai.max_answer_bytes is 70000, for a bus whose messages have at most"
+
+    with pytest.raises(ConfigError, match=f"{row} {size} bytes; allowed: {allowed}"):
+        async with Platform(settings, Ports(broker=narrow)):
+            pass

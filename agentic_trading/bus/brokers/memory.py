@@ -36,6 +36,11 @@ class MemoryBroker:
         self._topics: dict[str, _MemoryTopic] = {}
         self._closed = False
 
+    @property
+    def max_message_bytes(self) -> int:
+        """The largest value of a message on a topic with `room` for one."""
+        return self._max_message_bytes
+
     async def publish(self, topic: Topic[Any], message: Message) -> None:
         """Add a message to a topic; it is kept when this returns."""
         if self._closed:

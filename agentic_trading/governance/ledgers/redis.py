@@ -76,7 +76,8 @@ class RedisLedger:
     The server's clock is the only one: of leases, and of the present for a request that names no moment. Days and months
     begin in `zone`, the same for all. `limits` hold for tenants without applied ones, which stand on
     the server. `reserved_lease_s` is how long a reservation may wait for its dispatch. Counters of ended windows are
-    kept for `keep` after their end and their last use (then nothing may be reserved for their time), ended calls for
+    kept for `keep` after their end and their last use (then nothing may be reserved for their time), and so are the totals
+    of agents and principals that never had a ceiling; other totals for ever, ended calls for
     `call_keep`: longer than a delivery may come again. A queued request looks every `look_s` seconds even if
     the server wakes it not; after three times that without a look, as its process was killed, its place is gone. Sums are exact up to `LARGEST`.
     What ended up to `recorded_within_s` (ten at most) before a `fence`, `restore` keeps: its record may be on its way.
@@ -176,8 +177,7 @@ class RedisLedger:
             ]:
                 looked_at.update(due)
                 ended += await self._expire(tenant, due)
-            while (await self._steps.run(tenant, "forget", _BATCH)).rest[0] == _BATCH:
-                pass
+            await self._steps.forget(tenant, _BATCH)
         return ended
 
     async def acknowledge_expired(self, reservation_id: str) -> None:

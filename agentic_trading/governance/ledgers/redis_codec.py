@@ -339,6 +339,18 @@ class RedisSteps:
             raise tenant.counts_elsewhere(reply)
         return reply
 
+    async def forget(self, tenant: RedisTenantState, at_once: int) -> None:
+        """Drop what is over, in steps of so many counters; what has a ceiling is known by the server's limits."""
+        dropped = at_once
+        while dropped == at_once:
+            reply = await self.run(
+                tenant, "forget", at_once, tenant.revision, tenant.planner.limited_totals()
+            )
+            if reply.word == b"STALE":
+                tenant.apply_limits(read_limits(reply.rest))
+            else:
+                dropped = reply.rest[0]
+
     async def ids(self, tenant: RedisTenantState, script: str, *args: int) -> list[str]:
         """Run a script that names calls."""
         return [id_.decode() for id_ in (await self.run(tenant, script, *args)).rest[0]]

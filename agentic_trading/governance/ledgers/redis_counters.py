@@ -13,6 +13,7 @@ from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limits import (
     ANY,
     LARGEST,
+    NAMED_BY_CALLERS,
     SHORT_LIVED,
     UNLIMITED,
     Ceiling,
@@ -85,6 +86,15 @@ class ReservationPlanner:
         self.limits = limits
         self._found.clear()
 
+    def limited_totals(self) -> str:
+        """Return the names of the totals that have a ceiling, `*` for those of every id: what `forget.lua` leaves alone."""
+        return "\n".join(
+            CounterKey(kind, Window.NONE, "", id_).name
+            for kind in sorted(NAMED_BY_CALLERS)
+            for id_, window in self.limits.limited(kind)
+            if window is Window.NONE
+        )
+
     def moment_of(self, counters: Iterable[CounterKey]) -> datetime | None:
         """Return a moment in the windows of all these counters, None if no window of theirs ends: the start of the shortest."""
         ids = {counter.window: counter.window_id for counter in counters}
@@ -140,28 +150,39 @@ class ReservationPlanner:
 
     def _pieces(self, kind: ScopeKind, id_: str, own: list[Limit] | tuple[()]) -> Pieces:
         if own or kind in SHORT_LIVED:
-            ceilings: Ceilings = {limit.window: UNLIMITED for limit in own} | dict(self.limits.of(kind, id_))
-            return self._new_pieces(kind, id_, ceilings)
+            windows = [limit.window for limit in own]
+            ceilings = dict.fromkeys(windows, UNLIMITED) | dict(self.limits.of(kind, id_))
+            return self._new_pieces(kind, id_, ceilings, windows)
         found = self._found.get((kind, id_))
         if found is None:
             found = self._found[kind, id_] = self._new_pieces(kind, id_, self.limits.of(kind, id_))
         return found
 
-    def _new_pieces(self, kind: ScopeKind, id_: str, ceilings: Ceilings) -> Pieces:
+    def _new_pieces(
+        self, kind: ScopeKind, id_: str, ceilings: Ceilings, own: Collection[Window] = ()
+    ) -> Pieces:
         names = tuple(
             CounterKey(kind, window, self._time_windows[window].id, id_).name for window in ceilings
         )
         rules = (
-            _RULE.pack(*self._ends(kind, window), *_most(ceiling)) for window, ceiling in ceilings.items()
+            _RULE.pack(
+                *self._ends(kind, window, is_open=ceiling == UNLIMITED and window not in own), *_most(ceiling)
+            )
+            for window, ceiling in ceilings.items()
         )
         return names, b"".join(rules)
 
-    def _ends(self, kind: ScopeKind, window: Window) -> tuple[float, float]:
-        """Return when a counter's window is over, and for how long after that it is kept; 0 for never, and for ever."""
+    def _ends(self, kind: ScopeKind, window: Window, *, is_open: bool) -> tuple[float, float]:
+        """Return when a counter's window is over, and for how long after that it is kept; 0 for never, and for ever.
+
+        A total is kept for ever, but for one without a ceiling whose scope a caller names: else each name would stay.
+        """
         if kind in SHORT_LIVED:
             return 0, self._call_keep_ms
         over_by = self._time_windows[window].over_by
-        return (0, 0) if over_by is None else (over_by.timestamp() * 1000, self._keep_ms)
+        if over_by is not None:
+            return over_by.timestamp() * 1000, self._keep_ms
+        return 0, self._keep_ms if is_open and kind in NAMED_BY_CALLERS else 0
 
     def _own(self, request: ReservationRequest, names: list[str]) -> bytes:
         found = []

@@ -28,6 +28,9 @@ LOOKED_AT = 64
 PLACE_S = 5.0
 """For how long after its wait a place is kept without another `acquire`."""
 
+KEPT_S = 172_800.0
+"""A deployment without a step in two days starts over: longer than any lease, cooldown and window."""
+
 
 _Rank = tuple[int, int, str]
 """When it came, in ms, less its priority in seconds; ticket; id: smaller is better."""

@@ -15,7 +15,7 @@ from agentic_trading.governance.limiter import (
     RetryBudget,
     Throttled,
 )
-from agentic_trading.governance.limiters.deployment import PLACE_S, DeploymentLimiter
+from agentic_trading.governance.limiters.deployment import KEPT_S, PLACE_S, DeploymentLimiter
 
 
 class MemoryLimiter:
@@ -41,7 +41,8 @@ class MemoryLimiter:
         self._retries = retries
         self._place_s = place_s
         self._clock = clock or SystemClock()
-        self._limiters: dict[Deployment, DeploymentLimiter] = {}
+        self._limiters: dict[Deployment, DeploymentLimiter] = {}  # the longest without a step first
+        self._stepped_ms: dict[Deployment, int] = {}
 
     async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
         """Return a permit, or for how long there is none."""
@@ -74,13 +75,21 @@ class MemoryLimiter:
         """Nothing is open."""
 
     def _limiter_of(self, deployment: Deployment, now_ms: int) -> DeploymentLimiter:
-        limiter = self._limiters.get(deployment)
+        limiter = self._limiters.pop(deployment, None)
         if limiter is None:
+            self._forget(now_ms - round(KEPT_S * 1000))
             limits = self._limits.get(deployment, self._default)
-            limiter = self._limiters[deployment] = DeploymentLimiter(
-                deployment, limits, self._breaker, self._retries, now_ms=now_ms
-            )
+            limiter = DeploymentLimiter(deployment, limits, self._breaker, self._retries, now_ms=now_ms)
+        self._limiters[deployment] = limiter
+        self._stepped_ms[deployment] = now_ms
         return limiter
+
+    def _forget(self, before_ms: int) -> None:
+        """Drop the deployments whose last step was before a moment, so that names used once do not stay."""
+        for deployment in list(self._limiters):
+            if self._stepped_ms[deployment] > before_ms:
+                break
+            del self._limiters[deployment], self._stepped_ms[deployment]
 
     def _now_ms(self) -> int:
         return round(self._clock.monotonic() * 1000)

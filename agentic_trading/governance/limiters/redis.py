@@ -27,6 +27,7 @@ from agentic_trading.governance.limiter import (
     Throttled,
 )
 from agentic_trading.governance.limiters.deployment import (
+    KEPT_S,
     LOOKED_AT,
     PLACE_S,
     RETRY_SLOTS,
@@ -38,8 +39,6 @@ from agentic_trading.governance.redis import limiter_keys, pool_of, within_time
 
 CONNECTIONS = 32
 CONNECTS_WITHIN_S = 0.5
-KEPT_S = 172_800.0
-"""A deployment without a step in two days starts over: longer than any lease, cooldown and window."""
 
 
 class RedisLimiter:
@@ -67,7 +66,7 @@ class RedisLimiter:
         self._default = default
         self._shared = _shared_rules(breaker, retries, place_s)
         self._namespace = namespace
-        self._rules: dict[Deployment, str] = {}
+        self._rules: dict[RateLimits, str] = {}
         self._scripts = {name: _Script(name) for name in ("acquire", "release", "cancel", "status")}
         pool = pool_of(url, connections=CONNECTIONS, connect_s=CONNECTS_WITHIN_S)
         self._client = Redis.from_pool(pool)
@@ -133,16 +132,16 @@ class RedisLimiter:
             raise LimiterUnavailableError(f"{type(e).__name__}: {e}") from e
 
     def _rules_of(self, deployment: Deployment) -> str:
-        rules = self._rules.get(deployment)
+        limits = self._limits.get(deployment, self._default)
+        rules = self._rules.get(limits)
         if rules is None:
-            limits = self._limits.get(deployment, self._default)
             own = {
                 "requests": limits.requests_per_minute,
                 "tokens": limits.tokens_per_minute,
                 "concurrent": limits.concurrent,
             }
             given = {name: value for name, value in own.items() if value is not None}
-            rules = self._rules[deployment] = json.dumps(self._shared | given)
+            rules = self._rules[limits] = json.dumps(self._shared | given)
         return rules
 
 

@@ -153,9 +153,17 @@ def _too_large(read: bytes, max_bytes: int) -> ProviderError:
         f"the answer was cut off after {max_bytes} bytes, the provider's max_answer_bytes; "
         f"ask for less, or raise it (allowed are up to {MAX_ANSWER_BYTES})"
     )
-    return ProviderError(
-        FailureKind.TRUNCATED, message, sent=True, text=read.decode("utf-8", errors="replace")
-    )
+    text = _spelled_within(read.decode("utf-8", errors="replace"), max_bytes)
+    return ProviderError(FailureKind.TRUNCATED, message, sent=True, text=text)
+
+
+_CUT_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-f]{0,3})?\Z")
+
+
+def _spelled_within(text: str, most: int) -> str:
+    """Return as much of a text as JSON spells in so many bytes: there a control character takes six."""
+    spelled = json.dumps(text, ensure_ascii=False)[1:-1].encode()[:most].decode(errors="ignore")
+    return str(json.loads('"' + _CUT_ESCAPE.sub(r"\1", spelled) + '"'))
 
 
 def error_behind(e: BaseException) -> ProviderError | None:

@@ -12,7 +12,7 @@ from agentic_trading.canonical import canonical_bytes, sha256_hex, utc_text
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordConflictError, RecordError
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import Event, check_event
 from agentic_trading.llm.events import RunEnded, RunStarted
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
@@ -87,8 +87,8 @@ def attempt_key(envelope: LLMEnvelope, attempt: int) -> str:
 def identity_of(record: Record) -> Identity:
     """Return the identity of a record.
 
-    Raises `RecordError` for a body without a spelling, for an event that would be read as an interaction, and for a
-    result of another envelope.
+    Raises `RecordError` for a body without a spelling, for an event with too long an id or that would be read as an
+    interaction, and for a result of another envelope.
     """
     if isinstance(record, LLMInteraction):
         envelope, result = record.envelope, record.result
@@ -107,6 +107,7 @@ def identity_of(record: Record) -> Identity:
             result.output_hash,
         )
         return Identity(f"interaction:{record.interaction_id}", facts)
+    check_event(record)
     as_of = utc_text(record.as_of) if record.as_of else ""
     if "interaction_id" in (record.model_extra or {}):
         raise RecordError(

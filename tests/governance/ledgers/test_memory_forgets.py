@@ -179,3 +179,16 @@ async def test_an_agent_that_only_asked_in_vain_is_counted_by_no_limit_that_was_
     await spend(ledger, ask(10, agent="in-vain"))
 
     assert [one.id for one in await ledger.balances("acme")] == ["agent-1"]
+
+
+async def test_names_that_were_used_once_leave_nothing_when_their_day_is_over() -> None:
+    ledger = MemoryLedger([tenant(10**9)], keep=HOUR)
+    for number in range(2000):
+        agent, sender, trace = f"agent-{number}", f"principal-{number}", f"trace-{number}"
+        await spend(ledger, ask(1, agent=agent, principal=sender, trace=trace))
+    assert len(await ledger.balances("acme")) > 2000
+
+    await spend(ledger, ask(1, at=AT + timedelta(days=2)))
+
+    assert len(await ledger.balances("acme")) == 2  # the tenant's total, and the day of the last agent
+    assert len(ledger._ledger_of("acme").calls.past) == 1

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.limiter import (
     CircuitBreakerConfig,
+    Deployment,
     NotPermitted,
     Permit,
     PermitOutcome,
@@ -17,7 +18,9 @@ from agentic_trading.governance.limiter import (
     RateLimits,
     Throttled,
 )
+from agentic_trading.governance.limiters.deployment import KEPT_S
 from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.llm.envelope import LLMProvider
 from tests.contracts.limiter_opening import DEPLOYMENT, OTHER, HandClock, request
 
 MINUTE_MS = 60_000
@@ -163,3 +166,20 @@ async def test_ten_thousand_permits_that_died_leave_nothing_behind() -> None:
 
     assert (await limiter.status(DEPLOYMENT)).in_flight == 0
     assert isinstance(await limiter.acquire(request()), Permit)
+
+
+async def test_models_that_were_used_once_are_forgotten_after_two_days_and_those_in_use_are_not() -> None:
+    clock = HandClock()
+    limiter = MemoryLimiter(default=RateLimits(requests_per_minute=10, concurrent=1), clock=clock)
+    permit = await limiter.acquire(request())
+    for number in range(1000):
+        await limiter.acquire(request(deployment=Deployment(LLMProvider.LOCAL, f"model-{number}")))
+    await clock.sleep(KEPT_S - 1)
+    assert isinstance(await limiter.acquire(request()), Permit)  # the lease of the first is over
+    assert isinstance(permit, Permit)
+    await clock.sleep(2)
+
+    await limiter.acquire(request(deployment=OTHER))
+
+    assert list(limiter._limiters) == list(limiter._stepped_ms) == [DEPLOYMENT, OTHER]
+    assert (await limiter.status(DEPLOYMENT)).in_flight == 1

@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import pytest
 
+from agentic_trading.canonical import canonical_bytes
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.models import Capabilities
@@ -90,7 +91,22 @@ async def test_a_larger_answer_is_cut_off_and_may_have_been_billed(name: str, pa
         await answered(name, gzip.compress(body, 1) if packing else body, packing)
 
     assert (caught.value.kind, caught.value.sent) == (FailureKind.TRUNCATED, True)
-    assert caught.value.text == body[:LIMIT].decode()
+    spelled = len(canonical_bytes(caught.value.text)) - 2
+    assert body.decode().startswith(caught.value.text)
+    assert LIMIT - 2 <= spelled <= LIMIT
+
+
+@pytest.mark.parametrize("text", ["\x01", '"', "\\", "\\\\\x01", "é", "€", "💶", "\n\x1f", "\udcff", "a"])
+async def test_what_is_kept_of_a_cut_answer_takes_no_more_than_the_limit_on_record(text: str) -> None:
+    body = (2 * LIMIT * text).encode(errors="surrogateescape")
+
+    for shift in range(7):
+        with pytest.raises(ProviderError) as caught:
+            await answered("openai", b"a" * shift + body)
+
+        spelled = len(canonical_bytes(caught.value.text)) - 2
+        assert (b"a" * shift + body).decode(errors="replace").startswith(caught.value.text.rstrip("�"))
+        assert LIMIT - 6 <= spelled <= LIMIT
 
 
 @BOTH

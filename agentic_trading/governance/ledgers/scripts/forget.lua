@@ -1,13 +1,27 @@
 -- Drop counters whose time is over, unless a call in flight holds something, and queued requests whose process is gone.
--- Of the processes that have taken steps, the latest stay known.
+-- Of the processes that have taken steps, the latest stay known. A total that has or had a ceiling is not dropped.
 local MOST_FIELDS, LATEST = 160, 64
 local ENDED_US = 20000000 -- longer than any `fence` looks back
-local most = ARGV[FIRST]
+local most, revision, limited = ARGV[FIRST], ARGV[FIRST + 1], '\n' .. ARGV[FIRST + 2] .. '\n'
+if is_stale(revision) then
+  return stale()
+end
+
+local function lasts_for_ever(name, counter)
+  local kind, window = parts(name)
+  return counter[11] == 0 or string.find(limited, '\n' .. name .. '\n', 1, true)
+    or string.find(limited, '\n' .. kind .. '/' .. window .. '//*\n', 1, true)
+end
+
 local over = redis.call('ZRANGEBYSCORE', ENDS, '-inf', now, 'LIMIT', 0, most)
 for _, name in ipairs(over) do
   local packed = redis.call('HGET', COUNTERS, name)
   local counter = packed and {struct.unpack(COUNTER, packed)} or {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
-  if counter[4] + counter[5] + counter[6] > 0 then
+  if packed and lasts_for_ever(name, counter) then
+    counter[11] = 0
+    redis.call('HSET', COUNTERS, name, struct.pack(COUNTER, unpack(counter, 1, 12)))
+    redis.call('ZREM', ENDS, name)
+  elseif counter[4] + counter[5] + counter[6] > 0 then
     redis.call('ZADD', ENDS, now + counter[11], name)
   else
     redis.call('HDEL', COUNTERS, name)

@@ -53,3 +53,13 @@ local function answer(word, ...)
   local facts = {word, epoch, epoch_id, sequence, own, string.format('%.0f', now), closed or ''}
   return {table.concat(facts, ' '), ...}
 end
+
+-- Whether the caller goes by other limits than these, and the answer that names them.
+local function is_stale(revision)
+  return (redis.call('HGET', LIMITS, 'revision') or '0') ~= revision
+end
+
+local function stale()
+  local limits = redis.call('HMGET', LIMITS, 'revision', 'version', 'limits', 'counted')
+  return answer('STALE', limits[1] or '0', limits[2] or '0', limits[3] or '', limits[4] or '')
+end

@@ -30,9 +30,8 @@ if before[1] == epoch_id and before[2] ~= 'released' then
   end
   return answer('KNOWN', before[2], before[4])
 end
-if (redis.call('HGET', LIMITS, 'revision') or '0') ~= revision then
-  local limits = redis.call('HMGET', LIMITS, 'revision', 'version', 'limits', 'counted')
-  return answer('STALE', limits[1] or '0', limits[2] or '0', limits[3] or '', limits[4] or '')
+if is_stale(revision) then
+  return stale()
 end
 if till > 0 and (now < since or now >= till) then
   return answer('MOVED')
@@ -75,6 +74,9 @@ end
 for i = 1, #names do
   local ends, keep, nusd, tokens, calls = struct.unpack('<ddddd', rules, 40 * i - 39)
   local counter = packed[i] and {struct.unpack(COUNTER, packed[i])} or {0, 0, 0, 0, 0, 0, 0, 0, 0, ends, keep, 0}
+  if keep == 0 then -- it has a ceiling now: from here on it is kept for ever
+    counter[11] = 0
+  end
   counters[i] = counter
   look(i, counter, nusd, tokens, calls)
 end
