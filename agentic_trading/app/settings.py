@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from collections.abc import Mapping, MutableMapping
 from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
@@ -49,6 +50,15 @@ def _to_standard_error(*_names: Any) -> structlog.PrintLogger:
     return structlog.PrintLogger(sys.stderr)
 
 
+def _spelled_out(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """Return an event in whose texts everything that would steer a terminal is spelled out, their lines kept."""
+    return {name: "\n".join(map(_printable, str(value).split("\n"))) for name, value in event.items()}
+
+
+def _printable(line: str) -> str:
+    return line if line.isprintable() else repr(line)[1:-1]
+
+
 def _without_secrets(redaction: Redaction, _logger: Any, _name: str, line: Any) -> str:
     return redaction.text(line)
 
@@ -56,7 +66,10 @@ def _without_secrets(redaction: Redaction, _logger: Any, _name: str, line: Any) 
 def _renderers(form: LogFormat) -> list[Processor]:
     match form:
         case "human":
-            return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+            plain = structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+            return [structlog.processors.format_exc_info, _spelled_out, plain]
         case "json":
             return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=True)]
         case _:
