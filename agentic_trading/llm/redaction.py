@@ -3,9 +3,10 @@
 import json
 import re
 from base64 import b64encode, urlsafe_b64encode
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from itertools import chain
+from os.path import commonprefix
 from typing import Any, Final, Protocol, Self, TypeVar
 from urllib.parse import quote, quote_plus
 
@@ -61,9 +62,9 @@ class Redaction:
         self.known: tuple[str, ...] = ()
         self._spellings: dict[bytes, tuple[str, ...]] = {}
         self._on_wire: tuple[str, ...] = ()
-        # The first characters of the spellings: keys of one vendor share them, and are looked for together.
         self._heads: tuple[str, ...] = ()
-        self._heads_on_wire: tuple[str, ...] = ()
+        self._starts: tuple[str, ...] = ()
+        self._starts_on_wire: tuple[str, ...] = ()
         self._longest = 0
         self.add(*secrets)
 
@@ -80,7 +81,7 @@ class Redaction:
         self.known = tuple(chain.from_iterable(self._spellings.values()))
         self._on_wire = tuple({orjson.dumps(one)[1:-1].decode(): None for one in self.known})
         self._heads = tuple({one[:SHORTEST]: None for one in self.known})
-        self._heads_on_wire = tuple({one[:SHORTEST]: None for one in self._on_wire})
+        self._starts, self._starts_on_wire = _starts(self.known), _starts(self._on_wire)
         self._longest = max(map(len, self.known))
 
     def text(self, text: str) -> str:
@@ -179,16 +180,23 @@ class Redaction:
         return orjson.dumps(self.text(orjson.loads(literal))).decode() if self._is_in(literal) else literal
 
     def _may_be_in(self, text: str) -> bool:
-        return any(head in text for head in self._heads)
+        for start in self._starts:  # noqa: SIM110 - a loop costs half of a generator, and every answer is looked at
+            if start in text:
+                return True
+        return False
 
     def _is_in(self, on_wire: str) -> bool:
-        return any(head in on_wire for head in self._heads_on_wire) and any(
-            one in on_wire for one in self._on_wire
-        )
+        for start in self._starts_on_wire:  # a loop, as above
+            if start in on_wire:
+                return any(one in on_wire for one in self._on_wire)
+        return False
 
     def _without_cut_secret(self, text: str) -> str:
         end = text[-self._longest :]
-        if not self._may_be_in(end):
+        for head in self._heads:  # a loop, as above
+            if head in end:
+                break
+        else:
             return text
         cut = (
             length
@@ -198,6 +206,17 @@ class Redaction:
         )
         longest = max(cut, default=0)
         return text[:-longest] + MARK if longest else text
+
+
+def _starts(spellings: Iterable[str]) -> tuple[str, ...]:
+    """Return what spellings with the same head begin with: keys of one vendor are looked for together.
+
+    The longest there is: a long text is looked for in a third of the time of a short one.
+    """
+    by_head: dict[str, list[str]] = {}
+    for one in spellings:
+        by_head.setdefault(one[:SHORTEST], []).append(one)
+    return tuple(map(commonprefix, by_head.values()))
 
 
 def _is_distinct(raw: bytes) -> bool:

@@ -3,6 +3,7 @@
 import json
 from base64 import b64encode
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -147,6 +148,30 @@ def test_of_too_many_secrets_the_first_are_forgotten_until_they_are_used_again()
     redaction.add("sk-000000000")
 
     assert redaction.text("sk-000000000") == MARK
+
+
+def test_where_a_mark_would_complete_another_secret_nothing_is_left() -> None:
+    assert Redaction("sk-12345", "aB9***cD8").text("is aB9sk-12345cD8") == MARK
+
+
+def test_an_error_without_a_secret_keeps_its_cause() -> None:
+    error, cause = ProviderError(FailureKind.TIMEOUT, "late", sent=True), ValueError("late")
+    error.__cause__ = cause
+
+    assert Redaction(KEY).error(error).__cause__ is cause
+
+
+@pytest.mark.parametrize("changed", [{"structured": {"a": 1}}, {"beside": "well"}])
+def test_an_unusual_answer_without_a_secret_is_the_same_object(changed: dict[str, Any]) -> None:
+    response = ModelResponse("buy", "end_turn", Usage(input_tokens=3), "m-1", **changed)
+
+    assert Redaction(KEY).response(response) is response
+
+
+def test_a_record_without_bytes_is_left_to_the_log_to_refuse() -> None:
+    held = event().model_copy(update={"odd": object()})
+
+    assert Redaction(KEY).record(held) is held
 
 
 def test_a_repr_shows_no_secret() -> None:

@@ -17,15 +17,19 @@ from agentic_trading.audit.verify import verify_log
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, INTERACTIONS
 from agentic_trading.llm import EnvelopeBuilder, Event, LLMEnvelope, LLMInteraction, LLMProvider, LLMResult
+from agentic_trading.llm.errors import RecordError
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform import Platform, PlatformConfig, Ports, ProviderConfig
 from agentic_trading.platform.settings import load_config
+from agentic_trading.worker.recorder import Recorder
 from tests.app.logging_kept import logging_kept
 from tests.platform.calls import ROW
 
@@ -251,3 +255,13 @@ async def test_keys_of_principals_are_known(tmp_path: Path) -> None:
 
     async with Platform(config):
         assert config.redaction.text("0123456789abcdef" * 2) == "***"
+
+
+async def test_what_is_no_record_without_a_secret_is_not_kept() -> None:
+    recorder = Recorder(MemoryInteractionStore(), redaction=Redaction("quant-7b/x", "stub-llm-7"))
+    builder = EnvelopeBuilder().for_general().with_instructions("Advise.")
+    question = builder.with_provider(LLMProvider("stub-llm-7"), "m-1").build()
+    held = LLMInteraction(envelope=question, result=LLMResult(envelope_id=question.envelope_id))
+
+    with pytest.raises(RecordError, match="holds a secret where none can be left out"):
+        await recorder.keep(held, final=True)
