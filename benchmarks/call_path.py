@@ -65,6 +65,7 @@ def rows() -> list[Row]:
     return [
         Row("agentic_trading, kept in memory", OURS, "in_memory"),
         Row("agentic_trading, kept in a file (relaxed)", OURS, "in_a_file"),
+        Row("  and 64 keys known, which are looked for", OURS, "redacted"),
         Row("floor: the same bytes, hashes and checks alone", OURS, "least"),
         Row("agentic_trading, its stages one by one", OURS, STAGES),
         Row("Anthropic SDK: messages.create alone", "anthropic_sdk", "call", most=1 / 4),

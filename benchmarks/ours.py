@@ -5,7 +5,7 @@ import logging
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 from typing_extensions import override
 
-from agentic_trading.canonical import exact_value
+from agentic_trading.canonical import exact_value, sha256_hex
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.admission_decisions import Admitted
 from agentic_trading.governance.gate import Gate
@@ -28,6 +28,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
+from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
@@ -110,11 +111,12 @@ class Gateway:
         )
     )
     provider: Stub = field(default_factory=Stub)
+    redaction: Redaction = field(default_factory=Redaction)
 
     @property
     def recorder(self) -> Recorder:
         """What keeps the attempts."""
-        return Recorder(self.store)
+        return Recorder(self.store, redaction=self.redaction)
 
     def runner(self, runner: type[CallRunner] = CallRunner) -> CallRunner:
         """Return the loop over the attempts of an envelope."""
@@ -131,10 +133,14 @@ class Gateway:
 
 
 async def whole(
-    store: InteractionStore, count: int, finish: Callable[[], Awaitable[None]] = nothing
+    store: InteractionStore,
+    count: int,
+    finish: Callable[[], Awaitable[None]] = nothing,
+    *,
+    secrets: Iterable[str] = (),
 ) -> Round:
-    """Build, run and keep `count` calls."""
-    runner = Gateway(store).runner()
+    """Build, run and keep `count` calls; `secrets` are looked for in what is answered and kept."""
+    runner = Gateway(store, redaction=Redaction(*secrets)).runner()
 
     async def call() -> Any:
         return (await runner.run(envelope())).result.parsed_output
@@ -147,12 +153,19 @@ async def in_memory(count: int) -> Round:
     return await whole(MemoryInteractionStore(), count)
 
 
-async def in_a_file(count: int) -> Round:
+async def redacted(count: int) -> Round:
+    """Do the same with keys of a vendor known."""
+    return await in_a_file(
+        count, secrets=[f"sk-ant-api03-{sha256_hex(b'%d' % number)}" for number in range(64)]
+    )
+
+
+async def in_a_file(count: int, *, secrets: Iterable[str] = ()) -> Round:
     """Keep the attempts in a log on disk, written behind; what is still to be written counts."""
     with tempfile.TemporaryDirectory() as folder:
         store = JsonFileInteractionStore(Path(folder) / "log.jsonl", durability=Durability.RELAXED)
         try:
-            return await whole(store, count, store.flush)
+            return await whole(store, count, store.flush, secrets=secrets)
         finally:
             await store.aclose()
 
@@ -302,6 +315,7 @@ def main() -> None:
     answer_rounds({
         "in_memory": in_memory,
         "in_a_file": in_a_file,
+        "redacted": redacted,
         "least": least,
         "stage_by_stage": stage_by_stage,
         **DISPATCH_WAYS,

@@ -2,20 +2,24 @@
 
 import logging
 import sys
+from collections.abc import Mapping, MutableMapping
+from functools import partial
 from pathlib import Path
 from typing import Any, assert_never
 
 import structlog
 from structlog.types import Processor
 
+from agentic_trading.llm.redaction import Redaction
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.settings import LogFormat, LogLevel, Settings, load_config, load_settings
 
 
 def configured(path: Path | None = None) -> PlatformConfig:
     """Start as `start` does, and return the configuration that `load_config` gives; raises what the two raise."""
-    start()
-    return load_config(path)
+    settings, config = start(), load_config(path)
+    configure_logging(settings.log_level, settings.log_format, config.redaction)
+    return config
 
 
 def start() -> Settings:
@@ -25,14 +29,15 @@ def start() -> Settings:
     return settings
 
 
-def configure_logging(level: LogLevel, form: LogFormat) -> None:
-    """Send events of at least `level` to standard error; standard output stays the commands' own."""
+def configure_logging(level: LogLevel, form: LogFormat, redaction: Redaction | None = None) -> None:
+    """Send events of at least `level` to standard error, without what `redaction` knows; standard output stays the commands' own."""
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *_renderers(form),
+            partial(_without_secrets, redaction or Redaction()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
         logger_factory=_to_standard_error,
@@ -45,10 +50,26 @@ def _to_standard_error(*_names: Any) -> structlog.PrintLogger:
     return structlog.PrintLogger(sys.stderr)
 
 
+def _spelled_out(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> Mapping[str, Any]:
+    """Return an event in whose texts everything that would steer a terminal is spelled out, their lines kept."""
+    return {name: "\n".join(map(_printable, str(value).split("\n"))) for name, value in event.items()}
+
+
+def _printable(line: str) -> str:
+    return line if line.isprintable() else repr(line)[1:-1]
+
+
+def _without_secrets(redaction: Redaction, _logger: Any, _name: str, line: Any) -> str:
+    return redaction.text(line)
+
+
 def _renderers(form: LogFormat) -> list[Processor]:
     match form:
         case "human":
-            return [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+            plain = structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+            return [structlog.processors.format_exc_info, _spelled_out, plain]
         case "json":
             return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=True)]
         case _:

@@ -37,6 +37,7 @@ from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event, check_event
 from agentic_trading.llm.fields import long_ids
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.redaction import Redaction
 
 GatewayReply = LLMInteraction | NoDecision
 
@@ -76,7 +77,8 @@ class GatewayClient:
     Use it as an async context manager. Several `ask` may be under way at once. A request that an agent asks again
     for the same moment and step gets the next `occurrence`, in the order of asking, so that a replay knows
     the first from the second; the very same envelope, asked again, gets the same answer again. `reply_timeout_s` bounds
-    the wait for a worker; then the answer is a `NoDecision`. `signer` signs what is published, for workers that verify it.
+    the wait for a worker; then the answer is a `NoDecision`. `signer` signs what is published, for workers that verify it. An event is
+    published without what `redaction` knows; an envelope as it was built.
     """
 
     def __init__(
@@ -86,10 +88,12 @@ class GatewayClient:
         name: str = "client",
         reply_timeout_s: float = 900.0,
         signer: Signer | None = None,
+        redaction: Redaction | None = None,
     ) -> None:
         if problems := long_ids(["name"], [name]):
             raise ValueError(problems[0])
         self._broker = broker
+        self._redaction = redaction or Redaction()
         self._signer = signer
         self._group = f"replies-{name}"
         self._reply_timeout_s = reply_timeout_s
@@ -142,6 +146,8 @@ class GatewayClient:
 
     async def record(self, event: Event) -> None:
         """Publish an event; a worker keeps it in the log. Raises `RecordError` for an id that is too long."""
+        if self._redaction.known:
+            event = self._redaction.record(event)
         check_event(event)
         await self._broker.publish(EVENTS, self._sign(event_message(event)))
 

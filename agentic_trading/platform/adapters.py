@@ -33,7 +33,7 @@ from agentic_trading.llm.models import (
     find_weights,
 )
 from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
+from agentic_trading.llm.providers.keys import Keys, KnownKeys, OneKey, SecretsFolder
 from agentic_trading.llm.providers.offline import Rule, RulesProvider, ScriptedProvider
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
@@ -302,9 +302,10 @@ def keys_of(config: PlatformConfig, name: str, factory: Factory | None = None) -
     missing = MissingKey(name, secret, reads_environment=config.is_loaded)
     one = OneKey(key.get_secret_value() if key else "none") if key or is_free else missing
     if config.secrets_folder is None:
-        return one
+        return KnownKeys(one, config.redaction)
     own = frozenset(tenant for tenant, row in config.tenants.items() if row.provider_keys == "own")
-    return SecretsFolder(config.secrets_folder, secret, one, own=own)
+    keys = SecretsFolder(config.secrets_folder, secret, one, own=own)
+    return KnownKeys(keys, config.redaction)
 
 
 def ledger_of(url: str, *, zone: tzinfo = UTC) -> Ledger:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -35,6 +35,7 @@ from agentic_trading.governance.policy_file import NAME
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.limits import NANO
+from agentic_trading.llm.redaction import Redaction
 from agentic_trading.platform.errors import (
     ConfigError,
     ConfigProblem,
@@ -158,11 +159,12 @@ class LoadedFrom:
     """What is known beside the values of a loaded configuration and is no part of it: two of them are equal.
 
     `origins` says where each value is from, by its place; the place of a table ends in a dot. `secrets` are keys
-    that the environment had, by provider.
+    that the environment had, by provider. `redaction` knows them, and what else is secret.
     """
 
     origins: Mapping[str, str] | None = field(default=None, compare=False)
     secrets: Mapping[str, SecretStr] = field(default_factory=dict, compare=False, repr=False)
+    redaction: Redaction = field(default_factory=Redaction, compare=False)
 
 
 class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
@@ -193,7 +195,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
         default_factory=dict
     )
     tenants: Mapping[TenantId, TenantConfig] = Field(default_factory=dict)
-    _loaded: LoadedFrom = PrivateAttr(default=LoadedFrom())
+    _loaded: LoadedFrom = PrivateAttr(default_factory=LoadedFrom)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -213,6 +215,9 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
         """Keep where the values are from, and the keys that were found with them."""
         if isinstance(context, LoadedFrom):
             self._loaded = context
+        keys = (key.get_secret_value().strip() for key in self._loaded.secrets.values())
+        password = urlsplit(self.ledger.url or "").password or ""
+        self._loaded.redaction.add(*keys, password, unquote(password))
 
     def origin_of(self, place: str) -> str:
         """Return where the value at a place such as `ledger.url` is from.
@@ -236,6 +241,11 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     def secret_of(self, provider: str) -> SecretStr | None:
         """Return the key that the environment had for a provider, if this was loaded and it had one."""
         return self._loaded.secrets.get(provider)
+
+    @property
+    def redaction(self) -> Redaction:
+        """What takes secrets out: it knows those of this configuration and of its copies, and each key that was handed out."""
+        return self._loaded.redaction
 
     @property
     def tenant_ids(self) -> tuple[str, ...]:

@@ -172,7 +172,9 @@ class Platform:
             raise ConfigError([ConfigProblem("code", "client", found, "a name of its own for each client")])
         self._names.add(name)
         try:
-            async with GatewayClient(self._broker, name=name, signer=signer) as client:
+            redaction = self.config.redaction
+            made = GatewayClient(self._broker, name=name, signer=signer, redaction=redaction)
+            async with made as client:
                 yield self._with_fallback(client) if self.config.fallback else client
         finally:
             self._names.discard(name)
@@ -205,6 +207,7 @@ class Platform:
         clock = given.clock or SystemClock()
         files = await asyncio.to_thread(LoadedFiles.read, config, _given_names(config, given), given.tables)
         self._signing = files.signing
+        config.redaction.add(*(key for keys in (files.signing or {}).values() for key in keys))
         store = await self._opened_log()
         log = adapters.file_log_of(store)
         folder = None if log is None else log.path.parent

@@ -62,7 +62,7 @@ class OpenPorts:
 def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
     """Return the pool of a platform; it does not run yet."""
     files, clock = opened.files, opened.clock
-    recorder, wall = Recorder(opened.store, opened.broker), SystemClock()
+    recorder, wall = Recorder(opened.store, opened.broker, config.redaction), SystemClock()
     gate = Gate(
         ledger=opened.ledger,
         prices=files.tables.prices,

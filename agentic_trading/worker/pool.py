@@ -133,7 +133,7 @@ class WorkerPool:
         self._name = name
         self._housekeeper = housekeeper
         self._acl = acl or ProducerAcl()
-        self._dead_letters = DeadLetterPublisher(broker, clock)
+        self._dead_letters = DeadLetterPublisher(broker, clock, recorder.redaction)
         self._waits = StoppableWait(clock)
         self._fatal: StoreError | None = None
         self._counts = {"finished": 0, "dead_letters": 0, "given_back": 0, "events": 0}

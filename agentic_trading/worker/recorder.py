@@ -1,5 +1,7 @@
 """Records first, then messages: attempts stored and published, and dead letters."""
 
+from typing import TypeVar
+
 import structlog
 
 from agentic_trading.bus.codec import dead_letter_message, interaction_message
@@ -8,23 +10,30 @@ from agentic_trading.bus.message import Delivery, header
 from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, INTERACTIONS, Broker, DeadLetter
 from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import RecordError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.worker.error_boundary import UndeliverableError, id_conflict
 
 log = structlog.get_logger()
+
+R = TypeVar("R", LLMInteraction, Event)
 
 _UNTRUSTED = ("signature", "not_allowed")
 """Reasons for which no id of a message is taken over: it may name another sender's call."""
 
 
 class Recorder:
-    """Store each attempt, then publish it: what is on the bus is in the log."""
+    """Store each attempt, then publish it: what is on the bus is in the log, and `redaction` knows no secret in it."""
 
-    def __init__(self, store: InteractionStore, broker: Broker | None = None) -> None:
+    def __init__(
+        self, store: InteractionStore, broker: Broker | None = None, redaction: Redaction | None = None
+    ) -> None:
         self._store = store
         self._broker = broker
+        self.redaction = redaction or Redaction()
 
     async def keep(self, interaction: LLMInteraction, *, final: bool) -> None:
         """Store an attempt durably, then publish it; `final` marks the last one of its envelope.
@@ -32,8 +41,11 @@ class Recorder:
         Raises `StoreError` or `RecordError` if it could not be kept; nothing is then published. Raises
         `UndeliverableError` for a last attempt that is on record and too large for the bus.
         """
-        await self._store.store(interaction)
-        await self._publish(interaction, final=final)
+        kept = self._redacted(interaction, interaction.interaction_id)
+        if kept is not interaction:  # its hashes are of what was asked
+            kept = kept.model_copy(update={"redacted": True})
+        await self._store.store(kept)
+        await self._publish(kept, final=final)
 
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
         """Whether an attempt is on record, of whatever process, and of whatever envelope with this id."""
@@ -54,7 +66,17 @@ class Recorder:
 
     async def keep_event(self, event: Event) -> None:
         """Store an event durably; raises `StoreError` or `RecordError` if it could not be kept."""
-        await self._store.record(event)
+        await self._store.record(self._redacted(event, event.id))
+
+    def _redacted(self, record: R, record_id: str) -> R:
+        if not self.redaction.known:
+            return record
+        try:
+            return self.redaction.record(record)
+        except ValueError:
+            raise RecordError(
+                record_id, "it holds a secret where none can be left out; take it out"
+            ) from None
 
     async def _publish(self, interaction: LLMInteraction, *, final: bool) -> None:
         if self._broker is None:
@@ -76,9 +98,10 @@ class Recorder:
 class DeadLetterPublisher:
     """Publish dead letters; of a message that is too large for one, without most of its bytes."""
 
-    def __init__(self, broker: Broker, clock: Clock) -> None:
+    def __init__(self, broker: Broker, clock: Clock, redaction: Redaction) -> None:
         self._broker = broker
         self._clock = clock
+        self._redaction = redaction
 
     async def publish(
         self, delivery: Delivery, reason: str, detail: str, *, envelope_id: str = "", trace_id: str = ""
@@ -88,6 +111,7 @@ class DeadLetterPublisher:
         A message without a proved sender, or that its sender may not send, answers no call: its letter has no ids. An
         event answers none either.
         """
+        detail = self._redaction.text(detail)
         is_trusted = reason not in _UNTRUSTED
         is_call = is_trusted and delivery.topic != EVENTS.name
         letter = DeadLetter.of(

@@ -286,6 +286,9 @@ class CallRunner:
                 exchange.began = self._clock.now(), self._clock.monotonic()
                 provider = self._parts.providers.of(exchange.request.envelope.provider)
                 response = await provider.complete(exchange.request)
+                redaction = self._parts.recorder.redaction
+                if redaction.known:  # before it is read, so that a replay reads the same
+                    response = redaction.response(response)
                 exchange.response = response
                 await sent.answered(response.usage, served_model=response.model)
         except ProviderError as e:
@@ -306,6 +309,7 @@ class CallRunner:
         failure = failure or ProviderError(
             FailureKind.SHUTDOWN, "the worker was stopped during the call", sent=True
         )
+        failure = self._parts.recorder.redaction.error(failure)
         reason = FailureReason(
             category=failure.kind, description=failure.message, recoverable=not failure.sent
         )

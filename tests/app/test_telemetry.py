@@ -51,3 +51,15 @@ def test_a_logger_made_before_writes_as_configured_later(capsys: pytest.CaptureF
     log.info("late")
 
     assert json.loads(capsys.readouterr().err)["event"] == "late"
+
+
+def test_what_steers_a_terminal_is_spelled_out_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    for form in ("human", "json"):
+        configure_logging("info", form)
+
+        failed = ValueError("no \x1b[2J\x9b")
+        structlog.get_logger().warning("late\x1b", id="a\x1b[2J\u202eb", exc_info=failed)
+
+        written = capsys.readouterr().err
+        assert "x1b[2J" in written or "u001b[2J" in written
+        assert written.replace("\n", "").isprintable()

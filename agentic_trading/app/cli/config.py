@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, stop
+from agentic_trading.app.cli.exits import ExitCode, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
 
 app = typer.Typer(
@@ -45,7 +45,7 @@ def show_config(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
     cells = [(place, _spelled(value), loaded.origin_of(place)) for place, value in places.items()]
     cells += [(f"providers.{name}, its key", "…", variable) for name, variable in keys.items()]
     print_table(rows(table("value", "is", "from"), cells))
-    typer.echo(f"config_sha256 {loaded.config_sha256}", err=True)
+    say(f"config_sha256 {loaded.config_sha256}", err=True)
 
 
 @app.command("check")
@@ -60,7 +60,7 @@ def check_config(*, config: ConfigFile = None) -> None:
     if problems:
         stop(ExitCode.BAD_INPUT, str(ConfigError(problems)))
     served = ", ".join(loaded.providers) or "none"
-    typer.echo(f"right: providers {served}; tenants {', '.join(loaded.tenant_ids)}")
+    say(f"right: providers {served}; tenants {', '.join(loaded.tenant_ids)}")
 
 
 def _places(values: Mapping[str, Any], *above: str) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""How the program ends: its exit codes, its last message, and signals."""
+"""What the program says in a line, and how it ends: its exit codes, its last message, and signals."""
 
 import select
 import signal
@@ -74,21 +74,21 @@ def run_to_exit(program: Callable[[], object], *, debug: bool) -> None:
 
 def _leave(code: ExitCode, message: str, *, debug: bool) -> NoReturn:
     if debug:
-        traceback.print_exc()
-    _say(message)
+        say(traceback.format_exc().rstrip(), err=True)
+    say(f"Error: {message}", err=True)
     sys.exit(code)
 
 
-def _say(message: str) -> None:
-    """Print an error, which may quote what it was about: nothing in it steers the terminal."""
+def say(text: str, *, err: bool = False) -> None:
+    """Print a text, on standard error with `err`; it may quote anything: nothing in it steers the terminal."""
     from agentic_trading.app.cli.output import printable_lines
 
-    typer.echo(f"Error: {printable_lines(message)}", err=True)
+    typer.echo(printable_lines(text), err=err)
 
 
 def stop(code: ExitCode, message: str) -> NoReturn:
     """End the command with a message on standard error."""
-    _say(message)
+    say(f"Error: {message}", err=True)
     raise typer.Exit(code)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, stop
+from agentic_trading.app.cli.exits import ExitCode, say, stop
 from agentic_trading.app.cli.log_selection import AsJson, OfTenant, Store, log_of, trace_list
 
 trace_app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
@@ -126,10 +126,10 @@ def _warn_of(log: Path, tenant: str | None) -> None:
 
     found = asyncio.run(check_file(log)).findings
     if tenant is not None and found:
-        typer.echo("Warning: the log is not whole; what follows may lack records", err=True)
+        say("Warning: the log is not whole; what follows may lack records", err=True)
         return
     for finding in found:
-        typer.echo(f"Warning: {printable(str(finding))}; what follows may lack records", err=True)
+        say(f"Warning: {printable(str(finding))}; what follows may lack records", err=True)
 
 
 LogOrSession = Annotated[
@@ -216,7 +216,7 @@ def replay_run(
         )
     )
     for warning in report.warnings:
-        typer.echo(f"Warning: {printable(warning)}", err=True)
+        say(f"Warning: {printable(warning)}", err=True)
     if as_json:
         show_json(report)
     else:
@@ -234,7 +234,7 @@ def write_schema_files(folder: Folder = Path("schemas")) -> None:
     from agentic_trading.app.schemas import write_schemas
 
     for file in write_schemas(folder):
-        typer.echo(file)
+        say(str(file))
 
 
 @schemas_app.command("check")
@@ -250,7 +250,7 @@ def check_schema_files(folder: Folder = Path("schemas")) -> None:
             ExitCode.FOUND_WRONG,
             f"the schemas in {folder} are not those of the models; {remedy}\n{differing}",
         )
-    typer.echo(f"{len(published())} schemas in {folder} are those of the models")
+    say(f"{len(published())} schemas in {folder} are those of the models")
 
 
 Source = Annotated[str, typer.Argument(metavar="NAME", help="A sample, a CSV file, or - for standard input.")]
@@ -293,4 +293,4 @@ def demo_command() -> None:
     with TemporaryDirectory(prefix="agentic-trading-demo-") as folder:
         if not show_steps(Path(folder)):
             stop(ExitCode.FOUND_WRONG, "a step of the demo did not come out as its text says")
-    typer.echo("\nThe same on a session of your own: agentic-trading run --data btcusdt-5m")
+    say("\nThe same on a session of your own: agentic-trading run --data btcusdt-5m")

@@ -9,12 +9,22 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from agentic_trading.app.cli.output import capped, facts, format_time, printable, rows, table, unbroken, usd
+from agentic_trading.app.cli.output import (
+    PlainConsole,
+    capped,
+    facts,
+    format_time,
+    printable,
+    rows,
+    table,
+    unbroken,
+    usd,
+)
 from agentic_trading.app.feeds import CheckedFeed, open_feed, sources
 from agentic_trading.app.log_check import LogCheck
 from agentic_trading.app.options import OptionError, pluralize
@@ -81,7 +91,7 @@ def _in_columns(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 def _columns_of(drawn: Table) -> int:
     """Return how wide a table would be if it had all the room it wants."""
-    roomy = Console(width=UNBOUNDED)
+    roomy = PlainConsole(width=UNBOUNDED)
     return Measurement.get(roomy, roomy.options, drawn).maximum
 
 

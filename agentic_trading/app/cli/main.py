@@ -22,7 +22,9 @@ class PlainGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as e:
-            e.message = plain_usage_errors(e.message)
+            from agentic_trading.app.cli.output import printable_lines
+
+            e.message = printable_lines(plain_usage_errors(e.message))
             raise
 
 

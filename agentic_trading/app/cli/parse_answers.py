@@ -1,17 +1,14 @@
 """Read one raw answer of a model: its object, or the verdict that says why there is none."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, Never, assert_never
 
-import typer
-
-from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.output import printable
+from agentic_trading.app.cli.exits import ExitCode, say
+from agentic_trading.app.cli.output import escape_json_line, print_json, printable
 from agentic_trading.app.options import OptionError
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import EnvelopeWorkflow
@@ -27,7 +24,6 @@ from agentic_trading.structured.pipeline import DecodeLevel, read_candidates
 from agentic_trading.structured.prompts import data_block, reask_request
 
 _SHOWN_CHARS: Final = 200
-_STEERING: Final = re.compile("[\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +68,14 @@ def answer_one(stream: BinaryIO, question: ParseQuestion, *, explain: bool) -> E
     """Print the object of the answer on standard output, or the verdict on standard error (`FOUND_WRONG`)."""
     reading = read_bytes(stream.read(MAX_BYTES + 1), question)
     if reading.is_accepted:
-        typer.echo(escape_json_line(reading.text).encode())
+        print_json(reading.text)
         if reading.trace.decode == "guess":
-            typer.echo("this is a guess of what a broken text may have meant; do not act on it", err=True)
+            say("this is a guess of what a broken text may have meant; do not act on it", err=True)
     else:
-        typer.echo(verdict_text(reading), err=True)
+        say(verdict_text(reading), err=True)
     if explain:
-        typer.echo(explanation(reading, question), err=True)
+        say(explanation(reading, question), err=True)
     return ExitCode.DONE if reading.is_accepted else ExitCode.FOUND_WRONG
-
-
-def escape_json_line(text: str) -> str:
-    """Return JSON with its marks that steer a terminal, or break a line for some reader, as escapes: the same value."""
-    return _STEERING.sub(lambda mark: f"\\u{ord(mark[0]):04x}", text)
 
 
 def verdict_text(reading: ParseReading) -> str:

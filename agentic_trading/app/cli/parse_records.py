@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final, Literal
 
-import typer
 from pydantic import BaseModel, Field, FiniteFloat, InstanceOf, ValidationError
 
-from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.exits import ExitCode, say
+from agentic_trading.app.cli.output import escape_json_line
 from agentic_trading.app.cli.parse_answers import (
     ParseQuestion,
     ParseReading,
-    escape_json_line,
     policy_of,
     read_schema,
     read_text,
@@ -129,7 +128,7 @@ def answer_records(stream: BinaryIO, defaults: ParseDefaults) -> ExitCode:
         sys.stdout.buffer.write(answer)
         sys.stdout.buffer.flush()
     counted = f"{counts['accepted']:,} accepted, {counts['rejected']:,} rejected"
-    typer.echo(f"{counted}, {counts['broken']:,} that are no records", err=True)
+    say(f"{counted}, {counts['broken']:,} that are no records", err=True)
     return ExitCode.FOUND_WRONG if counts["broken"] else ExitCode.DONE
 
 

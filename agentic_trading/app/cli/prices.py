@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, stop
+from agentic_trading.app.cli.exits import ExitCode, say, stop
 from agentic_trading.app.cli.log_selection import AsJson, log_of
 from agentic_trading.app.cli.models import OfProvider
 
@@ -78,7 +78,7 @@ def _check_book(*, as_json: bool) -> None:
     else:
         print_table(comparison_table(found))
     numbers = ", ".join(f"{number} {verdict}" for verdict, number in counts.items())
-    typer.echo(f"against {found.source}: {numbers}", err=True)
+    say(f"against {found.source}: {numbers}", err=True)
     if counts["differs"]:
         raise typer.Exit(ExitCode.FOUND_WRONG)
 

@@ -187,13 +187,14 @@ def run_command(
     """
     from agentic_trading.app.cli.run_output import run_and_print
     from agentic_trading.app.options import CONFIGURED, WARM_UP_BARS, RunOptions, load_run_config
-    from agentic_trading.app.settings import start
+    from agentic_trading.app.settings import configure_logging, start
 
     settings = start()
     values = {"mode": mode, "concurrency": workers, "policy": policy, "sign_as": principal or None}
     loaded = load_run_config(
         config, provider=provider, base_url=base_url, ledger_url=ledger, flags=FLAGS, **values
     )
+    configure_logging(settings.log_level, settings.log_format, loaded.redaction)
     options = RunOptions(
         data=(names := names_in(data)),
         out=out or settings.runs / folder_for(names),

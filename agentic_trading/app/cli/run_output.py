@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
-from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, stop, wait_for_input
-from agentic_trading.app.cli.output import print_table, show_json, terminal_is_watching, usd
+from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, say, stop, wait_for_input
+from agentic_trading.app.cli.output import PlainConsole, print_table, show_json, terminal_is_watching, usd
 from agentic_trading.app.cli.summary import summary
 from agentic_trading.app.options import RunOptions, pluralize
 from agentic_trading.app.preflight import Preflight, preflight
@@ -26,7 +25,7 @@ def confirm_run(expected: Preflight, *, yes: bool) -> None:
 
     With `yes` no question is put; without a terminal, and after a no, the command ends.
     """
-    typer.echo(preflight_text(expected), err=True)
+    say(preflight_text(expected), err=True)
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
@@ -57,7 +56,7 @@ def _read_confirmation() -> bool:
             return True
         if said.lower() in {"", "n", "no"}:
             return False
-        typer.echo(f"{said!r} is neither yes nor no; allowed are y and n", err=True)
+        say(f"{said!r} is neither yes nor no; allowed are y and n", err=True)
 
 
 def preflight_text(expected: Preflight) -> str:
@@ -109,7 +108,7 @@ def bar_on_standard_error() -> Iterator[OnProgress]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as drawn:
+    with ProgressBar(*columns, console=PlainConsole(stderr=True), transient=True) as drawn:
         task = drawn.add_task("", total=None, as_of="starting", calls=0, fills=0)
 
         def on_progress(now: RunProgress) -> None:
@@ -146,7 +145,7 @@ def run_and_print(options: RunOptions, *, yes: bool, as_json: bool) -> None:
     else:
         print_table(summary(report))
     if report.interrupted:
-        typer.echo("Interrupted; the same command with --resume goes on after the last closed bar.", err=True)
+        say("Interrupted; the same command with --resume goes on after the last closed bar.", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED)
 
 

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.redaction import Redaction
 
 _TENANT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,127}")
 _KEY = re.compile(r"[!-~]+")  # what a header can carry
@@ -93,6 +94,24 @@ class SecretsFolder:
     @override
     def __repr__(self) -> str:
         return f"SecretsFolder({str(self._folder)!r}, {self._name!r}, {self._default!r})"
+
+
+class KnownKeys:
+    """The keys of another source; `redaction` knows each before it is sent anywhere."""
+
+    def __init__(self, keys: Keys, redaction: Redaction) -> None:
+        self._keys = keys
+        self._redaction = redaction
+
+    async def key_of(self, tenant_id: str) -> str:
+        """Return the key; raises what its source raises."""
+        key = await self._keys.key_of(tenant_id)
+        self._redaction.add(key)
+        return key
+
+    @override
+    def __repr__(self) -> str:
+        return repr(self._keys)
 
 
 def _check_key(key: str, where: str) -> str:

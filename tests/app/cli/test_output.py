@@ -1,12 +1,20 @@
 """What is printed is plain, exact and harmless to a terminal."""
 
+import ast
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
 
+from agentic_trading.app.cli import exits
 from agentic_trading.app.cli.chains import path_of, step_text, tree_of
-from agentic_trading.app.cli.exits import ExitCode, run_to_exit
+from agentic_trading.app.cli.exits import ExitCode, run_to_exit, say
+from agentic_trading.app.cli.main import main
 from agentic_trading.app.cli.output import (
     command_line,
     counts,
@@ -117,3 +125,75 @@ def test_lists_are_told_with_commas_and_what_is_not_there_is_left_out() -> None:
     assert step_text(EventNode(event("analysis.assessed", body=body))) == [
         "verdict stand_aside · vetoed_by trend, indicators"
     ]
+
+
+NOT_OURS = (*(chr(code) for code in range(0x7F, 0xA0)), "\u2028", "\u202e", "\u2066", "\u200f", "\u061c")
+
+
+def test_what_steers_a_terminal_is_an_escape_in_json(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    value = {"id": f"{ESCAPES}{''.join(NOT_OURS)}é"}
+
+    show_json(value)
+
+    printed = capfdbinary.readouterr().out.decode()
+    assert json.loads(printed) == value
+    assert "é" in printed
+    assert printed.replace("\n", "").isprintable()
+
+
+def test_whatever_is_drawn_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    drawn = Tree(ESCAPES)
+    drawn.add(Text(f"two\nlines {ESCAPES}", "bold"))
+
+    print_table(ESCAPES, drawn, Text(ESCAPES))
+
+    printed = capsys.readouterr().out
+    assert printed.count("\\x1b[2J\\x9bmid") == 4
+    assert printed.replace("\n", "").isprintable()
+
+
+def test_a_line_that_a_command_says_steers_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    say(f"one {ESCAPES}\ntwo", err=True)
+
+    assert capsys.readouterr().err == f"one {SHOWN}\ntwo\n"
+
+
+def test_a_wrong_option_is_named_without_its_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["run", "--data", "btcusdt-5m", "--budget-usd", ESCAPES])
+
+    assert "\x1b" not in capsys.readouterr().err
+
+
+DOORS = {"exits.py": {"echo"}, "output.py": {"echo", "print", "Console"}, "parse_records.py": {"write"}}
+"""What may print: `say`, `print_table` and `print_json`, and lines of JSON that `escape_json_line` has made."""
+PRINTS = {"print", "echo", "secho", "prompt", "confirm", "style", "Console", "write", "print_exc", "rprint"}
+
+
+def printing(source: str) -> set[str]:
+    """Return the calls by which a module prints something that is not a constant of its own."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            on_console = isinstance(node.func, ast.Attribute) and name == "print"
+            is_own = all(
+                isinstance(each, ast.Constant) or getattr(each, "id", "") == "__version__"
+                for each in node.args
+            )
+            if name in PRINTS and not on_console and not (is_own and name != "Console"):
+                found.add(name)
+    return found
+
+
+def test_no_command_prints_but_by_the_doors_that_spell_out_what_steers_a_terminal() -> None:
+    files = Path(exits.__file__).parent.glob("*.py")
+    found = {file.name: printing(file.read_text(encoding="utf-8")) for file in files}
+
+    assert {name: calls for name, calls in found.items() if calls - DOORS.get(name, set())} == {}
+    assert printing("typer.echo(f'no {id}')\nprint(id)\nConsole()\nsys.stdout.write(x)") == {
+        "echo",
+        "print",
+        "Console",
+        "write",
+    }

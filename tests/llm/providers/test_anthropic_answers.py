@@ -11,6 +11,7 @@ from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.anthropic.errors import error_of
 from agentic_trading.llm.providers.anthropic.messages import read_message
+from agentic_trading.llm.redaction import Redaction
 from tests.build import NOW
 
 USED = {"input_tokens": 7, "output_tokens": 3}
@@ -40,7 +41,7 @@ def refused(status: int, error: object) -> anthropic.APIStatusError:
 
 def meant(e: anthropic.AnthropicError, key: str = "good") -> ProviderError:
     """Return the error that `e` becomes."""
-    return error_of(e, key=key, base_url="http://host", with_schema=False, now=NOW)
+    return error_of(e, redaction=Redaction(key), base_url="http://host", with_schema=False, now=NOW)
 
 
 @pytest.mark.parametrize("content", [["text"], [None], [{"type": "text"}], [{"type": "text", "text": 5}]])

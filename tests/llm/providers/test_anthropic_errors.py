@@ -13,6 +13,7 @@ from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.anthropic.errors import MEANINGS, error_of
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.llm.redaction import Redaction
 from tests.build import NOW
 from tests.structured.asking import request
 from tests.stubs.messages_api import FAILURES, REFUSED_SCHEMAS
@@ -183,7 +184,7 @@ async def test_a_schema_that_the_sdk_cannot_send_is_an_invalid_request(claude: A
 def test_an_error_of_the_sdk_itself_is_reported_with_its_class() -> None:
     e = anthropic.CredentialsError("no profile")
 
-    error = error_of(e, key="good", base_url="http://host", with_schema=False, now=NOW)
+    error = error_of(e, redaction=Redaction("good"), base_url="http://host", with_schema=False, now=NOW)
 
     assert (error.kind, error.sent) == (K.AUTH_ERROR, False)
     assert error.message == "CredentialsError: no profile"

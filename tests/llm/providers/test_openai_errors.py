@@ -14,6 +14,7 @@ from agentic_trading.llm.providers.openai.errors import (
     classify_openai_error,
     provider_error,
 )
+from agentic_trading.llm.redaction import Redaction
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 REQUEST = httpx2.Request("POST", "http://127.0.0.1:1/v1/chat/completions")
@@ -39,7 +40,7 @@ def mapped(e: openai.OpenAIError, **changes: Any) -> ProviderError:
     """Return what an error means for a call."""
     call = {
         "base_url": "http://127.0.0.1:1/v1",
-        "key": "sk-secret",
+        "redaction": Redaction("sk-secret"),
         "with_schema": False,
         "now": NOW,
         **changes,
@@ -187,7 +188,10 @@ def test_a_message_is_cut_and_never_shows_the_key() -> None:
 
 
 def test_a_word_in_place_of_a_key_is_left_where_it_stands_in_a_message() -> None:
-    assert mapped(refused(500, {"message": "none left"}), key="none").message == "HTTP 500: none left"
+    assert (
+        mapped(refused(500, {"message": "none left"}), redaction=Redaction("none")).message
+        == "HTTP 500: none left"
+    )
 
 
 def test_a_server_that_says_nothing_is_quoted_by_its_status() -> None:

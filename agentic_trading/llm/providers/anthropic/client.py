@@ -13,6 +13,7 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.anthropic.errors import error_of
 from agentic_trading.llm.providers.anthropic.messages import count_arguments, create_arguments, read_message
 from agentic_trading.llm.providers.hosted import ACCEPT_ENCODING, PromptCacheTtl, bounded, error_behind
+from agentic_trading.llm.redaction import Redaction
 
 CONNECT_S = 5.0
 GRACE_S = 5.0
@@ -25,7 +26,7 @@ class AnthropicClient:
     def __init__(
         self, key: str, *, base_url: str, ttl: PromptCacheTtl, clock: Clock, max_answer_bytes: int
     ) -> None:
-        self._key = key
+        self._redaction = Redaction(key)
         self._base_url = base_url
         self._ttl: PromptCacheTtl = ttl
         self._clock = clock
@@ -50,7 +51,10 @@ class AnthropicClient:
         )
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return one completion."""
+        """Return one completion, which does not repeat the key."""
+        return await self._redaction.guard(self._complete(request))
+
+    async def _complete(self, request: ModelRequest) -> ModelResponse:
         arguments = _sendable(lambda: create_arguments(request, ttl=self._ttl))
         with self._sdk_errors_mapped(with_schema=request.response_schema is not None):
             answer: Any = await self._raw.create(**arguments, timeout=_patience(request))
@@ -75,7 +79,7 @@ class AnthropicClient:
 
     @contextmanager
     def _sdk_errors_mapped(self, *, with_schema: bool = False) -> Iterator[None]:
-        """Raise an error of the SDK as a `ProviderError`; a traceback leaves out what repeats the key."""
+        """Raise an error of the SDK as a `ProviderError`, whose message and cause do not repeat the key."""
         try:
             yield
         except AnthropicError as e:
@@ -83,12 +87,13 @@ class AnthropicClient:
                 raise ours from None
             error = error_of(
                 e,
-                key=self._key,
+                redaction=self._redaction,
                 base_url=self._base_url,
                 with_schema=with_schema,
                 now=self._clock.now(),
             )
-            raise error from (None if self._key in str(e) else e)
+            error.__cause__ = e
+            raise self._redaction.error(error) from error.__cause__
         except (ValueError, RecursionError) as e:  # the SDK lets through what its JSON reader says
             raise ProviderError(FailureKind.SERVER_ERROR, f"the answer is no JSON: {e}", sent=True) from e
 

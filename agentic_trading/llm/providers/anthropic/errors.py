@@ -10,9 +10,9 @@ import httpx2
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.providers.hosted import StatusMapping, meaning_of_status, retry_after_s
+from agentic_trading.llm.redaction import Redaction
 
 _MESSAGE_CHARS = 500
-_SHORTEST_SECRET = 8
 
 _REFUSED = StatusMapping(FailureKind.INVALID_REQUEST, sent=False)
 _FORBIDDEN = StatusMapping(FailureKind.AUTH_ERROR, sent=False)
@@ -119,32 +119,25 @@ _WHAT_HELPS = {
 
 
 def error_of(
-    e: anthropic.AnthropicError, *, key: str, base_url: str, with_schema: bool, now: datetime
+    e: anthropic.AnthropicError, *, redaction: Redaction, base_url: str, with_schema: bool, now: datetime
 ) -> ProviderError:
-    """Return what `e` means; `key` is taken out of the message, even where the server repeats it.
+    """Return what `e` means; what `redaction` knows is taken out of the message, before it is shortened.
 
     `with_schema` says that the request held a schema to be enforced: a refusal of that has a kind of its own.
     """
     match e:
         case anthropic.APIStatusError():
-            return _refused(e, key=key, with_schema=with_schema, now=now)
+            return _refused(e, redaction, with_schema=with_schema, now=now)
         case anthropic.APIConnectionError() if any(isinstance(c, _NEVER_CONNECTED) for c in _causes(e)):
-            message = (
-                f"no connection to {base_url}: {_message(_last(e), key)}; check the address and the network"
-            )
+            message = f"no connection to {base_url}: {_message(_last(e), redaction)}; check the address and the network"
             return ProviderError(FailureKind.SERVER_ERROR, message, sent=False)
         case anthropic.APIConnectionError():
             meaning = classify_anthropic_error(e)
-            message = f"the connection to {base_url} ended without an answer: {_message(_last(e), key)}"
+            message = f"the connection to {base_url} ended without an answer: {_message(_last(e), redaction)}"
             return ProviderError(meaning.kind, message, sent=meaning.sent)
         case _:
             meaning = classify_anthropic_error(e)
-            return ProviderError(meaning.kind, _message(e, key), sent=meaning.sent)
-
-
-def redact(key: str, text: str) -> str:
-    """Return `text` without `key`; a word too short to be a secret stays."""
-    return text.replace(key, "***") if len(key) >= _SHORTEST_SECRET else text
+            return ProviderError(meaning.kind, _message(e, redaction), sent=meaning.sent)
 
 
 def classify_anthropic_error(e: anthropic.AnthropicError) -> StatusMapping:
@@ -155,11 +148,13 @@ def classify_anthropic_error(e: anthropic.AnthropicError) -> StatusMapping:
     return row or _OURS
 
 
-def _refused(e: anthropic.APIStatusError, *, key: str, with_schema: bool, now: datetime) -> ProviderError:
+def _refused(
+    e: anthropic.APIStatusError, redaction: Redaction, *, with_schema: bool, now: datetime
+) -> ProviderError:
     """Read an answer that is an error; its type goes before its status, which a proxy may have set."""
     meaning = classify_anthropic_error(e)
     kind = _BY_CODE.get(_word(e.error_code)) or _BY_TYPE.get(_word(e.type)) or meaning.kind
-    reported = redact(key, f"{e.api_message or e.message}")[:_MESSAGE_CHARS]
+    reported = redaction.text(f"{e.api_message or e.message}")[:_MESSAGE_CHARS]
     message = f"{e.status_code} {_word(e.type)}: {reported}"
     if with_schema and kind is FailureKind.INVALID_REQUEST and _SCHEMA_PROBLEM.search(reported):
         kind = FailureKind.SCHEMA_REFUSED
@@ -192,5 +187,5 @@ def _last(e: BaseException) -> BaseException:
     return last
 
 
-def _message(e: BaseException, key: str) -> str:
-    return redact(key, f"{type(e).__name__}: {e}")[:_MESSAGE_CHARS]
+def _message(e: BaseException, redaction: Redaction) -> str:
+    return redaction.text(f"{type(e).__name__}: {e}")[:_MESSAGE_CHARS]

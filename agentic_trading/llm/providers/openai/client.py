@@ -9,6 +9,7 @@ from agentic_trading.clock import Clock
 from agentic_trading.llm.providers.hosted import ACCEPT_ENCODING, bounded, error_behind
 from agentic_trading.llm.providers.openai.chat import CompletionReply
 from agentic_trading.llm.providers.openai.errors import provider_error
+from agentic_trading.llm.redaction import Redaction
 
 LONGEST_ANSWER_S = 600.0
 """The SDK's own limit on each read; the caller limits the whole call."""
@@ -33,20 +34,22 @@ class OpenAIClient:
         self._clients: dict[str, openai.AsyncOpenAI] = {}
 
     async def ask(self, key: str, body: Mapping[str, Any]) -> CompletionReply:
-        """Send `body` once; raises `ProviderError` for any answer but a good one."""
+        """Send `body` once; raises `ProviderError`, which does not repeat the key, for any answer but a good one."""
         try:
             raw = await self._client(key).chat.completions.with_raw_response.create(**body)
         except openai.OpenAIError as e:
             if (ours := error_behind(e)) is not None:
                 raise ours from None
+            redaction = Redaction(key)
             error = provider_error(
                 e,
                 base_url=self._base_url,
-                key=key,
+                redaction=redaction,
                 with_schema=not body.keys().isdisjoint(("response_format", "tools")),
                 now=self._clock.now(),
             )
-            raise error from (None if key in str(e) else e)  # a traceback leaves out what repeats the key
+            error.__cause__ = e
+            raise redaction.error(error) from error.__cause__
         return CompletionReply(raw.content, raw.request_id or "")
 
     async def aclose(self) -> None:

@@ -8,6 +8,7 @@ import openai
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.providers.hosted import StatusMapping, meaning_of_status, retry_after_s
+from agentic_trading.llm.redaction import Redaction
 
 MESSAGE_CHARS = 500
 """A server's message is kept up to this length: some answer with a page."""
@@ -51,7 +52,6 @@ _BY_CODE: Final = {
 }
 """By an error's `code` or `type`, where that says more than its class."""
 
-_SHORTEST_SECRET = 8  # a shorter key is a placeholder for a server without keys, and may stand in any message
 # Names of httpx errors after which nothing can have been sent.
 _NEVER_CONNECTED = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "UnsupportedProtocol"})
 _SCHEMA_WORDS = re.compile(
@@ -61,19 +61,16 @@ _SCHEMA_WORDS = re.compile(
 
 
 def provider_error(
-    e: openai.OpenAIError, *, base_url: str, key: str, with_schema: bool, now: datetime
+    e: openai.OpenAIError, *, base_url: str, redaction: Redaction, with_schema: bool, now: datetime
 ) -> ProviderError:
-    """Return the error of the call. Its message never holds `key`, even where the server repeats it.
+    """Return the error of the call. What `redaction` knows is taken out of its message, before it is shortened.
 
     `with_schema`: the request held a schema, and the refusal of a schema has a `FailureKind` of its own.
     """
     if isinstance(e, openai.APIConnectionError):
         return _connection_error(e, base_url)
     kind, sent = classify_openai_error(e)
-    message = _message(e)
-    if len(key) >= _SHORTEST_SECRET:
-        message = message.replace(key, "***")
-    message = message[:MESSAGE_CHARS]
+    message = redaction.text(_message(e))[:MESSAGE_CHARS]
     if with_schema and _is_schema_refused(e):
         kind, sent = FailureKind.SCHEMA_REFUSED, False
     if not isinstance(e, openai.APIStatusError):

@@ -17,6 +17,7 @@ from agentic_trading.llm.providers.openai.chat import (
     completion_body,
     model_response,
 )
+from agentic_trading.llm.redaction import Redaction
 
 OPENAI_URL = "https://api.openai.com/v1"
 
@@ -27,7 +28,7 @@ class CompletionClient(Protocol):
     """Connections to one server; the SDK that holds them is not loaded before it is needed."""
 
     async def ask(self, key: str, body: Mapping[str, Any]) -> CompletionReply:
-        """Send `body` once; raises `ProviderError` for any answer but a good one."""
+        """Send `body` once; raises `ProviderError`, which does not repeat the key, for any answer but a good one."""
         ...
 
     async def aclose(self) -> None:
@@ -59,12 +60,17 @@ class OpenAIProvider:
         self._capabilities = capabilities
         self._clock = clock
         self._max_answer_bytes = max_answer_bytes
+        self._redaction = Redaction()
         self._opening = asyncio.Lock()
         self._client: CompletionClient | None = None
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return one completion; raises `ProviderError` for anything that fails."""
+        """Return one completion, which does not repeat the key; raises `ProviderError` for anything that fails."""
         key = await self._keys.key_of(request.envelope.tenant_id)
+        self._redaction.add(key)
+        return await self._redaction.guard(self._complete(request, key))
+
+    async def _complete(self, request: ModelRequest, key: str) -> ModelResponse:
         body = completion_body(request, self._dialect, logprobs=self._offers_logprobs(request))
         client = await self._open_client()
         return model_response(await client.ask(key, body), offers_tools="tools" in body)
