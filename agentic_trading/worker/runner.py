@@ -169,8 +169,8 @@ class CallRunner:
             capability = self._parts.capabilities.of(envelope.provider, envelope.model)
         except UnknownModelError as e:
             return FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
-        enforced = not self._unsupported_schemas.holds(envelope)
-        prepared = prepare(envelope, capability, enforced=enforced, tools=self._parts.tools)
+        is_held = not self._unsupported_schemas.holds(envelope)
+        prepared = prepare(envelope, capability, enforced=is_held, tools=self._parts.tools)
         if isinstance(prepared, FailureReason):
             return prepared
         if cached is None and envelope.is_cacheable and self._waits.is_stopped:
@@ -203,19 +203,18 @@ class CallRunner:
         recorded = await self._recorded(call, request)
         if recorded is not None:
             return await call.replay(request, recorded)
-        lost = self._parts.lost.get(reservation_id_of(request.envelope, request.attempt))
-        if lost is not None and self._parts.gate.access_problem(request.envelope, call.principal) is None:
-            return lost_attempt(request.envelope, request.attempt, lost, now=self._clock.now())
-        if await self._parts.recorder.has_attempt(
-            request.envelope, request.attempt
-        ):  # before anything is paid
-            raise AttemptTakenError(request.envelope.envelope_id, request.attempt, "on record")
+        envelope, attempt = request.envelope, request.attempt
+        lost = self._parts.lost.get(reservation_id_of(envelope, attempt))
+        if lost is not None and self._parts.gate.access_problem(envelope, call.principal) is None:
+            return lost_attempt(envelope, attempt, lost, now=self._clock.now())
+        if await self._parts.recorder.has_attempt(envelope, attempt):  # before anything is paid
+            raise AttemptTakenError(envelope.envelope_id, attempt, "on record")
         admitted = await self._admit(call, request, is_retry=is_retry)
         match admitted:
             case Denied():
-                return self._unsent(request.envelope, request.attempt, admitted.reason)
+                return self._unsent(envelope, attempt, admitted.reason)
             case AlreadyDispatched():
-                raise AttemptTakenError(request.envelope.envelope_id, request.attempt, admitted.state)
+                raise AttemptTakenError(envelope.envelope_id, attempt, admitted.state)
             case Admitted():
                 return await self._send(call, request, admitted)
             case _:
