@@ -21,6 +21,7 @@ from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.triggers import SkipReason, TriggerKind
 from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.events import (
+    AttemptAnsweredLate,
     AttemptDispatched,
     AttemptUnsent,
     BudgetExhausted,
@@ -117,6 +118,10 @@ BODIES: Final[tuple[EventBody, ...]] = (
         reservation_id="default:key-1:1", scopes=SCOPES, reserved_nusd=1_000, reserved_tokens=50, window_at=NOW,
     ),
     AttemptUnsent(attempt=1, reservation_id="default:key-1:1", why="the deadline was reached"),
+    AttemptAnsweredLate(
+        attempt=1, reservation_id="default:key-1:1", cost_nusd=900, tokens=40, model="scripted-1",
+        raw_output='{"action":"buy"}',
+    ),
     ReservationExpired(
         reservation_id="default:key-1:1", state=ReservationState.IN_DOUBT, nusd=1_000, tokens=50, scopes=SCOPES,
         window_at=NOW,

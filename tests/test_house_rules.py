@@ -31,9 +31,7 @@ MAY_IMPORT_LATE = (
     "agentic_trading/structured/pipeline.py",  # an extra that most never need
 )
 
-WALLS = {
-    "agentic_trading/worker/claims/memory.py": "the memory adapter of a port: an import contract names the folder",
-}
+WALLS = {}
 """Small files with one importer that stay, each with its reason."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

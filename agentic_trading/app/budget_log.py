@@ -15,6 +15,7 @@ from agentic_trading.governance.admission_decisions import ClockMode
 from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.events import (
     KINDS,
+    AttemptAnsweredLate,
     AttemptDispatched,
     AttemptUnsent,
     BudgetExhausted,
@@ -135,7 +136,7 @@ def _of_event(event: Event) -> Iterator[BudgetEvent]:
         case ReservationExpired():
             why = f"its lease ran out; {body.state}"
             yield BudgetEvent("expired", body.reservation_id, why, at, at, body.nusd)
-        case AttemptDispatched() | AttemptUnsent() | LedgerCheckpointed() | None:
+        case AttemptDispatched() | AttemptUnsent() | AttemptAnsweredLate() | LedgerCheckpointed() | None:
             pass  # no event of a budget
         case _:
             assert_never(body)

@@ -15,7 +15,7 @@ from agentic_trading.governance.ledger import ReservationState, reservation_id
 from agentic_trading.governance.limits import UNNAMED, ScopeKind, Unit, Window
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.event import Event, EventBody, Kinds
-from agentic_trading.llm.fields import Moment
+from agentic_trading.llm.fields import AnswerText, Moment
 
 
 class ReservationExpired(EventBody, frozen=True):
@@ -135,9 +135,26 @@ class AttemptUnsent(EventBody, frozen=True):
     why: str
 
 
+class AttemptAnsweredLate(EventBody, frozen=True):
+    """An answer that came when another worker had taken the envelope, and had put the attempt on record as in doubt.
+
+    It is not used. It costs what it used: the charge in doubt is corrected by it. The event's cause is the dispatch.
+    """
+
+    KIND = "attempt.answered_late"
+
+    attempt: int
+    reservation_id: str
+    cost_nusd: int
+    tokens: int
+    model: str = ""
+    raw_output: AnswerText = ""
+
+
 GovernanceBody = (
     AttemptDispatched
     | AttemptUnsent
+    | AttemptAnsweredLate
     | ReservationExpired
     | LedgerCheckpointed
     | BudgetThresholdReached
@@ -149,6 +166,7 @@ GovernanceBody = (
 KINDS = Kinds[GovernanceBody](
     AttemptDispatched,
     AttemptUnsent,
+    AttemptAnsweredLate,
     ReservationExpired,
     LedgerCheckpointed,
     BudgetThresholdReached,

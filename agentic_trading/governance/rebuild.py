@@ -15,6 +15,7 @@ from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.events import (
     KINDS,
+    AttemptAnsweredLate,
     AttemptDispatched,
     AttemptUnsent,
     BudgetExhausted,
@@ -74,11 +75,15 @@ class _Dispatch:
 
 @dataclass(slots=True)
 class _Reservation:
-    """What the logs say of one reservation: dispatches by event id, those taken back, ends by interaction id."""
+    """What the logs say of one reservation: dispatches by event id, those taken back, ends by interaction id.
+
+    `late` are answers to attempts that were given up as in doubt, by event id.
+    """
 
     dispatches: dict[str, _Dispatch] = field(default_factory=dict)
     taken_back: set[str] = field(default_factory=set)
     ends: dict[str, LedgerEntry] = field(default_factory=dict)
+    late: dict[str, Amount] = field(default_factory=dict)
     expired: LedgerEntry | None = None
 
     def unanswered(self) -> list[_Dispatch]:
@@ -94,7 +99,7 @@ class _Reservation:
     def entry(self) -> LedgerEntry | None:
         """Return what has to be charged, None for nothing; where two things are known, the dearer holds."""
         unanswered = [one.entry for one in self.unanswered()]
-        parts = [*self.ends.values(), *unanswered]
+        parts = self._corrected([*self.ends.values(), *unanswered])
         if not parts:
             return self.expired
         first = next(iter(self.ends.values()), parts[0])
@@ -116,9 +121,25 @@ class _Reservation:
             charged=total,
             state=ReservationState.IN_DOUBT if is_doubtful else ReservationState.SETTLED,
         )
-        if self.expired is not None and not self.ends and self.expired.charged.units > total.units:
+        if (
+            self.expired is not None
+            and not (self.ends or self.late)
+            and self.expired.charged.units > total.units
+        ):
             return self.expired
         return entry
+
+    def _corrected(self, parts: list[LedgerEntry]) -> list[LedgerEntry]:
+        """Return `parts` with each late answer in the place of one in doubt, of several the cheapest."""
+        in_doubt = [one for one in parts if one.state is ReservationState.IN_DOUBT]
+        in_doubt.sort(key=lambda one: one.charged.units)
+        sure = [one for one in parts if one.state is not ReservationState.IN_DOUBT]
+        late = sorted(self.late.values(), key=lambda amount: amount.units)[: len(in_doubt)]
+        known = [
+            replace(one, state=ReservationState.SETTLED, charged=charged)
+            for one, charged in zip(in_doubt, late, strict=False)
+        ]
+        return [*sure, *known, *in_doubt[len(late) :]]
 
 
 @dataclass(slots=True)
@@ -165,7 +186,7 @@ class LedgerRebuild:
         match body:
             case LedgerCheckpointed():
                 self._read_checkpoint(event, body)
-            case AttemptDispatched() | AttemptUnsent() | ReservationExpired():
+            case AttemptDispatched() | AttemptUnsent() | AttemptAnsweredLate() | ReservationExpired():
                 # The reservation says which tenant it is of, not the record
                 if tenant_of(body.reservation_id) == self.tenant:
                     self._read_step(event, body)
@@ -176,13 +197,19 @@ class LedgerRebuild:
             case _:
                 assert_never(body)
 
-    def _read_step(self, event: Event, body: AttemptDispatched | AttemptUnsent | ReservationExpired) -> None:
+    def _read_step(
+        self,
+        event: Event,
+        body: AttemptDispatched | AttemptUnsent | AttemptAnsweredLate | ReservationExpired,
+    ) -> None:
         known = self._reservations.setdefault(body.reservation_id, _Reservation())
         match body:
             case AttemptDispatched():
                 known.dispatches[event.id] = _Dispatch(self._sent_entry(event, body), event.time)
             case AttemptUnsent():
                 known.taken_back.add(event.causation_id)
+            case AttemptAnsweredLate():
+                known.late[event.id] = Amount(body.cost_nusd, body.tokens)
             case ReservationExpired():
                 if body.state is ReservationState.IN_DOUBT:
                     expired = self._expired_entry(event, body)

@@ -16,7 +16,7 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.ledger import ReservationLedger, Settlement
+from agentic_trading.governance.ledger import ReservationLedger, ReservationState, Settlement
 from agentic_trading.governance.prices import Amount, PriceBook, charged_models, cost_of
 from agentic_trading.governance.throttle import FAIR_PATIENCE_S, Failed, Throttle
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -53,8 +53,38 @@ class ReservationLifecycle:
         A usage or a model without a price costs the whole reservation at least.
         """
         await self.throttle.answered(admission.permit, usage.total_tokens)
+        cost_nusd, priced = self._cost(admission, usage, served_model)
+        actual = Amount(cost_nusd, usage.total_tokens)
+        return _charge(await self.ledger.settle(admission.reservation_id, actual), priced=priced)
+
+    async def settle_again(self, admission: Admitted, usage: Usage, *, served_model: str = "") -> Charge:
+        """Charge what an earlier owner of the attempt was answered; what the ledger has forgotten was charged by it."""
+        try:
+            return await self.settle(admission, usage, served_model=served_model)
+        except (UnknownReservationError, ReservationStateError):
+            cost_nusd, priced = self._cost(admission, usage, served_model)
+            return Charge(cost_nusd, priced=priced)
+
+    async def abandon(self, reservation_id: str) -> bool:
+        """End an attempt whose owner is gone; returns whether it may have been sent, and is then charged in full.
+
+        One that the ledger does not know was perhaps sent, as it forgets what is over.
+        """
+        state = await self.ledger.state_of(reservation_id)
+        if state in {ReservationState.RESERVED, ReservationState.RELEASED}:
+            with suppress(ReservationStateError, UnknownReservationError):
+                await self.ledger.release(reservation_id)
+                return False
+            state = await self.ledger.state_of(reservation_id)  # its owner lived, and was faster
+        if state is ReservationState.DISPATCHED:
+            with suppress(ReservationStateError):  # settled meanwhile
+                await self.ledger.in_doubt(reservation_id)
+        return True
+
+    def _cost(self, admission: Admitted, usage: Usage, served_model: str) -> tuple[int, bool]:
+        """Return what a usage costs, and whether it has a price."""
         capability = admission.capability
-        cost_nusd, priced = cost_of(
+        return cost_of(
             usage,
             self.prices,
             capability.provider,
@@ -62,8 +92,6 @@ class ReservationLifecycle:
             at=admission.priced_at,
             reserved_nusd=admission.amount.nusd,
         )
-        actual = Amount(cost_nusd, usage.total_tokens)
-        return _charge(await self.ledger.settle(admission.reservation_id, actual), priced=priced)
 
     async def settle_unsent(self, admission: Admitted, failure: Failed | None = None) -> Charge:
         """Charge nothing for a dispatched request that surely was not sent, as by a refused connection.
@@ -141,8 +169,10 @@ class SentCall:
         self._watch.enter_context(self._halts.reached(self._envelope, limit))
         return self
 
-    async def answered(self, usage: Usage, *, served_model: str = "") -> Charge:
-        """Charge what the provider reports for its answer: see `ReservationLifecycle.settle`.
+    async def answered(
+        self, usage: Usage, *, served_model: str = "", keep: Callable[[], Awaitable[None]] | None = None
+    ) -> Charge:
+        """Charge what the provider reports for its answer, once `keep` has kept it: see `ReservationLifecycle.settle`.
 
         Neither the time limit nor a halt ends this; a caller that is cancelled meanwhile leaves the block settled.
         Raises `ProviderError`, sent, for a usage of more than `MOST_TOKENS`: let it leave the block, which is in doubt.
@@ -152,6 +182,8 @@ class SentCall:
             message = f"the answer reports {usage.total_tokens} tokens; allowed are {MOST_TOKENS}"
             raise ProviderError(FailureKind.SERVER_ERROR, message, sent=True)
         self._settle = partial(self._lifecycle.settle, self._admission, usage, served_model=served_model)
+        if keep is not None:
+            await keep()
         self.charge, self.is_charged = await self._settle(), True
         return self.charge
 

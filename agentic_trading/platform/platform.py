@@ -235,11 +235,12 @@ class Platform:
             lost = await restart.carry_on(config, ledger, store, cache, restores=given.ledger is None)
             await restart.seed_limits(config, ledger, controls)
         providers = await self._opened_providers(files, clock)
+        claims = given.claims or await self._opened_claims()
         opened = OpenPorts(
             files=files,
             store=store,
             broker=broker,
-            claims=given.claims or adapters.memory_claims(),
+            claims=claims,
             ledger=ledger,
             controls=controls,
             statuses=statuses,
@@ -271,6 +272,11 @@ class Platform:
         if store is not None or config.folder is None:
             return store or adapters.memory_log()
         return self._stack.keep(await adapters.opened_log(config.folder / config.name, config))
+
+    async def _opened_claims(self) -> ClaimStore:
+        claims = self._stack.keep(adapters.memory_claims())
+        await claims.begin()
+        return claims
 
     def _made_ledger(self) -> Ledger:
         zone = ZoneInfo(self.config.zone)

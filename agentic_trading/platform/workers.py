@@ -27,8 +27,9 @@ from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.tables import LoadedFiles
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
+from agentic_trading.worker.delivery import ProducerAcl
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
-from agentic_trading.worker.pool import ProducerAcl, WorkerPool
+from agentic_trading.worker.pool import WorkerPool
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import CallRunner, RecordedAnswerSource, RunnerDependencies

@@ -55,15 +55,8 @@ class RawAnswer(NamedTuple):
 
     @property
     def raw_output(self) -> str:
-        """The text that is read: reading it again, without `structured`, ends in the same way.
-
-        An object that the provider parsed already goes before the text of the response; one that JSON cannot spell
-        is named as such, which is no JSON either.
-        """
-        try:
-            return _text(self.response)
-        except UnreadableError:
-            return _UNSPELLABLE
+        """The text that is read."""
+        return text_of(self.response)
 
     @property
     def check_name(self) -> str:
@@ -95,6 +88,18 @@ def _clean_trace(parser: str, transport: Transport, check_name: str) -> AttemptT
     return AttemptTrace(
         parser=parser, transport=transport, verdict=Stage.DONE, decode="strict", semantic_check=check_name
     )
+
+
+def text_of(response: ModelResponse) -> str:
+    """Return the text that is read: reading it again, without `structured`, ends in the same way.
+
+    An object that the provider parsed already goes before the text of the response; one that JSON cannot spell
+    is named as such, which is no JSON either.
+    """
+    try:
+        return _text(response)
+    except UnreadableError:
+        return _UNSPELLABLE
 
 
 def parse_answer(answer: RawAnswer) -> Accepted:

@@ -5,7 +5,7 @@ from datetime import UTC, date, datetime
 from typing import Final
 
 from agentic_trading.governance.admission_decisions import Admitted, Charge
-from agentic_trading.governance.events import AttemptDispatched, AttemptUnsent
+from agentic_trading.governance.events import AttemptAnsweredLate, AttemptDispatched, AttemptUnsent
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
@@ -87,12 +87,33 @@ class DispatchNumbers:
         self.noted.pop(admission.reservation_id, None)
 
 
-def unsent_event(dispatched: Event, admission: Admitted, why: str, *, now: datetime) -> Event:
+def unsent_event(dispatched: Event, attempt: int, reservation_id: str, why: str, *, now: datetime) -> Event:
     """Return the record that what was noted as dispatched is not sent."""
-    reserved = admission.request
-    taken_back = AttemptUnsent(attempt=reserved.attempt, reservation_id=reserved.reservation_id, why=why)
-    return taken_back.as_event(
-        event_id=derived_id("unsent", dispatched.id),
+    taken_back = AttemptUnsent(attempt=attempt, reservation_id=reservation_id, why=why)
+    return _following(taken_back, "unsent", dispatched, now)
+
+
+def late_event(
+    dispatched: Event, admission: Admitted, response: ModelResponse, charge: Charge, now: datetime
+) -> Event:
+    """Return the record of an answer that came after another worker had taken its envelope."""
+    late = AttemptAnsweredLate(
+        attempt=admission.request.attempt,
+        reservation_id=admission.reservation_id,
+        cost_nusd=charge.cost_nusd,
+        tokens=response.usage.total_tokens,
+        model=response.model,
+        raw_output=response.text,
+    )
+    return _following(late, "answered_late", dispatched, now)
+
+
+def _following(
+    body: AttemptUnsent | AttemptAnsweredLate, what: str, dispatched: Event, now: datetime
+) -> Event:
+    """Return an event whose cause is a dispatch on record."""
+    return body.as_event(
+        event_id=derived_id(what, dispatched.id),
         trace_id=dispatched.trace_id,
         causation_id=dispatched.id,
         tenant_id=dispatched.tenant_id,

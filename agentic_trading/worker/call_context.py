@@ -29,6 +29,7 @@ from agentic_trading.worker.attempt_result import (
     unused_result,
 )
 from agentic_trading.worker.error_boundary import describe_error
+from agentic_trading.worker.held_claim import HeldClaim
 from agentic_trading.worker.next_attempt import (
     AnsweredAttempt,
     Attempted,
@@ -140,7 +141,7 @@ SHOWN_AT_ONCE_CHARS = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """One envelope under way, prepared for the model that answers it.
+    """One envelope under way, prepared for the model that answers it, by the owner of its `claim`.
 
     `count` is there if its input is to be counted, `cached` if its first accepted answer is the answer. `principal`
     sent it, as the bus has proved, `parked` is entered while it waits for headroom.
@@ -149,6 +150,7 @@ class CallContext:
     envelope: LLMEnvelope
     prepared: Prepared
     checks: Checks
+    claim: HeldClaim
     count: InputTokenCounter | None = None
     cached: CachedCall | None = None
     principal: str = ""

@@ -5,30 +5,20 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import assert_never
 
 import structlog
 
-from agentic_trading.bus.codec import read_envelope, read_event
+from agentic_trading.bus.codec import read_event
 from agentic_trading.bus.errors import SignatureError, UnreadableMessageError
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.signing import Verifier
 from agentic_trading.bus.topic import ENVELOPES, EVENTS, Broker, Subscription
 from agentic_trading.clock import Clock
-from agentic_trading.governance.events import KINDS as GOVERNANCE
-from agentic_trading.governance.policy import Policy
-from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import RecordError, StoreError
-from agentic_trading.llm.event import Event
-from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.llm.fields import long_ids
-from agentic_trading.worker.claim import Claim, ClaimStore, Finished
-from agentic_trading.worker.error_boundary import (
-    AttemptTakenError,
-    UndeliverableError,
-    describe_error,
-    id_conflict,
-)
+from agentic_trading.worker.claim import ClaimLostError, ClaimStore, ClaimStoreUnavailableError
+from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl
+from agentic_trading.worker.error_boundary import UndeliverableError, describe_error
 from agentic_trading.worker.housekeeping import Housekeeper
 from agentic_trading.worker.recorder import DeadLetterPublisher, Recorder
 from agentic_trading.worker.runner import CallRunner
@@ -45,46 +35,12 @@ OTHERS = (EnvelopeWorkflow.PLANNING, EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow
 PARKED_A_WORKER = 8
 """How many calls may wait for headroom, for each that has a slot."""
 
+CLAIMS_AWAY_S = 1.0
+"""How long a delivery waits for claims that cannot be reached, before it comes again."""
+
 GROUP = "workers"
 EXECUTIONS_GROUP = "workers-execution"
 EVENTS_GROUP = "workers-events"
-
-NOT_ALLOWED = "not_allowed"
-
-WORKER_NAMESPACES = GOVERNANCE.namespaces | LOG.namespaces
-"""Namespaces in which only workers make events: a ledger is rebuilt from them, and operators read them."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerAcl:
-    """Which principal sent a message, by its signature if there is a `verifier`, else `principal`; and what it may send.
-
-    Without a `policy` every principal may put events of every tenant on record.
-    """
-
-    verifier: Verifier | None = None
-    principal: str = ""
-    policy: Policy | None = None
-
-    def of(self, delivery: Delivery) -> str:
-        """Return the principal that sent a message; raises `SignatureError` if that is not proved."""
-        return self.principal if self.verifier is None else self.verifier.principal_of(delivery.message)
-
-    def check_event(self, principal: str, event: Event) -> None:
-        """Raise `UndeliverableError` for an event that `principal` may not put on record."""
-        if event.kind.partition(".")[0] in WORKER_NAMESPACES:
-            why = f"an event of kind {event.kind!r:.100} is a worker's own; allowed are other kinds"
-            raise UndeliverableError(NOT_ALLOWED, why)
-        self.check_tenant(principal, event.tenant_id)
-
-    def check_tenant(self, principal: str, tenant_id: str) -> None:
-        """Raise `UndeliverableError` for a tenant for which `principal` may send nothing.
-
-        Nothing of a forged tenant goes on record: it would stand in the place of the real one.
-        """
-        problem = self.policy.tenant_problem(principal, tenant_id) if self.policy is not None else None
-        if problem is not None:
-            raise UndeliverableError(NOT_ALLOWED, problem.description)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +83,6 @@ class WorkerPool:
         self._broker = broker
         self._runner = runner
         self._recorder = recorder
-        self._claims = claims
         self._workers = workers
         self._max_deliveries = max_deliveries
         self._name = name
@@ -135,6 +90,7 @@ class WorkerPool:
         self._acl = acl or ProducerAcl()
         self._dead_letters = DeadLetterPublisher(broker, clock, recorder.redaction)
         self._waits = StoppableWait(clock)
+        self._envelopes = EnvelopeHandler(runner, recorder, claims, self._acl, self._waits)
         self._fatal: StoreError | None = None
         self._counts = {"finished": 0, "dead_letters": 0, "given_back": 0, "events": 0}
 
@@ -171,8 +127,8 @@ class WorkerPool:
             for lanes, subscription in envelopes.items():
                 slots = Slots(self._workers)
                 for number in range(self._workers * (1 + PARKED_A_WORKER)):
-                    owner = f"{self._name}-{lanes}-{number}"
-                    group.create_task(self._work(subscription, slots, owner), name=owner)
+                    name = f"{self._name}-{lanes}-{number}"
+                    group.create_task(self._work(subscription, slots), name=name)
 
     @asynccontextmanager
     async def _housekeeping(self) -> AsyncGenerator[None]:
@@ -202,12 +158,12 @@ class WorkerPool:
         """Return the next delivery, or None once the pool is stopping."""
         return None if self._waits.is_stopped else await self._waits.result_of(subscription.take())
 
-    async def _work(self, envelopes: Subscription, slots: Slots, owner: str) -> None:
+    async def _work(self, envelopes: Subscription, slots: Slots) -> None:
         while not self._waits.is_stopped:
             async with slots.taken() as slot:
                 delivery = await slots.unless_needed(self._take(envelopes))
                 if delivery is not None:
-                    serve = partial(self._serve, owner=owner, slot=slot)
+                    serve = partial(self._serve, slot=slot)
                     await self._within_boundary(delivery, envelopes, serve)
 
     async def _keep_events(self, events: Subscription) -> None:
@@ -236,61 +192,10 @@ class WorkerPool:
         else:
             await subscription.give_back(delivery)
 
-    async def _serve(self, delivery: Delivery, *, owner: str, slot: Slot) -> bool:
-        """Run an envelope, or publish its last attempt again; returns False if it is to come again."""
-        principal = self._acl.of(delivery)
-        envelope = read_envelope(delivery)
-        self._acl.check_tenant(principal, envelope.tenant_id)
-        claim = await self._claimed(envelope, owner, slot)
-        match claim:
-            case None:
-                return False
-            case Finished():
-                await self._publish_last(envelope)
-            case Claim():
-                await self._run(envelope, claim, principal, slot)
-                self._counts["finished"] += 1
-            case _:
-                assert_never(claim)
-        return True
-
-    async def _claimed(self, envelope: LLMEnvelope, owner: str, slot: Slot) -> Claim | Finished | None:
-        """Claim an envelope as soon as it is free; returns None if the pool is stopped meanwhile."""
-        key, content = f"{envelope.tenant_id}\x1f{envelope.envelope_id}", envelope.envelope_hash
-        while True:
-            claim = await self._claims.claim(key, owner, content)
-            if isinstance(claim, Claim):
-                return claim
-            if claim.content != content:
-                raise id_conflict(envelope)
-            if isinstance(claim, Finished):
-                return claim
-            async with slot.given_back():  # its owner may be parked, and come back to a slot
-                await self._waits.wait_for(self._claims.until_free(key))
-            if self._waits.is_stopped:
-                return None
-
-    async def _run(self, envelope: LLMEnvelope, claim: Claim, principal: str, slot: Slot) -> None:
-        try:
-            await self._runner.run(envelope, principal=principal, parked=slot.given_back)
-        except AttemptTakenError:
-            await self._claims.finish(claim)
-            await self._publish_last(envelope)
-        except (RecordError, UndeliverableError):
-            await self._claims.finish(claim)
-            raise
-        except BaseException:
-            await self._claims.give_up(claim)
-            raise
-        else:
-            await self._claims.finish(claim)
-
-    async def _publish_last(self, envelope: LLMEnvelope) -> None:
-        if not await self._recorder.publish_again(envelope):
-            detail = "another run has sent it, and its outcome is not on record yet"
-            raise UndeliverableError(
-                "taken_elsewhere", detail, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id
-            )
+    async def _serve(self, delivery: Delivery, *, slot: Slot) -> bool:
+        is_done = await self._envelopes.serve(delivery, slot=slot)
+        self._counts["finished"] += is_done
+        return is_done
 
     async def _keep_event(self, delivery: Delivery) -> bool:
         principal = self._acl.of(delivery)
@@ -309,6 +214,13 @@ class WorkerPool:
                 return await self._dead_letter(delivery, "signature", str(e))
             case RecordError():
                 return await self._dead_letter(delivery, "unrecordable", str(e))
+            case ClaimLostError():  # its new owner answers it
+                log.warning("claim_lost", topic=delivery.topic, position=delivery.position, reason=str(e))
+                return False
+            case ClaimStoreUnavailableError():
+                log.warning("claims_away", reason=str(e))
+                await self._waits.sleep(CLAIMS_AWAY_S)
+                return False
             case _:
                 return await self._retry(delivery, e)
 

@@ -51,17 +51,27 @@ class Recorder:
         """Whether an attempt is on record, of whatever process, and of whatever envelope with this id."""
         return await self._store.has_attempt(envelope, attempt)
 
-    async def publish_again(self, envelope: LLMEnvelope) -> bool:
+    async def has_ended(self, envelope: LLMEnvelope, attempt: int, *, is_kept: bool) -> bool:
+        """Whether this attempt is on record here, of whatever end; if it `is_kept`, whether the call has ended with it."""
+        if not await self.has_attempt(envelope, attempt):
+            return False
+        last = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
+        return not is_kept or last is None or last.result.next_step == "final"
+
+    async def publish_again(self, envelope: LLMEnvelope, last: bytes = b"") -> bool:
         """Publish the last attempt on record at `envelope` as its final one; returns False where there is none.
 
+        `last` is that attempt as another process has kept it, for one that is not on record here.
         Raises `UndeliverableError` where it is an attempt at another envelope with the same id.
         """
-        last = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
-        if last is None:
+        known = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
+        if known is None and last:
+            known = LLMInteraction.from_wire(last)
+        if known is None:
             return False
-        if last.envelope.envelope_hash != envelope.envelope_hash:
+        if known.envelope.envelope_hash != envelope.envelope_hash:
             raise id_conflict(envelope)
-        await self._publish(last, final=True)
+        await self._publish(known, final=True)
         return True
 
     async def keep_event(self, event: Event) -> None:

@@ -3,40 +3,32 @@
 import asyncio
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Protocol, assert_never
+from typing import Protocol, assert_never
 
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock
 from agentic_trading.governance.admission_decisions import (
     Admitted,
     AlreadyDispatched,
+    Charge,
     Deferred,
     Denied,
-    reservation_id_of,
-    unavailable,
 )
-from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.rebuild import LostAttempt
-from agentic_trading.governance.sent_call import SentCall, failed_by
+from agentic_trading.governance.sent_call import failed_by
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, UnknownModelError
-from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers, ToolDefinition
+from agentic_trading.llm.provider import ModelRequest, Providers, ToolDefinition
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
 from agentic_trading.worker.attempt_result import (
-    DispatchNumbers,
-    Timing,
     degraded_result,
     failed_result,
-    unsent_event,
 )
 from agentic_trading.worker.call_context import (
     CallContext,
@@ -44,7 +36,8 @@ from agentic_trading.worker.call_context import (
     InputTokenCounter,
     UnsupportedSchemas,
 )
-from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error
+from agentic_trading.worker.error_boundary import AttemptTakenError
+from agentic_trading.worker.held_claim import UNCLAIMED, HeldClaim, KeptAnswer
 from agentic_trading.worker.next_attempt import (
     Attempted,
     AttemptPlan,
@@ -57,21 +50,14 @@ from agentic_trading.worker.next_attempt import (
 )
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.response_cache import CachedCall, ResponseCache
+from agentic_trading.worker.sent_attempt import (
+    STOPPED,
+    AttemptSender,
+    EarlierAttempts,
+    RequestInFlight,
+    patience_s,
+)
 from agentic_trading.worker.slots import Parking, StoppableWait
-
-_NO_TIME_LEFT: Final = FailureReason(
-    category=FailureKind.EXPIRED, description="the deadline was reached before the request could be sent"
-)
-_LEASE_OVER: Final = FailureReason(
-    category=FailureKind.LEDGER_UNAVAILABLE,
-    description="the reservation's lease expired before the request was sent",
-    recoverable=True,
-)
-_STOPPED: Final = FailureReason(
-    category=FailureKind.SHUTDOWN,
-    description="the worker was stopped before the next attempt",
-    recoverable=True,
-)
 
 
 class RecordedAnswerSource(Protocol):
@@ -115,7 +101,8 @@ class CallRunner:
         self._clock = parts.clock
         self._waits = StoppableWait(parts.clock)
         self._unsupported_schemas = UnsupportedSchemas()
-        self._numbers = DispatchNumbers()
+        self._sender = AttemptSender(parts.gate, parts.providers, parts.recorder, parts.clock)
+        self._earlier = EarlierAttempts(parts.gate, parts.recorder, parts.clock, parts.lost)
         self._response_cache = parts.response_cache or ResponseCache(parts.clock)
 
     def stop(self) -> None:
@@ -123,20 +110,28 @@ class CallRunner:
         self._waits.stop()
 
     async def run(
-        self, envelope: LLMEnvelope, *, principal: str = "", parked: Parking = nullcontext
+        self,
+        envelope: LLMEnvelope,
+        *,
+        principal: str = "",
+        parked: Parking = nullcontext,
+        claim: HeldClaim = UNCLAIMED,
     ) -> LLMInteraction:
         """Return the last attempt at `envelope`, sent by `principal`; a failed call is a result, not an exception.
 
-        `parked` is entered for as long as the call waits for headroom, or for another one of the same request.
+        `parked` is entered for as long as the call waits for headroom, or for another one of the same request. What
+        `claim` knows of its attempts is not paid again: an answer that an earlier owner has kept is read, an attempt that it
+        was about to send is in doubt, unless the ledger shows that nothing was sent.
 
+        Raises `ClaimLostError` once another owner has the envelope: nothing more of it is then sent, kept or published.
         Raises `AttemptTakenError` if an attempt was sent by another run: it is that run's to settle, store and publish.
         Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not published; and
         `UndeliverableError` if the last one was kept, and is too large to be published.
         """
         if not envelope.is_cacheable:
-            return await self._run(envelope, self._prepare(envelope, principal, parked, None))
+            return await self._run(envelope, self._prepare(envelope, principal, parked, claim, None))
         async with self._response_cache.turn(envelope, self._waits, parked) as cached:
-            return await self._run(envelope, self._prepare(envelope, principal, parked, cached))
+            return await self._run(envelope, self._prepare(envelope, principal, parked, claim, cached))
 
     async def _run(self, envelope: LLMEnvelope, call: CallContext | FailureReason) -> LLMInteraction:
         if isinstance(call, FailureReason):
@@ -153,7 +148,7 @@ class CallRunner:
     async def _step(self, call: CallContext, plan: AttemptPlan) -> tuple[LLMInteraction, AttemptPlan | None]:
         """Make an attempt and keep it; return it, and what is planned after it."""
         if plan.wait_s > 0 and self._waits.is_stopped:
-            stopped = self._unsent(call.envelope, plan.request.attempt, _STOPPED)
+            stopped = self._unsent(call.envelope, plan.request.attempt, STOPPED)
             return await self._keep(call.envelope, stopped, "final"), None
         attempted = await self._attempt(call, plan.request, is_retry=plan.step == "retry")
         self._unsupported_schemas.learn(plan.request, attempted)
@@ -162,7 +157,12 @@ class CallRunner:
         return await self._keep(call.envelope, attempted, step, call.cached), following
 
     def _prepare(
-        self, envelope: LLMEnvelope, principal: str, parked: Parking, cached: CachedCall | None
+        self,
+        envelope: LLMEnvelope,
+        principal: str,
+        parked: Parking,
+        claim: HeldClaim,
+        cached: CachedCall | None,
     ) -> CallContext | FailureReason:
         """Choose model and parser; an unknown model and a schema that no answer could fit are not paid for."""
         try:
@@ -174,10 +174,10 @@ class CallRunner:
         if isinstance(prepared, FailureReason):
             return prepared
         if cached is None and envelope.is_cacheable and self._waits.is_stopped:
-            return _STOPPED
+            return STOPPED
         is_counted = envelope.workflow in self._parts.counted_workflows
         count = InputTokenCounter(self._parts.providers) if is_counted else None
-        return CallContext(envelope, prepared, self._parts.checks, count, cached, principal, parked)
+        return CallContext(envelope, prepared, self._parts.checks, claim, count, cached, principal, parked)
 
     async def _keep(
         self, envelope: LLMEnvelope, attempted: Attempted, step: NextStep, cached: CachedCall | None = None
@@ -204,9 +204,10 @@ class CallRunner:
         if recorded is not None:
             return await call.replay(request, recorded)
         envelope, attempt = request.envelope, request.attempt
-        lost = self._parts.lost.get(reservation_id_of(envelope, attempt))
-        if lost is not None and self._parts.gate.access_problem(envelope, call.principal) is None:
-            return lost_attempt(envelope, attempt, lost, now=self._clock.now())
+        if self._parts.gate.access_problem(envelope, call.principal) is None:
+            made = await self._made_before(call, request)
+            if made is not None:
+                return made
         if await self._parts.recorder.has_attempt(envelope, attempt):  # before anything is paid
             raise AttemptTakenError(envelope.envelope_id, attempt, "on record")
         admitted = await self._admit(call, request, is_retry=is_retry)
@@ -219,6 +220,17 @@ class CallRunner:
                 return await self._send(call, request, admitted)
             case _:
                 assert_never(admitted)
+
+    async def _made_before(self, call: CallContext, request: ModelRequest) -> Attempted | None:
+        """Return what came of an attempt that an earlier owner has made, or was about to; None where there was none."""
+        lost = self._earlier.lost_of(request)
+        if lost is not None:
+            return lost_attempt(request.envelope, request.attempt, lost, now=self._clock.now())
+        found = await self._earlier.find(call.claim, request, call.capability)
+        if found is None:
+            return None
+        as_sent = replace(request, transport=found.kept.transport)
+        return await self._outcome(call, as_sent, found.admission, found.charge, found.kept)
 
     async def _recorded(self, call: CallContext, request: ModelRequest) -> LLMResult | None:
         gate, answers = self._parts.gate, self._parts.recorded
@@ -236,7 +248,7 @@ class CallRunner:
         """Pass the gate, if need be after a wait for headroom, which ends with the deadline or the worker."""
         tokens = None
         if call.count is not None and self._parts.gate.problem(request.envelope, call.principal) is None:
-            tokens = await call.count.of(request, _patience_s(request.envelope, self._clock.now()))
+            tokens = await call.count.of(request, patience_s(request.envelope, self._clock.now()))
         while True:
             admitted = await self._parts.gate.admit(
                 request, principal=call.principal, is_retry=is_retry, input_tokens=tokens
@@ -246,66 +258,33 @@ class CallRunner:
             async with call.parked():
                 has_waited = await self._waits.wait_for(self._parts.gate.headroom(admitted))
             if not has_waited:
-                return Denied(_STOPPED)
+                return Denied(STOPPED)
 
     async def _send(self, call: CallContext, request: ModelRequest, admission: Admitted) -> Attempted:
-        """Send a request that was admitted, and read its answer. What is not sent holds nothing.
-
-        Raises `AttemptTakenError` if another run was faster.
-        """
-        gate, envelope = self._parts.gate, request.envelope
-        noted = await self._note_dispatch(request, admission)
-        patience_s = _patience_s(envelope, self._clock.now())
-        if patience_s <= 0:
-            await run_shielded(self._take_back(noted, admission, _NO_TIME_LEFT.description))
-            return self._unsent(envelope, request.attempt, _NO_TIME_LEFT)
-        sent = gate.sent(admission, envelope, patience_s=patience_s)
-        exchange = _Exchange(request, admission, sent, self._clock)
+        """Send a request that was admitted, and read its answer; raises what `AttemptSender.send` does."""
+        exchange = RequestInFlight(call.claim, request, admission, self._clock)
         try:
-            failure = await self._exchange(exchange)
-            self._numbers.forget(admission)
-            return await self._outcome(call, exchange, failure)
+            problem = await self._sender.send(exchange)
+            if problem is not None:
+                return self._unsent(request.envelope, request.attempt, problem)
+            return await self._outcome(call, request, admission, exchange.charge, exchange.kept)
         except asyncio.CancelledError:
-            if sent.is_charged:
+            if exchange.is_charged:
                 await run_shielded(self._keep_cancelled(call, exchange))
-            elif not sent.is_dispatched:
-                await run_shielded(self._note_unsent(noted, admission, _STOPPED.description))
             raise
-        except (ReservationStateError, LedgerUnavailableError) as e:
-            if sent.is_dispatched:
-                raise
-            await run_shielded(self._note_unsent(noted, admission, describe_error(e)))
-            return self._unsent(envelope, request.attempt, _not_dispatched(request, e))
-
-    async def _exchange(self, exchange: "_Exchange") -> ProviderError | None:
-        """Send the request and charge its answer; returns why there is none, or None."""
-        sent = exchange.sent
-        try:
-            async with sent:
-                exchange.began = self._clock.now(), self._clock.monotonic()
-                provider = self._parts.providers.of(exchange.request.envelope.provider)
-                response = await provider.complete(exchange.request)
-                redaction = self._parts.recorder.redaction
-                if redaction.known:  # before it is read, so that a replay reads the same
-                    response = redaction.response(response)
-                exchange.response = response
-                await sent.answered(response.usage, served_model=response.model)
-        except ProviderError as e:
-            return e
-        except Exception as e:  # an adapter's error is one failed call, charged and on record
-            if not sent.is_charged:
-                raise
-            return ProviderError(FailureKind.INTERNAL_ERROR, describe_error(e), sent=True)
-        return None
 
     async def _outcome(
-        self, call: CallContext, exchange: "_Exchange", failure: ProviderError | None
+        self,
+        call: CallContext,
+        request: ModelRequest,
+        admission: Admitted,
+        charge: Charge,
+        kept: KeptAnswer,
     ) -> Attempted:
-        request, admission, charge = exchange.request, exchange.admission, exchange.sent.charge
-        timing, response = exchange.timing(), exchange.response
-        if failure is None and response is not None:
+        timing, response = kept.timing, kept.response
+        if kept.failure is None and response is not None:
             return await call.answered_attempt(request, response, admission, charge, timing)
-        failure = failure or ProviderError(
+        failure = kept.failure or ProviderError(
             FailureKind.SHUTDOWN, "the worker was stopped during the call", sent=True
         )
         failure = self._parts.recorder.redaction.error(failure)
@@ -326,71 +305,17 @@ class CallRunner:
             or (response.provider_request_id if response else ""),
             raw_output=failure.text,
         )
-        return FailedAttempt(to_result, failed_by(failure))
+        return FailedAttempt(to_result, failed_by(failure), kept.step)
 
     def _unsent(self, envelope: LLMEnvelope, attempt: int, reason: FailureReason) -> FinalAttempt:
         return FinalAttempt(partial(failed_result, envelope, attempt, reason, now=self._clock.now()))
 
-    async def _keep_cancelled(self, call: CallContext, exchange: "_Exchange") -> None:
+    async def _keep_cancelled(self, call: CallContext, exchange: RequestInFlight) -> None:
         """Keep a call that was cancelled before or after its answer came."""
-        if exchange.sent.charge.in_doubt:  # an answer that could not be charged is none
+        if exchange.charge.in_doubt:  # an answer that could not be charged is none
             exchange.response = None
-        attempted = await self._outcome(call, exchange, exchange.sent.failure)
-        await self._keep(exchange.request.envelope, attempted, "final", call.cached)
-
-    async def _note_dispatch(self, request: ModelRequest, admission: Admitted) -> Event:
-        """Put on record that the request is about to be sent; if that fails nothing is held."""
-        noted = self._numbers.event(request, admission, self._clock.now())
-        try:
-            await self._parts.recorder.keep_event(noted)
-        except asyncio.CancelledError:
-            await run_shielded(self._take_back(noted, admission, _STOPPED.description))
-            raise
-        except BaseException:  # it is not on record, and nothing else can be
-            await run_shielded(self._parts.gate.release(admission))
-            raise
-        return noted
-
-    async def _take_back(self, noted: Event, admission: Admitted, why: str) -> None:
-        await self._parts.gate.release(admission)
-        await self._note_unsent(noted, admission, why)
-
-    async def _note_unsent(self, noted: Event, admission: Admitted, why: str) -> None:
-        await self._parts.recorder.keep_event(unsent_event(noted, admission, why, now=self._clock.now()))
-
-
-@dataclass(slots=True)
-class _Exchange:
-    """One request on its way, and what has come back so far."""
-
-    request: ModelRequest
-    admission: Admitted
-    sent: SentCall
-    clock: Clock
-    response: ModelResponse | None = None
-    began: tuple[datetime, float] | None = None
-
-    def timing(self) -> Timing:
-        """Return the time that it took until now; none, if it was halted before it began."""
-        finished_at, finished = self.clock.now(), self.clock.monotonic()
-        dispatched_at, started = self.began or (finished_at, finished)
-        return Timing(dispatched_at, finished_at, (finished - started) * 1000)
-
-
-def _not_dispatched(
-    request: ModelRequest, e: ReservationStateError | LedgerUnavailableError
-) -> FailureReason:
-    """Return why a request was not sent; raises `AttemptTakenError` if another run was faster."""
-    if isinstance(e, LedgerUnavailableError):
-        return unavailable(e, request.envelope.workflow)
-    if e.state == ReservationState.RELEASED:
-        return _LEASE_OVER
-    raise AttemptTakenError(request.envelope.envelope_id, request.attempt, e.state) from e
-
-
-def _patience_s(envelope: LLMEnvelope, now: datetime) -> float:
-    """Return how many seconds an answer may take."""
-    patience = envelope.retry_policy.attempt_timeout_s
-    if envelope.deadline is None:
-        return patience
-    return min(patience, max(0.0, (envelope.deadline - now).total_seconds()))
+        if exchange.sent is not None:
+            exchange.failure = exchange.sent.failure
+        request, admission = exchange.request, exchange.admission
+        attempted = await self._outcome(call, request, admission, exchange.charge, exchange.kept)
+        await self._keep(request.envelope, attempted, "final", call.cached)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.events import AttemptDispatched, AttemptUnsent
+from agentic_trading.governance.events import AttemptAnsweredLate, AttemptDispatched, AttemptUnsent
 from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.limits import ScopeKind
 from agentic_trading.governance.prices import Amount
@@ -61,6 +61,14 @@ def taken_back(noted: Event) -> Event:
     """Return the record that a dispatch was taken back."""
     body = AttemptUnsent(attempt=1, reservation_id=noted.body["reservation_id"], why="no time left")
     return of(body, causation_id=noted.id)
+
+
+def late(noted: Event, nusd: int) -> Event:
+    """Return the record of an answer that came after its attempt had been given up."""
+    id_ = noted.body["reservation_id"]
+    return of(
+        AttemptAnsweredLate(attempt=1, reservation_id=id_, cost_nusd=nusd, tokens=1), causation_id=noted.id
+    )
 
 
 def answered(key: str, nusd: int, **more: Any) -> LLMInteraction:
@@ -225,3 +233,25 @@ def test_attempts_that_were_sent_and_have_no_end_are_lost() -> None:
         reading.read(record)
 
     assert reading.lost() == {"default:k:1": LostAttempt("default:k:1", Amount(80, 0, 2), START)}
+
+
+def test_a_late_answer_is_charged_in_the_place_of_what_was_in_doubt() -> None:
+    noted = sent("k", nusd=40)
+
+    assert booked(noted) == [("default:k:1", "in_doubt", 40)]
+    assert booked(noted, late(noted, 25)) == [("default:k:1", "settled", 25)]
+    assert booked(noted, answered("k", 40, in_doubt=True, success=False), late(noted, 25)) == [
+        ("default:k:1", "settled", 25)
+    ]
+
+
+def test_a_late_answer_takes_nothing_from_what_is_known_for_sure() -> None:
+    noted = sent("k", nusd=40)
+
+    assert booked(noted, answered("k", 30), late(noted, 25)) == [("default:k:1", "settled", 30)]
+
+
+def test_of_several_in_doubt_a_late_answer_corrects_the_cheapest() -> None:
+    first, second = sent("k", nusd=40), sent("k", nusd=60)
+
+    assert booked(first, second, late(first, 25)) == [("default:k:1", "in_doubt", 85)]

@@ -24,7 +24,9 @@ from agentic_trading.llm.errors import ProviderError, RecordError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.worker.claim import ClaimKey
 from agentic_trading.worker.claims.memory import MemoryClaimStore
+from agentic_trading.worker.held_claim import key_of
 from agentic_trading.worker.pool import WorkerPool
 from tests.build import event
 from tests.gateway import GOOD, START, MemoryGateway, asking, attempts, gateway
@@ -207,9 +209,9 @@ async def test_a_worker_waits_for_a_claim_without_spinning() -> None:
     class Counting(MemoryClaimStore):
         claims = 0
 
-        async def claim(self, key: str, owner: str, content: str = "") -> Any:
+        async def claim(self, key: ClaimKey, content: str) -> Any:
             self.claims += 1
-            return await super().claim(key, owner, content)
+            return await super().claim(key, content)
 
     provider, claims = Holding(), Counting()
     desk = gateway(provider, claims=claims)
@@ -234,7 +236,7 @@ async def test_a_stop_does_not_wait_for_a_claim() -> None:
     provider, claims = Holding(), MemoryClaimStore()
     desk = gateway(provider, claims=claims)
     envelope = asking().build()
-    await claims.claim(f"{envelope.tenant_id}\x1f{envelope.envelope_id}", "elsewhere", envelope.envelope_hash)
+    await claims.claim(key_of(envelope), envelope.envelope_hash)
     await desk.broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope))
 
     async with running(desk):

@@ -7,8 +7,8 @@ import pytest
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.policy_file import Principal
 from agentic_trading.llm.event import Event
+from agentic_trading.worker.delivery import ProducerAcl
 from agentic_trading.worker.error_boundary import UndeliverableError
-from agentic_trading.worker.pool import ProducerAcl
 from tests.build import NOW
 
 POLICY = Policy({"desk-a": Principal(tenants=("acme",), models=("scripted/*",))})

@@ -18,8 +18,9 @@ from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
 from agentic_trading.llm import Event
 from agentic_trading.worker.claims.memory import MemoryClaimStore
+from agentic_trading.worker.delivery import ProducerAcl
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
-from agentic_trading.worker.pool import ProducerAcl, WorkerPool
+from agentic_trading.worker.pool import WorkerPool
 from tests.gateway import START, MemoryGateway
 
 

@@ -2,54 +2,103 @@
 
 import asyncio
 from collections import OrderedDict
+from dataclasses import dataclass, field
 
-from agentic_trading.worker.claim import Busy, Claim, Finished
+from agentic_trading.worker.claim import Busy, Claim, ClaimKey, ClaimLostError, Finished, OtherContent, Spell
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is known of an envelope that is not finished; `is_free` while no task runs it."""
+
+    content: str
+    token: int = 0
+    count: int = 0
+    is_free: bool = True
+    intended: dict[int, bytes] = field(default_factory=dict)
+    kept: dict[int, Spell] = field(default_factory=dict)
+    freed: asyncio.Event | None = None
 
 
 class MemoryClaimStore:
-    """Claims in a dict; the newest `remember` finished keys are known, older ones are forgotten."""
+    """Claims in a dict, of the tasks of this process; the newest `remember` finished keys are known, older ones forgotten."""
 
     def __init__(self, *, remember: int = 100_000) -> None:
         self._remember = remember
-        self._held: dict[str, Claim] = {}
-        self._freed: dict[str, asyncio.Event] = {}  # of the keys that are waited for
-        self._tokens: dict[str, int] = {}
-        self._finished: OrderedDict[str, str] = OrderedDict()
+        self._held: dict[ClaimKey, _Held] = {}
+        self._finished: OrderedDict[ClaimKey, str] = OrderedDict()
 
-    async def claim(self, key: str, owner: str, content: str = "") -> Claim | Busy | Finished:
-        """Take `key` for `owner`, unless it is held or finished."""
-        if key in self._finished:
-            return Finished(self._finished[key])
-        if key in self._held:
-            return Busy(self._held[key].owner, self._held[key].content)
-        claim = Claim(key, owner, self._tokens.get(key, 0) + 1, content)
-        self._tokens[key] = claim.token
-        self._held[key] = claim
-        return claim
+    async def begin(self) -> None:
+        """Do nothing: tasks live as long as the process."""
 
-    async def until_free(self, key: str) -> None:
+    def holds(self) -> bool:
+        """Return that this process lives."""
+        return True
+
+    async def claim(self, key: ClaimKey, content: str) -> Claim | Busy | Finished | OtherContent:
+        """Take `key`, unless it is held or finished."""
+        finished = self._finished.get(key)
+        if finished is not None:
+            return Finished() if finished == content else OtherContent()
+        held = self._held.get(key)
+        if held is None:
+            held = self._held[key] = _Held(content)
+        elif held.content != content:
+            return OtherContent()
+        elif not held.is_free:
+            return Busy()
+        held.is_free = False
+        held.token += 1
+        held.count += 1
+        kept = {attempt: spell() for attempt, spell in held.kept.items()}
+        return Claim(key, held.token, held.count, dict(held.intended), kept)
+
+    async def until_free(self, key: ClaimKey) -> None:
         """Wait until `key` is free."""
-        while key in self._held:
-            await self._freed.setdefault(key, asyncio.Event()).wait()
+        while (held := self._held.get(key)) is not None and not held.is_free:
+            held.freed = held.freed or asyncio.Event()
+            await held.freed.wait()
 
-    async def finish(self, claim: Claim) -> None:
-        """Say that the envelope is done for good."""
-        if not self._drop(claim):
-            return
-        self._tokens.pop(claim.key, None)
-        self._finished[claim.key] = claim.content
+    async def intend(self, claim: Claim, attempt: int, facts: bytes) -> None:
+        """Note that `attempt` is about to be sent, or not."""
+        held = self._own(claim)
+        if facts:
+            held.intended[attempt] = facts
+        else:
+            held.intended.pop(attempt, None)
+
+    async def keep(self, claim: Claim, attempt: int, spell: Spell) -> None:
+        """Keep what `attempt` gave."""
+        held = self._own(claim)
+        held.kept[attempt] = spell
+        held.count = 0
+
+    async def finish(self, claim: Claim, spell: Spell) -> None:  # noqa: ARG002 - the log has it
+        """Say that the envelope is done for good; its last attempt is in the log."""
+        content = self._own(claim).content
+        self._free(self._held.pop(claim.key))
+        self._finished[claim.key] = content
         if len(self._finished) > self._remember:
             self._finished.popitem(last=False)
 
-    async def give_up(self, claim: Claim) -> None:
-        """Let another owner take it."""
-        self._drop(claim)
+    async def release(self, claim: Claim) -> None:
+        """Let another task take it."""
+        held = self._held.get(claim.key)
+        if held is not None and held.token == claim.token and not held.is_free:
+            held.count = max(0, held.count - 1)
+            held.is_free = True
+            self._free(held)
 
-    def _drop(self, claim: Claim) -> bool:
-        if self._held.get(claim.key) != claim:
-            return False
-        del self._held[claim.key]
-        freed = self._freed.pop(claim.key, None)
-        if freed is not None:
-            freed.set()
-        return True
+    async def aclose(self) -> None:
+        """Do nothing: claims end with the process."""
+
+    def _own(self, claim: Claim) -> _Held:
+        held = self._held.get(claim.key)
+        if held is None or held.token != claim.token or held.is_free:
+            raise ClaimLostError(claim.key)
+        return held
+
+    def _free(self, held: _Held) -> None:
+        if held.freed is not None:
+            held.freed.set()
+            held.freed = None

@@ -1,0 +1,147 @@
+"""One delivery of an envelope: who sent it, its claim, its run, and what is left if that ends early."""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from agentic_trading.bus.codec import read_envelope
+from agentic_trading.bus.message import Delivery
+from agentic_trading.bus.signing import Verifier
+from agentic_trading.cancellation import run_shielded
+from agentic_trading.governance.events import KINDS as GOVERNANCE
+from agentic_trading.governance.policy import Policy
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import RecordError
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.events import KINDS as LOG
+from agentic_trading.worker.claim import MOST_CLAIMS, Busy, Claim, ClaimStore, Finished, OtherContent
+from agentic_trading.worker.error_boundary import AttemptTakenError, UndeliverableError, id_conflict
+from agentic_trading.worker.held_claim import HeldClaim, key_of
+from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.runner import CallRunner
+from agentic_trading.worker.slots import Slot, StoppableWait
+
+NOT_ALLOWED = "not_allowed"
+
+WORKER_NAMESPACES = GOVERNANCE.namespaces | LOG.namespaces
+"""Namespaces in which only workers make events: a ledger is rebuilt from them, and operators read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerAcl:
+    """Which principal sent a message, by its signature if there is a `verifier`, else `principal`; and what it may send.
+
+    Without a `policy` every principal may put events of every tenant on record.
+    """
+
+    verifier: Verifier | None = None
+    principal: str = ""
+    policy: Policy | None = None
+
+    def of(self, delivery: Delivery) -> str:
+        """Return the principal that sent a message; raises `SignatureError` if that is not proved."""
+        return self.principal if self.verifier is None else self.verifier.principal_of(delivery.message)
+
+    def check_event(self, principal: str, event: Event) -> None:
+        """Raise `UndeliverableError` for an event that `principal` may not put on record."""
+        if event.kind.partition(".")[0] in WORKER_NAMESPACES:
+            why = f"an event of kind {event.kind!r:.100} is a worker's own; allowed are other kinds"
+            raise UndeliverableError(NOT_ALLOWED, why)
+        self.check_tenant(principal, event.tenant_id)
+
+    def check_tenant(self, principal: str, tenant_id: str) -> None:
+        """Raise `UndeliverableError` for a tenant for which `principal` may send nothing.
+
+        Nothing of a forged tenant goes on record: it would stand in the place of the real one.
+        """
+        problem = self.policy.tenant_problem(principal, tenant_id) if self.policy is not None else None
+        if problem is not None:
+            raise UndeliverableError(NOT_ALLOWED, problem.description)
+
+
+class EnvelopeHandler:
+    """Serve deliveries of envelopes, whatever brought them: claim, run, finish.
+
+    An envelope that was run already is not run again: its last attempt is published again. One whose owner is gone is
+    gone on with: see `CallRunner.run`.
+    """
+
+    def __init__(
+        self,
+        runner: CallRunner,
+        recorder: Recorder,
+        claims: ClaimStore,
+        acl: ProducerAcl,
+        waits: StoppableWait,
+    ) -> None:
+        self._runner = runner
+        self._recorder = recorder
+        self._claims = claims
+        self._acl = acl
+        self._waits = waits
+
+    async def serve(self, delivery: Delivery, *, slot: Slot) -> bool:
+        """Run an envelope, or publish its last attempt again; returns False if the worker stops before that.
+
+        Raises `UndeliverableError` and what `CallRunner.run` and the claims raise.
+        """
+        principal = self._acl.of(delivery)
+        envelope = read_envelope(delivery)
+        self._acl.check_tenant(principal, envelope.tenant_id)
+        claim = await self._claimed(envelope, slot)
+        match claim:
+            case None:
+                return False
+            case Finished():
+                await self._publish_last(envelope, claim.last)
+            case Claim():
+                await self._run(envelope, claim, principal, slot)
+            case _:
+                assert_never(claim)
+        return True
+
+    async def _claimed(self, envelope: LLMEnvelope, slot: Slot) -> Claim | Finished | None:
+        """Claim an envelope as soon as it is free; returns None if the worker is stopped meanwhile."""
+        key = key_of(envelope)
+        while True:
+            claim = await self._claims.claim(key, envelope.envelope_hash)
+            match claim:
+                case Claim() | Finished():
+                    return claim
+                case OtherContent():
+                    raise id_conflict(envelope)
+                case Busy():
+                    async with slot.given_back():  # its owner may be parked, and come back to a slot
+                        await self._waits.wait_for(self._claims.until_free(key))
+                case _:
+                    assert_never(claim)
+            if self._waits.is_stopped:
+                return None
+
+    async def _run(self, envelope: LLMEnvelope, claim: Claim, principal: str, slot: Slot) -> None:
+        if claim.count > MOST_CLAIMS:
+            await self._claims.finish(claim, bytes)
+            detail = f"{claim.count - 1} workers have ended while they ran it"
+            raise UndeliverableError(
+                "crash_loop", detail, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id
+            )
+        held = HeldClaim(self._claims, claim)
+        try:
+            last = await self._runner.run(envelope, principal=principal, parked=slot.given_back, claim=held)
+        except AttemptTakenError:
+            await self._claims.finish(claim, bytes)
+            await self._publish_last(envelope, b"")
+        except (RecordError, UndeliverableError):
+            await self._claims.finish(claim, bytes)
+            raise
+        except BaseException:
+            await run_shielded(self._claims.release(claim))
+            raise
+        else:
+            await self._claims.finish(claim, lambda: last.wire)
+
+    async def _publish_last(self, envelope: LLMEnvelope, last: bytes) -> None:
+        if not await self._recorder.publish_again(envelope, last):
+            detail = "another run has sent it, and its outcome is not on record yet"
+            raise UndeliverableError(
+                "taken_elsewhere", detail, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id
+            )

@@ -1,0 +1,183 @@
+"""A claim as the run of its envelope uses it, and what an attempt gave, kept before it is read."""
+
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Self
+
+import structlog
+
+from agentic_trading.governance.admission_decisions import Admitted
+from agentic_trading.governance.events import KINDS, AttemptDispatched
+from agentic_trading.governance.ledger import ReservationRequest, parts_of
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.rebuild import LostAttempt
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.provider import ModelResponse, Transport
+from agentic_trading.llm.result import NextStep, Usage
+from agentic_trading.structured.pipeline import text_of
+from agentic_trading.worker.attempt_result import Timing
+from agentic_trading.worker.claim import Claim, ClaimKey, ClaimStore, ClaimStoreUnavailableError
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptAnswer:
+    """What an attempt gave, not read yet: an answer, or why there is none; and what it is charged and recorded by.
+
+    `step` is what follows, where that is known before it is read.
+    """
+
+    transport: Transport
+    price_book: str
+    priced_at: datetime
+    timing: Timing
+    response: ModelResponse | None = None
+    failure: ProviderError | None = None
+    step: NextStep = ""
+
+    def spell(self) -> bytes:
+        """Return it as JSON; half of a surrogate pair, in which an answer may end, is kept."""
+        fields: dict[str, Any] = {
+            "transport": self.transport,
+            "price_book": self.price_book,
+            "priced_at": self.priced_at.isoformat(),
+            "timing": [
+                self.timing.dispatched_at.isoformat(),
+                self.timing.finished_at.isoformat(),
+                self.timing.latency_ms,
+            ],
+            "step": self.step,
+        }
+        if (answer := self.response) is not None:
+            fields["response"] = {
+                "text": text_of(answer),
+                "stop_reason": answer.stop_reason,
+                "usage": answer.usage.model_dump(mode="json"),
+                "model": answer.model,
+                "provider_request_id": answer.provider_request_id,
+                "provider_response_id": answer.provider_response_id,
+                "logprobs": answer.logprobs,
+                "beside": answer.beside,
+                "tool_called": answer.tool_called,
+            }
+        if (failure := self.failure) is not None:
+            fields["failure"] = {
+                "kind": failure.kind,
+                "message": failure.message,
+                "sent": failure.sent,
+                "retry_after_s": failure.retry_after_s,
+                "provider_request_id": failure.provider_request_id,
+                "text": failure.text,
+            }
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def read(cls, raw: bytes) -> Self:
+        """Read what `spell` wrote."""
+        fields = json.loads(raw)
+        dispatched_at, finished_at, latency_ms = fields.pop("timing")
+        response, failure = fields.pop("response", None), fields.pop("failure", None)
+        if response is not None:
+            usage, logprobs = Usage(**response.pop("usage")), tuple(response.pop("logprobs"))
+            fields["response"] = ModelResponse(**response, usage=usage, logprobs=logprobs)
+        if failure is not None:
+            kind, message = FailureKind(failure.pop("kind")), failure.pop("message")
+            fields["failure"] = ProviderError(kind, message, **failure)
+        return cls(
+            timing=Timing(
+                datetime.fromisoformat(dispatched_at), datetime.fromisoformat(finished_at), latency_ms
+            ),
+            priced_at=datetime.fromisoformat(fields.pop("priced_at")),
+            **fields,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LeftAttempt:
+    """An attempt that an earlier owner was about to send, by the record of its dispatch."""
+
+    dispatched: Event
+    body: AttemptDispatched
+
+    @classmethod
+    def read(cls, facts: bytes) -> Self:
+        """Read the facts that were noted before the send."""
+        event = Event.from_wire(facts)
+        body = KINDS.must(event)
+        if not isinstance(body, AttemptDispatched):
+            raise TypeError(f"event {event.id} is {event.kind}; allowed is {AttemptDispatched.KIND}")
+        return cls(event, body)
+
+    @property
+    def as_lost(self) -> LostAttempt:
+        """Return it as one that may have been sent, and whose end is not known."""
+        return LostAttempt(self.body.reservation_id, self._amount, self.dispatched.time)
+
+    def admission(self, capability: Capability, price_book: str, priced_at: datetime) -> Admitted:
+        """Return what was set aside for it."""
+        _, key, attempt = parts_of(self.body.reservation_id)
+        request = ReservationRequest(key, attempt, self.body.scopes, self._amount, self.body.window_at)
+        return Admitted(request, capability, price_book, priced_at)
+
+    @property
+    def _amount(self) -> Amount:
+        return Amount(self.body.reserved_nusd, self.body.reserved_tokens, self.body.reserved_calls)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldClaim:
+    """The claim of one envelope while it runs. Its steps raise `ClaimLostError` once another owner has taken it."""
+
+    store: ClaimStore | None
+    claim: Claim
+
+    def kept(self, attempt: int) -> KeptAnswer | None:
+        """Return what an earlier owner was given by `attempt`."""
+        raw = self.claim.kept.get(attempt)
+        return None if raw is None else KeptAnswer.read(raw)
+
+    def left(self, attempt: int) -> LeftAttempt | None:
+        """Return what an earlier owner was about to send as `attempt`."""
+        facts = self.claim.intended.get(attempt)
+        return None if facts is None else LeftAttempt.read(facts)
+
+    def holds(self) -> bool:
+        """Whether the claim surely lasts now."""
+        return self.store is None or self.store.holds()
+
+    async def intend(self, attempt: int, dispatched: Event) -> None:
+        """Note that `attempt` is about to be sent."""
+        if self.store is not None:
+            await self.store.intend(self.claim, attempt, dispatched.wire)
+
+    async def take_back(self, attempt: int) -> None:
+        """Note that `attempt` is not sent after all; where that cannot be noted, the next owner asks the ledger."""
+        if self.store is None:
+            return
+        try:
+            await self.store.intend(self.claim, attempt, b"")
+        except ClaimStoreUnavailableError as e:
+            log.warning("claim_not_noted", envelope_id=self.claim.key.envelope_id, reason=str(e))
+
+    async def keep(self, attempt: int, kept: KeptAnswer) -> None:
+        """Keep what `attempt` gave; what cannot be kept is on record in a moment."""
+        if self.store is None:
+            return
+        try:
+            await self.store.keep(self.claim, attempt, kept.spell)
+        except ClaimStoreUnavailableError as e:
+            log.warning("answer_not_kept", envelope_id=self.claim.key.envelope_id, reason=str(e))
+
+
+def key_of(envelope: LLMEnvelope) -> ClaimKey:
+    """Return under which key an envelope is claimed."""
+    return ClaimKey(envelope.tenant_id, envelope.envelope_id)
+
+
+UNCLAIMED: Final = HeldClaim(None, Claim(ClaimKey("", ""), 0))
+"""For a run that comes from no bus: no other asks for its envelope."""

@@ -1,0 +1,284 @@
+"""An admitted attempt: noted, sent, kept before it is read, and charged on every way out; and what owners before have left."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from agentic_trading.cancellation import run_shielded
+from agentic_trading.clock import Clock
+from agentic_trading.governance.admission_decisions import Admitted, Charge, reservation_id_of, unavailable
+from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
+from agentic_trading.governance.gate import Gate
+from agentic_trading.governance.ledger import ReservationState
+from agentic_trading.governance.rebuild import LostAttempt
+from agentic_trading.governance.sent_call import SentCall
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers
+from agentic_trading.llm.result import NextStep
+from agentic_trading.worker.attempt_result import LOST, DispatchNumbers, Timing, late_event, unsent_event
+from agentic_trading.worker.claim import ClaimLostError
+from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error
+from agentic_trading.worker.held_claim import HeldClaim, KeptAnswer, LeftAttempt
+from agentic_trading.worker.recorder import Recorder
+
+NO_TIME_LEFT: Final = FailureReason(
+    category=FailureKind.EXPIRED, description="the deadline was reached before the request could be sent"
+)
+STOPPED: Final = FailureReason(
+    category=FailureKind.SHUTDOWN,
+    description="the worker was stopped before the next attempt",
+    recoverable=True,
+)
+_LEASE_OVER: Final = FailureReason(
+    category=FailureKind.LEDGER_UNAVAILABLE,
+    description="the reservation's lease expired before the request was sent",
+    recoverable=True,
+)
+_LEFT_UNSENT: Final = "an earlier worker ended before the request was sent"
+_WORKER_LEASE_OVER: Final = "the worker's lease was over before the request could be sent"
+
+
+@dataclass(slots=True)
+class RequestInFlight:
+    """One request on its way, and what has come back so far."""
+
+    claim: HeldClaim
+    request: ModelRequest
+    admission: Admitted
+    clock: Clock
+    sent: SentCall | None = None
+    response: ModelResponse | None = None
+    failure: ProviderError | None = None
+    began: tuple[datetime, float] | None = None
+    ended: tuple[datetime, float] | None = None
+
+    @property
+    def charge(self) -> Charge:
+        """What the call was charged; nothing, if it was not sent."""
+        return Charge(0) if self.sent is None else self.sent.charge
+
+    @property
+    def is_charged(self) -> bool:
+        """Whether the call was sent and charged."""
+        return self.sent is not None and self.sent.is_charged
+
+    @property
+    def kept(self) -> KeptAnswer:
+        """What there is now, as it is kept; the call has ended when this is first asked for."""
+        self.ended = self.ended or (self.clock.now(), self.clock.monotonic())
+        finished_at, finished = self.ended
+        dispatched_at, started = self.began or (
+            finished_at,
+            finished,
+        )  # none, if it was halted before it began
+        timing = Timing(dispatched_at, finished_at, (finished - started) * 1000)
+        priced_at, book = self.admission.priced_at, self.admission.price_book
+        return KeptAnswer(self.request.transport, book, priced_at, timing, self.response, self.failure)
+
+    async def keep(self) -> None:
+        """Keep what there is now with the claim."""
+        await self.claim.keep(self.request.attempt, self.kept)
+
+
+class AttemptSender:
+    """Send admitted attempts; what is not sent holds nothing.
+
+    Before a send the claim, the log and the ledger know of it, in this order, and each has acknowledged it. After it the
+    answer is kept with the claim, then charged, and only then it is read.
+    """
+
+    def __init__(self, gate: Gate, providers: Providers, recorder: Recorder, clock: Clock) -> None:
+        self._gate = gate
+        self._providers = providers
+        self._recorder = recorder
+        self._clock = clock
+        self._numbers = DispatchNumbers()
+
+    async def send(self, exchange: RequestInFlight) -> FailureReason | None:
+        """Send the request, and charge what comes of it; returns why it was not sent, or None.
+
+        Raises `AttemptTakenError` if another run was faster, and `ClaimLostError` once another owner has the envelope: what
+        was sent is then charged, and what was answered is on record as late.
+        """
+        request, admission = exchange.request, exchange.admission
+        noted = await self._note_dispatch(exchange)
+        patience = patience_s(request.envelope, self._clock.now())
+        if patience <= 0:
+            await run_shielded(self._take_back(noted, exchange, NO_TIME_LEFT.description))
+            return NO_TIME_LEFT
+        sent = exchange.sent = self._gate.sent(admission, request.envelope, patience_s=patience)
+        try:
+            await self._exchange(exchange, sent)
+            self._numbers.forget(admission)
+        except asyncio.CancelledError:
+            if not (sent.is_charged or sent.is_dispatched):
+                await run_shielded(self._note_unsent(noted, exchange, STOPPED.description))
+            raise
+        except ClaimLostError:
+            await run_shielded(self._end_late(noted, exchange))
+            raise
+        except (ReservationStateError, LedgerUnavailableError) as e:
+            if sent.is_dispatched:
+                raise
+            await run_shielded(self._note_unsent(noted, exchange, describe_error(e)))
+            return _not_dispatched(request, e)
+        return None
+
+    async def _exchange(self, exchange: RequestInFlight, sent: SentCall) -> None:
+        """Send the request, keep what comes back, and charge it."""
+        redaction = self._recorder.redaction
+        try:
+            async with sent:
+                exchange.began = self._clock.now(), self._clock.monotonic()
+                provider = self._provider_of(exchange)
+                response = await provider.complete(exchange.request)
+                if redaction.known:  # before it is kept and read, so that a replay reads the same
+                    response = redaction.response(response)
+                exchange.response = response
+                await sent.answered(response.usage, served_model=response.model, keep=exchange.keep)
+        except ClaimLostError:
+            raise
+        except ProviderError as e:
+            exchange.failure = e
+        except Exception as e:  # an adapter's error is one failed call, charged and on record
+            if not sent.is_charged:
+                raise
+            exchange.failure = ProviderError(FailureKind.INTERNAL_ERROR, describe_error(e), sent=True)
+        if exchange.failure is not None:
+            exchange.failure = redaction.error(exchange.failure)
+            await exchange.keep()
+
+    def _provider_of(self, exchange: RequestInFlight) -> Provider:
+        """Return who is asked; raises `ProviderError`, unsent, for one that is not served, and after the worker's lease."""
+        if not exchange.claim.holds():
+            raise ProviderError(FailureKind.SHUTDOWN, _WORKER_LEASE_OVER, sent=False)
+        return self._providers.of(exchange.request.envelope.provider)
+
+    async def _end_late(self, noted: Event, exchange: RequestInFlight) -> None:
+        """Charge and record what came after another owner had taken the envelope, or that nothing was sent."""
+        admission, response, now = exchange.admission, exchange.response, self._clock.now()
+        if exchange.failure is not None and not exchange.failure.sent:
+            attempt, id_ = exchange.request.attempt, admission.reservation_id
+            await self._recorder.keep_event(
+                unsent_event(noted, attempt, id_, exchange.failure.message, now=now)
+            )
+        elif response is not None:
+            settle = self._gate.lifecycle.settle_again
+            charge = await settle(admission, response.usage, served_model=response.model)
+            await self._recorder.keep_event(late_event(noted, admission, response, charge, now))
+
+    async def _note_dispatch(self, exchange: RequestInFlight) -> Event:
+        """Put with the claim and on record that the request is about to be sent; if that fails nothing is held."""
+        noted = self._numbers.event(exchange.request, exchange.admission, self._clock.now())
+        try:
+            await exchange.claim.intend(exchange.request.attempt, noted)
+            await self._recorder.keep_event(noted)
+        except asyncio.CancelledError:
+            await run_shielded(self._take_back(noted, exchange, STOPPED.description))
+            raise
+        except BaseException:  # it is not on record, and nothing else can be
+            await run_shielded(self._gate.release(exchange.admission))
+            raise
+        return noted
+
+    async def _take_back(self, noted: Event, exchange: RequestInFlight, why: str) -> None:
+        await self._gate.release(exchange.admission)
+        await self._note_unsent(noted, exchange, why)
+
+    async def _note_unsent(self, noted: Event, exchange: RequestInFlight, why: str) -> None:
+        attempt, id_ = exchange.request.attempt, exchange.admission.reservation_id
+        await self._recorder.keep_event(unsent_event(noted, attempt, id_, why, now=self._clock.now()))
+        await exchange.claim.take_back(attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierAttempt:
+    """An attempt of an earlier owner: what was set aside for it, what it was charged, what it gave."""
+
+    admission: Admitted
+    charge: Charge
+    kept: KeptAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierAttempts:
+    """What an owner before has made of an envelope, or was about to: by the claim, and by the log of an earlier start.
+
+    An answer that was kept is charged, which is harmless twice. An attempt that was about to be sent, and of which
+    nothing was kept, is in doubt and charged in full; unless the ledger shows that it was not sent.
+    """
+
+    gate: Gate
+    recorder: Recorder
+    clock: Clock
+    lost: Mapping[str, LostAttempt] = field(default_factory=dict)
+
+    def lost_of(self, request: ModelRequest) -> LostAttempt | None:
+        """Return an attempt that the log of an earlier start has no end of."""
+        return self.lost.get(reservation_id_of(request.envelope, request.attempt))
+
+    async def find(
+        self, claim: HeldClaim, request: ModelRequest, capability: Capability
+    ) -> EarlierAttempt | None:
+        """Return the attempt as an owner before has left it; None for one that it never began, or whose end is on record.
+
+        One that is on record, and after which it was to go on, is gone on with.
+        """
+        left, kept = claim.left(request.attempt), claim.kept(request.attempt)
+        if left is None or await self.recorder.has_ended(
+            request.envelope, request.attempt, is_kept=kept is not None
+        ):
+            return None
+        if kept is None:
+            kept = await self._abandoned(request, left)
+            await claim.keep(request.attempt, kept)
+        admission = left.admission(capability, kept.price_book, kept.priced_at)
+        return EarlierAttempt(admission, await self._charged(admission, kept), kept)
+
+    async def _abandoned(self, request: ModelRequest, left: LeftAttempt) -> KeptAnswer:
+        """Return the end of an attempt of which nothing was kept: in doubt, or unsent where the ledger shows that."""
+        now, sent_at = self.clock.now(), left.dispatched.time
+        if await self.gate.lifecycle.abandon(left.body.reservation_id):
+            failure = ProviderError(LOST.category, LOST.description, sent=True)
+            timing = Timing(sent_at, max(now, sent_at), 0.0)
+            is_order = request.envelope.workflow is EnvelopeWorkflow.EXECUTION
+            step: NextStep = "final" if is_order else "retry"
+        else:
+            failure = ProviderError(FailureKind.SHUTDOWN, _LEFT_UNSENT, sent=False)
+            timing, step = Timing(now, now, 0.0), "retry"
+            attempt, id_ = left.body.attempt, left.body.reservation_id
+            await self.recorder.keep_event(unsent_event(left.dispatched, attempt, id_, _LEFT_UNSENT, now=now))
+        return KeptAnswer(request.transport, "", now, timing, failure=failure, step=step)
+
+    async def _charged(self, admission: Admitted, kept: KeptAnswer) -> Charge:
+        if kept.response is not None and kept.failure is None:
+            usage, served = kept.response.usage, kept.response.model
+            return await self.gate.lifecycle.settle_again(admission, usage, served_model=served)
+        if kept.failure is not None and kept.failure.sent:
+            await self.gate.lifecycle.abandon(admission.reservation_id)
+            return Charge(admission.amount.nusd, in_doubt=True)
+        return Charge(0)
+
+
+def _not_dispatched(
+    request: ModelRequest, e: ReservationStateError | LedgerUnavailableError
+) -> FailureReason:
+    """Return why a request was not sent; raises `AttemptTakenError` if another run was faster."""
+    if isinstance(e, LedgerUnavailableError):
+        return unavailable(e, request.envelope.workflow)
+    if e.state == ReservationState.RELEASED:
+        return _LEASE_OVER
+    raise AttemptTakenError(request.envelope.envelope_id, request.attempt, e.state) from e
+
+
+def patience_s(envelope: LLMEnvelope, now: datetime) -> float:
+    """Return how many seconds an answer may take."""
+    patience = envelope.retry_policy.attempt_timeout_s
+    if envelope.deadline is None:
+        return patience
+    return min(patience, max(0.0, (envelope.deadline - now).total_seconds()))

@@ -1,0 +1,71 @@
+"""What an attempt gave is kept as bytes, and read again as it was."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.llm import FailureKind, ProviderError, Usage
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.worker.attempt_result import Timing
+from agentic_trading.worker.held_claim import KeptAnswer, LeftAttempt
+from tests.build import event, response
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+ANY_TEXT = st.text(
+    st.characters(codec=None, categories=None), max_size=40
+)  # halves of surrogate pairs as well
+FACTS: dict[str, Any] = {
+    "transport": "strict_tool",
+    "price_book": "book",
+    "priced_at": NOW,
+    "timing": Timing(NOW, NOW + timedelta(seconds=1.5), 1500.25),
+}
+
+
+@given(ANY_TEXT, ANY_TEXT, st.lists(st.floats(-9, 0)), st.integers(0, 10**9))
+def test_an_answer_is_read_again_as_it_was(
+    text: str, beside: str, logprobs: list[float], tokens: int
+) -> None:
+    answer = ModelResponse(
+        text,
+        "end_turn",
+        Usage.model_validate({"input_tokens": tokens, "output_tokens": 2, "new_class": 7}),
+        "m-1",
+        provider_request_id="r",
+        provider_response_id="p",
+        logprobs=tuple(logprobs),
+        beside=beside,
+        tool_called="order_book",
+    )
+    kept = KeptAnswer(**FACTS, response=answer)
+
+    assert KeptAnswer.read(kept.spell()) == kept
+
+
+@given(ANY_TEXT, st.booleans(), st.none() | st.floats(0, 86_400))
+def test_a_failure_is_read_again_as_it_was(text: str, sent: bool, wait_s: float | None) -> None:  # noqa: FBT001
+    failure = ProviderError(
+        FailureKind.RATE_LIMIT, text, sent=sent, retry_after_s=wait_s, provider_request_id="r", text=text
+    )
+
+    again = KeptAnswer.read(KeptAnswer(**FACTS, failure=failure, step="retry").spell())
+
+    assert again.failure is not None
+    assert vars(again.failure) == vars(failure)
+    assert (again.step, again.response) == ("retry", None)
+
+
+def test_an_answer_that_came_parsed_is_kept_as_the_text_that_is_read() -> None:
+    kept = KeptAnswer(**FACTS, response=response("", structured={"qty": 1.5, "side": "buy"}))
+    again = KeptAnswer.read(kept.spell())
+
+    assert again.response is not None
+    assert (again.response.text, again.response.structured) == ('{"qty":1.5,"side":"buy"}', None)
+
+
+def test_facts_that_are_no_dispatch_are_refused() -> None:
+    with pytest.raises(TypeError, match=r"allowed is attempt\.dispatched"):
+        LeftAttempt.read(event(kind="bar.closed").wire)
