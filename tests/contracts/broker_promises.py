@@ -70,6 +70,23 @@ async def a_message_arrives_as_it_was_sent(bus: Bus) -> None:
     assert dict(delivery.message.headers) == dict(sent.headers)
 
 
+async def a_batch_arrives_in_its_order(bus: Bus) -> None:
+    await bus.broker.publish_all(bus.first, [Message("a", str(n).encode(), {}) for n in range(20)])
+    await bus.broker.publish_all(bus.first, [])
+
+    assert await (await bus.reader()).says(20) == [str(n).encode() for n in range(20)]
+
+
+async def a_batch_with_a_message_that_is_too_large_is_refused_whole(bus: Bus) -> None:
+    batch = [Message("a", b"1", {}), Message("a", b"x" * (ALLOWED_BYTES + 1), {})]
+
+    with pytest.raises(MessageTooLargeError):
+        await bus.broker.publish_all(bus.first, batch)
+    await bus.publish("a:2")
+
+    assert await (await bus.reader()).says(1) == [b"2"]
+
+
 async def a_group_that_comes_late_gets_what_came_before(bus: Bus) -> None:
     await bus.publish("a:1", "a:2")
 
@@ -324,6 +341,8 @@ async def _is_turned_away(reader: Reader) -> bool:
 
 PROMISES: Sequence[Promise] = (
     a_message_arrives_as_it_was_sent,
+    a_batch_arrives_in_its_order,
+    a_batch_with_a_message_that_is_too_large_is_refused_whole,
     a_group_that_comes_late_gets_what_came_before,
     each_group_gets_each_message,
     within_a_group_a_message_goes_to_one_reader,

@@ -185,6 +185,17 @@ class MergesTopics(Whole):
         return await super().subscribe([replace(topics[0], name="all")], group)
 
 
+class ReversesBatches(Whole):
+    async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+        await super().publish_all(topic, messages[::-1])
+
+
+class PublishesOneByOne(Whole):
+    async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+        for message in messages:
+            await self.publish(topic, message)
+
+
 class GivesNoRoom(Whole):
     async def publish(self, topic: Topic[Any], message: Message) -> None:
         await super().publish(replace(topic, room=1), message)
@@ -207,6 +218,8 @@ class CountsNothing(Whole):
 
 BROKEN: Sequence[tuple[Callable[[], Broker], Promise]] = (
     (DropsHeaders, promises.a_message_arrives_as_it_was_sent),
+    (ReversesBatches, promises.a_batch_arrives_in_its_order),
+    (PublishesOneByOne, promises.a_batch_with_a_message_that_is_too_large_is_refused_whole),
     (ForwardsToThosePresent, promises.a_group_that_comes_late_gets_what_came_before),
     (SharesAmongGroups, promises.each_group_gets_each_message),
     (CopiesToEveryReader, promises.within_a_group_a_message_goes_to_one_reader),

@@ -38,6 +38,18 @@ class MemoryBroker:
 
     async def publish(self, topic: Topic[Any], message: Message) -> None:
         """Add a message to a topic; it is kept when this returns."""
+        self._check(topic, message)
+        self._topic(topic.name).append(message)
+
+    async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+        """Add messages to a topic in their order; they are kept when this returns."""
+        for message in messages:
+            self._check(topic, message)
+        for message in messages:
+            self._topic(topic.name).append(message)
+
+    def _check(self, topic: Topic[Any], message: Message) -> None:
+        """Raise what `publish` promises for a message that is not taken."""
         if self._closed:
             raise BusClosedError("the memory broker")
         size, allowed = len(message.value), self._max_message_bytes * topic.room
@@ -47,7 +59,6 @@ class MemoryBroker:
             raise MessageTooLargeError(
                 topic.name, message.head_size, MAX_HEAD_BYTES * topic.room, "key and headers"
             )
-        self._topic(topic.name).append(message)
 
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
         """Read `topics` in turn, each that has something ready, as one of the readers of `group`."""
