@@ -267,7 +267,7 @@ def figures() -> list[Figure]:
         Figure("import lines, % of all", round(import_share(ours), 1), 7.8),
         Figure("dependencies that nothing imports", len(unused_dependencies()), 0),
         Figure("one call: functions called", walk.calls, 630),
-        Figure("one call: files entered", len(set(walk.files)), 52),
+        Figure("one call: files entered", len(set(walk.files)), 53),
         Figure("one call: moves between packages, types and root files apart", walk.package_moves, 48),
     ]  # fmt: skip
 

@@ -1,0 +1,114 @@
+"""How Kafka is reached: addresses, time limits, and what its client's errors mean here."""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from aiokafka import codec
+from aiokafka.errors import (
+    KafkaError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
+
+from agentic_trading.bus.errors import BusError, BusUnavailableError, TopicSetupError
+from agentic_trading.bus.topic import MAX_MESSAGE_BYTES
+
+CLOSE_S: Final = 2.0
+"""How long a client of Kafka may take to close: its own close waits for ever for a server that is gone."""
+
+CREATE: Final = "agentic-trading topics create makes those that are missing"
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """How a broker on Kafka behaves; times in seconds.
+
+    `bootstrap_servers` is `HOST:PORT`, several with commas between. `member` is a name that this process keeps over
+    a restart, and no other process has: with it a restart within `session_s` moves no partition; without one a reader
+    leaves its group when it closes. `drain_s` is how long work under way may take to end when partitions are given
+    up: a reader that joins the group waits for as long. `buffer` is how many messages of a topic are fetched and not done
+    before its partitions are paused; at half of it they are resumed.
+    """
+
+    bootstrap_servers: str
+    client_id: str = "agentic-trading"
+    member: str = ""
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    publish_s: float = 10.0
+    connect_s: float = 10.0
+    session_s: float = 15.0
+    drain_s: float = 10.0
+    commit_every_s: float = 0.2
+    buffer: int = 256
+
+    def __post_init__(self) -> None:
+        if not self.bootstrap_servers:
+            raise ValueError("bootstrap_servers is empty; allowed is HOST:PORT, several with commas between")
+        for name in ("max_message_bytes", "buffer"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed is 1 and more")
+        for name in ("publish_s", "connect_s", "session_s", "drain_s", "commit_every_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; allowed is more than 0")
+
+    def client_options(self) -> Mapping[str, Any]:
+        """Return what every client of Kafka is made with."""
+        return {
+            "bootstrap_servers": self.bootstrap_servers,
+            "client_id": self.client_id,
+            "request_timeout_ms": round(1000 * max(self.publish_s, self.connect_s)),
+            "metadata_max_age_ms": 60_000,  # new partitions are seen within a minute
+        }
+
+
+def installed_codec() -> str:
+    """Return the best compression whose library is installed."""
+    for name, is_here in (("zstd", codec.has_zstd), ("lz4", codec.has_lz4), ("snappy", codec.has_snappy)):
+        if is_here():
+            return name
+    return "gzip"
+
+
+def bus_error(e: Exception, settings: KafkaSettings, doing: str, topic: str = "") -> BusError:
+    """Return what an error of the client means: it was raised while `doing` something, with `topic` if one is meant."""
+    match e:
+        case UnknownTopicOrPartitionError():
+            return TopicSetupError(topic, "is not there", CREATE)
+        case TopicAuthorizationFailedError():
+            return TopicSetupError(topic, "may not be used by this client", "allow it in the server's ACL")
+        case TimeoutError():
+            return BusUnavailableError(settings.bootstrap_servers, f"{doing} took too long")
+        case _:
+            return BusUnavailableError(settings.bootstrap_servers, f"{doing} failed: {type(e).__name__}: {e}")
+
+
+async def start_within(client: Any, settings: KafkaSettings, *, doing: str) -> None:
+    """Start a client of Kafka; raises `BusUnavailableError` if no server is reached in time, and the client is closed."""
+    try:
+        async with asyncio.timeout(settings.connect_s):
+            await client.start()
+    except (KafkaError, TimeoutError, OSError) as e:
+        await close_within(client.stop())
+        raise bus_error(e, settings, doing) from e
+    except BaseException:
+        await close_within(client.stop())
+        raise
+
+
+async def close_within(closing: Awaitable[Any], seconds: float = CLOSE_S) -> None:
+    """Wait for a client to close, at most `seconds`; what it raises, a cancellation of its own too, ends here.
+
+    It runs as a task: awaited in place, the cancellation that it raises when a server is gone would be taken for ours.
+    """
+
+    async def quietly() -> None:
+        with suppress(Exception):
+            await closing
+
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(quietly(), name="kafka-close")
+        await asyncio.wait([task], timeout=seconds)
+        task.cancel()
