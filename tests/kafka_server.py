@@ -19,6 +19,7 @@ from agentic_trading.services.kafka import KafkaService
 GIVEN = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")  # noqa: TID251 - test set-up
 REQUIRED = os.environ.get("REQUIRE_SERVICES") == "1"  # noqa: TID251 - test set-up
 
+ROOT = Path(__file__).parents[1]
 FIRST_START_S = 120
 """The time limit of a test that may be the first one to ask for Kafka: its artifacts are then got, and trained."""
 

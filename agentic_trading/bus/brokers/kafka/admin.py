@@ -160,7 +160,7 @@ async def _ends(settings: KafkaSettings, partitions: Sequence[TopicPartition]) -
     except (KafkaError, TimeoutError, OSError) as e:
         raise bus_error(e, settings, "asking for the ends of partitions") from e
     finally:
-        await close_within(consumer.stop())
+        await close_within(consumer)
 
 
 @asynccontextmanager
@@ -174,7 +174,7 @@ async def _admin(settings: KafkaSettings) -> AsyncGenerator[Any]:
     except (KafkaError, TimeoutError, OSError) as e:
         raise bus_error(e, settings, "asking about topics") from e
     finally:
-        await close_within(admin.close())
+        await close_within(admin)
 
 
 async def _topics(admin: Any) -> dict[str, list[Mapping[str, Any]]]:

@@ -53,7 +53,7 @@ class Assignment:
     """
 
     __slots__ = (
-        "_deliveries", "_held", "_messages", "_queues", "_watermark", "committed", "is_paused", "is_revoked",
+        "_deliveries", "_held", "_messages", "_queues", "_watermark", "committed", "is_revoked",
         "partition", "topic",
     )  # fmt: skip
 
@@ -61,7 +61,6 @@ class Assignment:
         self.topic = topic
         self.partition = partition
         self.committed = start
-        self.is_paused = False
         self.is_revoked = False
         self._watermark = Watermark(start)
         self._queues = KeyedQueues()
@@ -136,10 +135,15 @@ class Assignment:
 
 
 class AssignedPartitions:
-    """The partitions that a reader has, by topic and by number; topics take turns, and so do partitions of a topic."""
+    """The partitions that a reader has, by topic and by number; topics take turns, and so do partitions of a topic.
 
-    def __init__(self, topics: Sequence[str]) -> None:
+    A topic is full with `buffer` messages that are here and not done, until half of them are done.
+    """
+
+    def __init__(self, topics: Sequence[str], buffer: int) -> None:
         self._topics: dict[str, dict[int, Assignment]] = {topic: {} for topic in topics}  # next in turn first
+        self._buffer = buffer
+        self._full: set[str] = set()
 
     def __iter__(self) -> Iterator[Assignment]:
         for partitions in self._topics.values():
@@ -161,6 +165,23 @@ class AssignedPartitions:
     def begin(self, assignment: Assignment) -> None:
         """Add a partition."""
         self._topics[assignment.topic][assignment.partition] = assignment
+
+    def with_room(self) -> list[Assignment]:
+        """Return the partitions of topics that are not full."""
+        found: list[Assignment] = []
+        for topic, partitions in self._topics.items():
+            unfinished = sum(each.unfinished for each in partitions.values())
+            if unfinished >= self._buffer:
+                self._full.add(topic)
+            elif unfinished <= self._buffer // 2:
+                self._full.discard(topic)
+            if topic not in self._full:
+                found.extend(partitions.values())
+        return found
+
+    def is_full(self, topic: str) -> bool:
+        """Whether a topic was full when `with_room` was last asked."""
+        return topic in self._full
 
     def next_ready(self) -> Assignment | None:
         """Return the partition in turn that has something ready, or None."""

@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from aiokafka import codec
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
+    KafkaConnectionError,
     KafkaError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
+from aiokafka.producer.message_accumulator import MessageAccumulator
 
 from agentic_trading.bus.errors import BusError, BusUnavailableError, TopicSetupError
 from agentic_trading.bus.topic import MAX_MESSAGE_BYTES
@@ -30,7 +34,7 @@ class KafkaSettings:
     a restart, and no other process has: with it a restart within `session_s` moves no partition; without one a reader
     leaves its group when it closes. `drain_s` is how long work under way may take to end when partitions are given
     up: a reader that joins the group waits for as long. `buffer` is how many messages of a topic are fetched and not done
-    before its partitions are paused; at half of it they are resumed.
+    before no more are fetched, until half of them are done.
     """
 
     bootstrap_servers: str
@@ -91,24 +95,48 @@ async def start_within(client: Any, settings: KafkaSettings, *, doing: str) -> N
         async with asyncio.timeout(settings.connect_s):
             await client.start()
     except (KafkaError, TimeoutError, OSError) as e:
-        await close_within(client.stop())
+        await close_within(client)
         raise bus_error(e, settings, doing) from e
     except BaseException:
-        await close_within(client.stop())
+        await close_within(client)
         raise
 
 
-async def close_within(closing: Awaitable[Any], seconds: float = CLOSE_S) -> None:
-    """Wait for a client to close, at most `seconds`; what it raises, a cancellation of its own too, ends here.
+async def close_within(client: Any, seconds: float = CLOSE_S) -> None:
+    """Close a client of Kafka, after `seconds` by force: its sockets are closed and its tasks cancelled.
 
-    It runs as a task: awaited in place, the cancellation that it raises when a server is gone would be taken for ours.
+    A client whose server is gone would wait for it, and a producer would go on sending what was given up: its messages
+    could come after those of the next producer.
+    """
+    stop = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
+    if await ended_within(stop(), seconds):
+        return
+    parts = [part for part in vars(client).values() if hasattr(part, "__dict__")]
+    for part in parts:
+        if isinstance(part, AIOKafkaClient):
+            await ended_within(part.close(), 1.0)
+        if isinstance(part, MessageAccumulator):
+            part.fail_all(KafkaConnectionError("the producer was closed"))
+    tasks = {each for part in parts for each in vars(part).values() if isinstance(each, asyncio.Task)}
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=1.0)
+
+
+async def ended_within(ending: Awaitable[Any], seconds: float) -> bool:
+    """Return whether something ended within `seconds`; what it raises, a cancellation of its own too, ends here.
+
+    It runs as a task: awaited in place, the cancellation that a client raises when its server is gone would be taken
+    for one of ours.
     """
 
     async def quietly() -> None:
         with suppress(Exception):
-            await closing
+            await ending
 
     async with asyncio.TaskGroup() as group:
         task = group.create_task(quietly(), name="kafka-close")
-        await asyncio.wait([task], timeout=seconds)
+        done, _ = await asyncio.wait([task], timeout=seconds)
         task.cancel()
+    return bool(done) and not task.cancelled()

@@ -1,7 +1,7 @@
 """A reader of a consumer group: fetches ahead, hands out by key, commits what is done, gives partitions up in order."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from agentic_trading.bus.brokers.kafka.connection import (
     KafkaSettings,
     bus_error,
     close_within,
+    ended_within,
     start_within,
 )
 from agentic_trading.bus.errors import BusClosedError, TopicSetupError
@@ -28,6 +29,12 @@ from agentic_trading.bus.topic import ConsumerLag
 log = structlog.get_logger()
 
 POLL_MS: Final = 200
+FETCH_WAIT_MS: Final = 100
+"""How long a server waits for records: a partition that has room again waits for as long to be asked for."""
+
+NOTHING: Final = TopicPartition("", 0)
+"""A partition that no reader has."""
+
 STEP_S: Final = 3.0
 """How long a commit, or a question about offsets, may take."""
 
@@ -48,13 +55,14 @@ class KafkaSubscription:
         self._settings = settings
         self._group = group
         self._consumer = _consumer_of(settings, group, member)
-        self._partitions = AssignedPartitions(topics)
+        self._partitions = AssignedPartitions(topics, settings.buffer)
         self._takers = Takers()
         self._tasks = AsyncExitStack()
         self._beginning = asyncio.Lock()
         self._committing = asyncio.Lock()
         self._undone = asyncio.Event()  # there may be something to commit
         self._released = asyncio.Event()  # something held of a revoked partition is not held any more
+        self._changed = asyncio.Event()  # there is more room, or a partition has begun
         self._closing = asyncio.Event()
         self._revocations = 0
 
@@ -65,10 +73,10 @@ class KafkaSubscription:
             async with asyncio.timeout(self._settings.connect_s):
                 there = await self._consumer.topics()
         except (KafkaError, TimeoutError, OSError) as e:
-            await close_within(self._consumer.stop())
+            await close_within(self._consumer)
             raise bus_error(e, self._settings, "asking for topics") from e
         for topic in set(self._partitions.topics) - there:
-            await close_within(self._consumer.stop())
+            await close_within(self._consumer)
             raise TopicSetupError(topic, "is not there", CREATE)
         self._consumer.subscribe(self._partitions.topics, listener=_Rebalance(self))
         group = await self._tasks.enter_async_context(asyncio.TaskGroup())
@@ -112,6 +120,7 @@ class KafkaSubscription:
         self._closing.set()
         self._undone.set()
         self._released.set()
+        self._changed.set()
         self._takers.wake_all()
         done = self._partitions.uncommitted()
         self._forget()  # what is held is not committed, and a late call for it does nothing
@@ -119,8 +128,8 @@ class KafkaSubscription:
             async with self._committing:
                 await self._commit(done)
         finally:
-            await close_within(self._consumer.stop())
-            await close_within(self._tasks.aclose())
+            await close_within(self._consumer)
+            await ended_within(self._tasks.aclose(), CLOSE_S)
 
     @property
     def is_closed(self) -> bool:
@@ -146,51 +155,48 @@ class KafkaSubscription:
             try:
                 if self._unbegun():
                     await self.begin()
-                fetched = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=self._settings.buffer)
+                self._keep(await self._fetched())
             except ConsumerStoppedError:
                 return
             except (KafkaError, TimeoutError, OSError) as e:
                 log.warning("kafka_poll_failed", group=self._group, error=f"{type(e).__name__}: {e}")
-                await self._pause(RETRY_S)
+                await _within(RETRY_S, self._closing)
+
+    async def _fetched(self) -> Mapping[TopicPartition, Sequence[ConsumerRecord]]:
+        """Wait a little for records, of partitions that have begun and whose topic has room here.
+
+        What is not asked for stays with the client, which fetches no more of it. To pause those partitions would
+        have it throw away what it has, and fetch it again.
+        """
+        self._changed.clear()
+        wanted = [TopicPartition(each.topic, each.partition) for each in self._partitions.with_room()]
+        wait_ms = POLL_MS
+        if not wanted:
+            await _within(POLL_MS / 1000, self._changed)
+            wanted, wait_ms = (
+                [NOTHING],
+                0,
+            )  # asked all the same: a reader that asks for nothing loses its partitions
+        most = max(1, self._settings.buffer // 2)
+        fetched: Mapping[TopicPartition, Sequence[ConsumerRecord]]
+        fetched = await self._consumer.getmany(*wanted, timeout_ms=wait_ms, max_records=most)
+        return fetched
+
+    def _keep(self, fetched: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
+        """Queue what was fetched of partitions that this reader still has."""
+        for tp, records in fetched.items():
+            assignment = self._partitions.get(tp.topic, tp.partition)
+            if assignment is None:
                 continue
-            for tp, records in fetched.items():
-                self._keep(tp, records)
-            self._press_or_relieve(self._partitions.topics)
-
-    def _keep(self, tp: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
-        """Queue records; those of a partition that has not begun are dropped, and come again when it does."""
-        assignment = self._partitions.get(tp.topic, tp.partition)
-        if assignment is None:
-            return
-        for record in records:
-            if assignment.add(record.offset, _message_of(record)):
-                self._takers.wake_one()
-
-    def _press_or_relieve(self, topics: Iterable[str]) -> None:
-        """Pause the partitions of a topic that has too much here, and resume those of one that has room again."""
-        for topic in topics:
-            load = sum(each.unfinished for each in self._partitions.of(topic))
-            if load >= self._settings.buffer:
-                self._set_paused(topic, paused=True)
-            elif load <= self._settings.buffer // 2:
-                self._set_paused(topic, paused=False)
-
-    def _set_paused(self, topic: str, *, paused: bool) -> None:
-        turned = [
-            each for each in self._partitions.of(topic) if each.is_paused != paused and not each.is_revoked
-        ]
-        if not turned:
-            return
-        for each in turned:
-            each.is_paused = paused
-        turn = self._consumer.pause if paused else self._consumer.resume
-        turn(*(TopicPartition(topic, each.partition) for each in turned))
+            for record in records:
+                if assignment.add(record.offset, _message_of(record)):
+                    self._takers.wake_one()
 
     def _after_release(self, assignment: Assignment) -> None:
         if assignment.is_revoked:
             self._released.set()
-        elif assignment.is_paused:
-            self._press_or_relieve([assignment.topic])
+        elif self._partitions.is_full(assignment.topic):
+            self._changed.set()
 
     # --- committing -----------------------------------------------------------------------------------------
 
@@ -200,7 +206,7 @@ class KafkaSubscription:
             self._undone.clear()
             async with self._committing:
                 await self._commit(self._partitions.uncommitted())
-            await self._pause(self._settings.commit_every_s)
+            await _within(self._settings.commit_every_s, self._closing)
 
     async def _commit(self, positions: Mapping[Assignment, int]) -> None:
         """Commit positions; what cannot be committed now is tried again later, or comes again. For who holds the lock."""
@@ -222,8 +228,9 @@ class KafkaSubscription:
     async def begin(self) -> None:
         """Begin each new partition where the group has committed it.
 
-        The client hands out records of a new assignment before it says that there is one. They are dropped, and the
-        partition is read again from the committed offset; where that is not in the partition any more, from its start.
+        The client has records of a new assignment before it says that there is one, from an offset of its own choice:
+        they are not asked for, and the partition is read from the committed offset; where that is not in the partition
+        any more, from its start.
         """
         async with self._beginning:
             revocations, fresh = self._revocations, self._unbegun()
@@ -244,6 +251,7 @@ class KafkaSubscription:
                     start = firsts[tp]
                 self._consumer.seek(tp, start)
                 self._partitions.begin(Assignment(tp.topic, tp.partition, start))
+            self._changed.set()
 
     async def give_up(self) -> None:
         """Hand out nothing more, wait for what is held within a bound, commit, and forget the partitions.
@@ -270,12 +278,6 @@ class KafkaSubscription:
     def _forget(self) -> None:
         self._revocations += 1
         self._partitions.forget()
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait, but not longer than until this is closed."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._closing.wait()
 
 
 class _Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]  # the client has no types
@@ -305,6 +307,7 @@ def _consumer_of(settings: KafkaSettings, group: str, member: str) -> Any:
         group_id=group,
         group_instance_id=member or None,
         enable_auto_commit=False,
+        fetch_max_wait_ms=FETCH_WAIT_MS,
         auto_offset_reset="earliest",
         partition_assignment_strategy=(sticky,),
         session_timeout_ms=session_ms,
@@ -318,3 +321,10 @@ def _message_of(record: ConsumerRecord) -> Message:
     key = record.key.decode("utf-8", "surrogateescape") if record.key else ""
     headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
     return Message(key, record.value or b"", headers)
+
+
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    """Wait for `event`, but not longer than `seconds`."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

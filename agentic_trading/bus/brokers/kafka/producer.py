@@ -124,7 +124,7 @@ class MessagePublisher:
     async def _drop(self, producer: Any) -> None:
         if self._producer is producer:
             self._producer = None
-        await close_within(producer.stop())
+        await close_within(producer)
 
 
 def _record_of(message: Message) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.bus.brokers.kafka.assignment import Assignment, Watermark
+from agentic_trading.bus.brokers.kafka.assignment import AssignedPartitions, Assignment, Watermark
 from agentic_trading.bus.message import Delivery, Message
 
 OFFSETS = st.lists(st.integers(1, 4), min_size=1, max_size=30)
@@ -65,7 +65,7 @@ def test_nothing_done_is_nothing_to_commit() -> None:
     assert Watermark(7).position == 7
 
 
-@given(st.lists(st.sampled_from("abc"), max_size=30), st.data())
+@given(st.lists(st.sampled_from("abc"), max_size=12), st.data())
 def test_each_key_keeps_its_order_whatever_is_given_back(keys: list[str], data: st.DataObject) -> None:
     made = filled(*keys, start=10)
     held: list[Delivery] = []
@@ -138,3 +138,22 @@ def test_what_waits_is_what_is_queued_and_what_was_not_fetched_yet(end: int | No
     made.take()
 
     assert made.waiting(end) == waiting
+
+
+def test_a_full_topic_has_no_room_until_half_of_it_is_done() -> None:
+    made = AssignedPartitions(["full", "other"], buffer=4)
+    full, other = Assignment("full", 0, 0), Assignment("other", 0, 0)
+    made.begin(full)
+    made.begin(other)
+
+    rooms = []
+    for offset in range(4):
+        rooms.append(full in made.with_room())
+        full.add(offset, Message(str(offset), b"", {}))
+    for _ in range(3):
+        rooms.append(full in made.with_room())
+        full.finish(full.take())
+
+    assert rooms == [True] * 4 + [False, False, True]
+    assert other in made.with_room()
+    assert not made.is_full("full")
