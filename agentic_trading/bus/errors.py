@@ -3,6 +3,7 @@
 TradingError
 └── BusError
     ├── BusClosedError            the broker or the subscription was closed
+    ├── BusAddressError           an address names no bus
     ├── BusUnavailableError       the broker's servers cannot be reached, or do not answer in time
     ├── TopicSetupError           a topic is missing, or not set up as its messages need it
     ├── MessageTooLargeError      the broker does not take messages of this size
@@ -32,6 +33,16 @@ class BusClosedError(BusError):
     def __init__(self, what: str) -> None:
         self.what = what
         super().__init__(f"{what} is closed; open another one")
+
+
+class BusAddressError(BusError, ValueError):
+    """The address `url` names no bus."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        super().__init__(
+            f"the bus is {url!r:.200}; allowed is kafka://HOST:PORT, several with commas between"
+        )
 
 
 class BusUnavailableError(BusError):

@@ -14,7 +14,15 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings, bus_error, close_within, start_within
 from agentic_trading.bus.errors import TopicSetupError
-from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS, MAX_HEAD_BYTES, Topic
+from agentic_trading.bus.topic import (
+    DEAD_LETTERS,
+    ENVELOPES,
+    EVENTS,
+    INTERACTIONS,
+    MAX_HEAD_BYTES,
+    MAX_MESSAGE_BYTES,
+    Topic,
+)
 
 TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), INTERACTIONS, EVENTS, DEAD_LETTERS)
 """The topics that the platform publishes to."""
@@ -82,6 +90,18 @@ def plan_of(
         )
         for topic in topics
     ]
+
+
+def planned_topics(
+    *,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    partitions: int = PARTITIONS,
+    retention_days: int = RETENTION_DAYS,
+) -> list[TopicPlan]:
+    """Return how the topics of the platform are to be set up."""
+    return plan_of(
+        TOPICS, max_message_bytes=max_message_bytes, partitions=partitions, retention_days=retention_days
+    )
 
 
 async def create_topics(

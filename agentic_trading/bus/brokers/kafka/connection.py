@@ -1,6 +1,7 @@
 """How Kafka is reached: addresses, time limits, and what its client's errors mean here."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,11 +18,13 @@ from aiokafka.errors import (
 )
 from aiokafka.producer.message_accumulator import MessageAccumulator
 
-from agentic_trading.bus.errors import BusError, BusUnavailableError, TopicSetupError
+from agentic_trading.bus.errors import BusAddressError, BusError, BusUnavailableError, TopicSetupError
 from agentic_trading.bus.topic import MAX_MESSAGE_BYTES
 
 CLOSE_S: Final = 2.0
 """How long a client of Kafka may take to close: its own close waits for ever for a server that is gone."""
+
+_ADDRESS: Final = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:]+\]):\d{1,5}", re.ASCII)
 
 CREATE: Final = "agentic-trading topics create makes those that are missing"
 
@@ -68,6 +71,14 @@ class KafkaSettings:
         }
 
 
+def settings_of(url: str, **settings: Any) -> KafkaSettings:
+    """Return the settings for a bus at `kafka://HOST:PORT`, several with commas between; raises `BusAddressError`."""
+    scheme, _, servers = url.partition("://")
+    if scheme != "kafka" or not all(_ADDRESS.fullmatch(server) for server in servers.split(",")):
+        raise BusAddressError(url)
+    return KafkaSettings(servers, **settings)
+
+
 def installed_codec() -> str:
     """Return the best compression whose library is installed."""
     for name, is_here in (("zstd", codec.has_zstd), ("lz4", codec.has_lz4), ("snappy", codec.has_snappy)):
@@ -85,6 +96,8 @@ def bus_error(e: Exception, settings: KafkaSettings, doing: str, topic: str = ""
             return TopicSetupError(topic, "may not be used by this client", "allow it in the server's ACL")
         case TimeoutError():
             return BusUnavailableError(settings.bootstrap_servers, f"{doing} took too long")
+        case KafkaError():  # its text begins with its name
+            return BusUnavailableError(settings.bootstrap_servers, f"{doing} failed: {e}")
         case _:
             return BusUnavailableError(settings.bootstrap_servers, f"{doing} failed: {type(e).__name__}: {e}")
 
