@@ -70,18 +70,23 @@ class KafkaSubscription:
         """Join the group; raises `BusUnavailableError`, and `TopicSetupError` for a topic that is not there."""
         await start_within(self._consumer, self._settings, doing=f"joining the group {self._group}")
         try:
-            async with asyncio.timeout(self._settings.connect_s):
-                there = await self._consumer.topics()
+            await self._check_topics()
+            self._consumer.subscribe(self._partitions.topics, listener=_Rebalance(self))
+            group = await self._tasks.enter_async_context(asyncio.TaskGroup())
         except (KafkaError, TimeoutError, OSError) as e:
             await close_within(self._consumer)
             raise bus_error(e, self._settings, "asking for topics") from e
-        for topic in set(self._partitions.topics) - there:
+        except BaseException:
             await close_within(self._consumer)
-            raise TopicSetupError(topic, "is not there", CREATE)
-        self._consumer.subscribe(self._partitions.topics, listener=_Rebalance(self))
-        group = await self._tasks.enter_async_context(asyncio.TaskGroup())
+            raise
         group.create_task(self._poll(), name=f"kafka-poll-{self._group}")
         group.create_task(self._commit_again_and_again(), name=f"kafka-commit-{self._group}")
+
+    async def _check_topics(self) -> None:
+        async with asyncio.timeout(self._settings.connect_s):
+            missing = set(self._partitions.topics) - await self._consumer.topics()
+        if missing:
+            raise TopicSetupError(min(missing), "is not there", CREATE)
 
     async def take(self) -> Delivery:
         """Wait for the next delivery and hold it; raises `BusClosedError` once this or its broker is closed."""
@@ -158,7 +163,7 @@ class KafkaSubscription:
                 self._keep(await self._fetched())
             except ConsumerStoppedError:
                 return
-            except (KafkaError, TimeoutError, OSError) as e:
+            except Exception as e:  # noqa: BLE001 - a reader goes on: the next fetch may be right
                 log.warning("kafka_poll_failed", group=self._group, error=f"{type(e).__name__}: {e}")
                 await _within(RETRY_S, self._closing)
 

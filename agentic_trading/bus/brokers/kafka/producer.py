@@ -51,21 +51,19 @@ class MessagePublisher:
         """
         if self._is_closed:
             raise BusClosedError("the Kafka broker")
-        limit = await self._limit(topic.name)
-        for message in messages:
-            self._check(topic, message, limit)
-        producer = await self._opened()
+        producer: Any = None
         sent: list[asyncio.Future[Any]] = []
         try:
             async with asyncio.timeout(self._settings.publish_s):
+                producer = await self._opened(topic.name)
+                self._check(topic, messages)
                 for message in messages:
                     sent.append(await producer.send(topic.name, **_record_of(message)))  # noqa: PERF401 - in order
                 for each in sent:
                     await each
         except (MessageSizeTooLargeError, RecordListTooLargeError) as e:
-            self._limits.pop(topic.name, None)
-            largest = max(len(message.value) for message in messages)
-            raise MessageTooLargeError(topic.name, largest, await self._limit(topic.name)) from e
+            limit = self._limits.pop(topic.name)  # it was changed, and is asked for again
+            raise MessageTooLargeError(topic.name, max(len(each.value) for each in messages), limit) from e
         except (KafkaError, TimeoutError, OSError) as e:
             await self._drop(producer)
             raise bus_error(e, self._settings, "publishing", topic.name) from e
@@ -76,38 +74,29 @@ class MessagePublisher:
     async def aclose(self) -> None:
         """Close the producer, within a few seconds whatever the servers do; publish nothing more. Harmless twice."""
         self._is_closed = True
-        if self._producer is not None:
-            await self._drop(self._producer)
+        await self._drop(self._producer)
 
-    def _check(self, topic: Topic[Any], message: Message, limit: int) -> None:
+    def _check(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
         """Raise `MessageTooLargeError` for what the bus, or this topic of the server, does not take."""
-        head, size = message.head_size, len(message.value)
-        allowed_head = MAX_HEAD_BYTES * topic.room
-        if head > allowed_head:
-            raise MessageTooLargeError(topic.name, head, allowed_head, "key and headers")
-        left = limit - head - RECORD_OVERHEAD - HEADER_OVERHEAD * len(message.headers)
-        allowed = min(self._settings.max_message_bytes * topic.room, left)
-        if size > allowed:
-            raise MessageTooLargeError(topic.name, size, allowed)
+        limit, allowed_head = self._limits[topic.name], MAX_HEAD_BYTES * topic.room
+        for message in messages:
+            head, size = message.head_size, len(message.value)
+            if head > allowed_head:
+                raise MessageTooLargeError(topic.name, head, allowed_head, "key and headers")
+            left = limit - head - RECORD_OVERHEAD - HEADER_OVERHEAD * len(message.headers)
+            allowed = min(self._settings.max_message_bytes * topic.room, left)
+            if size > allowed:
+                raise MessageTooLargeError(topic.name, size, allowed)
 
-    async def _limit(self, topic: str) -> int:
-        """Return how large a batch the topic takes, as its server says; asked once."""
-        limit = self._limits.get(topic)
-        if limit is None:
-            found = (await topic_settings(self._settings, [topic])).get(topic)
-            if found is None:
-                raise TopicSetupError(topic, "is not there", CREATE)
-            limit = int(found["max.message.bytes"])
-            if limit < BATCH_BYTES + RECORD_OVERHEAD:
-                allowed = f"set it to {BATCH_BYTES + RECORD_OVERHEAD} or more"
-                raise TopicSetupError(topic, f"has max.message.bytes {limit}, less than a batch", allowed)
-            self._limits[topic] = limit
-        return limit
-
-    async def _opened(self) -> Any:
+    async def _opened(self, topic: str) -> Any:
+        """Return the producer, with the limit of `topic` known."""
+        if self._producer is not None and topic in self._limits:
+            return self._producer
         async with self._opening:
             if self._is_closed:
                 raise BusClosedError("the Kafka broker")
+            if topic not in self._limits:
+                self._limits[topic] = await self._limit(topic)
             if self._producer is None:
                 producer = AIOKafkaProducer(
                     **self._settings.client_options(),
@@ -121,10 +110,25 @@ class MessagePublisher:
                 self._producer = producer
             return self._producer
 
+    async def _limit(self, topic: str) -> int:
+        """Return how large a batch the topic takes, as its server says."""
+        found = (await topic_settings(self._settings, [topic])).get(topic)
+        if found is None:
+            raise TopicSetupError(topic, "is not there", CREATE)
+        limit = int(found["max.message.bytes"])
+        if limit < BATCH_BYTES + RECORD_OVERHEAD:
+            allowed = f"set it to {BATCH_BYTES + RECORD_OVERHEAD} or more"
+            raise TopicSetupError(topic, f"has max.message.bytes {limit}, less than a batch", allowed)
+        return limit
+
     async def _drop(self, producer: Any) -> None:
-        if self._producer is producer:
-            self._producer = None
-        await close_within(producer)
+        """Close a producer before the next one is opened: what it has not sent must not come after what that sends."""
+        if producer is None:
+            return
+        async with self._opening:
+            if self._producer is producer:
+                await close_within(producer)
+                self._producer = None
 
 
 def _record_of(message: Message) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Publishing to a real Kafka: batches in order, limits known before sending, and errors that say what to do."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -93,6 +94,21 @@ async def test_servers_that_are_not_there_are_named_at_once() -> None:
     async with aclosing(kafka_server.broker("127.0.0.1:1", connect_s=2.0)) as broker:
         with pytest.raises(BusUnavailableError, match=r"servers: 127\.0\.0\.1:1; see that they run"):
             await broker.publish(Topic("acme", Event), Message("a", b"1", {}))
+
+
+async def test_many_that_publish_while_no_server_answers_wait_no_longer_than_one() -> None:
+    async with (
+        asyncio.timeout(5),
+        aclosing(kafka_server.broker("127.0.0.1:1", publish_s=1.0)) as broker,
+        asyncio.TaskGroup() as group,
+    ):
+        for _ in range(50):
+            group.create_task(_is_refused(broker))
+
+
+async def _is_refused(broker: KafkaBroker) -> None:
+    with pytest.raises(BusUnavailableError):
+        await broker.publish(Topic("acme", Event), Message("a", b"1", {}))
 
 
 async def test_a_closed_broker_opens_no_producer(kafka_servers: str, broker: KafkaBroker) -> None:
