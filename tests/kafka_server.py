@@ -47,16 +47,16 @@ async def make_topics(servers: str, topics: Sequence[Topic[Any]], *, partitions:
 
 
 @contextmanager
-def own_server(folder: Path) -> Iterator[KafkaService]:
+def own_server(folder: Path, **options: Any) -> Iterator[KafkaService]:
     """Run a server for as long as the block lasts; the test is skipped where none can be, or fails if one is required."""
     try:
-        server = KafkaService.prepared(folder, ends_with_starter=True)
-        server.start()
+        server = KafkaService.prepared(folder, ends_with_starter=True, **options)
     except ServiceError as e:
         reason = str(e).splitlines()[0]
         if REQUIRED:
             pytest.fail(f"services are required (REQUIRE_SERVICES=1): {reason}")
         pytest.skip(reason)
+    server.start()
     try:
         yield server
     finally:

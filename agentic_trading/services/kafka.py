@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from agentic_trading.ids import random_id
 from agentic_trading.services.daemon import HOST, Daemon, ServiceError, free_port, is_free, program
@@ -32,7 +32,6 @@ QUIET_LOG: Final = (
 SETTINGS: Final[Mapping[str, object]] = MappingProxyType({
     "process.roles": "broker,controller",
     "node.id": 1,
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
     "inter.broker.listener.name": "PLAINTEXT",
     "controller.listener.names": "CONTROLLER",
     "auto.create.topics.enable": "false",
@@ -126,27 +125,36 @@ class KafkaService:
     """A server of one node whose data stand in `folder`, and survive `kill` and `start`.
 
     Its ports are chosen once. Any client of this machine may connect, and topics are not made by asking for them.
+    `listeners` are further ones, each with its protocol (`SASL_SSL`), `users` those with a password for SCRAM-SHA-512,
+    and `settings` go before ours.
     """
 
     folder: Path
     jars: Path
     jvm_options: tuple[str, ...] = ()
     ends_with_starter: bool = False
+    listeners: Mapping[str, str] = field(default_factory=dict)
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    settings: Mapping[str, object] = field(default_factory=dict)
     daemon: Daemon = field(init=False)
 
     def __post_init__(self) -> None:
         self.daemon = Daemon("kafka", self.folder, self.ends_with_starter)
 
     @classmethod
-    def prepared(cls, folder: Path, *, ends_with_starter: bool = False) -> "KafkaService":
+    def prepared(cls, folder: Path, *, ends_with_starter: bool = False, **options: Any) -> "KafkaService":
         """Return a server that has what it needs: artifacts and class archive; raises `ServiceError`."""
         jars = ensure_jars()
-        return cls(folder, jars, tuple(ensure_class_archive(jars)), ends_with_starter)
+        return cls(folder, jars, tuple(ensure_class_archive(jars)), ends_with_starter, **options)
 
     @property
     def bootstrap_servers(self) -> str:
         """The address for clients, `HOST:PORT`; raises `ServiceError` before the first start."""
-        found = re.search(r"^listeners=PLAINTEXT://([^,\n]+)", self._read_properties(), re.MULTILINE)
+        return self.address_of("PLAINTEXT")
+
+    def address_of(self, listener: str) -> str:
+        """Return the address of a listener, `HOST:PORT`; raises `ServiceError` before the first start."""
+        found = re.search(rf"^listeners=.*\b{listener}://([^,\n]+)", self._read_properties(), re.MULTILINE)
         if found is None:
             raise ServiceError("kafka", f"was never started in {self.folder}")
         return found[1]
@@ -181,17 +189,22 @@ class KafkaService:
             return ""
 
     def _write_properties(self, data: Path) -> None:
-        ports = [int(port) for port in re.findall(rf"{HOST}:(\d+)", self._read_properties())]
-        if len(ports) < 2 or not all(map(is_free, ports)):
-            ports = [free_port()]
-            ports.append(free_port(ports))
-        client, controller = (f"{HOST}:{port}" for port in ports[:2])
+        protocols = {"CONTROLLER": "PLAINTEXT", "PLAINTEXT": "PLAINTEXT", **self.listeners}
+        line = re.search(r"^listeners=(.*)$", self._read_properties(), re.MULTILINE)
+        ports = [int(port) for port in re.findall(rf"{HOST}:(\d+)", line[1])] if line else []
+        if len(ports) != len(protocols) or not all(map(is_free, ports)):
+            ports = []
+            for _ in protocols:
+                ports.append(free_port(ports))
+        named = [f"{name}://{HOST}:{port}" for name, port in zip(protocols, ports, strict=True)]
         settings = {
-            "listeners": f"PLAINTEXT://{client},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{client}",
-            "controller.quorum.voters": f"1@{controller}",
-            "log.dirs": data,
             **SETTINGS,
+            "listeners": ",".join(named),
+            "advertised.listeners": ",".join(named[1:]),
+            "listener.security.protocol.map": ",".join(f"{name}:{each}" for name, each in protocols.items()),
+            "controller.quorum.voters": f"1@{HOST}:{ports[0]}",
+            "log.dirs": data,
+            **self.settings,
         }
         self._properties.write_text(
             "".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8"
@@ -206,20 +219,21 @@ class KafkaService:
         known, meta = self.jars.parent / "bootstrap.checkpoint", data / "meta.properties"
         if meta.exists():
             return
-        cluster = urlsafe_b64encode(bytes.fromhex(random_id().replace("-", ""))).decode().rstrip("=")
-        if known.exists():
+        cluster = _cluster_id()
+        if known.exists() and not self.users:
             shutil.copy(known, data / known.name)
             meta.write_text(f"version=1\ncluster.id={cluster}\nnode.id=1\n", encoding="utf-8")
             return
-        done = _run(
-            self._java("kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties))
-        )
+        words = ["format", "-t", cluster, "-c", str(self._properties)]
+        for name, password in self.users.items():
+            words += ["--add-scram", f"SCRAM-SHA-512=[name={name},password={password}]"]
+        done = _run(self._java("kafka.tools.StorageTool", *words))
         if done.returncode:
             raise ServiceError(
                 "kafka", f"its storage cannot be formatted; the tool says:\n{done.stdout[-2000:]}"
             )
         made = data / known.name
-        if made.exists():
+        if made.exists() and not self.users:
             partial = known.with_suffix(f".{cluster}")
             shutil.copy(made, partial)
             partial.rename(known)
@@ -229,6 +243,12 @@ class KafkaService:
         is_tool = main != "kafka.Kafka"
         options = [each for each in self.jvm_options if not (is_tool and "ArchiveClassesAtExit" in each)]
         return [program("kafka", "java"), *SMALL_JVM, *QUIET_LOG, *options, "-cp", path, main, *words]
+
+
+def _cluster_id() -> str:
+    """Return a new id, as Kafka spells it; without a dash, which in front of it would make it an option of the tool."""
+    text = urlsafe_b64encode(bytes.fromhex(random_id().replace("-", ""))).decode()
+    return text.rstrip("=").replace("-", "_")
 
 
 def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":

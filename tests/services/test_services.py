@@ -1,6 +1,7 @@
 """`agentic-trading services`: real servers are started, found, stopped, and keep their data and addresses."""
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.services.daemon import ServiceError
-from agentic_trading.services.kafka import KafkaService, ensure_jars, kafka_version
+from agentic_trading.services.kafka import KafkaService, _cluster_id, ensure_jars, kafka_version
 from agentic_trading.services.redis import RedisService
 from tests import kafka_server
 
@@ -97,6 +98,13 @@ def test_what_was_never_started_has_no_address(tmp_path: Path) -> None:
         _ = KafkaService(tmp_path, tmp_path).bootstrap_servers
     with pytest.raises(ServiceError, match="was never started in"):
         _ = RedisService(tmp_path).url
+
+
+def test_no_id_of_a_cluster_looks_like_an_option() -> None:
+    made = [_cluster_id() for _ in range(1000)]
+
+    assert all(re.fullmatch(r"\w{22}", each) for each in made)
+    assert len(set(made)) == 1000
 
 
 def test_without_maven_the_artifacts_that_are_there_are_enough(

@@ -4,8 +4,10 @@ import asyncio
 import re
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field
+from pathlib import Path
+from ssl import SSLContext, create_default_context
+from typing import Any, Final, Literal
 
 from aiokafka import codec
 from aiokafka.admin import AIOKafkaAdminClient
@@ -30,8 +32,48 @@ CREATE: Final = "agentic-trading topics create makes those that are missing"
 
 
 @dataclass(frozen=True, slots=True)
+class KafkaSecurity:
+    """How servers prove who they are, and this process who it is; making one reads its files.
+
+    Connections are encrypted (TLS 1.2 or newer), and the server's name is checked: with the authorities in `ca_file`,
+    else with those of the system. `certificate_file` and `key_file` (PEM) are this client's own. With a `username` it
+    logs in by `mechanism`. Nothing shows the password.
+    """
+
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    username: str = ""
+    password: str = field(default="", repr=False)
+    mechanism: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] = "SCRAM-SHA-512"
+    context: SSLContext = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if bool(self.username) != bool(self.password):
+            raise ValueError("username and password go together; allowed are both or neither")
+        if self.key_file is not None and self.certificate_file is None:
+            raise ValueError("key_file is given without its certificate_file; allowed are both or neither")
+        context = create_default_context(cafile=self.ca_file)
+        if self.certificate_file is not None:
+            context.load_cert_chain(self.certificate_file, self.key_file)
+        object.__setattr__(self, "context", context)
+
+    def client_options(self) -> Mapping[str, Any]:
+        """Return what a client of Kafka takes of it."""
+        if not self.username:
+            return {"security_protocol": "SSL", "ssl_context": self.context}
+        return {
+            "security_protocol": "SASL_SSL",
+            "ssl_context": self.context,
+            "sasl_mechanism": self.mechanism,
+            "sasl_plain_username": self.username,
+            "sasl_plain_password": self.password,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """How a broker on Kafka behaves; times in seconds.
+    """How a broker on Kafka behaves; times in seconds. Without `security` nothing is encrypted, and no one logs in.
 
     `bootstrap_servers` is `HOST:PORT`, several with commas between. `member` is a name that this process keeps over
     a restart, and no other process has: with it a restart within `session_s` moves no partition; without one a reader
@@ -50,6 +92,7 @@ class KafkaSettings:
     drain_s: float = 10.0
     commit_every_s: float = 0.2
     buffer: int = 256
+    security: KafkaSecurity | None = None
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers:
@@ -68,6 +111,7 @@ class KafkaSettings:
             "client_id": self.client_id,
             "request_timeout_ms": round(1000 * max(self.publish_s, self.connect_s)),
             "metadata_max_age_ms": 60_000,  # new partitions are seen within a minute
+            **(self.security.client_options() if self.security is not None else {}),
         }
 
 
