@@ -38,6 +38,7 @@ from agentic_trading.structured.engine import Prepared, StructuredLogProbsParser
 from agentic_trading.worker.attempt_result import Timing, answered_result, dispatch_event
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
+from agentic_trading.worker.sent_attempt import AttemptSender, RequestInFlight
 from benchmarks import floor
 from benchmarks.peers.question import ANSWER, CONTEXT, EVIDENCE, INSTRUCTIONS, SCHEMA
 from benchmarks.peers.rounds import Round, answer_rounds, nothing, timed
@@ -170,15 +171,24 @@ async def in_a_file(count: int, *, secrets: Iterable[str] = ()) -> Round:
             await store.aclose()
 
 
-class WithoutDispatch(CallRunner):
-    """The loop but for the record before each call: one that was made before stands for all of them."""
+class _WithoutDispatch(AttemptSender):
+    """Send without the record before each call: one that was made before stands for all of them."""
 
     _noted: Event | None = None
 
     @override
-    async def _note_dispatch(self, request: ModelRequest, admission: Admitted) -> Event:
+    async def _note_dispatch(self, exchange: RequestInFlight) -> Event:
+        request, admission = exchange.request, exchange.admission
         self._noted = self._noted or dispatch_event(request, admission, number=1, now=CLOCK.now())
         return self._noted
+
+
+class WithoutDispatch(CallRunner):
+    """The loop but for the record before each call."""
+
+    def __init__(self, parts: RunnerDependencies) -> None:
+        super().__init__(parts)
+        self._sender = _WithoutDispatch(parts.gate, parts.providers, parts.recorder, parts.clock)
 
 
 @asynccontextmanager

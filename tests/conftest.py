@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import structlog
@@ -12,7 +13,8 @@ from hypothesis import settings
 
 from agentic_trading.clock import SimClock
 from agentic_trading.ids import NewId, seeded_ids
-from tests import redis_server
+from agentic_trading.services.kafka import KafkaService
+from tests import kafka_server, redis_server
 
 # How fast a machine is says nothing about the code: an example has no deadline, a test has its time limit.
 settings.register_profile("default", max_examples=50, deadline=None)
@@ -77,4 +79,21 @@ def redis_url(request: pytest.FixtureRequest) -> Iterator[str]:
 def own_redis(request: pytest.FixtureRequest) -> Iterator[redis_server.RealServer]:
     """Give a real server of the test's own, to be killed, restarted and set back."""
     with redis_server.own_server(request.param) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Give the address of a real Kafka that all tests share; use topics of the test's own."""
+    if kafka_server.GIVEN:
+        yield kafka_server.GIVEN
+        return
+    with kafka_server.own_server(tmp_path_factory.mktemp("kafka")) as server:
+        yield server.bootstrap_servers
+
+
+@pytest.fixture
+def own_kafka(tmp_path: Path) -> Iterator[KafkaService]:
+    """Give a real Kafka of the test's own, to be killed, stopped and started again."""
+    with kafka_server.own_server(tmp_path / "kafka") as server:
         yield server

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.topic import Broker
 from agentic_trading.clock import Clock, SimClock
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
@@ -71,7 +72,7 @@ class MemoryGateway:
 
     clock: Clock
     store: MemoryInteractionStore
-    broker: MemoryBroker
+    broker: Broker
     ledger: MemoryLedger
     gate: Gate
     provider: Provider
@@ -89,7 +90,7 @@ def gateway(
     lost: Mapping[str, LostAttempt] | None = None,
     recorded: RecordedAnswerSource | None = None,
     store: Any = None,
-    broker: MemoryBroker | None = None,
+    broker: Broker | None = None,
     claims: ClaimStore | None = None,
     ledger: MemoryLedger | None = None,
     workers: int = 4,

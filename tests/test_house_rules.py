@@ -31,7 +31,7 @@ MAY_IMPORT_LATE = (
     "agentic_trading/structured/pipeline.py",  # an extra that most never need
 )
 
-WALLS = {}
+WALLS: dict[str, str] = {}
 """Small files with one importer that stay, each with its reason."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

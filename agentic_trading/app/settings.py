@@ -31,6 +31,7 @@ def start() -> Settings:
 
 def configure_logging(level: LogLevel, form: LogFormat, redaction: Redaction | None = None) -> None:
     """Send events of at least `level` to standard error, without what `redaction` knows; standard output stays the commands' own."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it logs what it raises, and is reported by us
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,

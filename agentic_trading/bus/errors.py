@@ -3,6 +3,9 @@
 TradingError
 └── BusError
     ├── BusClosedError            the broker or the subscription was closed
+    ├── BusAddressError           an address names no bus
+    ├── BusUnavailableError       the broker's servers cannot be reached, or do not answer in time
+    ├── TopicSetupError           a topic is missing, or not set up as its messages need it
     ├── MessageTooLargeError      the broker does not take messages of this size
     ├── UnreadableMessageError    a message is not what its topic carries; its sender must send another
     ├── SignatureError            the sender of a message is not proved
@@ -30,6 +33,40 @@ class BusClosedError(BusError):
     def __init__(self, what: str) -> None:
         self.what = what
         super().__init__(f"{what} is closed; open another one")
+
+
+class BusAddressError(BusError, ValueError):
+    """The address `url` names no bus."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        super().__init__(
+            f"the bus is {url!r:.200}; allowed is kafka://HOST:PORT, several with commas between"
+        )
+
+
+class BusUnavailableError(BusError):
+    """The `servers` of a broker cannot be reached, or do not answer in time, for `problem`.
+
+    A message that was being published may be there or not: to publish it again is right where copies are.
+    """
+
+    def __init__(self, servers: str, problem: str) -> None:
+        self.servers = servers
+        self.problem = problem
+        super().__init__(
+            f"{problem}; servers: {servers}; see that they run and can be reached, then try again"
+        )
+
+
+class TopicSetupError(BusError, ValueError):
+    """`topic` cannot be used, for `problem`; `remedy` is what to do."""
+
+    def __init__(self, topic: str, problem: str, remedy: str) -> None:
+        self.topic = topic
+        self.problem = problem
+        self.remedy = remedy
+        super().__init__(f"topic {topic} {problem}; {remedy}")
 
 
 class MessageTooLargeError(BusError, ValueError):

@@ -29,14 +29,16 @@ class Message:
 class Delivery:
     """A message handed to one reader of a group.
 
-    `position` is its place in the topic, growing per key. `deliveries` counts how often the group was handed it,
-    this time included: 1 on the first delivery.
+    `position` is its place in a partition of the topic, growing per key; a broker without partitions has one, 0.
+    `deliveries` counts how often the group was handed it, this time included, as far as the broker remembers: 1 on
+    the first delivery, and perhaps again after a crash.
     """
 
     topic: str
     position: int
     message: Message
     deliveries: int
+    partition: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,7 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
     reason: str = Field(min_length=1)
     detail: str = ""
     source_topic: str
+    source_partition: int = 0
     position: int
     deliveries: int = 1
     key: str
@@ -91,10 +92,11 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
         if sum(map(len, headers)) + sum(map(len, headers.values())) > MAX_HEADERS:
             headers = {}
         return cls(
-            id=derived_id("dead-letter", delivery.topic, delivery.position, digest),
+            id=derived_id("dead-letter", delivery.topic, delivery.partition, delivery.position, digest),
             reason=reason,
             detail=_spellable(detail[:MAX_DETAIL]),
             source_topic=delivery.topic,
+            source_partition=delivery.partition,
             position=delivery.position,
             deliveries=delivery.deliveries,
             key=_spellable(message.key[:MAX_ID]),
@@ -127,7 +129,7 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
         if not self.is_replayable:
             raise ValueError(
                 f"dead letter {self.id} holds {len(self.raw)} of {self.raw_size} bytes, or not the whole head; "
-                f"take the message from {self.source_topic} at position {self.position}"
+                f"take the message from {self.source_topic}, partition {self.source_partition}, at position {self.position}"
             )
         return Message(self.key, self.raw, self.headers)
 
@@ -276,6 +278,13 @@ class Broker(Protocol):
 
         Raises `MessageTooLargeError` for a value over `max_message_bytes` times the topic's `room`, for a key and
         headers over `MAX_HEAD_BYTES` times that room, and `BusClosedError` after `aclose`.
+        """
+        ...
+
+    async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+        """Add messages to a topic in their order, with one wait for all; they are kept when this returns.
+
+        Raises as `publish` does: `MessageTooLargeError` and `BusClosedError` before any of them is added.
         """
         ...
 

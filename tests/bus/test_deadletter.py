@@ -54,13 +54,26 @@ def test_a_letter_for_the_same_message_in_the_same_place_has_the_same_id() -> No
     assert letter().id != letter(b"other").id
 
 
+def test_the_same_bytes_at_the_same_position_of_another_partition_are_another_letter() -> None:
+    first, second = (
+        DeadLetter.of(
+            Delivery("llm.envelopes.execution", 7, Message("k", b"{broken", {}), 1, partition),
+            reason="decode", detail="", time=NOW,
+        )
+        for partition in (0, 1)
+    )  # fmt: skip
+
+    assert (first.source_partition, second.source_partition) == (0, 1)
+    assert first.id != second.id
+
+
 def test_of_a_message_that_is_too_large_the_start_is_kept_and_the_rest_can_be_found() -> None:
     value = b"x" * (MAX_RAW_BYTES + 1)
 
     made = letter(value)
 
     assert (len(made.raw), made.raw_size, made.is_replayable) == (MAX_RAW_BYTES, len(value), False)
-    with pytest.raises(ValueError, match=r"from llm\.envelopes\.execution at position 7"):
+    with pytest.raises(ValueError, match=r"from llm\.envelopes\.execution, partition 0, at position 7"):
         made.message()
 
 

@@ -125,7 +125,7 @@ async def test_waits_that_time_out_leave_nothing_behind(broker: MemoryBroker) ->
             async with asyncio.timeout(0):
                 await subscription.take()
 
-    assert len(vars(subscription)["_waiters"]) == 0
+    assert len(vars(subscription)["_takers"]._waiters) == 0
 
 
 async def test_a_closed_subscription_leaves_nothing_behind(broker: MemoryBroker) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,31 +13,33 @@ from agentic_trading.bus.errors import MessageTooLargeError
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import Broker, BrokerStatistics, Subscription, Topic
 from agentic_trading.ids import random_id
+from tests import kafka_server
 from tests.contracts import broker_promises as promises
-from tests.contracts.broker_promises import ALLOWED_BYTES, PROMISES, Bus, Promise
+from tests.contracts.broker_opening import ALLOWED_BYTES, Bus
+from tests.contracts.broker_promises import PROMISES, Promise
+
+ON_KAFKA = pytest.mark.timeout(kafka_server.FIRST_START_S)
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
-    """How to open an adapter, and how long one of its deliveries may take, in seconds."""
-
-    open: Callable[[], Broker]
-    patience_s: float
-
-
-ADAPTERS = {
-    "memory": Adapter(lambda: MemoryBroker(max_message_bytes=ALLOWED_BYTES), 2.0),
-    "memory-forgetful": Adapter(
-        lambda: MemoryBroker(max_message_bytes=ALLOWED_BYTES, retain_acknowledged=False), 2.0
-    ),
-}
+@pytest.fixture(params=["memory", "memory-forgetful", pytest.param("kafka", marks=ON_KAFKA)])
+def opens(request: pytest.FixtureRequest) -> Callable[[], Bus]:
+    """Return what opens an adapter; one of its deliveries may take as many seconds as the bus is patient."""
+    if request.param == "kafka":
+        servers = request.getfixturevalue("kafka_servers")
+        return lambda: Bus(
+            kafka_server.broker(servers, max_message_bytes=ALLOWED_BYTES),
+            10.0,
+            lambda topics: kafka_server.make_topics(servers, topics),
+        )
+    retain = request.param == "memory"
+    return lambda: Bus(MemoryBroker(max_message_bytes=ALLOWED_BYTES, retain_acknowledged=retain), 2.0)
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
-@pytest.mark.parametrize("adapter", ADAPTERS.values(), ids=ADAPTERS.keys())
-async def test_an_adapter_keeps_the_promise(adapter: Adapter, promise: Promise) -> None:
-    async with aclosing(adapter.open()) as broker:
-        await promise(Bus(broker, adapter.patience_s))
+async def test_an_adapter_keeps_the_promise(opens: Callable[[], Bus], promise: Promise) -> None:
+    bus = opens()
+    async with aclosing(bus.broker):
+        await promise(await bus.ready())
 
 
 class Reader:
@@ -107,6 +109,22 @@ class TellsOfNewMessagesOnly(Reader):
             raise
 
 
+class TakesNoTurns(Reader):
+    """It hands out by topic all that there is."""
+
+    def __init__(self, inner: Subscription) -> None:
+        super().__init__(inner)
+        self.here: list[Delivery] = []
+
+    async def take(self) -> Delivery:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                while True:
+                    self.here.append(await self.inner.take())
+        self.here.sort(key=lambda delivery: delivery.topic)
+        return self.here.pop(0)
+
+
 class LosesWhatACancelledWaitSaw(Reader):
     async def take(self) -> Delivery:
         try:
@@ -172,17 +190,23 @@ class HandsOutHeldKeys(Whole):
         await super().publish(topic, replace(message, key=random_id()))
 
 
-class BeginsWithTheLast(Whole):
-    async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
-        return await super().subscribe(topics[::-1], group)
-
-
 class MergesTopics(Whole):
     async def publish(self, topic: Topic[Any], message: Message) -> None:
         await super().publish(replace(topic, name="all"), message)
 
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
         return await super().subscribe([replace(topics[0], name="all")], group)
+
+
+class ReversesBatches(Whole):
+    async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+        await super().publish_all(topic, messages[::-1])
+
+
+class PublishesOneByOne(Whole):
+    async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+        for message in messages:
+            await self.publish(topic, message)
 
 
 class GivesNoRoom(Whole):
@@ -207,6 +231,8 @@ class CountsNothing(Whole):
 
 BROKEN: Sequence[tuple[Callable[[], Broker], Promise]] = (
     (DropsHeaders, promises.a_message_arrives_as_it_was_sent),
+    (ReversesBatches, promises.a_batch_arrives_in_its_order),
+    (PublishesOneByOne, promises.a_batch_with_a_message_that_is_too_large_is_refused_whole),
     (ForwardsToThosePresent, promises.a_group_that_comes_late_gets_what_came_before),
     (SharesAmongGroups, promises.each_group_gets_each_message),
     (CopiesToEveryReader, promises.within_a_group_a_message_goes_to_one_reader),
@@ -217,7 +243,8 @@ BROKEN: Sequence[tuple[Callable[[], Broker], Promise]] = (
     (lambda: Whole(DeliversAgain), promises.what_is_acknowledged_does_not_come_again),
     (lambda: Whole(AcknowledgesByPosition), promises.a_second_and_a_late_acknowledgement_do_nothing),
     (lambda: Whole(LosesWhatItHeld), promises.what_a_closed_reader_held_goes_to_another),
-    (BeginsWithTheLast, promises.topics_take_turns),
+    (lambda: Whole(LosesWhatItHeld), promises.what_is_held_comes_again_whatever_later_is_done),
+    (lambda: Whole(TakesNoTurns), promises.topics_take_turns),
     (MergesTopics, promises.a_key_is_held_in_one_topic_only),
     (lambda: Whole(ServesOneWaiter), promises.all_who_wait_are_served),
     (lambda: Whole(TellsOfNewMessagesOnly), promises.who_waits_is_told_when_a_key_is_free),

@@ -35,7 +35,7 @@ _MEANINGS = {
     ExitCode.DONE: "done",
     ExitCode.FOUND_WRONG: "checked and found wrong: divergence, broken log, unknown id, schema drift, rejected answer",
     ExitCode.BAD_INPUT: "bad usage or bad input: a flag, a name, a file, a setting",
-    ExitCode.LOG_UNUSABLE: "the log, output folder or ledger cannot be used: not writable, locked, broken, away",
+    ExitCode.LOG_UNUSABLE: "the log, output folder, ledger or bus cannot be used: not writable, locked, broken, away",
     ExitCode.INTERNAL: "an internal error; --debug shows where",
     ExitCode.INTERRUPTED: "interrupted; all that was answered is on disk",
 }
@@ -43,6 +43,7 @@ _MEANINGS = {
 
 def exit_code_of(error: TradingError) -> ExitCode:
     """Return the code for an error that a command ends with."""
+    from agentic_trading.bus.errors import BusUnavailableError
     from agentic_trading.governance.errors import (
         ControlsUnavailableError,
         ControlsUnreadableError,
@@ -52,6 +53,7 @@ def exit_code_of(error: TradingError) -> ExitCode:
     from agentic_trading.llm.errors import StoreError
 
     places = (
+        BusUnavailableError,
         StoreError,
         LedgerUnavailableError,
         LedgerSettingsError,

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 from agentic_trading import __version__
-from agentic_trading.app.cli import budget, config, look, models, parse, prices, run
+from agentic_trading.app.cli import budget, config, look, models, parse, prices, run, services, topics
 from agentic_trading.app.cli.exits import ExitCode, run_to_exit
 
 
@@ -60,6 +60,8 @@ app.add_typer(look.data_app, name="data")
 app.add_typer(models.app, name="models")
 app.add_typer(prices.app, name="prices")
 app.add_typer(config.app, name="config")
+app.add_typer(services.app, name="services")
+app.add_typer(topics.app, name="topics")
 app.command("demo", short_help="Show the records at work, in a minute.")(look.demo_command)
 
 

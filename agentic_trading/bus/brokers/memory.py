@@ -1,11 +1,11 @@
 """A broker within one process: topics that keep their messages, in memory."""
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
+from agentic_trading.bus.keyed_queues import KeyedQueues, Takers
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import (
     MAX_HEAD_BYTES,
@@ -43,6 +43,18 @@ class MemoryBroker:
 
     async def publish(self, topic: Topic[Any], message: Message) -> None:
         """Add a message to a topic; it is kept when this returns."""
+        self._check(topic, message)
+        self._topic(topic.name).append(message)
+
+    async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+        """Add messages to a topic in their order; they are kept when this returns."""
+        for message in messages:
+            self._check(topic, message)
+        for message in messages:
+            self._topic(topic.name).append(message)
+
+    def _check(self, topic: Topic[Any], message: Message) -> None:
+        """Raise what `publish` promises for a message that is not taken."""
         if self._closed:
             raise BusClosedError("the memory broker")
         size, allowed = len(message.value), self._max_message_bytes * topic.room
@@ -52,7 +64,6 @@ class MemoryBroker:
             raise MessageTooLargeError(
                 topic.name, message.head_size, MAX_HEAD_BYTES * topic.room, "key and headers"
             )
-        self._topic(topic.name).append(message)
 
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
         """Read `topics` in turn, each that has something ready, as one of the readers of `group`."""
@@ -181,7 +192,7 @@ class _MemorySubscription:
         self._name = name
         self._cursors = {cursor.topic.name: cursor for cursor in cursors}  # the next in turn first
         self._held: dict[tuple[str, int], Delivery] = {}
-        self._waiters: deque[asyncio.Future[None]] = deque()
+        self._takers = Takers()
         for cursor in self._cursors.values():
             cursor.readers.append(self)
 
@@ -193,7 +204,7 @@ class _MemorySubscription:
                     self._cursors[name] = self._cursors.pop(name)
                     self._held[delivery.topic, delivery.position] = delivery
                     return delivery
-            await self._until_woken()
+            await self._takers.wait()
         raise BusClosedError(self._name)
 
     async def ack(self, delivery: Delivery) -> None:
@@ -215,28 +226,11 @@ class _MemorySubscription:
         for delivery in self._held.values():
             self._cursors[delivery.topic].take_back(delivery)
         self._held.clear()
-        while self._waiters:
-            self.wake_one()
+        self._takers.wake_all()
 
     def wake_one(self) -> None:
-        """Let one waiting task look again; one whose wait was cancelled is skipped."""
-        while self._waiters:
-            waiter = self._waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-
-    async def _until_woken(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
-            elif not waiter.cancelled():  # woken and cancelled at once: the wake-up is for another task
-                self.wake_one()
-            raise
+        """Let one waiting task look again."""
+        self._takers.wake_one()
 
     def _drop(self, delivery: Delivery) -> bool:
         """Forget a delivery; False if it is not held, or was given back and handed out again since."""
@@ -246,57 +240,3 @@ class _MemorySubscription:
             return False
         del self._held[id_]
         return True
-
-
-class KeyedQueues:
-    """Hand out the positions of many keys, one at a time per key.
-
-    A key is live from its first position until the last one is finished. The position at the head of a live key's
-    queue is ready or handed out, never both; the others wait behind it. Heads become ready in turn, so that a busy
-    key or one that fails again and again does not starve the others. Every operation takes constant time.
-    """
-
-    __slots__ = ("_behind", "_ready")
-
-    def __init__(self) -> None:
-        self._ready: deque[tuple[str, int]] = deque()
-        self._behind: dict[str, deque[int] | None] = {}  # most keys never have a second position waiting
-
-    @property
-    def has_ready(self) -> bool:
-        """Whether `take` has something to hand out."""
-        return bool(self._ready)
-
-    @property
-    def waiting(self) -> int:
-        """How many positions are not handed out."""
-        return len(self._ready) + sum(len(queue) for queue in self._behind.values() if queue)
-
-    def add(self, key: str, position: int) -> bool:
-        """Append a position to its key's queue; returns whether it is ready at once."""
-        if key not in self._behind:
-            self._behind[key] = None
-            self._ready.append((key, position))
-            return True
-        queue = self._behind[key]
-        if queue is None:
-            queue = self._behind[key] = deque()
-        queue.append(position)
-        return False
-
-    def take(self) -> int:
-        """Return the position that has been ready for longest; raises `IndexError` if none is."""
-        return self._ready.popleft()[1]
-
-    def finish(self, key: str) -> bool:
-        """Forget the position handed out for `key`; returns whether the next one of the key is now ready."""
-        queue = self._behind[key]
-        if not queue:
-            del self._behind[key]
-            return False
-        self._ready.append((key, queue.popleft()))
-        return True
-
-    def put_back(self, key: str, position: int) -> None:
-        """Make the position that was handed out for `key` ready again, after the keys that are ready now."""
-        self._ready.append((key, position))

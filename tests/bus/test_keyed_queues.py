@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.bus.brokers.memory import KeyedQueues
+from agentic_trading.bus.keyed_queues import KeyedQueues
 
 
 def lanes(*keys: str) -> KeyedQueues:

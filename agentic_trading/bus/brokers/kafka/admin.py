@@ -1,0 +1,242 @@
+"""The topics of a cluster: made, held against what the bus needs, and how far each group is behind."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+
+from agentic_trading.bus.brokers.kafka.connection import KafkaSettings, bus_error, close_within, start_within
+from agentic_trading.bus.errors import TopicSetupError
+from agentic_trading.bus.topic import (
+    DEAD_LETTERS,
+    ENVELOPES,
+    EVENTS,
+    INTERACTIONS,
+    MAX_HEAD_BYTES,
+    MAX_MESSAGE_BYTES,
+    Topic,
+)
+
+TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), INTERACTIONS, EVENTS, DEAD_LETTERS)
+"""The topics that the platform publishes to."""
+
+PARTITIONS: Final = 6
+DAY_MS: Final = 86_400_000
+RETENTION_DAYS: Final = 7
+BATCH_OVERHEAD: Final = 4096
+LEADERS_WITHIN_S: Final = 30.0
+LOOKS_AGAIN_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """How a topic is to be set up."""
+
+    name: str
+    partitions: int
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProblem:
+    """What is wrong with a topic: `what` is `found`, and `wanted` is what the bus needs."""
+
+    topic: str
+    what: str
+    found: str
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a group is behind in a partition: `end` is the next offset to be written, `committed` the next to be done."""
+
+    group: str
+    topic: str
+    partition: int
+    committed: int
+    end: int
+
+    @property
+    def lag(self) -> int:
+        """How many messages are not done."""
+        return self.end - self.committed
+
+
+def plan_of(
+    topics: Iterable[Topic[Any]],
+    *,
+    max_message_bytes: int,
+    partitions: int = PARTITIONS,
+    retention_days: int = RETENTION_DAYS,
+) -> list[TopicPlan]:
+    """Return how `topics` are to be set up, so that each takes the largest message of the bus."""
+    return [
+        TopicPlan(
+            topic.name,
+            partitions,
+            MappingProxyType({
+                "cleanup.policy": "delete",
+                "max.message.bytes": str((max_message_bytes + MAX_HEAD_BYTES) * topic.room + BATCH_OVERHEAD),
+                "retention.ms": str(retention_days * DAY_MS),
+            }),
+        )
+        for topic in topics
+    ]
+
+
+def planned_topics(
+    *,
+    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    partitions: int = PARTITIONS,
+    retention_days: int = RETENTION_DAYS,
+) -> list[TopicPlan]:
+    """Return how the topics of the platform are to be set up."""
+    return plan_of(
+        TOPICS, max_message_bytes=max_message_bytes, partitions=partitions, retention_days=retention_days
+    )
+
+
+async def create_topics(
+    settings: KafkaSettings, plans: Sequence[TopicPlan], *, replicas: int = 0
+) -> list[str]:
+    """Make the topics that are missing, and return their names when each of their partitions has a leader.
+
+    Topics that are there stay as they are. `replicas` is how many copies there are; 0 is three, or one a server of fewer.
+    Raises `BusUnavailableError`, and `TopicSetupError` for what the server does not allow.
+    """
+    async with _admin(settings) as admin:
+        there = await _topics(admin)
+        missing = [plan for plan in plans if plan.name not in there]
+        if not missing:
+            return []
+        copies = replicas or min(3, len((await admin.describe_cluster())["brokers"]))
+        wanted = [
+            NewTopic(each.name, each.partitions, copies, topic_configs=dict(each.settings))
+            for each in missing
+        ]
+        answer = await admin.create_topics(wanted)
+        for name, code, *why in answer.topic_errors:
+            error = for_code(code)
+            if code and error is not TopicAlreadyExistsError:
+                raise TopicSetupError(
+                    name, f"cannot be made: {why[0] if why else error.description}", "correct the options"
+                )
+        async with asyncio.timeout(LEADERS_WITHIN_S):
+            while not _have_leaders(await _topics(admin), missing):  # noqa: ASYNC110 - no server reports it by itself
+                await asyncio.sleep(LOOKS_AGAIN_S)
+        return [each.name for each in missing]
+
+
+async def check_topics(settings: KafkaSettings, plans: Sequence[TopicPlan]) -> list[TopicProblem]:
+    """Return what is wrong with the topics of the cluster; raises `BusUnavailableError`."""
+    async with _admin(settings) as admin:
+        there = await _topics(admin)
+        known = await _settings(admin, [each.name for each in plans if each.name in there])
+        return [
+            problem
+            for plan in plans
+            for problem in _problems(plan, there.get(plan.name), known.get(plan.name, {}))
+        ]
+
+
+async def topic_settings(settings: KafkaSettings, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of each topic that is there; raises `BusUnavailableError`."""
+    async with _admin(settings) as admin:
+        return await _settings(admin, names)
+
+
+async def group_lags(
+    settings: KafkaSettings, topics: Sequence[str], groups: Sequence[str] = ()
+) -> list[PartitionLag]:
+    """Return how far `groups`, or all that have committed anything, are behind; raises `BusUnavailableError`."""
+    async with _admin(settings) as admin:
+        names = sorted(groups or {name for name, *_ in await admin.list_consumer_groups()})
+        committed = {name: await admin.list_consumer_group_offsets(name) for name in names}
+    known = sorted({tp for offsets in committed.values() for tp in offsets if tp.topic in topics})
+    ends = await _ends(settings, known)
+    return [
+        PartitionLag(name, tp.topic, tp.partition, committed[name][tp].offset, ends[tp])
+        for name in names
+        for tp in known
+        if tp in committed[name] and committed[name][tp].offset >= 0
+    ]
+
+
+async def _ends(settings: KafkaSettings, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+    consumer = AIOKafkaConsumer(**settings.client_options())
+    await start_within(consumer, settings, doing="asking for the ends of partitions")
+    try:
+        async with asyncio.timeout(settings.connect_s):
+            ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions) if partitions else {}
+            return ends
+    except (KafkaError, TimeoutError, OSError) as e:
+        raise bus_error(e, settings, "asking for the ends of partitions") from e
+    finally:
+        await close_within(consumer)
+
+
+@asynccontextmanager
+async def _admin(settings: KafkaSettings) -> AsyncGenerator[Any]:
+    """Give a client for administration; what it raises within the block becomes a `BusError`."""
+    admin = AIOKafkaAdminClient(**settings.client_options())
+    try:
+        async with asyncio.timeout(settings.connect_s):
+            await admin.start()
+        yield admin
+    except (KafkaError, TimeoutError, OSError) as e:
+        raise bus_error(e, settings, "asking about topics") from e
+    finally:
+        await close_within(admin)
+
+
+async def _topics(admin: Any) -> dict[str, list[Mapping[str, Any]]]:
+    """Return the partitions of every topic."""
+    return {each["topic"]: each["partitions"] for each in await admin.describe_topics()}
+
+
+async def _settings(admin: Any, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    if not names:
+        return {}
+    answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names])
+    return {
+        name: {entry[0]: entry[1] for entry in entries}
+        for answer in answers
+        for code, _why, _type, name, entries in answer.resources
+        if not code
+    }
+
+
+def _have_leaders(there: Mapping[str, Sequence[Mapping[str, Any]]], plans: Iterable[TopicPlan]) -> bool:
+    return all(
+        len(there.get(plan.name, ())) == plan.partitions
+        and all(partition["leader"] >= 0 for partition in there[plan.name])
+        for plan in plans
+    )
+
+
+def _problems(
+    plan: TopicPlan, partitions: Sequence[Mapping[str, Any]] | None, settings: Mapping[str, str]
+) -> Iterator[TopicProblem]:
+    if partitions is None:
+        yield TopicProblem(plan.name, "topic", "missing", f"{plan.partitions} partitions")
+        return
+    if len(partitions) < plan.partitions:
+        yield TopicProblem(plan.name, "partitions", str(len(partitions)), f"{plan.partitions} or more")
+    leaderless = [str(each["partition"]) for each in partitions if each["leader"] < 0]
+    if leaderless:
+        yield TopicProblem(plan.name, "leader", f"none for {', '.join(leaderless)}", "one for each partition")
+    if settings.get("cleanup.policy") != plan.settings["cleanup.policy"]:
+        wanted = plan.settings["cleanup.policy"]
+        yield TopicProblem(plan.name, "cleanup.policy", settings.get("cleanup.policy", "-"), wanted)
+    for name in ("max.message.bytes", "retention.ms"):
+        found, least = int(settings.get(name, 0)), int(plan.settings[name])
+        if 0 <= found < least:  # a retention of -1 is for ever
+            yield TopicProblem(plan.name, name, str(found), f"{least} or more")

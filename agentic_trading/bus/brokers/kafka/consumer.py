@@ -1,0 +1,335 @@
+"""A reader of a consumer group: fetches ahead, hands out by key, commits what is done, gives partitions up in order."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
+from aiokafka.errors import ConsumerStoppedError, IllegalOperation, KafkaError
+from typing_extensions import override
+
+from agentic_trading.bus.brokers.kafka.assignment import AssignedPartitions, Assignment
+from agentic_trading.bus.brokers.kafka.connection import (
+    CLOSE_S,
+    CREATE,
+    KafkaSettings,
+    bus_error,
+    close_within,
+    ended_within,
+    start_within,
+)
+from agentic_trading.bus.errors import BusClosedError, TopicSetupError
+from agentic_trading.bus.keyed_queues import Takers
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import ConsumerLag
+
+log = structlog.get_logger()
+
+POLL_MS: Final = 200
+FETCH_WAIT_MS: Final = 100
+"""How long a server waits for records: a partition that has room again waits for as long to be asked for."""
+
+NOTHING: Final = TopicPartition("", 0)
+"""A partition that no reader has."""
+
+STEP_S: Final = 3.0
+"""How long a commit, or a question about offsets, may take."""
+
+RETRY_S: Final = 1.0
+
+
+class KafkaSubscription:
+    """One reader of `group`, in a consumer of its own; to be started once.
+
+    Only what is done is committed, every `commit_every_s` and when the reader closes or gives partitions up: after a
+    crash, what was acknowledged since then comes again. A delivery of a partition that was given up is not held
+    any more: to acknowledge it does nothing.
+    """
+
+    def __init__(
+        self, settings: KafkaSettings, topics: Sequence[str], group: str, *, member: str = ""
+    ) -> None:
+        self._settings = settings
+        self._group = group
+        self._consumer = _consumer_of(settings, group, member)
+        self._partitions = AssignedPartitions(topics, settings.buffer)
+        self._takers = Takers()
+        self._tasks = AsyncExitStack()
+        self._beginning = asyncio.Lock()
+        self._committing = asyncio.Lock()
+        self._undone = asyncio.Event()  # there may be something to commit
+        self._released = asyncio.Event()  # something held of a revoked partition is not held any more
+        self._changed = asyncio.Event()  # there is more room, or a partition has begun
+        self._closing = asyncio.Event()
+        self._revocations = 0
+
+    async def start(self) -> None:
+        """Join the group; raises `BusUnavailableError`, and `TopicSetupError` for a topic that is not there."""
+        await start_within(self._consumer, self._settings, doing=f"joining the group {self._group}")
+        try:
+            await self._check_topics()
+            self._consumer.subscribe(self._partitions.topics, listener=_Rebalance(self))
+            group = await self._tasks.enter_async_context(asyncio.TaskGroup())
+        except (KafkaError, TimeoutError, OSError) as e:
+            await close_within(self._consumer)
+            raise bus_error(e, self._settings, "asking for topics") from e
+        except BaseException:
+            await close_within(self._consumer)
+            raise
+        group.create_task(self._poll(), name=f"kafka-poll-{self._group}")
+        group.create_task(self._commit_again_and_again(), name=f"kafka-commit-{self._group}")
+
+    async def _check_topics(self) -> None:
+        async with asyncio.timeout(self._settings.connect_s):
+            missing = set(self._partitions.topics) - await self._consumer.topics()
+        if missing:
+            raise TopicSetupError(min(missing), "is not there", CREATE)
+
+    async def take(self) -> Delivery:
+        """Wait for the next delivery and hold it; raises `BusClosedError` once this or its broker is closed."""
+        while not self._closing.is_set():
+            assignment = self._partitions.next_ready()
+            if assignment is not None:
+                return assignment.take()
+            await self._takers.wait()
+        raise BusClosedError(f"the subscription of {self._group}")
+
+    async def ack(self, delivery: Delivery) -> None:
+        """Finish a delivery; it is committed when all before it in its partition is finished, too."""
+        assignment = self._partitions.holder(delivery)
+        if assignment is None:
+            return
+        if assignment.finish(delivery):
+            self._takers.wake_one()
+        self._after_release(assignment)
+        self._undone.set()
+
+    async def give_back(self, delivery: Delivery) -> None:
+        """Let this reader, or the next one of the partition, be handed the message again."""
+        assignment = self._partitions.holder(delivery)
+        if assignment is None:
+            return
+        assignment.give_back(delivery)
+        if assignment.has_ready:
+            self._takers.wake_one()
+        self._after_release(assignment)
+        await asyncio.sleep(0)  # or a reader that gives back at once would keep the loop from all other tasks
+
+    async def aclose(self) -> None:
+        """Commit what is done and leave the group, within a few seconds whatever the servers do. Harmless twice."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._undone.set()
+        self._released.set()
+        self._changed.set()
+        self._takers.wake_all()
+        done = self._partitions.uncommitted()
+        self._forget()  # what is held is not committed, and a late call for it does nothing
+        try:
+            async with self._committing:
+                await self._commit(done)
+        finally:
+            await close_within(self._consumer)
+            await ended_within(self._tasks.aclose(), CLOSE_S)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this reader reads nothing more."""
+        return self._closing.is_set()
+
+    def lag(self) -> Iterator[ConsumerLag]:
+        """Yield how much each topic's partitions of this reader have that is not done."""
+        ours = self._consumer.assignment()
+        for topic in self._partitions.topics:
+            waiting, in_flight = 0, 0
+            for each in self._partitions.of(topic):
+                tp = TopicPartition(topic, each.partition)
+                waiting += each.waiting(self._consumer.highwater(tp) if tp in ours else None)
+                in_flight += each.in_flight
+            yield ConsumerLag(self._group, topic, waiting, in_flight)
+
+    # --- fetching -------------------------------------------------------------------------------------------
+
+    async def _poll(self) -> None:
+        """Fetch until closed. `getmany` is never cancelled: its client would take this reader for a dead one."""
+        while not self._closing.is_set():
+            try:
+                if self._unbegun():
+                    await self.begin()
+                self._keep(await self._fetched())
+            except ConsumerStoppedError:
+                return
+            except Exception as e:  # noqa: BLE001 - a reader goes on: the next fetch may be right
+                log.warning("kafka_poll_failed", group=self._group, error=f"{type(e).__name__}: {e}")
+                await _within(RETRY_S, self._closing)
+
+    async def _fetched(self) -> Mapping[TopicPartition, Sequence[ConsumerRecord]]:
+        """Wait a little for records, of partitions that have begun and whose topic has room here.
+
+        What is not asked for stays with the client, which fetches no more of it. To pause those partitions would
+        have it throw away what it has, and fetch it again.
+        """
+        self._changed.clear()
+        wanted = [TopicPartition(each.topic, each.partition) for each in self._partitions.with_room()]
+        wait_ms = POLL_MS
+        if not wanted:
+            await _within(POLL_MS / 1000, self._changed)
+            wanted, wait_ms = (
+                [NOTHING],
+                0,
+            )  # asked all the same: a reader that asks for nothing loses its partitions
+        most = max(1, self._settings.buffer // 2)
+        fetched: Mapping[TopicPartition, Sequence[ConsumerRecord]]
+        fetched = await self._consumer.getmany(*wanted, timeout_ms=wait_ms, max_records=most)
+        return fetched
+
+    def _keep(self, fetched: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
+        """Queue what was fetched of partitions that this reader still has."""
+        for tp, records in fetched.items():
+            assignment = self._partitions.get(tp.topic, tp.partition)
+            if assignment is None:
+                continue
+            for record in records:
+                if assignment.add(record.offset, _message_of(record)):
+                    self._takers.wake_one()
+
+    def _after_release(self, assignment: Assignment) -> None:
+        if assignment.is_revoked:
+            self._released.set()
+        elif self._partitions.is_full(assignment.topic):
+            self._changed.set()
+
+    # --- committing -----------------------------------------------------------------------------------------
+
+    async def _commit_again_and_again(self) -> None:
+        while not self._closing.is_set():
+            await self._undone.wait()
+            self._undone.clear()
+            async with self._committing:
+                await self._commit(self._partitions.uncommitted())
+            await _within(self._settings.commit_every_s, self._closing)
+
+    async def _commit(self, positions: Mapping[Assignment, int]) -> None:
+        """Commit positions; what cannot be committed now is tried again later, or comes again. For who holds the lock."""
+        if not positions:
+            return
+        offsets = {TopicPartition(each.topic, each.partition): at for each, at in positions.items()}
+        try:
+            async with asyncio.timeout(STEP_S if not self._closing.is_set() else CLOSE_S):
+                await self._consumer.commit(offsets)
+        except (KafkaError, IllegalOperation, TimeoutError, OSError) as e:
+            log.warning("kafka_commit_failed", group=self._group, error=f"{type(e).__name__}: {e}")
+            self._undone.set()
+            return
+        for assignment, position in positions.items():
+            assignment.committed = position
+
+    # --- rebalances -----------------------------------------------------------------------------------------
+
+    async def begin(self) -> None:
+        """Begin each new partition where the group has committed it.
+
+        The client has records of a new assignment before it says that there is one, from an offset of its own choice:
+        they are not asked for, and the partition is read from the committed offset; where that is not in the partition
+        any more, from its start.
+        """
+        async with self._beginning:
+            revocations, fresh = self._revocations, self._unbegun()
+            if not fresh:
+                return
+            async with asyncio.timeout(STEP_S):
+                firsts = await self._consumer.beginning_offsets(fresh)
+                ends = await self._consumer.end_offsets(fresh)
+                known = {tp: await self._consumer.committed(tp) for tp in fresh}
+            if self._revocations != revocations or self._closing.is_set():
+                return
+            for tp in fresh:
+                start = firsts[tp] if known[tp] is None else known[tp]
+                if not firsts[tp] <= start <= ends[tp]:
+                    log.warning(
+                        "kafka_committed_offset_is_gone", topic=tp.topic, partition=tp.partition, offset=start
+                    )
+                    start = firsts[tp]
+                self._consumer.seek(tp, start)
+                self._partitions.begin(Assignment(tp.topic, tp.partition, start))
+            self._changed.set()
+
+    async def give_up(self) -> None:
+        """Hand out nothing more, wait for what is held within a bound, commit, and forget the partitions.
+
+        What is held longer goes on; its partition's next reader is handed it again.
+        """
+        given_up = list(self._partitions)
+        for assignment in given_up:
+            assignment.revoke()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_s):
+                while not self._closing.is_set() and any(each.in_flight for each in given_up):
+                    self._released.clear()
+                    await self._released.wait()
+        async with self._committing:
+            await self._commit(self._partitions.uncommitted())
+            self._forget()
+
+    def _unbegun(self) -> list[TopicPartition]:
+        return [
+            tp for tp in self._consumer.assignment() if self._partitions.get(tp.topic, tp.partition) is None
+        ]
+
+    def _forget(self) -> None:
+        self._revocations += 1
+        self._partitions.forget()
+
+
+class _Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]  # the client has no types
+    """What the client calls around each rebalance; it waits for both."""
+
+    def __init__(self, subscription: KafkaSubscription) -> None:
+        self._subscription = subscription
+
+    @override
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        await self._subscription.give_up()
+
+    @override
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        try:
+            await self._subscription.begin()
+        except (KafkaError, TimeoutError, OSError) as e:  # the poll begins them as soon as it can
+            log.warning("kafka_begin_failed", error=f"{type(e).__name__}: {e}")
+
+
+def _consumer_of(settings: KafkaSettings, group: str, member: str) -> Any:
+    # The assignor remembers an assignment in its class: two consumers of a process would remember each other's.
+    sticky = type("OwnStickyAssignor", (StickyPartitionAssignor,), {})
+    session_ms = round(1000 * settings.session_s)
+    return AIOKafkaConsumer(
+        **settings.client_options(),
+        group_id=group,
+        group_instance_id=member or None,
+        enable_auto_commit=False,
+        fetch_max_wait_ms=FETCH_WAIT_MS,
+        auto_offset_reset="earliest",
+        partition_assignment_strategy=(sticky,),
+        session_timeout_ms=session_ms,
+        heartbeat_interval_ms=max(100, session_ms // 10),
+        rebalance_timeout_ms=round(1000 * (settings.drain_s + 5)),
+    )
+
+
+def _message_of(record: ConsumerRecord) -> Message:
+    """Return a record as a message, whatever another program put there: bytes that are no text are replaced."""
+    key = record.key.decode("utf-8", "surrogateescape") if record.key else ""
+    headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
+    return Message(key, record.value or b"", headers)
+
+
+async def _within(seconds: float, event: asyncio.Event) -> None:
+    """Wait for `event`, but not longer than `seconds`."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

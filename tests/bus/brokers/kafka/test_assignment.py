@@ -1,0 +1,159 @@
+"""A partition of one reader: keys in their order, and a watermark that passes nothing which is not done."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agentic_trading.bus.brokers.kafka.assignment import AssignedPartitions, Assignment, Watermark
+from agentic_trading.bus.message import Delivery, Message
+
+OFFSETS = st.lists(st.integers(1, 4), min_size=1, max_size=30)
+"""Steps from one offset to the next: more than one is a gap."""
+
+
+def offsets_of(start: int, steps: list[int]) -> list[int]:
+    """Return growing offsets from `start` on."""
+    found, at = [], start - 1
+    for step in steps:
+        at += step
+        found.append(at)
+    return found
+
+
+def filled(*keys: str, start: int = 0) -> Assignment:
+    """Return a partition with a message for each key, in offsets from `start` on."""
+    made = Assignment("topic", 3, start)
+    for offset, key in enumerate(keys, start):
+        made.add(offset, Message(key, b"", {}))
+    return made
+
+
+@given(st.integers(0, 1000), OFFSETS, st.data())
+def test_a_watermark_never_passes_what_is_in_flight_never_goes_back_and_no_gap_stops_it(
+    start: int, steps: list[int], data: st.DataObject
+) -> None:
+    watermark = Watermark(start)
+    coming, in_flight, before = offsets_of(start, steps), set[int](), start
+
+    while coming or in_flight:
+        if coming and (not in_flight or data.draw(st.booleans())):
+            offset = coming.pop(0)
+            assert watermark.track(offset)
+            in_flight.add(offset)
+        else:
+            offset = data.draw(st.sampled_from(sorted(in_flight)))
+            in_flight.remove(offset)
+            watermark.finish(offset)
+        assert watermark.position >= before
+        assert watermark.position <= min(in_flight, default=watermark.next_offset)
+        before = watermark.position
+
+    assert watermark.position == offsets_of(start, steps)[-1] + 1
+
+
+@given(st.integers(0, 100), OFFSETS, st.integers(0, 400))
+def test_an_offset_that_was_seen_is_refused(start: int, steps: list[int], again: int) -> None:
+    watermark = Watermark(start)
+    offsets = offsets_of(start, steps)
+    for offset in offsets:
+        watermark.track(offset)
+
+    assert watermark.track(again) == (again > offsets[-1])
+
+
+def test_nothing_done_is_nothing_to_commit() -> None:
+    assert Watermark(7).position == 7
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=12), st.data())
+def test_each_key_keeps_its_order_whatever_is_given_back(keys: list[str], data: st.DataObject) -> None:
+    made = filled(*keys, start=10)
+    held: list[Delivery] = []
+    finished: list[int] = []
+
+    while made.has_ready or held:
+        if made.has_ready and (not held or data.draw(st.booleans())):
+            held.append(made.take())
+        else:
+            delivery = held.pop(data.draw(st.integers(0, len(held) - 1)))
+            if data.draw(st.booleans()):
+                made.finish(delivery)
+                finished.append(delivery.position)
+            else:
+                made.give_back(delivery)
+        assert len({each.message.key for each in held}) == len(held)
+        assert made.in_flight == len(held)
+        assert made.position == min(set(range(10, 10 + len(keys))) - set(finished), default=10 + len(keys))
+
+    for key in "abc":
+        done = [position for position in finished if keys[position - 10] == key]
+        assert done == sorted(done)
+    assert made.unfinished == 0
+
+
+def test_a_delivery_says_where_it_is_from_and_how_often_it_was_handed_out() -> None:
+    made = filled("a")
+
+    first = made.take()
+    made.give_back(first)
+    second = made.take()
+
+    assert (first.topic, first.partition, first.position) == ("topic", 3, 0)
+    assert (first.deliveries, second.deliveries) == (1, 2)
+    assert (made.holds(first), made.holds(second)) == (False, True)
+
+
+def test_what_is_revoked_hands_out_nothing_more_and_what_is_held_may_be_finished() -> None:
+    made = filled("a", "a", "b")
+    held = made.take()
+
+    made.revoke()
+
+    assert not made.has_ready
+    assert not made.finish(held)
+    assert made.position == 1
+    assert not made.add(3, Message("c", b"", {}))
+
+
+def test_what_is_given_back_after_the_revocation_is_not_handed_out_again() -> None:
+    made = filled("a")
+    held = made.take()
+    made.revoke()
+
+    made.give_back(held)
+
+    assert (made.in_flight, made.position, made.has_ready) == (0, 0, False)
+
+
+def test_a_copy_of_an_offset_is_passed_over() -> None:
+    made = filled("a", "b")
+
+    assert not made.add(1, Message("b", b"copy", {}))
+    assert made.unfinished == 2
+
+
+@pytest.mark.parametrize(("end", "waiting"), [(None, 1), (2, 1), (5, 4)])
+def test_what_waits_is_what_is_queued_and_what_was_not_fetched_yet(end: int | None, waiting: int) -> None:
+    made = filled("a", "b")
+    made.take()
+
+    assert made.waiting(end) == waiting
+
+
+def test_a_full_topic_has_no_room_until_half_of_it_is_done() -> None:
+    made = AssignedPartitions(["full", "other"], buffer=4)
+    full, other = Assignment("full", 0, 0), Assignment("other", 0, 0)
+    made.begin(full)
+    made.begin(other)
+
+    rooms = []
+    for offset in range(4):
+        rooms.append(full in made.with_room())
+        full.add(offset, Message(str(offset), b"", {}))
+    for _ in range(3):
+        rooms.append(full in made.with_room())
+        full.finish(full.take())
+
+    assert rooms == [True] * 4 + [False, False, True]
+    assert other in made.with_room()
+    assert not made.is_full("full")

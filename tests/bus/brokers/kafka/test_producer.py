@@ -1,0 +1,139 @@
+"""Publishing to a real Kafka: batches in order, limits known before sending, and errors that say what to do."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+
+from agentic_trading.bus.brokers.kafka.admin import TopicPlan, create_topics
+from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
+from agentic_trading.bus.brokers.kafka.connection import KafkaSettings, installed_codec
+from agentic_trading.bus.brokers.kafka.producer import HEADER_OVERHEAD, RECORD_OVERHEAD
+from agentic_trading.bus.errors import (
+    BusClosedError,
+    BusUnavailableError,
+    MessageTooLargeError,
+    TopicSetupError,
+)
+from agentic_trading.bus.message import Message
+from agentic_trading.bus.topic import Topic
+from agentic_trading.ids import fraction, random_id
+from agentic_trading.llm.event import Event
+from tests import kafka_server
+
+pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
+
+
+@pytest.fixture
+async def broker(kafka_servers: str) -> AsyncIterator[KafkaBroker]:
+    async with aclosing(kafka_server.broker(kafka_servers)) as made:
+        yield made
+
+
+async def topic_of_at_most(servers: str, size: int) -> Topic[Event]:
+    """Return a topic of the test's own whose batches the server limits to `size` bytes."""
+    made = Topic(f"topic-{random_id()}", Event)
+    plan = TopicPlan(
+        made.name, 1, {"max.message.bytes": str(size), "cleanup.policy": "delete", "retention.ms": "1000000"}
+    )
+    await create_topics(kafka_server.settings(servers), [plan])
+    return made
+
+
+def noise(size: int) -> bytes:
+    """Return bytes that no compression makes smaller, the same in every run."""
+    return bytes(int(256 * fraction("noise", n)) for n in range(size))
+
+
+async def test_a_large_batch_arrives_in_its_order(kafka_servers: str, broker: KafkaBroker) -> None:
+    where = await topic_of_at_most(kafka_servers, 1 << 20)
+    messages = [Message("a", str(n).encode().rjust(2400), {}) for n in range(2000)]
+
+    await broker.publish_all(where, messages)
+    reader = await broker.subscribe([where], "group")
+
+    for message in messages:
+        delivery = await reader.take()
+        assert delivery.message == message
+        await reader.ack(delivery)
+    assert broker.statistics().published == {where.name: 2000}
+
+
+async def test_the_limit_of_a_topic_is_asked_of_its_server_and_holds_to_the_byte(
+    kafka_servers: str, broker: KafkaBroker
+) -> None:
+    where = await topic_of_at_most(kafka_servers, 300_000)
+    allowed = 300_000 - len("a") - len("name") - len("value") - RECORD_OVERHEAD - HEADER_OVERHEAD
+    largest = noise(allowed)
+
+    await broker.publish(where, Message("a", largest, {"name": "value"}))
+    with pytest.raises(MessageTooLargeError) as refused:
+        await broker.publish(where, Message("a", largest + b"x", {"name": "value"}))
+
+    assert (refused.value.size, refused.value.allowed) == (allowed + 1, allowed)
+
+
+async def test_a_topic_whose_limit_is_below_a_batch_is_refused(
+    kafka_servers: str, broker: KafkaBroker
+) -> None:
+    where = await topic_of_at_most(kafka_servers, 100_000)
+
+    with pytest.raises(
+        TopicSetupError, match=r"has max\.message\.bytes 100000, less than a batch; set it to 262272 or more"
+    ):
+        await broker.publish(where, Message("a", b"1", {}))
+
+
+async def test_a_topic_that_is_not_there_is_named_with_what_to_do(broker: KafkaBroker) -> None:
+    with pytest.raises(TopicSetupError, match=r"topic acme is not there; agentic-trading topics create"):
+        await broker.publish(Topic("acme", Event), Message("a", b"1", {}))
+
+
+async def test_servers_that_are_not_there_are_named_at_once() -> None:
+    async with aclosing(kafka_server.broker("127.0.0.1:1", connect_s=2.0)) as broker:
+        with pytest.raises(BusUnavailableError, match=r"servers: 127\.0\.0\.1:1; see that they run"):
+            await broker.publish(Topic("acme", Event), Message("a", b"1", {}))
+
+
+async def test_many_that_publish_while_no_server_answers_wait_no_longer_than_one() -> None:
+    async with (
+        asyncio.timeout(5),
+        aclosing(kafka_server.broker("127.0.0.1:1", publish_s=1.0)) as broker,
+        asyncio.TaskGroup() as group,
+    ):
+        for _ in range(50):
+            group.create_task(_is_refused(broker))
+
+
+async def _is_refused(broker: KafkaBroker) -> None:
+    with pytest.raises(BusUnavailableError):
+        await broker.publish(Topic("acme", Event), Message("a", b"1", {}))
+
+
+async def test_a_closed_broker_opens_no_producer(kafka_servers: str, broker: KafkaBroker) -> None:
+    where = await topic_of_at_most(kafka_servers, 1 << 20)
+    await broker.publish(where, Message("a", b"1", {}))
+
+    await broker.aclose()
+
+    with pytest.raises(BusClosedError):
+        await broker.publish(where, Message("a", b"2", {}))
+
+
+def test_batches_are_compressed_by_the_best_codec_that_is_installed() -> None:
+    assert installed_codec() == "zstd"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bootstrap_servers": ""}, "bootstrap_servers is empty; allowed is HOST:PORT"),
+        ({"buffer": 0}, "buffer is 0; allowed is 1 and more"),
+        ({"drain_s": 0}, "drain_s is 0; allowed is more than 0"),
+        ({"session_s": float("nan")}, "session_s is nan; allowed is more than 0"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        KafkaSettings(**{"bootstrap_servers": "127.0.0.1:9092", **changes})  # type: ignore[arg-type]  # on purpose

@@ -1,0 +1,142 @@
+"""Encrypted connections and passwords, with a real Kafka and an authority of the test's own."""
+
+import shutil
+import ssl
+import subprocess
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.bus.brokers.kafka.connection import KafkaSecurity
+from agentic_trading.bus.errors import BusUnavailableError
+from agentic_trading.bus.message import Message
+from agentic_trading.bus.topic import Topic
+from agentic_trading.llm.event import Event
+from tests import kafka_server
+
+pytestmark = [
+    pytest.mark.timeout(kafka_server.FIRST_START_S),
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed"),
+]
+PASSWORD = "a-password-that-nothing-shows"  # noqa: S105 - of a server that lives as long as a test
+TOPIC = Topic("events", Event)
+
+
+@dataclass(frozen=True)
+class Secured:
+    """Where a server is that asks for TLS and a password, and one that asks for a client's certificate."""
+
+    password: str
+    certificate: str
+    plain: str
+    folder: Path
+
+
+def openssl(folder: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)  # noqa: S607 - as it is installed
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with an authority, and with a certificate of a server and of a client that it has signed."""
+    folder = tmp_path_factory.mktemp("certificates")
+    uses = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")
+    new = ("req", "-newkey", "rsa:2048", "-nodes")
+    openssl(
+        folder, *new, "-x509", "-days", "2", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem", *uses
+    )
+    (folder / "names").write_text(
+        "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n", encoding="utf-8"
+    )
+    signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
+    for name in ("server", "client"):
+        openssl(folder, *new, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
+        openssl(folder, "x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem")
+    parts = [(folder / name).read_text(encoding="utf-8") for name in ("server.key", "server.pem", "ca.pem")]
+    (folder / "server-store.pem").write_text("".join(parts), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def secured(certificates: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    with kafka_server.own_server(
+        tmp_path_factory.mktemp("kafka"),
+        listeners={"LOGIN": "SASL_SSL", "MUTUAL": "SSL"},
+        users={"worker": PASSWORD},
+        settings={
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": certificates / "server-store.pem",
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": certificates / "ca.pem",
+            "listener.name.mutual.ssl.client.auth": "required",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.login.scram-sha-512.sasl.jaas.config": login,
+        },
+    ) as server:
+        login_at, mutual_at = server.address_of("LOGIN"), server.address_of("MUTUAL")
+        yield Secured(login_at, mutual_at, server.bootstrap_servers, certificates)
+
+
+async def goes_through(servers: str, security: KafkaSecurity) -> bytes:
+    """Publish and read a message."""
+    async with aclosing(kafka_server.broker(servers, security=security, connect_s=5.0)) as broker:
+        await broker.publish(TOPIC, Message("a", b"1", {}))
+        reader = await broker.subscribe([TOPIC], f"group-{servers}")
+        return (await reader.take()).message.value
+
+
+async def test_messages_go_over_tls_with_a_password(secured: Secured) -> None:
+    await kafka_server.make_topics(secured.plain, [TOPIC])
+    security = KafkaSecurity(ca_file=secured.folder / "ca.pem", username="worker", password=PASSWORD)
+
+    assert await goes_through(secured.password, security) == b"1"
+
+
+async def test_messages_go_over_tls_with_a_certificate_of_the_client(secured: Secured) -> None:
+    await kafka_server.make_topics(secured.plain, [TOPIC])
+    folder = secured.folder
+    security = KafkaSecurity(folder / "ca.pem", folder / "client.pem", folder / "client.key")
+
+    assert await goes_through(secured.certificate, security) == b"1"
+
+
+async def test_a_wrong_password_is_refused_and_shown_nowhere(
+    secured: Secured, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = f"{PASSWORD}-wrong"
+    security = KafkaSecurity(ca_file=secured.folder / "ca.pem", username="worker", password=wrong)
+
+    with pytest.raises(BusUnavailableError, match=r"took too long|failed") as refused:
+        await goes_through(secured.password, security)
+
+    shown = f"{refused.value} {security} {kafka_server.settings('a:1', security=security)} {caplog.text}"
+    assert PASSWORD not in shown
+
+
+async def test_a_server_that_no_known_authority_has_signed_is_refused(secured: Secured) -> None:
+    with pytest.raises(BusUnavailableError):
+        await goes_through(secured.password, KafkaSecurity(username="worker", password=PASSWORD))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"username": "worker"}, "username and password go together"),
+        ({"password": "secret"}, "username and password go together"),
+        ({"key_file": Path("key.pem")}, "key_file is given without its certificate_file"),
+    ],
+)
+def test_half_of_a_pair_is_refused(changes: dict[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        KafkaSecurity(**changes)  # type: ignore[arg-type]  # on purpose
+
+
+def test_a_connection_is_checked_against_the_name_of_the_server() -> None:
+    context = KafkaSecurity().context
+
+    assert context.check_hostname
+    assert context.verify_mode is ssl.CERT_REQUIRED
