@@ -24,14 +24,13 @@ from agentic_trading.llm.errors import ProviderError, RecordError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from agentic_trading.worker.claim import Claim, ClaimKey, ClaimLostError, ClaimStoreUnavailableError, Spell
+from agentic_trading.worker.claim import ClaimKey
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.held_claim import key_of
-from agentic_trading.worker.pool import CLAIMS_AWAY_S, WorkerPool
+from agentic_trading.worker.pool import WorkerPool
 from tests.build import event
 from tests.gateway import GOOD, START, MemoryGateway, asking, attempts, gateway
 from tests.worker.running import running
-from tests.worker.ticking import Turning
 
 
 class Holding(ScriptedProvider):
@@ -378,48 +377,3 @@ async def test_what_is_told_again_is_marked_as_final() -> None:
         delivery = await heard.take()
         assert is_final(delivery.message)
         await heard.ack(delivery)
-
-
-async def test_claims_that_cannot_be_reached_are_waited_for() -> None:
-    class AwayOnce(MemoryClaimStore):
-        is_away = True
-
-        async def claim(self, key: ClaimKey, content: str) -> Any:
-            if self.is_away:
-                self.is_away = False
-                raise ClaimStoreUnavailableError("connection refused")
-            return await super().claim(key, content)
-
-    clock = Turning(START)
-    desk = gateway([GOOD], claims=AwayOnce(), clock=clock)
-
-    async with running(desk) as client:
-        answer = await client.ask(asking(clock=clock).build())
-
-    assert isinstance(answer, LLMInteraction)
-    assert CLAIMS_AWAY_S in clock.slept
-
-
-async def test_a_claim_that_is_lost_while_the_provider_answers_is_served_again_and_the_late_answer_is_charged() -> (
-    None
-):
-    class LostOnce(MemoryClaimStore):
-        is_lost = True
-
-        async def keep(self, claim: Claim, attempt: int, spell: Spell) -> None:
-            if self.is_lost:
-                self.is_lost = False
-                raise ClaimLostError(claim.key)
-            await super().keep(claim, attempt, spell)
-
-    clock = Turning(START)
-    desk = gateway(lambda _request: GOOD, claims=LostOnce(), clock=clock)
-    envelope = asking(clock=clock).with_retry_policy(RetryPolicy(max_retries=2)).build()
-
-    async with running(desk) as client:
-        answer = await client.ask(envelope)
-
-    assert isinstance(answer, LLMInteraction)
-    assert (answer.result.attempt_number, answer.result.actionable) == (2, True)
-    kinds = [getattr(entry.record, "kind", "") async for entry in desk.store.scan()]
-    assert kinds.count("attempt.answered_late") == 1
