@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from agentic_trading.app.cli.exits import say
 from agentic_trading.app.cli.log_selection import AsJson
 
 app = typer.Typer(help="A local Kafka and Redis for development: start, stop, status.", no_args_is_help=True)
@@ -38,7 +39,7 @@ def start_services(
     for name in names or ServiceName:
         service = _service(name, folder, prepared=True)
         if service.daemon.pid is None:
-            typer.echo(f"starting {name} …", err=True)
+            say(f"starting {name} …", err=True)
             service.start()
     _show(names, folder, as_json=as_json)
 
@@ -48,7 +49,7 @@ def stop_services(names: ServiceNames = None, *, folder: ServicesFolder = DEFAUL
     """Stop what runs; its data are kept."""
     for name in names or ServiceName:
         ran = _service(name, folder).stop()
-        typer.echo(f"{name} {'stopped' if ran else 'did not run'}", err=True)
+        say(f"{name} {'stopped' if ran else 'did not run'}", err=True)
 
 
 @app.command("status")
@@ -87,8 +88,6 @@ def _show(names: list[ServiceName] | None, folder: Path, *, as_json: bool) -> No
     variables = {"kafka": "KAFKA_BOOTSTRAP_SERVERS", "redis": "AGENTIC_LEDGER_URL"}
     for found_name, state in found.items():
         if state["pid"] is None:
-            typer.echo(f"# {found_name} does not run")
+            say(f"# {found_name} does not run")
         else:
-            typer.echo(
-                f"{variables[found_name]}={state['address']}  # {found_name}, process id {state['pid']}"
-            )
+            say(f"{variables[found_name]}={state['address']}  # {found_name}, process id {state['pid']}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, stop
+from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
 
 app = typer.Typer(help="The topics of a Kafka: create, check, lag.", no_args_is_help=True)
@@ -61,7 +61,7 @@ def create_missing(
     if as_json:
         show_json({"created": made})
     else:
-        typer.echo(f"created: {', '.join(made) or 'nothing; all topics were there'}")
+        say(f"created: {', '.join(made) or 'nothing; all topics were there'}")
 
 
 @app.command("check")
@@ -82,7 +82,7 @@ def check_all(
         cells = [(each.topic, each.what, each.found, each.wanted) for each in problems]
         print_table(rows(table("topic", "what", "is", "needed"), cells))
     else:
-        typer.echo(f"right: {len(plans)} topics")
+        say(f"right: {len(plans)} topics")
     if problems:
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
