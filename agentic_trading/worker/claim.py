@@ -79,8 +79,8 @@ class ClaimStore(Protocol):
         """Make this process a living owner; what an earlier process of its name holds is free."""
         ...
 
-    def holds(self) -> bool:
-        """Whether this process surely counts as living now; to be asked before each send, without waiting."""
+    def holds(self, claim: Claim) -> bool:
+        """Whether this process has surely counted as living since it took `claim`; to be asked before each send, without waiting."""
         ...
 
     async def claim(self, key: ClaimKey, content: str) -> Claim | Busy | Finished | OtherContent:

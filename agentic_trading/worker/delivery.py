@@ -137,7 +137,7 @@ class EnvelopeHandler:
             await run_shielded(self._claims.release(claim))
             raise
         else:
-            await self._claims.finish(claim, lambda: last.wire)
+            await self._claims.finish(claim, lambda: self._recorder.as_kept(last).wire)
 
     async def _publish_last(self, envelope: LLMEnvelope, last: bytes) -> None:
         if not await self._recorder.publish_again(envelope, last):

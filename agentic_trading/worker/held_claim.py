@@ -148,7 +148,7 @@ class HeldClaim:
 
     def holds(self) -> bool:
         """Whether the claim surely lasts now."""
-        return self.store is None or self.store.holds()
+        return self.store is None or self.store.holds(self.claim)
 
     async def intend(self, attempt: int, dispatched: Event) -> None:
         """Note that `attempt` is about to be sent."""

@@ -41,11 +41,16 @@ class Recorder:
         Raises `StoreError` or `RecordError` if it could not be kept; nothing is then published. Raises
         `UndeliverableError` for a last attempt that is on record and too large for the bus.
         """
-        kept = self._redacted(interaction, interaction.interaction_id)
-        if kept is not interaction:  # its hashes are of what was asked
-            kept = kept.model_copy(update={"redacted": True})
+        kept = self.as_kept(interaction)
         await self._store.store(kept)
         await self._publish(kept, final=final)
+
+    def as_kept(self, interaction: LLMInteraction) -> LLMInteraction:
+        """Return an attempt without secrets, as it leaves this process; raises `RecordError` where one cannot be left out."""
+        kept = self._redacted(interaction, interaction.interaction_id)
+        if kept is interaction:
+            return kept
+        return kept.model_copy(update={"redacted": True})  # its hashes are of what was asked
 
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
         """Whether an attempt is on record, of whatever process, and of whatever envelope with this id."""

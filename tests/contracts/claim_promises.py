@@ -35,7 +35,7 @@ async def a_key_has_one_owner_at_a_time(opens: Opens) -> None:
     first = await taken(store)
 
     assert await store.claim(KEY, "one") == Busy()
-    assert store.holds()
+    assert store.holds(first)
 
     await store.release(first)
     assert isinstance(await store.claim(KEY, "one"), Claim)

@@ -1,5 +1,7 @@
 """Every store of claims keeps every promise, and the suite finds those that break one."""
 
+import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -7,8 +9,10 @@ import pytest
 
 from agentic_trading.worker.claim import Busy, Claim, ClaimKey, Finished, Spell
 from agentic_trading.worker.claims.memory import MemoryClaimStore
+from agentic_trading.worker.claims.redis import RedisClaimStore
 from tests.contracts import claim_promises as promises
 from tests.contracts.claim_promises import PROMISES, Promise
+from tests.redis_server import namespace
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
@@ -19,6 +23,19 @@ async def test_the_claims_in_memory_keep_the_promise(promise: Promise) -> None:
         return store
 
     await promise(opens)
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_the_claims_on_a_server_keep_the_promise(promise: Promise, redis_url: str) -> None:
+    async with AsyncExitStack() as opened:
+
+        async def opens() -> RedisClaimStore:
+            store = await asyncio.to_thread(RedisClaimStore, redis_url, namespace=namespace())
+            opened.push_async_callback(store.aclose)
+            await store.begin()
+            return store
+
+        await promise(opens)
 
 
 class GivesTwice(MemoryClaimStore):

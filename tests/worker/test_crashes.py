@@ -376,7 +376,7 @@ async def test_a_run_whose_claim_is_taken_before_it_sends_sends_nothing() -> Non
 
 async def test_a_worker_whose_lease_may_be_over_sends_nothing() -> None:
     class Unsure(SharedClaims):
-        def holds(self) -> bool:
+        def holds(self, claim: Claim) -> bool:
             return False
 
     fleet = Fleet(claims=Unsure())

@@ -31,7 +31,7 @@ class MemoryClaimStore:
     async def begin(self) -> None:
         """Do nothing: tasks live as long as the process."""
 
-    def holds(self) -> bool:
+    def holds(self, claim: Claim) -> bool:  # noqa: ARG002 - each lasts
         """Return that this process lives."""
         return True
 
