@@ -11,7 +11,8 @@ from redis.exceptions import RedisError, ResponseError
 from agentic_trading.governance.control_stores.file import read_stored, stored
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
-from agentic_trading.governance.redis import pool_of, tag, within_time
+from agentic_trading.governance.redis import tag
+from agentic_trading.redis import pool_of, within_time
 
 _FOREIGN: Final = -1
 

@@ -35,7 +35,8 @@ from agentic_trading.governance.limiters.deployment import (
     SLOT_LOOK_MS,
 )
 from agentic_trading.governance.rate_arithmetic import PROBE_LOOK_MS, SLOTS, slot_length_ms
-from agentic_trading.governance.redis import limiter_keys, pool_of, within_time
+from agentic_trading.governance.redis import limiter_keys
+from agentic_trading.redis import pool_of, within_time
 
 CONNECTIONS = 32
 CONNECTS_WITHIN_S = 0.5

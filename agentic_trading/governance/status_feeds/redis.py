@@ -7,8 +7,9 @@ from pydantic import ValidationError
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from agentic_trading.governance.redis import pool_of, tag, within_time
+from agentic_trading.governance.redis import tag
 from agentic_trading.governance.status_feed import BudgetStatus
+from agentic_trading.redis import pool_of, within_time
 
 _KEPT_MS = 60_000
 

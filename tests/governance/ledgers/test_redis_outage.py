@@ -17,7 +17,7 @@ from agentic_trading.governance.errors import (
 from agentic_trading.governance.ledger import LedgerEntry, Reservation, ReservationState, Settlement
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.redis import ANSWER_S
+from agentic_trading.redis import ANSWER_S
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import ask, of_tenant, reserved, spend, tenant
 from tests.governance.ledgers.redis_ledgers import ledgers

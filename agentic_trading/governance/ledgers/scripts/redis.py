@@ -18,15 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from agentic_trading.cancellation import OwnedTasks
 from agentic_trading.clock import Clock
 from agentic_trading.governance.errors import LedgerSettingsError, LedgerUnavailableError
-from agentic_trading.governance.redis import pool_of, within_time
-
-SAFE: Final[Mapping[str, str]] = MappingProxyType({
-    "appendonly": "yes",
-    "appendfsync": "always",
-    "no-appendfsync-on-rewrite": "no",  # with yes, nothing is synced while the file is rewritten
-    "maxmemory-policy": "noeviction",
-})
-"""The settings with which a server keeps what it has acknowledged."""
+from agentic_trading.redis import pool_of, unsafe_setting, within_time
 
 _BUNDLES: Final = 6
 """While the answers of one are read, the server works on another."""
@@ -74,16 +66,13 @@ class ScriptServer:
         """Raise `LedgerSettingsError` for a server that may forget what it has acknowledged."""
         async with _reaching():
             try:
-                found = await self._redis.config_get(*SAFE)
+                unsafe = await unsafe_setting(self._redis)
             except ResponseError as e:
                 raise LedgerSettingsError(
                     "CONFIG", str(e), "to let it be read, or to check it elsewhere"
                 ) from e
-        for setting, safe in SAFE.items():
-            value = found.get(setting) or found.get(setting.encode()) or b""
-            value = value.decode() if isinstance(value, bytes) else value
-            if value != safe:
-                raise LedgerSettingsError(setting, value, safe)
+        if unsafe is not None:
+            raise LedgerSettingsError(*unsafe)
 
     async def run(self, name: str, keys: Sequence[str], facts: Sequence[Any]) -> Sequence[Any]:
         """Run a script; those run at once travel together, each with an answer of its own.
