@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from agentic_trading.clock import Clock
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.codec import envelope_message
+from agentic_trading.bus.topic import ENVELOPES
+from agentic_trading.clock import Clock, SimClock
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.worker.claim import (
     Busy,
     Claim,
@@ -23,7 +27,9 @@ from agentic_trading.worker.claim import (
 )
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.claims.redis import LEASE_S, RedisClaimStore
-from tests.gateway import START, held
+from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl
+from agentic_trading.worker.slots import Slots, StoppableWait
+from tests.gateway import GOOD, START, asking, gateway, held
 from tests.redis_server import RealServer, namespace
 from tests.worker.test_crashes import (
     BILLED,
@@ -299,3 +305,22 @@ def test_claims_in_memory_and_on_a_server_have_the_same_steps() -> None:
         return {name for name in vars(store) if not name.startswith("_")}
 
     assert steps(MemoryClaimStore) == steps(RedisClaimStore)
+
+
+async def test_the_last_attempt_that_a_claim_keeps_holds_no_known_secret() -> None:
+    secret = "sk-very-long-secret-0123456789"  # noqa: S105 - an example
+    claims, broker = SharedClaims(), MemoryBroker()
+    desk = gateway(ScriptedProvider([GOOD]), broker=broker)
+    desk.recorder.redaction.add(secret)
+    handler = EnvelopeHandler(
+        desk.runner, desk.recorder, claims, ProducerAcl(), StoppableWait(SimClock(START))
+    )
+    envelope = asking(note=f"the key is {secret}").build()
+    reader = await broker.subscribe([ENVELOPES[envelope.workflow]], "workers")
+    await broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope))
+    async with Slots(1).taken() as slot:
+        assert await handler.serve(await reader.take(), slot=slot)
+
+    (last,) = claims.last.values()
+    assert secret.encode() not in last
+    assert b'"redacted":true' in last

@@ -13,8 +13,9 @@ from redis.exceptions import NoScriptError, RedisError
 
 from agentic_trading.cancellation import OwnedTasks
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.governance.redis import pool_of, tag, within_time
+from agentic_trading.governance.redis import tag
 from agentic_trading.ids import random_id
+from agentic_trading.redis import pool_of, within_time
 from agentic_trading.worker.claim import (
     Busy,
     Claim,
