@@ -95,8 +95,9 @@ class Unkept(MemoryInteractionStore):
     """A log that forgets: a call that the ledger was not there for is asked for again as it is, here without end."""
 
     @override
-    async def store(self, interaction: LLMInteraction) -> None:
+    async def store(self, interaction: LLMInteraction) -> int:
         """Keep nothing."""
+        return 0
 
 
 class Paying:

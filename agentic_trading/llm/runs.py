@@ -19,8 +19,8 @@ _clock = SystemClock()
 class RunLog(Protocol):
     """A log that can say where it ends."""
 
-    async def record(self, event: Event) -> None:
-        """Keep one event."""
+    async def record(self, event: Event) -> int:
+        """Keep one event, and return the number of its line."""
         ...
 
     async def head(self) -> tuple[int, str]:

@@ -1,8 +1,8 @@
 """The port to the log: what is stored stays, unchanged, in order."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
@@ -18,6 +18,42 @@ class LogEntry:
     seq: int
     record: Record
     hash: str
+
+
+GENESIS: Final = "0" * 64
+"""What the first line names as its predecessor."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChainHead:
+    """Where a chain ends: the number and the hash of its last line."""
+
+    seq: int = 0
+    hash: str = GENESIS
+
+
+@dataclass(frozen=True, slots=True)
+class ChainedRecord:
+    """One line of the log, as it stands there without its newline, and its place in the chain.
+
+    The record's own bytes end before `cut`.
+    """
+
+    line: bytes
+    cut: int
+    seq: int
+    prev: str
+    hash: str
+
+    @property
+    def record(self) -> bytes:
+        """The record's own bytes."""
+        return self.line[: self.cut] + b"}"
+
+    @property
+    def head(self) -> ChainHead:
+        """The chain's end, as long as this is the last line."""
+        return ChainHead(self.seq, self.hash)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +102,12 @@ class InteractionStore(Protocol):
     Queries with a `tenant` are answered as by a store that was given its records alone, without one for the whole log.
     """
 
-    async def store(self, interaction: LLMInteraction) -> None:
-        """Keep one attempt."""
+    async def store(self, interaction: LLMInteraction) -> int:
+        """Keep one attempt, and return the number of its line; of a record that is kept already, that of the line that is there."""
         ...
 
-    async def record(self, event: Event) -> None:
-        """Keep one event."""
+    async def record(self, event: Event) -> int:
+        """Keep one event, and return the number of its line, as `store` does."""
         ...
 
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
@@ -99,8 +135,15 @@ class InteractionStore(Protocol):
         """Give every entry with a number above `after`, in order, and end."""
         ...
 
-    def follow(self, after: int = 0) -> AsyncGenerator[LogEntry]:
-        """Give every entry with a number above `after`, in order, and wait for more until closed."""
+    def follow(self, after: int = 0) -> AsyncGenerator[Sequence[ChainedRecord]]:
+        """Give every line with a number above `after`, in order, and wait for more until closed.
+
+        What is there comes in batches of at least one line, as it stands in the log: no record is read.
+        """
+        ...
+
+    async def head(self) -> tuple[int, str]:
+        """Return the number and the hash of the last line, once all that was accepted is written."""
         ...
 
     async def verify(self) -> Verification:

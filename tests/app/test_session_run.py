@@ -24,10 +24,10 @@ BTC = LOADED["btcusdt-5m"][:340]
 class SlowStore(MemoryInteractionStore):
     """Takes as long for an event as a disk does, counted in turns of the loop."""
 
-    async def record(self, event: Event) -> None:
+    async def record(self, event: Event) -> int:
         for _ in range(200):
             await asyncio.sleep(0)
-        await super().record(event)
+        return await super().record(event)
 
 
 class FullStore(MemoryInteractionStore):
@@ -37,11 +37,11 @@ class FullStore(MemoryInteractionStore):
         super().__init__()
         self._attempts = 0
 
-    async def store(self, interaction: LLMInteraction) -> None:
+    async def store(self, interaction: LLMInteraction) -> int:
         self._attempts += 1
         if self._attempts == 2:
             raise StoreError(Path("log"), "cannot be written (no space); free some")
-        await super().store(interaction)
+        return await super().store(interaction)
 
 
 class EndsBadly:

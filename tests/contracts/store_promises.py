@@ -18,7 +18,8 @@ from agentic_trading.llm import (
     RecordError,
     StoreError,
 )
-from agentic_trading.llm.store import LogEntry, Record, Verification
+from agentic_trading.llm.store import ChainedRecord, LogEntry, Record, Verification
+from agentic_trading.llm.stores.record_codec import id_of, read_line, record_of
 from tests.build import NOW, event, interaction
 
 ALLOWED_S = 2.0
@@ -84,6 +85,23 @@ async def keeps_a_record_once_when_it_is_given_twice_at_once(subject: Subject) -
             group.create_task(subject.store.store(record))
 
     assert await kept(subject.store) == [first, other]
+
+
+async def says_where_a_record_stands(subject: Subject) -> None:
+    attempts, events = [interaction() for _ in range(8)], [event() for _ in range(8)]
+
+    async with asyncio.TaskGroup() as group:
+        stored = [group.create_task(subject.store.store(each)) for each in attempts]
+        recorded = [group.create_task(subject.store.record(each)) for each in events]
+        again = [group.create_task(subject.store.store(each)) for each in attempts]
+    late = [await subject.store.record(each) for each in [events[3], event(), events[5]]]
+
+    lines = {id_of(read.record): read.seq for read in await all_of(subject.store.scan())}
+    assert [task.result() for task in [*stored, *recorded]] == [
+        lines[id_of(each)] for each in [*attempts, *events]
+    ]
+    assert [task.result() for task in again] == [task.result() for task in stored]
+    assert late == [recorded[3].result(), 17, recorded[5].result()]
 
 
 async def has_made_safe_what_it_acknowledged(subject: Subject) -> None:
@@ -204,16 +222,16 @@ async def scans_a_long_log_whole(subject: Subject) -> None:
 
 async def follows_what_is_there_and_what_comes_until_it_is_closed(subject: Subject) -> None:
     given = [event() for _ in range(20)]
-    seen: list[LogEntry] = []
+    seen: list[ChainedRecord] = []
     three_are_seen, all_are_seen = asyncio.Event(), asyncio.Event()
 
     async def follower() -> None:
-        async with aclosing(subject.store.follow(after=2)) as entries:
-            async for entry in entries:
-                seen.append(entry)
-                if len(seen) == 3:
+        async with aclosing(subject.store.follow(after=2)) as batches:
+            async for batch in batches:
+                seen.extend(batch)
+                if len(seen) >= 3:
                     three_are_seen.set()
-                if len(seen) == 18:
+                if len(seen) >= 18:
                     all_are_seen.set()
         all_are_seen.set()
 
@@ -227,8 +245,9 @@ async def follows_what_is_there_and_what_comes_until_it_is_closed(subject: Subje
         await all_are_seen.wait()
         await subject.store.aclose()
 
-    assert [entry.record for entry in seen] == given[2:]
-    assert [entry.seq for entry in seen] == list(range(3, 21))
+    assert [record_of(line.record) for line in seen] == given[2:]
+    assert [line.seq for line in seen] == list(range(3, 21))
+    assert [read_line(line.line) for line in seen] == seen
 
 
 async def lets_a_follower_finish_when_it_is_closed(subject: Subject) -> None:
@@ -236,7 +255,7 @@ async def lets_a_follower_finish_when_it_is_closed(subject: Subject) -> None:
     seen: list[Record] = []
 
     async def follower() -> None:
-        seen.extend([entry.record async for entry in subject.store.follow()])
+        seen.extend([record_of(line.record) async for batch in subject.store.follow() for line in batch])
 
     async with asyncio.timeout(ALLOWED_S), asyncio.TaskGroup() as group:
         group.create_task(follower())
@@ -369,6 +388,7 @@ PROMISES = [
     keeps_the_order_of_calls_that_wait_together,
     keeps_a_record_once_and_as_it_was_first_given,
     keeps_a_record_once_when_it_is_given_twice_at_once,
+    says_where_a_record_stands,
     has_made_safe_what_it_acknowledged,
     gives_back_equal_records,
     is_not_changed_by_changes_to_what_it_was_given,

@@ -1,7 +1,7 @@
 """Every interaction store keeps every promise, and one that breaks a promise is found out."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from decimal import Decimal
 from pathlib import Path
@@ -17,7 +17,7 @@ from agentic_trading.llm import (
     RecordConflictError,
     RecordError,
 )
-from agentic_trading.llm.store import LogEntry, Record, Verification
+from agentic_trading.llm.store import ChainedRecord, LogEntry, Record, Verification
 from agentic_trading.llm.stores.jsonl.file import LogReader
 from agentic_trading.llm.stores.record_codec import id_of, read_line, record_of
 from tests.build import event
@@ -84,20 +84,20 @@ class LosesOrder(MemoryInteractionStore):
 
     _held: Record | None = None
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: Record) -> int:
         if self._held is None:
             self._held = record
-        else:
-            super()._keep(record)
-            super()._keep(self._held)
+            return 0
+        super()._keep(record)
+        return super()._keep(self._held)
 
 
 class StoresTwice(MemoryInteractionStore):
     """Keep a record as often as it is given."""
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: Record) -> int:
         self._known.clear()
-        super()._keep(record)
+        return super()._keep(record)
 
 
 class KeepsTheLast(MemoryInteractionStore):
@@ -119,10 +119,9 @@ class AcknowledgesBeforeItIsSafe(JsonFileInteractionStore):
 
     _held: Record | None = None
 
-    async def _keep(self, record: Record) -> None:
+    async def _keep(self, record: Record) -> int:
         held, self._held = self._held, record
-        if held is not None:
-            await super()._keep(held)
+        return 0 if held is None else await super()._keep(held)
 
 
 class KeepsWhatItWasGiven(MemoryInteractionStore):
@@ -132,9 +131,10 @@ class KeepsWhatItWasGiven(MemoryInteractionStore):
         super().__init__()
         self._given: list[Record] = []
 
-    def _keep(self, record: Record) -> None:
-        super()._keep(record)
+    def _keep(self, record: Record) -> int:
+        kept = super()._keep(record)
         self._given.append(record)
+        return kept
 
     async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         async for entry in super().scan(after):
@@ -187,18 +187,18 @@ class ScansOneTooMany(MemoryInteractionStore):
 class StopsFollowing(MemoryInteractionStore):
     """End a `follow` where the log ends."""
 
-    def follow(self, after: int = 0) -> AsyncGenerator[LogEntry]:
-        return self.scan(after)
+    async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[ChainedRecord]]:
+        yield [read_line(raw) for raw in self._lines[after:]]
 
 
 class DropsTheRest(MemoryInteractionStore):
     """End a `follow` when the store is closed, wherever it is."""
 
-    async def follow(self, after: int = 0) -> AsyncGenerator[LogEntry]:
-        async for entry in super().follow(after):
+    async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[ChainedRecord]]:
+        async for batch in super().follow(after):
             if self._is_closed:
                 return
-            yield entry
+            yield batch
 
 
 class BelievesItself(MemoryInteractionStore):
@@ -211,9 +211,9 @@ class BelievesItself(MemoryInteractionStore):
 class KeepsWhatItRefused(MemoryInteractionStore):
     """Leave a gap where a record could not be spelled."""
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: Record) -> int:
         try:
-            super()._keep(record)
+            return super()._keep(record)
         except RecordError:
             super()._keep(event())
             raise
@@ -222,9 +222,9 @@ class KeepsWhatItRefused(MemoryInteractionStore):
 class KeepsAnswersOfOthers(MemoryInteractionStore):
     """Give a result the id of the envelope that it was handed in with."""
 
-    async def store(self, interaction: LLMInteraction) -> None:
+    async def store(self, interaction: LLMInteraction) -> int:
         asked = {"envelope_id": interaction.envelope.envelope_id}
-        await super().store(
+        return await super().store(
             interaction.model_copy(update={"result": interaction.result.model_copy(update=asked)})
         )
 
@@ -232,18 +232,31 @@ class KeepsAnswersOfOthers(MemoryInteractionStore):
 class SwallowsConflicts(MemoryInteractionStore):
     """Drop another record under a known id without a word."""
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: Record) -> int:
         with suppress(RecordConflictError):
-            super()._keep(record)
+            return super()._keep(record)
+        return 0
 
 
 class HasOneSpaceOfIds(MemoryInteractionStore):
     """Take an event for the interaction that has its id."""
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: Record) -> int:
         taken = {key.partition(":")[2] for key in self._known}
         if id_of(record) not in taken:
-            super()._keep(record)
+            return super()._keep(record)
+        return 0
+
+
+class CountsWhatItWasGiven(MemoryInteractionStore):
+    """Number records that are kept already as if they got lines of their own."""
+
+    _given = 0
+
+    def _keep(self, record: Record) -> int:
+        super()._keep(record)
+        self._given += 1
+        return self._given
 
 
 class NeverCloses(MemoryInteractionStore):
@@ -260,6 +273,7 @@ class NeverCloses(MemoryInteractionStore):
         (LosesOrder, promises.keeps_the_order_of_calls_that_wait_together),
         (StoresTwice, promises.keeps_a_record_once_and_as_it_was_first_given),
         (StoresTwice, promises.keeps_a_record_once_when_it_is_given_twice_at_once),
+        (CountsWhatItWasGiven, promises.says_where_a_record_stands),
         (KeepsTheLast, promises.keeps_a_record_once_and_as_it_was_first_given),
         (AcknowledgesBeforeItIsSafe, promises.has_made_safe_what_it_acknowledged),
         (KeepsWhatItWasGiven, promises.is_not_changed_by_changes_to_what_it_was_given),

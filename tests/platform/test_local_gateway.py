@@ -81,10 +81,10 @@ async def test_a_moment_of_the_future_is_refused(ahead: timedelta, *, is_allowed
 class SlowLog(MemoryInteractionStore):
     """A log that lets the loop turn before it keeps an event."""
 
-    async def record(self, event: Event) -> None:
+    async def record(self, event: Event) -> int:
         for _ in range(3):
             await asyncio.sleep(0)
-        await super().record(event)
+        return await super().record(event)
 
 
 async def record_and_fail(store: MemoryInteractionStore, facts: list[Event]) -> None:

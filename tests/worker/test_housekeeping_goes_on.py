@@ -45,14 +45,14 @@ class Crowded(MemoryInteractionStore):
     is_slow = False
     is_full = False
 
-    async def record(self, event: Event) -> None:
+    async def record(self, event: Event) -> int:
         if self.is_slow and event.kind.startswith("reservation."):
             await asyncio.Event().wait()
         if self.is_full:
             raise StoreError(Path("log"), "the disk is full")
         if event.kind in self.taken:
             raise RecordConflictError(event.id, "body", "take another id")
-        await super().record(event)
+        return await super().record(event)
 
 
 async def test_a_record_whose_id_is_taken_is_said_and_keeps_nothing_from_being_done() -> None:

@@ -31,10 +31,10 @@ async def publish(desk: MemoryGateway, envelope: LLMEnvelope, value: bytes | Non
 class Raising(MemoryInteractionStore):
     """Raises what no log should for the context `{"n": 7}`."""
 
-    async def store(self, interaction: LLMInteraction) -> None:
+    async def store(self, interaction: LLMInteraction) -> int:
         if interaction.envelope.context.get("n") == 7:
             raise RuntimeError("a bug in an adapter")
-        await super().store(interaction)
+        return await super().store(interaction)
 
 
 async def test_a_handler_that_raises_does_not_disturb_its_fifteen_neighbours() -> None:
@@ -150,10 +150,10 @@ class Held(MemoryInteractionStore):
         super().__init__()
         self.is_asked, self.may_take = asyncio.Event(), asyncio.Event()
 
-    async def record(self, event: Event) -> None:
+    async def record(self, event: Event) -> int:
         self.is_asked.set()
         await self.may_take.wait()
-        await super().record(event)
+        return await super().record(event)
 
 
 async def test_a_pool_that_is_stopped_leaves_events_to_another_one_that_has_the_first_of_their_key() -> None:
@@ -209,16 +209,16 @@ class FullAfter(MemoryInteractionStore):
         super().__init__()
         self._room = room
 
-    async def store(self, interaction: LLMInteraction) -> None:
+    async def store(self, interaction: LLMInteraction) -> int:
         if self._room == 0:
             raise StoreError(Path("log.jsonl"), "no space left on the device")
         self._room -= 1
-        await super().store(interaction)
+        return await super().store(interaction)
 
-    async def record(self, event: Event) -> None:
+    async def record(self, event: Event) -> int:
         if self._room == 0:
             raise StoreError(Path("log.jsonl"), "no space left on the device")
-        await super().record(event)
+        return await super().record(event)
 
 
 async def test_a_log_that_cannot_be_written_stops_the_pool_and_acknowledges_nothing_more() -> None:

@@ -280,15 +280,15 @@ async def test_a_stop_ends_the_wait_for_a_retry_and_the_caller_is_told() -> None
 class Particular(MemoryInteractionStore):
     """Cannot spell one record, and goes on."""
 
-    async def store(self, interaction: LLMInteraction) -> None:
+    async def store(self, interaction: LLMInteraction) -> int:
         if interaction.envelope.context.get("n") == 7:
             raise RecordError(interaction.interaction_id, "has no JSON spelling")
-        await super().store(interaction)
+        return await super().store(interaction)
 
-    async def record(self, event: Event) -> None:
+    async def record(self, event: Event) -> int:
         if event.kind == "odd":
             raise RecordError(event.id, "has no JSON spelling")
-        await super().record(event)
+        return await super().record(event)
 
 
 async def test_a_record_that_cannot_be_kept_is_buried_and_the_log_goes_on() -> None:

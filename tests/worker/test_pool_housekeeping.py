@@ -214,10 +214,10 @@ class FullForEvents(MemoryInteractionStore):
 
     full = False
 
-    async def record(self, event: Event) -> None:
+    async def record(self, event: Event) -> int:
         if self.full:
             raise StoreError(Path("log.jsonl"), "no space left on the device")
-        await super().record(event)
+        return await super().record(event)
 
 
 @pytest.mark.parametrize("when", ["at the start", "later"])

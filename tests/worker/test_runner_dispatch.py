@@ -86,9 +86,9 @@ async def test_with_no_time_left_the_dispatch_is_taken_back() -> None:
     clock = SimClock(START)
 
     class Slow(MemoryInteractionStore):
-        async def record(self, event: Event) -> None:
+        async def record(self, event: Event) -> int:
             clock.advance_to(deadline)
-            await super().record(event)
+            return await super().record(event)
 
     desk = gateway([GOOD], clock=clock, store=Slow())
 
@@ -115,9 +115,9 @@ async def test_of_two_runs_the_one_that_was_too_late_takes_only_its_own_dispatch
     release = asyncio.Event()
 
     class Slow(MemoryInteractionStore):
-        async def record(self, event: Event) -> None:
+        async def record(self, event: Event) -> int:
             await release.wait()
-            await super().record(event)
+            return await super().record(event)
 
     desk = gateway([ORDER, ORDER], store=Slow())
     asked = asking("execution").build()
@@ -146,11 +146,12 @@ async def test_a_call_that_is_cancelled_before_it_is_sent_takes_its_dispatch_bac
     reached, forever = asyncio.Event(), asyncio.Event()
 
     class Store(MemoryInteractionStore):
-        async def record(self, event: Event) -> None:
-            await super().record(event)
+        async def record(self, event: Event) -> int:
+            kept = await super().record(event)
             if step == "record" and not reached.is_set():
                 reached.set()
                 await forever.wait()
+            return kept
 
     class Ledger(AwayLedger):
         async def dispatch(self, reservation_id: str, *, lease_s: float = 1.0) -> None:

@@ -104,9 +104,10 @@ async def test_what_is_halted_between_its_admission_and_its_sending_is_not_sent_
     provider = ScriptedProvider([GOOD])
 
     class Halting(MemoryInteractionStore):
-        async def record(self, event: Event) -> None:
-            await super().record(event)
+        async def record(self, event: Event) -> int:
+            kept = await super().record(event)
             halt(desk)
+            return kept
 
     desk = gateway(provider, store=Halting(), limits=[tenant(10**12)])
 

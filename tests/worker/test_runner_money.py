@@ -234,9 +234,9 @@ async def test_with_no_time_left_nothing_is_sent_and_nothing_charged() -> None:
     clock = SimClock(START)
 
     class Slow(MemoryInteractionStore):
-        async def record(self, event: Event) -> None:
+        async def record(self, event: Event) -> int:
             clock.advance_to(deadline)
-            await super().record(event)
+            return await super().record(event)
 
     provider = ScriptedProvider([GOOD])
     desk = gateway(provider, clock=clock, store=Slow())
@@ -323,10 +323,10 @@ async def test_a_strict_workflow_has_its_dispatch_on_record_before_the_call() ->
 
 async def test_what_cannot_be_kept_is_not_told_and_holds_no_money() -> None:
     class Full(MemoryInteractionStore):
-        async def record(self, event: Event) -> None:
+        async def record(self, event: Event) -> int:
             raise StoreError(self.path, "the disk is full")
 
-        async def store(self, interaction: LLMInteraction) -> None:
+        async def store(self, interaction: LLMInteraction) -> int:
             raise StoreError(self.path, "the disk is full")
 
         @property

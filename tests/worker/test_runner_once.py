@@ -32,10 +32,10 @@ async def test_a_paid_answer_is_on_record_however_often_its_task_is_cancelled() 
             super().__init__()
             self.started, self.release = asyncio.Event(), asyncio.Event()
 
-        async def store(self, interaction: LLMInteraction) -> None:
+        async def store(self, interaction: LLMInteraction) -> int:
             self.started.set()
             await self.release.wait()
-            await super().store(interaction)
+            return await super().store(interaction)
 
     class Endless(ScriptedProvider):
         async def complete(self, request: ModelRequest) -> ModelResponse:
@@ -97,9 +97,9 @@ async def test_of_two_runs_that_were_both_admitted_one_sends() -> None:
     released: list[str] = []
 
     class Slow(MemoryInteractionStore):
-        async def record(self, event: Event) -> None:
+        async def record(self, event: Event) -> int:
             await release.wait()
-            await super().record(event)
+            return await super().record(event)
 
     provider = ScriptedProvider(['{"action":"buy","size":1,"end":"ok"}'] * 2)
     desk = gateway(provider, store=Slow())
@@ -166,10 +166,10 @@ async def test_an_answer_that_is_being_stored_when_its_task_is_cancelled_is_on_r
             super().__init__()
             self.started = asyncio.Event()
 
-        async def store(self, interaction: LLMInteraction) -> None:
+        async def store(self, interaction: LLMInteraction) -> int:
             self.started.set()
             await asyncio.sleep(0)
-            await super().store(interaction)
+            return await super().store(interaction)
 
     store = Slow()
     desk = gateway([GOOD], store=store)

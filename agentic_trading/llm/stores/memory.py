@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -12,10 +12,19 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.store import LogEntry, Record, RunRecord, Spend, SpendKey, TraceSummary, Verification
+from agentic_trading.llm.store import (
+    ChainedRecord,
+    ChainHead,
+    LogEntry,
+    Record,
+    RunRecord,
+    Spend,
+    SpendKey,
+    TraceSummary,
+    Verification,
+)
 from agentic_trading.llm.stores.record_codec import (
     BrokenRecordError,
-    ChainHead,
     IndexRow,
     attempt_key,
     broken_at,
@@ -33,6 +42,7 @@ from agentic_trading.llm.stores.record_codec import (
 )
 
 _PATH = Path("(memory)")
+_BATCH_LINES = 256
 
 
 class MemoryInteractionStore:
@@ -54,13 +64,13 @@ class MemoryInteractionStore:
         """What the log knows: the port `Records`."""
         return self._records
 
-    async def store(self, interaction: LLMInteraction) -> None:
-        """Keep one attempt."""
-        self._keep(interaction)
+    async def store(self, interaction: LLMInteraction) -> int:
+        """Keep one attempt, and return the number of its line."""
+        return self._keep(interaction)
 
-    async def record(self, event: Event) -> None:
-        """Keep one event."""
-        self._keep(event)
+    async def record(self, event: Event) -> int:
+        """Keep one event, and return the number of its line."""
+        return self._keep(event)
 
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
         """Whether this attempt is on record."""
@@ -87,17 +97,16 @@ class MemoryInteractionStore:
             line = read_line(raw)
             yield LogEntry(line.seq, record_of(line.record), line.hash)
 
-    async def follow(self, after: int = 0) -> AsyncGenerator[LogEntry]:
-        """Give every entry with a number above `after`, in order, and wait for more until the store is closed."""
+    async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[ChainedRecord]]:
+        """Give every line with a number above `after`, in batches, and wait for more until the store is closed."""
         news = asyncio.Event()
         self._followers.add(news)
         try:
             while True:
                 news.clear()
-                while after < len(self._lines):
-                    line = read_line(self._lines[after])
-                    after += 1
-                    yield LogEntry(line.seq, record_of(line.record), line.hash)
+                while batch := [read_line(raw) for raw in self._lines[after : after + _BATCH_LINES]]:
+                    after += len(batch)
+                    yield batch
                 if self._is_closed:
                     return
                 await news.wait()
@@ -129,17 +138,17 @@ class MemoryInteractionStore:
         self._is_closed = True
         self._wake_followers()
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: Record) -> int:
         if self._is_closed:
             raise StoreError(_PATH, "the store is closed; make a new one to go on")
         identity = identity_of(record)
         if (known := self._known.get(identity.key)) is not None:
-            identity.check(known)
-            return
+            return identity.check(known)
         line, self._head = write_line(wire_of(record), self._head)
         self._lines.append(line)
-        self._known[identity.key] = identity.facts
+        self._known[identity.key] = identity.at(self._head.seq)
         self._wake_followers()
+        return self._head.seq
 
     def _wake_followers(self) -> None:
         for news in self._followers:
@@ -153,8 +162,9 @@ class DiscardingInteractionStore(MemoryInteractionStore):
     """
 
     @override
-    def _keep(self, record: Record) -> None:
-        """Take a record."""
+    def _keep(self, record: Record) -> int:
+        """Take a record; it has no line."""
+        return 0
 
 
 class MemoryRecords:

@@ -16,7 +16,15 @@ from agentic_trading.llm.event import Event, check_event
 from agentic_trading.llm.events import RunEnded, RunStarted
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
-from agentic_trading.llm.store import Record, RunRecord, SpendKey, TraceSummary, Verification
+from agentic_trading.llm.store import (
+    ChainedRecord,
+    ChainHead,
+    Record,
+    RunRecord,
+    SpendKey,
+    TraceSummary,
+    Verification,
+)
 
 _INTERACTION_BEGINS = b'{"interaction_id":'  # as we write it; the order of members is not part of the format
 
@@ -63,20 +71,30 @@ class Identity:
     key: str
     facts: bytes
 
-    def check(self, known: bytes) -> None:
-        """Return if a record with the facts `known` may stand for this one.
+    def at(self, seq: int) -> bytes:
+        """Return what a log knows of the record in its line `seq`: the number, and the facts."""
+        return seq.to_bytes(_NUMBER_BYTES) + self.facts
+
+    def check(self, known: bytes) -> int:
+        """Return the number of the line that a log knows as `known`, if its record may stand for this one.
 
         An attempt of an earlier process is known by its request only: recorded again after a crash, it may have
         another answer and other times, and the first is the one that was acted on. Raises `RecordConflictError`.
         """
-        if self.facts.startswith(known):
-            return
+        seq, facts = number_of(known), known[_NUMBER_BYTES:]
+        if self.facts.startswith(facts):
+            return seq
         kind, _, record_id = self.key.partition(":")
         marks, names, hint = _KINDS[kind]
-        whole = known + self.facts[len(known) :]
+        whole = facts + self.facts[len(facts) :]
         pairs = zip(names, marks.unpack(whole), marks.unpack(self.facts), strict=True)
         differs = ", ".join(name for name, before, now in pairs if before != now)
         raise RecordConflictError(record_id, differs, hint)
+
+
+def number_of(known: bytes) -> int:
+    """Return the number of a line that a log knows as `known`."""
+    return int.from_bytes(known[:_NUMBER_BYTES])
 
 
 def attempt_key(envelope: LLMEnvelope, attempt: int) -> str:
@@ -142,6 +160,7 @@ def identity_in(raw: bytes) -> Identity | None:
     return Identity(f"event:{fields['id']}", _event_facts([fields.get(name) or "" for name in names], body))
 
 
+_NUMBER_BYTES = 8
 _EVENT_MARKS = Struct("<5HI")
 _ATTEMPT_MARKS = Struct("<2H3I")
 _REQUEST_BYTES = 8  # tenant, attempt and request
@@ -279,9 +298,6 @@ def _facts_of_event(fields: dict[str, Any]) -> IndexRow:
     )
 
 
-GENESIS = "0" * 64
-"""What the first line names as its predecessor."""
-
 _TAG = b"agentic/log/v1\0"
 _TAIL = re.compile(rb',"seq":([1-9][0-9]{0,18}),"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}')
 _LONGEST_TAIL = len(b',"seq":,"prev":"","hash":""}') + 19 + 64 + 64
@@ -293,29 +309,6 @@ class BrokenRecordError(TradingError, ValueError):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
-
-
-@dataclass(frozen=True, slots=True)
-class ChainHead:
-    """Where a chain ends: the number and the hash of its last line."""
-
-    seq: int = 0
-    hash: str = GENESIS
-
-
-@dataclass(frozen=True, slots=True)
-class ChainedRecord:
-    """One line, taken apart: the record's own bytes, and its place in the chain."""
-
-    record: bytes
-    seq: int
-    prev: str
-    hash: str
-
-    @property
-    def head(self) -> ChainHead:
-        """The chain's end, as long as this is the last line."""
-        return ChainHead(self.seq, self.hash)
 
 
 def write_line(record: bytes, head: ChainHead) -> tuple[bytes, ChainHead]:
@@ -341,7 +334,7 @@ def read_line(raw: bytes) -> ChainedRecord:
     seq, prev, digest = (group.decode() for group in tail.groups())
     if sha256_hex(_TAG, raw[: tail.end(2) + 1]) != digest:
         raise BrokenRecordError("its hash is not that of its bytes")
-    return ChainedRecord(raw[: tail.start()] + b"}", int(seq), prev, digest)
+    return ChainedRecord(raw[:end], tail.start(), int(seq), prev, digest)
 
 
 def check_link(line: ChainedRecord, head: ChainHead) -> ChainHead:

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.llm import LLMEnvelope, LLMInteraction
+from agentic_trading.llm.store import GENESIS, ChainHead
 from agentic_trading.llm.stores.record_codec import (
-    GENESIS,
     BrokenRecordError,
-    ChainHead,
     check_link,
     holds_whole_line,
     read_line,

@@ -11,6 +11,7 @@ import pytest
 
 from agentic_trading.llm import Durability, Event, JsonFileInteractionStore, StoreError, StoreLockedError
 from agentic_trading.llm.stores.jsonl.file import Disk
+from agentic_trading.llm.stores.record_codec import record_of
 from tests.build import event, interaction
 from tests.llm.stores.jsonl_logs import kept, lines_in, records_in, reopened
 
@@ -366,11 +367,11 @@ async def test_a_follower_goes_on_from_where_it_stood_and_reads_nothing_twice(pa
     def damage() -> None:
         path.write_bytes(path.read_bytes().replace(b'"number":0', b'"number":9'))
 
-    async with aclosing(JsonFileInteractionStore(path)) as store, aclosing(store.follow()) as entries:
+    async with aclosing(JsonFileInteractionStore(path)) as store, aclosing(store.follow()) as batches:
         for number in range(3):
             recorded = event(body={"number": number})
             await store.record(recorded)
-            assert (await anext(entries)).record == recorded
+            assert [record_of(line.record) for line in await anext(batches)] == [recorded]
 
             await asyncio.to_thread(damage)
 

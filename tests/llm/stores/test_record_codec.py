@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_trading.llm import Event, RecordError
+from agentic_trading.llm.store import ChainHead
 from agentic_trading.llm.stores.record_codec import (
-    ChainHead,
     id_of,
     identity_of,
     index_row_of,

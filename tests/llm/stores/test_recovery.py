@@ -17,8 +17,9 @@ from agentic_trading.llm import (
     RecordConflictError,
     StoreError,
 )
+from agentic_trading.llm.store import GENESIS
 from agentic_trading.llm.stores.jsonl.file import Disk, LogFile
-from agentic_trading.llm.stores.record_codec import GENESIS, Identity, identity_of
+from agentic_trading.llm.stores.record_codec import Identity, identity_of
 from tests.build import NOW, event, interaction
 from tests.llm.stores.jsonl_logs import HastyDisk, kept, lines_in, records_in, reopened, verified, written
 

@@ -3,12 +3,12 @@
 import fcntl
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.clock import SystemClock
@@ -16,11 +16,9 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError, StoreLockedError
 from agentic_trading.llm.event import PLATFORM, Event
 from agentic_trading.llm.events import TailSetAside
-from agentic_trading.llm.store import LogEntry, Record, RunRecord, Verification
+from agentic_trading.llm.store import ChainedRecord, ChainHead, Record, RunRecord, Verification
 from agentic_trading.llm.stores.record_codec import (
     BrokenRecordError,
-    ChainedRecord,
-    ChainHead,
     Identity,
     IndexRow,
     broken_at,
@@ -34,6 +32,8 @@ from agentic_trading.llm.stores.record_codec import (
     run_records,
     write_line,
 )
+
+T = TypeVar("T")
 
 _BATCH_LINES = 256
 _BATCH_BYTES = 1 << 20
@@ -85,17 +85,19 @@ class LogReader:
                 position = LogPosition(offset, line.head)
                 yield line, position
 
-    def entries(self, start: LogPosition, after: int, end: int | None) -> tuple[list[LogEntry], LogPosition]:
-        """Read one batch of entries numbered above `after`, and say where it ended; no progress means no more.
+    def lines(
+        self, start: LogPosition, after: int, end: int | None, make: Callable[[ChainedRecord], T]
+    ) -> tuple[list[T], LogPosition]:
+        """Read one batch of lines numbered above `after`, and say where it ended; no progress means no more.
 
         What stands before a broken line is given first; the next batch then raises the `StoreError`.
         """
-        found: list[LogEntry] = []
+        found: list[T] = []
         position = start
         try:
             for line, reached in self.walk(start, end):
                 if line.seq > after:
-                    found.append(LogEntry(line.seq, self.record(line), line.hash))
+                    found.append(make(line))
                 position = reached
                 if len(found) >= _BATCH_LINES or position.offset - start.offset >= _BATCH_BYTES:
                     break
@@ -274,8 +276,8 @@ class LogFile:
         lines, head = [], self.position.head
         for identity, record in records:
             if identity.key not in self.known:
-                self.known[identity.key] = identity.facts
                 line, head = write_line(record, head)
+                self.known[identity.key] = identity.at(head.seq)
                 lines.append(line)
         return lines, LogPosition(self.position.offset + sum(map(len, lines)), head)
 
@@ -293,7 +295,7 @@ class LogFile:
         try:
             for line, position in LogReader(self._path).walk():
                 if identity := identity_in(line.record):
-                    self.known.setdefault(identity.key, identity.facts)
+                    self.known.setdefault(identity.key, identity.at(line.seq))
                 self.position = position
         except StoreError as e:
             if not e.line:

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import TypeVar
 
 from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.store import ChainHead
 from agentic_trading.llm.stores.jsonl.file import START, LogPosition, LogReader
-from agentic_trading.llm.stores.record_codec import ChainHead
 
 T = TypeVar("T")
 

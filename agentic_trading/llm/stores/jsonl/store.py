@@ -13,7 +13,15 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.store import LogEntry, Record, Spend, SpendKey, TraceSummary, Verification
+from agentic_trading.llm.store import (
+    ChainedRecord,
+    LogEntry,
+    Record,
+    Spend,
+    SpendKey,
+    TraceSummary,
+    Verification,
+)
 from agentic_trading.llm.stores.jsonl.file import START, Disk, LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
@@ -97,22 +105,25 @@ class JsonlRecords:
 
     async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
-        async with aclosing(self.read_on(START, after)) as batches:
+        async with aclosing(self.read_on(START, after, self._entry)) as batches:
             async for entries, _ in batches:
                 for entry in entries:
                     yield entry
 
     async def read_on(
-        self, position: LogPosition, after: int
-    ) -> AsyncGenerator[tuple[list[LogEntry], LogPosition]]:
-        """Give the entries numbered above `after` that stand behind `position`, in batches, each with its end."""
+        self, position: LogPosition, after: int, make: Callable[[ChainedRecord], T]
+    ) -> AsyncGenerator[tuple[list[T], LogPosition]]:
+        """Give what `make` makes of the lines numbered above `after` behind `position`, in batches, each with its end."""
         end = await self._end()
         while True:
-            entries, reached = await asyncio.to_thread(self._reader.entries, position, after, end)
+            found, reached = await asyncio.to_thread(self._reader.lines, position, after, end, make)
             if reached == position:
                 return
             position = reached
-            yield entries, position
+            yield found, position
+
+    def _entry(self, line: ChainedRecord) -> LogEntry:
+        return LogEntry(line.seq, self._reader.record(line), line.hash)
 
     async def verify(self) -> Verification:
         """Read the log again and recompute every hash."""
@@ -244,13 +255,13 @@ class JsonFileInteractionStore:
         """
         await self._writer.open()
 
-    async def store(self, interaction: LLMInteraction) -> None:
-        """Keep one attempt."""
-        await self._keep(interaction)
+    async def store(self, interaction: LLMInteraction) -> int:
+        """Keep one attempt, and return the number of its line."""
+        return await self._keep(interaction)
 
-    async def record(self, event: Event) -> None:
-        """Keep one event."""
-        await self._keep(event)
+    async def record(self, event: Event) -> int:
+        """Keep one event, and return the number of its line."""
+        return await self._keep(event)
 
     async def flush(self) -> None:
         """Return when all that was accepted is on disk; raises `StoreError` if it is not."""
@@ -288,10 +299,10 @@ class JsonFileInteractionStore:
         """Give every entry with a number above `after`, in order, and end."""
         return self._records.scan(after)
 
-    async def follow(self, after: int = 0) -> AsyncGenerator[LogEntry]:
-        """Give every entry with a number above `after`, in order, and wait for what this store is given next.
+    async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[ChainedRecord]]:
+        """Give every line with a number above `after`, in batches, and wait for what this store is given next.
 
-        Ends when the store is closed, after the last entry.
+        Ends when the store is closed, after the last line.
         """
         news = asyncio.Event()
         self._followers.add(news)
@@ -300,11 +311,11 @@ class JsonFileInteractionStore:
             while True:
                 news.clear()
                 is_last_round = self._is_closed
-                async with aclosing(self._records.read_on(position, after)) as batches:
-                    async for entries, reached in batches:
+                async with aclosing(self._records.read_on(position, after, _as_it_is)) as batches:
+                    async for lines, reached in batches:
                         position = reached
-                        for entry in entries:
-                            yield entry
+                        if lines:
+                            yield lines
                 if is_last_round:
                     return
                 await news.wait()
@@ -327,11 +338,15 @@ class JsonFileInteractionStore:
             self._wake_followers()
             await self._records.aclose()
 
-    async def _keep(self, record: Record) -> None:
+    async def _keep(self, record: Record) -> int:
         identity, wire = identity_of(record), wire_of(record)
         self._wake_followers()
-        await self._writer.write(identity, wire)
+        return await self._writer.write(identity, wire)
 
     def _wake_followers(self) -> None:
         for news in self._followers:
             news.set()
+
+
+def _as_it_is(line: ChainedRecord) -> ChainedRecord:
+    return line

@@ -12,7 +12,7 @@ import structlog
 
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.stores.jsonl.file import START, Appended, Disk, LogFile, LogPosition
-from agentic_trading.llm.stores.record_codec import Identity
+from agentic_trading.llm.stores.record_codec import Identity, number_of
 
 log = structlog.get_logger()
 
@@ -85,6 +85,7 @@ class LogWriter:
         self._is_closed = False
         self._failure: StoreError | None = None
         self._unwritten: dict[str, bytes] = {}
+        self._next = 0
         self.statistics = LogStatistics()
         self.written: LogPosition | None = None
         """Where the log ends; None until this writer has opened it."""
@@ -99,8 +100,8 @@ class LogWriter:
         self._make_due(group, sync=False)
         await self._commit_of(group)
 
-    async def write(self, identity: Identity, record: bytes) -> None:
-        """Write one record, once; return when it is as durable as promised.
+    async def write(self, identity: Identity, record: bytes) -> int:
+        """Write one record, once; return the number of its line when it is as durable as promised.
 
         Raises `RecordConflictError` if another record has its key, `StoreError` if it is not written.
         """
@@ -108,10 +109,11 @@ class LogWriter:
             raise _again(self._failure)
         if self._is_closed:
             raise StoreError(self._path, "the store is closed; make a new one to go on")
-        self._check(identity)
+        if self._check(identity) is None:
+            self._unwritten[identity.key] = identity.at(self._next)
+            self._next += 1
         group = self._group
         group.records.append((identity, record))
-        self._unwritten.setdefault(identity.key, identity.facts)
         group.size += len(record)
         is_open = self.written is not None
         may_wait = self._is_relaxed and is_open
@@ -121,6 +123,7 @@ class LogWriter:
             await self._commit_of(group)
             if not is_open:  # what the file holds is known since then
                 self._check(identity)
+        return number_of(self._facts_of(identity.key) or b"")
 
     async def settle(self, *, sync: bool = False) -> None:
         """Return when all that was accepted is in the file, and with `sync` on disk; raises `StoreError` if not."""
@@ -165,13 +168,22 @@ class LogWriter:
         """Whether a record with this key was accepted, by this writer or one before it."""
         return self._facts_of(key) is not None
 
-    def _check(self, identity: Identity) -> None:
-        if (known := self._facts_of(identity.key)) is not None:
-            identity.check(known)
+    def _check(self, identity: Identity) -> int | None:
+        known = self._facts_of(identity.key)
+        return None if known is None else identity.check(known)
 
     def _facts_of(self, key: str) -> bytes | None:
-        known = self._file.known.get(key) if self._file else None
-        return known or self._unwritten.get(key)
+        known = self._unwritten.get(key)
+        return known or (self._file.known.get(key) if self._file else None)
+
+    def _number_waiting(self, after: int) -> None:
+        """Give the records that came before the file was open the numbers that they will have."""
+        self._next = after + 1
+        self._unwritten.clear()
+        for identity, _ in self._group.records:
+            if self._facts_of(identity.key) is None:
+                self._unwritten[identity.key] = identity.at(self._next)
+                self._next += 1
 
     def _make_due(self, group: _Group, *, sync: bool) -> None:
         group.sync |= sync
@@ -235,6 +247,8 @@ class LogWriter:
         if self.written is None and self._file is not None and self._file.set_aside is not None:
             self.set_aside = self._file.set_aside
             log.warning("log_tail_set_aside", path=str(self._path), kept_as=str(self.set_aside))
+        if self.written is None:
+            self._number_waiting(done.position.head.seq)
         self.written = done.position
         self.statistics = self.statistics.and_then(done)
 
