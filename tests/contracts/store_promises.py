@@ -1,9 +1,7 @@
 """What every interaction store promises: one function a promise."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -12,35 +10,17 @@ import pytest
 
 from agentic_trading.llm import (
     Event,
-    InteractionStore,
     LLMInteraction,
     RecordConflictError,
     RecordError,
     StoreError,
 )
-from agentic_trading.llm.store import ChainedRecord, LogEntry, Record, Verification
+from agentic_trading.llm.store import ChainedRecord, Record, Verification
 from agentic_trading.llm.stores.record_codec import id_of, read_line, record_of
 from tests.build import NOW, event, interaction
+from tests.contracts.store_subject import Subject, all_of, kept, put
 
 ALLOWED_S = 2.0
-
-
-@dataclass
-class Subject:
-    """A store under test, and what only its kind knows: what another process finds, how its bytes are damaged."""
-
-    store: InteractionStore
-    found_by_others: Callable[[], Awaitable[list[Record]]]
-    damage: Callable[[int], None]
-    acknowledged: Callable[[], Awaitable[None]] = field(default=lambda: asyncio.sleep(0))
-
-
-async def all_of(entries: AsyncGenerator[LogEntry]) -> list[LogEntry]:
-    return [entry async for entry in entries]
-
-
-async def kept(store: InteractionStore) -> list[Record]:
-    return [entry.record for entry in await all_of(store.scan())]
 
 
 async def keeps_records_in_the_order_given(subject: Subject) -> None:
@@ -88,7 +68,9 @@ async def keeps_a_record_once_when_it_is_given_twice_at_once(subject: Subject) -
 
 
 async def says_where_a_record_stands(subject: Subject) -> None:
-    attempts, events = [interaction() for _ in range(8)], [event() for _ in range(8)]
+    attempts = [interaction() for _ in range(8)]
+    events = [event() for _ in range(8)]
+    given: list[Record] = [*attempts, *events]
 
     async with asyncio.TaskGroup() as group:
         stored = [group.create_task(subject.store.store(each)) for each in attempts]
@@ -97,9 +79,7 @@ async def says_where_a_record_stands(subject: Subject) -> None:
     late = [await subject.store.record(each) for each in [events[3], event(), events[5]]]
 
     lines = {id_of(read.record): read.seq for read in await all_of(subject.store.scan())}
-    assert [task.result() for task in [*stored, *recorded]] == [
-        lines[id_of(each)] for each in [*attempts, *events]
-    ]
+    assert [task.result() for task in [*stored, *recorded]] == [lines[id_of(each)] for each in given]
     assert [task.result() for task in again] == [task.result() for task in stored]
     assert late == [recorded[3].result(), 17, recorded[5].result()]
 
@@ -410,11 +390,3 @@ PROMISES = [
     keeps_an_event_and_an_interaction_with_the_same_id,
     takes_nothing_once_it_is_closed,
 ]
-Promise = Callable[[Subject], Awaitable[None]]
-
-
-async def put(store: InteractionStore, record: Record) -> None:
-    if isinstance(record, LLMInteraction):
-        await store.store(record)
-    else:
-        await store.record(record)

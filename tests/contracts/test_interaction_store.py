@@ -22,7 +22,8 @@ from agentic_trading.llm.stores.jsonl.file import LogReader
 from agentic_trading.llm.stores.record_codec import id_of, read_line, record_of
 from tests.build import event
 from tests.contracts import store_promises as promises
-from tests.contracts.store_promises import PROMISES, Promise, Subject
+from tests.contracts.store_promises import PROMISES
+from tests.contracts.store_subject import Promise, Subject
 
 
 def flipped(line: bytes) -> bytes:

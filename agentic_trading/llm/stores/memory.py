@@ -42,7 +42,7 @@ from agentic_trading.llm.stores.record_codec import (
 )
 
 _PATH = Path("(memory)")
-_BATCH_LINES = 256
+_BATCH_LINES = 2000
 
 
 class MemoryInteractionStore:

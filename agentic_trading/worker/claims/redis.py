@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Final
@@ -60,15 +60,6 @@ class _HeldKey:
     token: str = ""
 
 
-@dataclass(slots=True)
-class _Script:
-    text: str = field(default_factory=lambda: (files(__package__) / "claims.lua").read_text("utf-8"))
-    sha: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
-
-
 class RedisClaimStore:
     """Keep the port's promises among all processes that name the same server and `namespace`.
 
@@ -93,7 +84,8 @@ class RedisClaimStore:
         self._namespace = namespace
         self._lease_s = lease_s
         self._clock = clock or SystemClock()
-        self._script = _Script()
+        self._script = (files(__package__) / "claims.lua").read_text("utf-8")
+        self._sha1 = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
         self._client = Redis.from_pool(pool_of(url))
         self._leases: dict[str, _Lease] = {}
         self._held: dict[ClaimKey, _HeldKey] = {}
@@ -233,9 +225,9 @@ class RedisClaimStore:
         try:
             async with within_time():
                 try:
-                    return await self._client.evalsha(self._script.sha, len(keys), *values)
+                    return await self._client.evalsha(self._sha1, len(keys), *values)
                 except NoScriptError:  # a new server, or one whose scripts were flushed
-                    return await self._client.eval(self._script.text, len(keys), *values)
+                    return await self._client.eval(self._script, len(keys), *values)
         except (RedisError, OSError) as e:
             raise ClaimStoreUnavailableError(f"{type(e).__name__}: {e}") from e
 

@@ -35,8 +35,7 @@ from agentic_trading.llm.stores.record_codec import (
 
 T = TypeVar("T")
 
-_BATCH_LINES = 256
-_BATCH_BYTES = 1 << 20
+_LINE_BYTES = 4096
 _ID_WITHIN_BYTES = 1 << 16
 
 
@@ -86,9 +85,9 @@ class LogReader:
                 yield line, position
 
     def lines(
-        self, start: LogPosition, after: int, end: int | None, make: Callable[[ChainedRecord], T]
+        self, start: LogPosition, after: int, end: int | None, make: Callable[[ChainedRecord], T], most: int
     ) -> tuple[list[T], LogPosition]:
-        """Read one batch of lines numbered above `after`, and say where it ended; no progress means no more.
+        """Read up to `most` lines numbered above `after`, or 4 KB for each of them, and say where it ended; no progress means no more.
 
         What stands before a broken line is given first; the next batch then raises the `StoreError`.
         """
@@ -99,7 +98,7 @@ class LogReader:
                 if line.seq > after:
                     found.append(make(line))
                 position = reached
-                if len(found) >= _BATCH_LINES or position.offset - start.offset >= _BATCH_BYTES:
+                if len(found) >= most or position.offset - start.offset >= most * _LINE_BYTES:
                     break
         except StoreError:
             if position == start:

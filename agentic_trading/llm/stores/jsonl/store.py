@@ -37,6 +37,10 @@ from agentic_trading.llm.stores.record_codec import (
 
 T = TypeVar("T")
 
+_READ_AT_ONCE = 256
+FOLLOWED_AT_ONCE = 2000
+"""The most lines in a batch of `follow`: each costs its reader a wait, for a disk or for a broker."""
+
 _IS_ATTEMPT = "attempt > 0"
 _COLUMN: dict[SpendKey, str] = {
     "agent": "agent",
@@ -111,12 +115,12 @@ class JsonlRecords:
                     yield entry
 
     async def read_on(
-        self, position: LogPosition, after: int, make: Callable[[ChainedRecord], T]
+        self, position: LogPosition, after: int, make: Callable[[ChainedRecord], T], most: int = _READ_AT_ONCE
     ) -> AsyncGenerator[tuple[list[T], LogPosition]]:
         """Give what `make` makes of the lines numbered above `after` behind `position`, in batches, each with its end."""
         end = await self._end()
         while True:
-            found, reached = await asyncio.to_thread(self._reader.lines, position, after, end, make)
+            found, reached = await asyncio.to_thread(self._reader.lines, position, after, end, make, most)
             if reached == position:
                 return
             position = reached
@@ -311,7 +315,9 @@ class JsonFileInteractionStore:
             while True:
                 news.clear()
                 is_last_round = self._is_closed
-                async with aclosing(self._records.read_on(position, after, _as_it_is)) as batches:
+                async with aclosing(
+                    self._records.read_on(position, after, _as_it_is, FOLLOWED_AT_ONCE)
+                ) as batches:
                     async for lines, reached in batches:
                         position = reached
                         if lines:
