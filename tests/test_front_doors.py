@@ -20,6 +20,7 @@ DOORS = {
         "ENVELOPES",
         "EVENTS",
         "INTERACTIONS",
+        "REPLIES",
         "Broker",
         "BusClosedError",
         "BusError",

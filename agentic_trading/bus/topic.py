@@ -1,7 +1,7 @@
 """The named streams of the bus, what each of them carries, and the port to a broker."""
 
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -189,6 +189,9 @@ ENVELOPES: Final = {
 INTERACTIONS: Final = Topic("llm.interactions", LLMInteraction, room=5)
 """An interaction holds an envelope, an answer as text and the object read from it: see `largest_answer`."""
 
+REPLIES: Final = Topic("llm.replies", LLMInteraction, room=5)
+"""The attempts at an envelope that was asked, or its dead letter, by the address that the envelope gave: see `Broker.replies`."""
+
 EVENTS: Final = Topic("llm.events", Event)
 DEAD_LETTERS: Final = Topic("llm.dead-letters", DeadLetter, room=2)  # holds another message, in base64
 
@@ -293,6 +296,21 @@ class Broker(Protocol):
 
         A new group gets what came before it, as far as the broker still keeps it; a known one goes on where it
         was. Raises `BusClosedError` after `aclose`, and `ValueError` for no topics.
+        """
+        ...
+
+    async def replies(self, address: str) -> Subscription:
+        """Read the messages published on `REPLIES` under the key `address`, from now on, without a group.
+
+        `ack` and `give_back` change nothing. That topic is read in no other way: what comes while no reader has its
+        address may be gone. Raises `BusClosedError` after `aclose`.
+        """
+        ...
+
+    def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
+        """Yield the messages of `topic` from the oldest that is kept to the last one of now, without a group.
+
+        Nothing of it is held or to be acknowledged. The order is that of each key. Raises `BusClosedError` after `aclose`.
         """
         ...
 

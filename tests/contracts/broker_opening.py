@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -59,3 +60,11 @@ class Bus:
     async def reader(self, group: str = "group", *topics: Topic[Any]) -> Reader:
         subscription = await self.broker.subscribe(topics or [self.first], group)
         return Reader(subscription, self.patience_s)
+
+    async def reader_of_replies(self, address: str) -> Reader:
+        return Reader(await self.broker.replies(address), self.patience_s)
+
+    async def scanned(self) -> list[Delivery]:
+        """Return what a scan of the first topic gives."""
+        async with asyncio.timeout(self.patience_s), aclosing(self.broker.scan(self.first)) as deliveries:
+            return [delivery async for delivery in deliveries]

@@ -278,12 +278,12 @@ async def a_closed_subscription_gives_nothing_more(bus: Bus) -> None:
     reader = await bus.reader()
 
     async with asyncio.TaskGroup() as group:
-        waiting = [group.create_task(_is_turned_away(reader)) for _ in range(2)]
+        waiting = [group.create_task(is_turned_away(reader)) for _ in range(2)]
         await asyncio.sleep(0)
         await reader.subscription.aclose()
 
     assert all(task.result() for task in waiting)
-    assert await _is_turned_away(reader)
+    assert await is_turned_away(reader)
 
 
 async def a_closed_broker_takes_and_gives_nothing_more(bus: Bus) -> None:
@@ -331,7 +331,7 @@ async def _served_after(act: Coroutine[Any, Any, None], waiting: Reader) -> byte
     return serving.result()[0]
 
 
-async def _is_turned_away(reader: Reader) -> bool:
+async def is_turned_away(reader: Reader) -> bool:
     try:
         await reader.take()
     except BusClosedError:

@@ -1,7 +1,7 @@
 """Every broker keeps every promise of the port, and the suite finds those that break one."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
@@ -11,13 +11,16 @@ import pytest
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.errors import MessageTooLargeError
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import Broker, BrokerStatistics, Subscription, Topic
+from agentic_trading.bus.topic import REPLIES, Broker, BrokerStatistics, Subscription, Topic
 from agentic_trading.ids import random_id
 from tests import kafka_server
 from tests.contracts import broker_promises as promises
+from tests.contracts import reply_promises as replies
 from tests.contracts.broker_opening import ALLOWED_BYTES, Bus
-from tests.contracts.broker_promises import PROMISES, Promise
+from tests.contracts.broker_promises import PROMISES as OF_GROUPS
+from tests.contracts.broker_promises import Promise
 
+PROMISES = (*OF_GROUPS, *replies.WITHOUT_A_GROUP)
 ON_KAFKA = pytest.mark.timeout(kafka_server.FIRST_START_S)
 
 
@@ -229,6 +232,38 @@ class CountsNothing(Whole):
         return BrokerStatistics({}, {}, ())
 
 
+class RepliesToEveryAddress(Whole):
+    """It reads what is for anybody; so it keeps replies as any other message."""
+
+    async def publish(self, topic: Topic[Any], message: Message) -> None:
+        await super().publish(replace(topic, name="kept") if topic is REPLIES else topic, message)
+
+    async def replies(self, address: str) -> Subscription:
+        return await self.subscribe([replace(REPLIES, name="kept")], address)
+
+
+class RepliesNeverClose(Whole):
+    async def replies(self, address: str) -> Subscription:
+        return NeverCloses(await super().replies(address))
+
+
+class ScansToTheFirst(Whole):
+    async def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
+        async with aclosing(super().scan(topic)) as deliveries:
+            async for delivery in deliveries:
+                yield delivery
+                return
+
+
+class HoldsScannedMessages(Whole):
+    async def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
+        reader = await super().subscribe([topic], "group")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                while True:
+                    yield await reader.take()
+
+
 BROKEN: Sequence[tuple[Callable[[], Broker], Promise]] = (
     (DropsHeaders, promises.a_message_arrives_as_it_was_sent),
     (ReversesBatches, promises.a_batch_arrives_in_its_order),
@@ -255,6 +290,15 @@ BROKEN: Sequence[tuple[Callable[[], Broker], Promise]] = (
     (lambda: Whole(NeverCloses), promises.a_closed_subscription_gives_nothing_more),
     (StaysOpen, promises.a_closed_broker_takes_and_gives_nothing_more),
     (CountsNothing, promises.what_is_not_finished_is_counted),
+    (RepliesToEveryAddress, replies.replies_go_to_their_address_alone),
+    (RepliesToEveryAddress, replies.replies_are_read_from_now_on),
+    (RepliesToEveryAddress, replies.what_is_done_with_a_reply_changes_nothing),
+    (
+        RepliesNeverClose,
+        replies.a_reader_of_replies_gives_nothing_more_when_it_or_the_broker_is_closed,
+    ),
+    (ScansToTheFirst, replies.a_scan_goes_from_the_oldest_message_to_the_last_one_of_now),
+    (HoldsScannedMessages, replies.a_scan_that_is_given_up_leaves_nothing_behind),
 )
 FOUND = (AssertionError, TimeoutError, ExceptionGroup, MessageTooLargeError, pytest.fail.Exception)
 

@@ -1,7 +1,8 @@
 """A broker within one process: topics that keep their messages, in memory."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from typing import Any
 
 from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
@@ -10,6 +11,7 @@ from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import (
     MAX_HEAD_BYTES,
     MAX_MESSAGE_BYTES,
+    REPLIES,
     BrokerStatistics,
     ConsumerLag,
     Subscription,
@@ -34,6 +36,8 @@ class MemoryBroker:
         self._max_message_bytes = max_message_bytes
         self._retain_acknowledged = retain_acknowledged
         self._topics: dict[str, _MemoryTopic] = {}
+        self._replies: dict[str, list[_MemoryReplies]] = {}  # by address
+        self._published_replies = 0
         self._closed = False
 
     @property
@@ -44,14 +48,22 @@ class MemoryBroker:
     async def publish(self, topic: Topic[Any], message: Message) -> None:
         """Add a message to a topic; it is kept when this returns."""
         self._check(topic, message)
-        self._topic(topic.name).append(message)
+        self._add(topic, message)
 
     async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
         """Add messages to a topic in their order; they are kept when this returns."""
         for message in messages:
             self._check(topic, message)
         for message in messages:
+            self._add(topic, message)
+
+    def _add(self, topic: Topic[Any], message: Message) -> None:
+        if topic.name != REPLIES.name:
             self._topic(topic.name).append(message)
+            return
+        for reader in self._replies.get(message.key, ()):
+            reader.offer(Delivery(topic.name, self._published_replies, message, 1))
+        self._published_replies += 1
 
     def _check(self, topic: Topic[Any], message: Message) -> None:
         """Raise what `publish` promises for a message that is not taken."""
@@ -74,18 +86,38 @@ class MemoryBroker:
         cursors = [self._topic(topic.name).cursor(group) for topic in topics]
         return _MemorySubscription(f"the subscription of {group}", cursors)
 
+    async def replies(self, address: str) -> Subscription:
+        """Read the replies to `address` that come from now on."""
+        if self._closed:
+            raise BusClosedError("the memory broker")
+        readers = self._replies.setdefault(address, [])
+        readers.append(reader := _MemoryReplies(readers))
+        return reader
+
+    async def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
+        """Yield the messages of `topic` that are kept now, oldest first."""
+        if self._closed:
+            raise BusClosedError("the memory broker")
+        for position, kept in [*self._topic(topic.name).kept.items()]:
+            yield Delivery(topic.name, position, kept.message, 1)
+
     async def aclose(self) -> None:
         """Close all subscriptions and take nothing more; harmless twice."""
         self._closed = True
+        for reader in [reader for readers in self._replies.values() for reader in readers]:
+            await reader.aclose()
         for topic in self._topics.values():
             for cursor in topic.cursors.values():
-                for reader in [*cursor.readers]:
-                    await reader.aclose()
+                for member in [*cursor.readers]:
+                    await member.aclose()
 
     def statistics(self) -> BrokerStatistics:
         """Return what was published, what is kept, and how far each group lags."""
+        published = {name: topic.published for name, topic in self._topics.items()}
+        if self._published_replies:
+            published[REPLIES.name] = self._published_replies
         return BrokerStatistics(
-            published={name: topic.published for name, topic in self._topics.items()},
+            published=published,
             kept={name: len(topic.kept) for name, topic in self._topics.items()},
             backlogs=tuple(
                 cursor.lag() for topic in self._topics.values() for cursor in topic.cursors.values()
@@ -240,3 +272,36 @@ class _MemorySubscription:
             return False
         del self._held[id_]
         return True
+
+
+class _MemoryReplies:
+    """One reader of an address: what came and was not taken, and the tasks that wait for more."""
+
+    def __init__(self, readers: "list[_MemoryReplies]") -> None:
+        self._readers = readers
+        self._waiting: deque[Delivery] = deque()
+        self._takers = Takers()
+        self._is_closed = False
+
+    def offer(self, delivery: Delivery) -> None:
+        self._waiting.append(delivery)
+        self._takers.wake_one()
+
+    async def take(self) -> Delivery:
+        while not self._is_closed:
+            if self._waiting:
+                return self._waiting.popleft()
+            await self._takers.wait()
+        raise BusClosedError("the reader of replies")
+
+    async def ack(self, delivery: Delivery) -> None:
+        """Change nothing."""
+
+    async def give_back(self, delivery: Delivery) -> None:
+        """Change nothing."""
+
+    async def aclose(self) -> None:
+        if not self._is_closed:
+            self._is_closed = True
+            self._readers.remove(self)
+            self._takers.wake_all()

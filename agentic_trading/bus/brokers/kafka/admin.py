@@ -8,11 +8,17 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
-from agentic_trading.bus.brokers.kafka.connection import KafkaSettings, bus_error, close_within, start_within
+from agentic_trading.bus.brokers.kafka.connection import (
+    CREATE,
+    KafkaSettings,
+    bus_error,
+    close_within,
+    start_within,
+)
 from agentic_trading.bus.errors import TopicSetupError
 from agentic_trading.bus.topic import (
     DEAD_LETTERS,
@@ -21,10 +27,11 @@ from agentic_trading.bus.topic import (
     INTERACTIONS,
     MAX_HEAD_BYTES,
     MAX_MESSAGE_BYTES,
+    REPLIES,
     Topic,
 )
 
-TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), INTERACTIONS, EVENTS, DEAD_LETTERS)
+TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), INTERACTIONS, REPLIES, EVENTS, DEAD_LETTERS)
 """The topics that the platform publishes to."""
 
 PARTITIONS: Final = 6
@@ -153,6 +160,27 @@ async def topic_settings(settings: KafkaSettings, names: Sequence[str]) -> dict[
         return await _settings(admin, names)
 
 
+async def topic_partitions(settings: KafkaSettings, topic: str) -> list[int]:
+    """Return the numbers of a topic's partitions, in order; raises `TopicSetupError`, and `BusUnavailableError`."""
+    async with _admin(settings) as admin:
+        found = (await _topics(admin)).get(topic)
+    if not found:
+        raise TopicSetupError(topic, "is not there", CREATE)
+    return sorted(each["partition"] for each in found)
+
+
+async def delete_messages(settings: KafkaSettings, topic: str) -> int:
+    """Delete what a topic holds now, for every reader; return how many offsets that were. It cannot be undone.
+
+    Messages that are published meanwhile may be deleted, too, or stay. Raises as `topic_partitions` does.
+    """
+    partitions = [TopicPartition(topic, number) for number in await topic_partitions(settings, topic)]
+    firsts, ends = await _bounds(settings, partitions)
+    async with _admin(settings) as admin:
+        await admin.delete_records({tp: RecordsToDelete(end) for tp, end in ends.items() if end > firsts[tp]})
+    return sum(ends[tp] - firsts[tp] for tp in partitions)
+
+
 async def group_lags(
     settings: KafkaSettings, topics: Sequence[str], groups: Sequence[str] = ()
 ) -> list[PartitionLag]:
@@ -161,7 +189,7 @@ async def group_lags(
         names = sorted(groups or {name for name, *_ in await admin.list_consumer_groups()})
         committed = {name: await admin.list_consumer_group_offsets(name) for name in names}
     known = sorted({tp for offsets in committed.values() for tp in offsets if tp.topic in topics})
-    ends = await _ends(settings, known)
+    _, ends = await _bounds(settings, known)
     return [
         PartitionLag(name, tp.topic, tp.partition, committed[name][tp].offset, ends[tp])
         for name in names
@@ -170,13 +198,17 @@ async def group_lags(
     ]
 
 
-async def _ends(settings: KafkaSettings, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+async def _bounds(
+    settings: KafkaSettings, partitions: Sequence[TopicPartition]
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return the first offset of each partition, and the next one to be written."""
+    if not partitions:
+        return {}, {}
     consumer = AIOKafkaConsumer(**settings.client_options())
     await start_within(consumer, settings, doing="asking for the ends of partitions")
     try:
         async with asyncio.timeout(settings.connect_s):
-            ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions) if partitions else {}
-            return ends
+            return await consumer.beginning_offsets(partitions), await consumer.end_offsets(partitions)
     except (KafkaError, TimeoutError, OSError) as e:
         raise bus_error(e, settings, "asking for the ends of partitions") from e
     finally:

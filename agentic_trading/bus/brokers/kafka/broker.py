@@ -1,16 +1,18 @@
 """The broker on Apache Kafka: topics with partitions, a consumer a reader, one producer."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from itertools import groupby
 from typing import Any
 
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
 from agentic_trading.bus.brokers.kafka.consumer import KafkaSubscription
+from agentic_trading.bus.brokers.kafka.partition_reader import ReplyReader, scanned
 from agentic_trading.bus.brokers.kafka.producer import MessagePublisher
 from agentic_trading.bus.errors import BusClosedError
-from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import BrokerStatistics, ConsumerLag, Subscription, Topic
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.topic import REPLIES, BrokerStatistics, ConsumerLag, Subscription, Topic
 
 
 class KafkaBroker:
@@ -25,6 +27,7 @@ class KafkaBroker:
         self._settings = settings
         self._publisher = MessagePublisher(settings)
         self._subscriptions: list[KafkaSubscription] = []
+        self._reply_readers: list[ReplyReader] = []
         self._published: Counter[str] = Counter()
         self._members: Counter[str] = Counter()
         self._is_closed = False
@@ -65,9 +68,28 @@ class KafkaBroker:
         self._subscriptions = [each for each in self._subscriptions if not each.is_closed] + [subscription]
         return subscription
 
+    async def replies(self, address: str) -> Subscription:
+        """Read the replies to `address` that come from now on, in a consumer without a group."""
+        if self._is_closed:
+            raise BusClosedError("the Kafka broker")
+        reader = ReplyReader(self._settings, REPLIES.name, address)
+        await reader.start()
+        self._reply_readers = [each for each in self._reply_readers if not each.is_closed] + [reader]
+        return reader
+
+    async def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
+        """Yield what is kept of a topic now, in a consumer without a group; close it if it is not read to its end."""
+        if self._is_closed:
+            raise BusClosedError("the Kafka broker")
+        async with aclosing(scanned(self._settings, topic.name)) as deliveries:
+            async for delivery in deliveries:
+                yield delivery
+
     async def aclose(self) -> None:
         """Close all subscriptions and take nothing more; harmless twice."""
         self._is_closed = True
+        while self._reply_readers:
+            await self._reply_readers.pop().aclose()
         while self._subscriptions:
             await self._subscriptions.pop().aclose()
         await self._publisher.aclose()

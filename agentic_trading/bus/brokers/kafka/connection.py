@@ -123,6 +123,11 @@ def settings_of(url: str, **settings: Any) -> KafkaSettings:
     return KafkaSettings(servers, **settings)
 
 
+def key_bytes(key: str) -> bytes:
+    """Return the key of a message as it stands in a record, also one that was read from bytes that are no text."""
+    return key.encode("utf-8", "surrogateescape")
+
+
 def installed_codec() -> str:
     """Return the best compression whose library is installed."""
     for name, is_here in (("zstd", codec.has_zstd), ("lz4", codec.has_lz4), ("snappy", codec.has_snappy)):

@@ -165,7 +165,7 @@ class KafkaSubscription:
                 return
             except Exception as e:  # noqa: BLE001 - a reader goes on: the next fetch may be right
                 log.warning("kafka_poll_failed", group=self._group, error=f"{type(e).__name__}: {e}")
-                await _within(RETRY_S, self._closing)
+                await set_within(RETRY_S, self._closing)
 
     async def _fetched(self) -> Mapping[TopicPartition, Sequence[ConsumerRecord]]:
         """Wait a little for records, of partitions that have begun and whose topic has room here.
@@ -177,7 +177,7 @@ class KafkaSubscription:
         wanted = [TopicPartition(each.topic, each.partition) for each in self._partitions.with_room()]
         wait_ms = POLL_MS
         if not wanted:
-            await _within(POLL_MS / 1000, self._changed)
+            await set_within(POLL_MS / 1000, self._changed)
             wanted, wait_ms = (
                 [NOTHING],
                 0,
@@ -194,7 +194,7 @@ class KafkaSubscription:
             if assignment is None:
                 continue
             for record in records:
-                if assignment.add(record.offset, _message_of(record)):
+                if assignment.add(record.offset, message_of(record)):
                     self._takers.wake_one()
 
     def _after_release(self, assignment: Assignment) -> None:
@@ -211,7 +211,7 @@ class KafkaSubscription:
             self._undone.clear()
             async with self._committing:
                 await self._commit(self._partitions.uncommitted())
-            await _within(self._settings.commit_every_s, self._closing)
+            await set_within(self._settings.commit_every_s, self._closing)
 
     async def _commit(self, positions: Mapping[Assignment, int]) -> None:
         """Commit positions; what cannot be committed now is tried again later, or comes again. For who holds the lock."""
@@ -321,14 +321,14 @@ def _consumer_of(settings: KafkaSettings, group: str, member: str) -> Any:
     )
 
 
-def _message_of(record: ConsumerRecord) -> Message:
+def message_of(record: ConsumerRecord) -> Message:
     """Return a record as a message, whatever another program put there: bytes that are no text are replaced."""
     key = record.key.decode("utf-8", "surrogateescape") if record.key else ""
     headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
     return Message(key, record.value or b"", headers)
 
 
-async def _within(seconds: float, event: asyncio.Event) -> None:
+async def set_within(seconds: float, event: asyncio.Event) -> None:
     """Wait for `event`, but not longer than `seconds`."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):

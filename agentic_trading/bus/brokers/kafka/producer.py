@@ -14,6 +14,7 @@ from agentic_trading.bus.brokers.kafka.connection import (
     bus_error,
     close_within,
     installed_codec,
+    key_bytes,
     start_within,
 )
 from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError, TopicSetupError
@@ -133,7 +134,7 @@ class MessagePublisher:
 
 def _record_of(message: Message) -> dict[str, Any]:
     return {
-        "key": message.key.encode("utf-8", "surrogateescape"),
+        "key": key_bytes(message.key),
         "value": message.value,
         "headers": [(name, value.encode()) for name, value in message.headers.items()],
     }
