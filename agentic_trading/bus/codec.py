@@ -1,5 +1,7 @@
 """Messages from envelopes, interactions, events and dead letters, and back."""
 
+import re
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -26,14 +28,19 @@ from agentic_trading.llm.interaction import LLMInteraction
 
 M = TypeVar("M", bound=WireModel)
 
+REPLY_TO: Final = "at_reply_to"
+"""The header by which a message asks for replies, and where."""
+
 _FINAL: Final = "ce_final"
+_ENVELOPE_HASH: Final = "at_envelope_hash"
+_ADDRESS: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 _MAJOR: Final = SCHEMA_VERSION.partition(".")[0]
 _BROKEN: Final = (ValueError, TypeError, ArithmeticError, RecursionError)
 """What reading raises for bytes of a foreign writer: years beyond the calendar, nesting without end."""
 
 
-def envelope_message(envelope: LLMEnvelope) -> Message:
-    """Return the message that requests a call."""
+def envelope_message(envelope: LLMEnvelope, *, reply_to: str = "") -> Message:
+    """Return the message that requests a call; without the address `reply_to` nothing answers it on the bus."""
     headers = event_headers(
         ENVELOPE_REQUESTED,
         envelope.envelope_id,
@@ -45,24 +52,27 @@ def envelope_message(envelope: LLMEnvelope) -> Message:
         subject=envelope.subject,
         expires="" if envelope.deadline is None else utc_text(envelope.deadline),
     )
+    if reply_to:
+        headers[REPLY_TO] = reply_to
     return Message(envelope.trace_id, envelope.wire, headers)
 
 
-def interaction_message(interaction: LLMInteraction, *, final: bool) -> Message:
-    """Return the message that carries an attempt; `final` marks the last one of its envelope."""
+def reply_message(interaction: LLMInteraction, address: str, *, final: bool) -> Message:
+    """Return the message that carries an attempt to an address; `final` marks the last one of its envelope."""
     envelope = interaction.envelope
     headers = event_headers(
         INTERACTION_RECORDED,
         interaction.interaction_id,
         source=source(envelope.tenant_id, "workers"),
-        key=envelope.trace_id,
+        key=address,
         trace_id=envelope.trace_id,
         time=utc_text(interaction.stored_at),
         cause=envelope.envelope_id,
         subject=envelope.subject,
     )
     headers[_FINAL] = "true" if final else "false"
-    return Message(envelope.trace_id, interaction.wire, headers)
+    headers[_ENVELOPE_HASH] = envelope.envelope_hash
+    return Message(address, interaction.wire, headers)
 
 
 def event_message(event: Event) -> Message:
@@ -80,29 +90,56 @@ def event_message(event: Event) -> Message:
     return Message(event.trace_id, event.wire, headers)
 
 
-def dead_letter_message(letter: DeadLetter) -> Message:
-    """Return the message that carries a dead letter, caused by the envelope in it; its subject is the reason."""
+def dead_letter_message(letter: DeadLetter, *, address: str = "") -> Message:
+    """Return the message that carries a dead letter, caused by the envelope in it; its subject is the reason.
+
+    With an `address` it is a reply.
+    """
+    key = address or letter.key
     headers = event_headers(
         DEAD_LETTER_RECORDED,
         letter.id,
         source=source("dead-letters", letter.source_topic),
-        key=letter.key,
+        key=key,
         trace_id=letter.trace_id,
         time=utc_text(letter.time),
         cause=letter.envelope_id,
         subject=letter.reason,
     )
-    return Message(letter.key, letter.wire, headers)
+    return Message(key, letter.wire, headers)
 
 
-def is_final(message: Message) -> bool:
-    """Whether an interaction's message is the last attempt of its envelope; the body is not looked at."""
-    return message.headers.get(_FINAL) == "true"
+def reply_address(message: Message) -> str:
+    """Return where a message asks for replies; empty where it asks for none, or at what can be no address."""
+    address = message.headers.get(REPLY_TO, "")
+    return address if _ADDRESS.fullmatch(address) else ""
 
 
-def answered_envelope(message: Message) -> str:
-    """Return the id of the envelope that an interaction or a dead letter answers; the body is not looked at."""
-    return header(message, "ce_causationid")
+@dataclass(frozen=True, slots=True)
+class ReplyHead:
+    """What the headers of a reply say of it: which envelope it answers, and whether as its last attempt.
+
+    The hash is empty for a dead letter, which may hold anything.
+    """
+
+    is_attempt: bool
+    is_dead_letter: bool
+    envelope_id: str
+    envelope_hash: str
+    is_final: bool
+
+
+def reply_head(message: Message) -> ReplyHead:
+    """Return what a reply answers; the body is not looked at."""
+    headers = message.headers
+    kind = headers.get("ce_type")
+    return ReplyHead(
+        kind == INTERACTION_RECORDED.type,
+        kind == DEAD_LETTER_RECORDED.type,
+        header(message, "ce_causationid"),
+        headers.get(_ENVELOPE_HASH, ""),
+        headers.get(_FINAL) == "true",
+    )
 
 
 def read_envelope(delivery: Delivery, *, max_bytes: int = MAX_MESSAGE_BYTES) -> LLMEnvelope:

@@ -24,13 +24,24 @@ _NAME_WORDS: Final = "1 to 128 letters, digits and ._@-, no dot or dash in front
 
 
 class Signer:
-    """Sign messages as one principal; no repr shows the key. Raises `SigningKeyError` for an invalid name or key."""
+    """Sign messages as one principal, with the first of its keys; no repr shows one.
 
-    def __init__(self, principal: str, key: bytes) -> None:
+    Raises `SigningKeyError` for an invalid name or key.
+    """
+
+    def __init__(self, principal: str, *keys: bytes) -> None:
         _check_name(principal, "the principal")
-        _check_key(key, f"the key of {principal}")
         self.principal = principal
-        self._key = key
+        self._keys: tuple[bytes, ...] = ()
+        self.renew(keys)
+
+    def renew(self, keys: Sequence[bytes]) -> None:
+        """Sign with the first of `keys` from now on; raises `SigningKeyError` for an invalid one, and for none."""
+        if not keys:
+            raise SigningKeyError(f"the key of {self.principal}", "is not there", "one key or more")
+        for key in keys:
+            _check_key(key, f"the key of {self.principal}")
+        self._keys = tuple(keys)
 
     def sign(self, message: Message) -> Message:
         """Return the message with two headers more, its sender and the proof; a signature that it had is replaced.
@@ -41,8 +52,16 @@ class Signer:
         """
         headers = {**message.headers, PRINCIPAL_HEADER: self.principal}
         headers.pop(SIGNATURE_HEADER, None)
-        headers[SIGNATURE_HEADER] = _signature(self._key, message, headers)
+        headers[SIGNATURE_HEADER] = _signature(self._keys[0], message, headers)
         return Message(message.key, message.value, headers)
+
+    def has_signed(self, message: Message) -> bool:
+        """Whether the message is signed as this principal, with any of its keys."""
+        if message.headers.get(PRINCIPAL_HEADER) != self.principal:
+            return False
+        given = _bytes(message.headers.get(SIGNATURE_HEADER, ""))
+        signatures = (_signature(key, message, message.headers).encode() for key in self._keys)
+        return any(hmac.compare_digest(one, given) for one in signatures)
 
     @override
     def __repr__(self) -> str:
@@ -56,55 +75,73 @@ class Verifier:
     """
 
     def __init__(self, keys: Mapping[str, Sequence[bytes]]) -> None:
-        for principal, its_keys in keys.items():
-            _check_name(principal, "the principal")
-            for key in its_keys:
-                _check_key(key, f"the key of {principal}")
-        self._keys = dict(keys)
+        self._signers: Mapping[str, Sequence[Signer]] = {}
+        self.renew(keys)
 
-    def principal_of(self, message: Message) -> str:
-        """Return the principal that sent the message; raises `SignatureError` if that is not proved."""
+    def renew(self, keys: Mapping[str, Sequence[bytes]]) -> None:
+        """Let these keys alone be valid from now on; raises `SigningKeyError` for an invalid name or key."""
+        self._signers = {
+            principal: [Signer(principal, key) for key in its_keys] for principal, its_keys in keys.items()
+        }
+
+    def signer_of(self, message: Message) -> Signer:
+        """Return what signs as the principal that sent the message, with the key that it used.
+
+        Raises `SignatureError` if it is not proved who sent it.
+        """
         principal = message.headers.get(PRINCIPAL_HEADER, "")
-        given = message.headers.get(SIGNATURE_HEADER, "")
-        if not principal or not given:
+        if not principal or not message.headers.get(SIGNATURE_HEADER):
             raise SignatureError("missing", principal)
-        keys = self._keys.get(principal)
-        if keys is None:
+        signers = self._signers.get(principal)
+        if signers is None:
             raise SignatureError("unknown_principal", principal)
-        expected = (_signature(key, message, message.headers).encode() for key in keys)
-        if not any(hmac.compare_digest(one, _bytes(given)) for one in expected):
-            raise SignatureError("wrong", principal)
-        return principal
+        for signer in signers:
+            if signer.has_signed(message):
+                return signer
+        raise SignatureError("wrong", principal)
 
     @override
     def __repr__(self) -> str:
-        return f"Verifier({', '.join(map(repr, self._keys))})"
+        return f"Verifier({', '.join(map(repr, self._signers))})"
 
 
-def read_keys(folder: Path) -> dict[str, bytes]:
-    """Read the keys in a folder: one a file, by the file's name; white space around a key is no part of it.
+def read_keys(folder: Path) -> dict[str, tuple[bytes, ...]]:
+    """Read the keys in a folder by the names of its files; white space around a key is no part of it.
 
-    Names that begin with a dot are left out, as secret mounts have them. Blocks. Raises `SigningKeyError` for a folder
-    or a file that cannot be read, an invalid name, a key that is too short, and one that two files hold.
+    A name may be a folder that holds several keys, in the order of the names of their files. Names that begin with a dot are
+    left out, as secret mounts have them. Blocks. Raises `SigningKeyError` for a folder or a file that cannot be read, an
+    invalid name, a key that is too short, and one that two names have.
     """
-    keys: dict[str, bytes] = {}
+    keys: dict[str, tuple[bytes, ...]] = {}
     owners: dict[bytes, str] = {}
     for path in _files(folder):
         _check_name(path.name, str(path))
-        try:
-            key = path.read_bytes().strip()
-        except OSError as e:
-            raise SigningKeyError(str(path), f"cannot be read ({e.strerror})", "a file with a key") from e
-        _check_key(key, str(path))
-        owner = owners.setdefault(key, path.name)
-        if owner != path.name:
-            raise SigningKeyError(str(path), f"is the key of {owner} too", "a key of its own for each")
-        keys[path.name] = key
+        keys[path.name] = tuple(map(_read_key, _files(path) if path.is_dir() else [path]))
+        for key in keys[path.name]:
+            owner = owners.setdefault(key, path.name)
+            if owner != path.name:
+                raise SigningKeyError(str(path), f"is the key of {owner} too", "a key of its own for each")
     return keys
 
 
+def keys_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
+    """Return what changes when a key in a folder is added, removed or replaced: names, times and sizes. Blocks.
+
+    Raises `SigningKeyError` for a folder that cannot be read.
+    """
+    found: list[tuple[str, int, int]] = []
+    for path in _files(folder):
+        for file in _files(path) if path.is_dir() else [path]:
+            try:
+                status = file.stat()
+            except OSError as e:
+                raise _unreadable(file, e) from e
+            found.append((str(file.relative_to(folder)), status.st_mtime_ns, status.st_size))
+    return tuple(found)
+
+
 def keys_by_principal(
-    keys: Mapping[str, bytes], names: Mapping[str, Sequence[str]]
+    keys: Mapping[str, Sequence[bytes]], names: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[bytes, ...]]:
     """Return the keys of each principal in `names`, which gives the names of its keys; other keys are left out.
 
@@ -114,7 +151,22 @@ def keys_by_principal(
         if missing := [name for name in wanted if name not in keys]:
             known = ", ".join(sorted(keys)) or "none"
             raise SigningKeyError(f"the key {missing[0]!r} of {principal}", "is not there", known)
-    return {principal: tuple(keys[name] for name in wanted) for principal, wanted in names.items()}
+    return {
+        principal: tuple(key for name in wanted for key in keys[name]) for principal, wanted in names.items()
+    }
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        key = path.read_bytes().strip()
+    except OSError as e:
+        raise _unreadable(path, e) from e
+    _check_key(key, str(path))
+    return key
+
+
+def _unreadable(path: Path, e: OSError) -> SigningKeyError:
+    return SigningKeyError(str(path), f"cannot be read ({e.strerror})", "a file with a key")
 
 
 def _files(folder: Path) -> list[Path]:

@@ -345,13 +345,11 @@ def limiter_of(url: str | None, policy: Policy | None) -> Limiter:
     return RedisLimiter(url, rates)
 
 
-def signing_keys_of(folder: Path | None, policy: Policy | None) -> Mapping[str, tuple[bytes, ...]] | None:
-    """Return the keys of each principal in a folder, those that the policy names alone; None without a folder.
+def signing_keys_of(folder: Path, policy: Policy | None) -> Mapping[str, tuple[bytes, ...]]:
+    """Return the keys of each principal in a folder, those that the policy names alone.
 
     Reads files; raises `SigningKeyError` for wrong keys.
     """
-    if folder is None:
-        return None
     keys = read_keys(folder)
     return keys_by_principal(keys, policy.keys if policy is not None else {name: (name,) for name in keys})
 

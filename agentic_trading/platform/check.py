@@ -160,7 +160,8 @@ def principal_problems(config: PlatformConfig) -> Iterator[ConfigProblem]:
             yield _problem(config, "policy", str(e), "a policy that can be read")
             return
     try:
-        adapters.signing_keys_of(config.principals_folder, policy)
+        if config.principals_folder is not None:
+            adapters.signing_keys_of(config.principals_folder, policy)
     except SigningKeyError as e:
         yield _problem(config, "principals_folder", str(e), "a folder with a key for each principal")
         return

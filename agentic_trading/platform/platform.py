@@ -37,6 +37,7 @@ from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.port_stack import PortStack
 from agentic_trading.platform.provider_config import provider_and_model
+from agentic_trading.platform.signing_keys import SigningKeys
 from agentic_trading.platform.tables import LoadedFiles, Tables
 from agentic_trading.platform.workers import OpenPorts, running, worker_pool_of
 from agentic_trading.structured.tools import tools_by_name
@@ -115,7 +116,7 @@ class Platform:
         self._client: StructuredGateway | None = None
         self._broker: Broker | None = None
         self._names: set[str] = set()
-        self._signing: Mapping[str, tuple[bytes, ...]] | None = None
+        self._signing: SigningKeys | None = None
 
     async def __aenter__(self) -> Self:
         """Open everything; raises what is said of the class."""
@@ -207,7 +208,9 @@ class Platform:
         clock = given.clock or SystemClock()
         files = await asyncio.to_thread(LoadedFiles.read, config, _given_names(config, given), given.tables)
         self._signing = files.signing
-        config.redaction.add(*(key for keys in (files.signing or {}).values() for key in keys))
+        if files.signing is not None:
+            self._redact_keys()
+            await self._stack.enter(files.signing.followed(SystemClock(), self._redact_keys))
         store = await self._opened_log()
         log = adapters.file_log_of(store)
         folder = None if log is None else log.path.parent
@@ -304,6 +307,10 @@ class Platform:
             made[name] = await self._stack.make(make)
         return Providers(made)
 
+    def _redact_keys(self) -> None:
+        if self._signing is not None:
+            self.config.redaction.add(*self._signing.secrets)
+
     def _signer(self, principal: str) -> Signer | None:
         """Return what signs as a principal; None where nothing is signed, and the sender is trusted."""
         if self._signing is None:
@@ -314,12 +321,11 @@ class Platform:
                 )
                 raise ConfigError([ConfigProblem("code", "sign_as", found, allowed)])
             return None
-        keys = self._signing.get(principal)
-        if keys is None:
-            known = ", ".join(sorted(self._signing))
+        if principal not in self._signing.principals:
+            known = ", ".join(sorted(self._signing.principals))
             was = repr(principal) if principal else "left out, and every message is signed"
             raise ConfigError([ConfigProblem("code", "sign_as", was, known)])
-        return Signer(principal, keys[0])
+        return self._signing.signer(principal)
 
 
 def _given_names(config: PlatformConfig, given: Ports) -> frozenset[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 from zoneinfo import ZoneInfo
@@ -21,6 +22,7 @@ from agentic_trading.llm.models import (
 from agentic_trading.platform.adapters import Factory, explained, factory_of, signing_keys_of
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.provider_config import ModelConfig
+from agentic_trading.platform.signing_keys import SigningKeys
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class LoadedFiles:
     factories: Mapping[str, Factory]
     tables: Tables
     policy: Policy | None
-    signing: Mapping[str, tuple[bytes, ...]] | None
+    signing: SigningKeys | None
     zone: ZoneInfo
 
     @classmethod
@@ -50,13 +52,15 @@ class LoadedFiles:
         factories = factories_of(config, given)
         tables = tables or Tables(*tables_of(config, factories))
         policy = Policy.load(config.policy) if config.policy is not None else None
-        signing = signing_keys_of(config.principals_folder, policy)
+        folder, signing = config.principals_folder, None
+        if folder is not None:
+            signing = SigningKeys(folder, partial(signing_keys_of, folder, policy))
         return cls(factories, tables, policy, signing, ZoneInfo(config.zone))
 
     @property
     def verifier(self) -> Verifier | None:
         """What proves senders, where messages are signed."""
-        return None if self.signing is None else Verifier(self.signing)
+        return None if self.signing is None else self.signing.verifier
 
 
 def factories_of(config: PlatformConfig, given: frozenset[str] = frozenset()) -> dict[str, Factory]:

@@ -37,6 +37,7 @@ from agentic_trading.worker.next_attempt import (
     FinalAttempt,
     is_schema_refused,
 )
+from agentic_trading.worker.recorder import NO_REPLY, ReplyRoute
 from agentic_trading.worker.response_cache import CachedCall
 from agentic_trading.worker.slots import Parking
 
@@ -144,7 +145,7 @@ class CallContext:
     """One envelope under way, prepared for the model that answers it, by the owner of its `claim`.
 
     `count` is there if its input is to be counted, `cached` if its first accepted answer is the answer. `principal`
-    sent it, as the bus has proved, `parked` is entered while it waits for headroom.
+    sent it, as the bus has proved, `parked` is entered while it waits for headroom. Its attempts go out by `route`.
     """
 
     envelope: LLMEnvelope
@@ -155,6 +156,7 @@ class CallContext:
     cached: CachedCall | None = None
     principal: str = ""
     parked: Parking = nullcontext
+    route: ReplyRoute = NO_REPLY
 
     @property
     def capability(self) -> Capability:

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import assert_never
 
-from agentic_trading.bus.codec import read_envelope
+from agentic_trading.bus.codec import read_envelope, reply_address
+from agentic_trading.bus.errors import SignatureError
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.signing import Verifier
+from agentic_trading.bus.signing import Signer, Verifier
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.policy import Policy
@@ -16,7 +17,7 @@ from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.worker.claim import MOST_CLAIMS, Busy, Claim, ClaimStore, Finished, OtherContent
 from agentic_trading.worker.error_boundary import AttemptTakenError, UndeliverableError, id_conflict
 from agentic_trading.worker.held_claim import HeldClaim, key_of
-from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.recorder import Recorder, ReplyRoute
 from agentic_trading.worker.runner import CallRunner
 from agentic_trading.worker.slots import Slot, StoppableWait
 
@@ -24,6 +25,14 @@ NOT_ALLOWED = "not_allowed"
 
 WORKER_NAMESPACES = GOVERNANCE.namespaces | LOG.namespaces
 """Namespaces in which only workers make events: a ledger is rebuilt from them, and operators read them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sender:
+    """Who sent a message, and where replies to it go, signed with the sender's own key where messages are signed."""
+
+    principal: str
+    route: ReplyRoute
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +46,20 @@ class ProducerAcl:
     principal: str = ""
     policy: Policy | None = None
 
-    def of(self, delivery: Delivery) -> str:
-        """Return the principal that sent a message; raises `SignatureError` if that is not proved."""
-        return self.principal if self.verifier is None else self.verifier.principal_of(delivery.message)
+    def of(self, delivery: Delivery) -> Sender:
+        """Return who sent a message; raises `SignatureError` if that is not proved."""
+        signer: Signer | None = None
+        if self.verifier is not None:
+            signer = self.verifier.signer_of(delivery.message)
+        route = ReplyRoute(reply_address(delivery.message), signer)
+        return Sender(self.principal if signer is None else signer.principal, route)
+
+    def route_of(self, delivery: Delivery) -> ReplyRoute:
+        """Return where replies to a message go; they are not signed where it is not proved who sent it."""
+        try:
+            return self.of(delivery).route
+        except SignatureError:
+            return ReplyRoute(reply_address(delivery.message))
 
     def check_event(self, principal: str, event: Event) -> None:
         """Raise `UndeliverableError` for an event that `principal` may not put on record."""
@@ -84,17 +104,17 @@ class EnvelopeHandler:
 
         Raises `UndeliverableError` and what `CallRunner.run` and the claims raise.
         """
-        principal = self._acl.of(delivery)
+        sender = self._acl.of(delivery)
         envelope = read_envelope(delivery)
-        self._acl.check_tenant(principal, envelope.tenant_id)
+        self._acl.check_tenant(sender.principal, envelope.tenant_id)
         claim = await self._claimed(envelope, slot)
         match claim:
             case None:
                 return False
             case Finished():
-                await self._publish_last(envelope, claim.last)
+                await self._publish_last(envelope, claim.last, sender.route)
             case Claim():
-                await self._run(envelope, claim, principal, slot)
+                await self._run(envelope, claim, sender, slot)
             case _:
                 assert_never(claim)
         return True
@@ -117,7 +137,7 @@ class EnvelopeHandler:
             if self._waits.is_stopped:
                 return None
 
-    async def _run(self, envelope: LLMEnvelope, claim: Claim, principal: str, slot: Slot) -> None:
+    async def _run(self, envelope: LLMEnvelope, claim: Claim, sender: Sender, slot: Slot) -> None:
         if claim.count > MOST_CLAIMS:
             await self._claims.finish(claim, bytes)
             detail = f"{claim.count - 1} workers have ended while they ran it"
@@ -126,10 +146,16 @@ class EnvelopeHandler:
             )
         held = HeldClaim(self._claims, claim)
         try:
-            last = await self._runner.run(envelope, principal=principal, parked=slot.given_back, claim=held)
+            last = await self._runner.run(
+                envelope,
+                principal=sender.principal,
+                parked=slot.given_back,
+                claim=held,
+                route=sender.route,
+            )
         except AttemptTakenError:
             await self._claims.finish(claim, bytes)
-            await self._publish_last(envelope, b"")
+            await self._publish_last(envelope, b"", sender.route)
         except (RecordError, UndeliverableError):
             await self._claims.finish(claim, bytes)
             raise
@@ -139,8 +165,8 @@ class EnvelopeHandler:
         else:
             await self._claims.finish(claim, lambda: self._recorder.as_kept(last).wire)
 
-    async def _publish_last(self, envelope: LLMEnvelope, last: bytes) -> None:
-        if not await self._recorder.publish_again(envelope, last):
+    async def _publish_last(self, envelope: LLMEnvelope, last: bytes, route: ReplyRoute) -> None:
+        if not await self._recorder.publish_again(envelope, last, route=route):
             detail = "another run has sent it, and its outcome is not on record yet"
             raise UndeliverableError(
                 "taken_elsewhere", detail, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id

@@ -198,9 +198,9 @@ class WorkerPool:
         return is_done
 
     async def _keep_event(self, delivery: Delivery) -> bool:
-        principal = self._acl.of(delivery)
+        sender = self._acl.of(delivery)
         event = read_event(delivery.message)
-        self._acl.check_event(principal, event)
+        self._acl.check_event(sender.principal, event)
         await self._recorder.keep_event(event)
         self._counts["events"] += 1
         return True
@@ -239,7 +239,12 @@ class WorkerPool:
     ) -> bool:
         try:
             await self._dead_letters.publish(
-                delivery, reason, detail, envelope_id=envelope_id, trace_id=trace_id
+                delivery,
+                reason,
+                detail,
+                envelope_id=envelope_id,
+                trace_id=trace_id,
+                route=self._acl.route_of(delivery),
             )
         except Exception as e:  # noqa: BLE001 - other deliveries are served without the letter
             log.error(  # noqa: TRY400 - in one line

@@ -1,13 +1,15 @@
 """Records first, then messages: attempts stored and published, and dead letters."""
 
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 import structlog
 
-from agentic_trading.bus.codec import dead_letter_message, interaction_message
+from agentic_trading.bus.codec import dead_letter_message, reply_message
 from agentic_trading.bus.errors import MessageTooLargeError
-from agentic_trading.bus.message import Delivery, header
-from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, INTERACTIONS, Broker, DeadLetter
+from agentic_trading.bus.message import Delivery, Message, header
+from agentic_trading.bus.signing import Signer
+from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, REPLIES, Broker, DeadLetter, Topic
 from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordError
@@ -25,8 +27,23 @@ _UNTRUSTED = ("signature", "not_allowed")
 """Reasons for which no id of a message is taken over: it may name another sender's call."""
 
 
+@dataclass(frozen=True, slots=True)
+class ReplyRoute:
+    """Where the replies to a message go, and what signs them as its sender; nowhere without an address."""
+
+    address: str = ""
+    signer: Signer | None = None
+
+    def sealed(self, message: Message) -> Message:
+        """Return a reply as its reader wants it."""
+        return message if self.signer is None else self.signer.sign(message)
+
+
+NO_REPLY: Final = ReplyRoute()
+
+
 class Recorder:
-    """Store each attempt, then publish it: what is on the bus is in the log, and `redaction` knows no secret in it."""
+    """Store each attempt, then send it to who asked: what is there is in the log, and `redaction` knows no secret in it."""
 
     def __init__(
         self, store: InteractionStore, broker: Broker | None = None, redaction: Redaction | None = None
@@ -35,15 +52,15 @@ class Recorder:
         self._broker = broker
         self.redaction = redaction or Redaction()
 
-    async def keep(self, interaction: LLMInteraction, *, final: bool) -> None:
-        """Store an attempt durably, then publish it; `final` marks the last one of its envelope.
+    async def keep(self, interaction: LLMInteraction, *, final: bool, route: ReplyRoute = NO_REPLY) -> None:
+        """Store an attempt durably, then send it by `route`; `final` marks the last one of its envelope.
 
-        Raises `StoreError` or `RecordError` if it could not be kept; nothing is then published. Raises
+        Raises `StoreError` or `RecordError` if it could not be kept; nothing is then sent. Raises
         `UndeliverableError` for a last attempt that is on record and too large for the bus.
         """
         kept = self.as_kept(interaction)
         await self._store.store(kept)
-        await self._publish(kept, final=final)
+        await self._publish(kept, route, final=final)
 
     def as_kept(self, interaction: LLMInteraction) -> LLMInteraction:
         """Return an attempt without secrets, as it leaves this process; raises `RecordError` where one cannot be left out."""
@@ -63,8 +80,10 @@ class Recorder:
         last = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
         return not is_kept or last is None or last.result.next_step == "final"
 
-    async def publish_again(self, envelope: LLMEnvelope, last: bytes = b"") -> bool:
-        """Publish the last attempt on record at `envelope` as its final one; returns False where there is none.
+    async def publish_again(
+        self, envelope: LLMEnvelope, last: bytes = b"", *, route: ReplyRoute = NO_REPLY
+    ) -> bool:
+        """Send the last attempt on record at `envelope` by `route` as its final one; returns False where there is none.
 
         `last` is that attempt as another process has kept it, for one that is not on record here.
         Raises `UndeliverableError` where it is an attempt at another envelope with the same id.
@@ -76,7 +95,7 @@ class Recorder:
             return False
         if known.envelope.envelope_hash != envelope.envelope_hash:
             raise id_conflict(envelope)
-        await self._publish(known, final=True)
+        await self._publish(known, route, final=True)
         return True
 
     async def keep_event(self, event: Event) -> None:
@@ -93,11 +112,12 @@ class Recorder:
                 record_id, "it holds a secret where none can be left out; take it out"
             ) from None
 
-    async def _publish(self, interaction: LLMInteraction, *, final: bool) -> None:
-        if self._broker is None:
+    async def _publish(self, interaction: LLMInteraction, route: ReplyRoute, *, final: bool) -> None:
+        if self._broker is None or not route.address:
             return
+        reply = reply_message(interaction, route.address, final=final)
         try:
-            await self._broker.publish(INTERACTIONS, interaction_message(interaction, final=final))
+            await self._broker.publish(REPLIES, route.sealed(reply))
         except MessageTooLargeError as e:
             envelope = interaction.envelope
             if final:  # its caller waits for it
@@ -111,7 +131,7 @@ class Recorder:
 
 
 class DeadLetterPublisher:
-    """Publish dead letters; of a message that is too large for one, without most of its bytes."""
+    """Publish dead letters, and send them to who asked; of a message that is too large, without most of its bytes."""
 
     def __init__(self, broker: Broker, clock: Clock, redaction: Redaction) -> None:
         self._broker = broker
@@ -119,7 +139,14 @@ class DeadLetterPublisher:
         self._redaction = redaction
 
     async def publish(
-        self, delivery: Delivery, reason: str, detail: str, *, envelope_id: str = "", trace_id: str = ""
+        self,
+        delivery: Delivery,
+        reason: str,
+        detail: str,
+        *,
+        envelope_id: str = "",
+        trace_id: str = "",
+        route: ReplyRoute = NO_REPLY,
     ) -> None:
         """Publish why `delivery` was given up; ids that are not given are taken from its headers.
 
@@ -140,7 +167,14 @@ class DeadLetterPublisher:
         log.warning(
             "dead_letter", reason=reason, detail=detail, topic=delivery.topic, position=delivery.position
         )
+        await self._publish(DEAD_LETTERS, letter, NO_REPLY)
+        if route.address and delivery.topic != EVENTS.name:
+            await self._publish(REPLIES, letter, route)
+
+    async def _publish(self, topic: Topic[Any], letter: DeadLetter, route: ReplyRoute) -> None:
         try:
-            await self._broker.publish(DEAD_LETTERS, dead_letter_message(letter))
+            message = dead_letter_message(letter, address=route.address)
+            await self._broker.publish(topic, route.sealed(message))
         except MessageTooLargeError:
-            await self._broker.publish(DEAD_LETTERS, dead_letter_message(letter.small()))
+            message = dead_letter_message(letter.small(), address=route.address)
+            await self._broker.publish(topic, route.sealed(message))

@@ -48,7 +48,7 @@ from agentic_trading.worker.next_attempt import (
     may_degrade,
     plan_next_attempt,
 )
-from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.recorder import NO_REPLY, Recorder, ReplyRoute
 from agentic_trading.worker.response_cache import CachedCall, ResponseCache
 from agentic_trading.worker.sent_attempt import (
     STOPPED,
@@ -116,10 +116,11 @@ class CallRunner:
         principal: str = "",
         parked: Parking = nullcontext,
         claim: HeldClaim = UNCLAIMED,
+        route: ReplyRoute = NO_REPLY,
     ) -> LLMInteraction:
         """Return the last attempt at `envelope`, sent by `principal`; a failed call is a result, not an exception.
 
-        `parked` is entered for as long as the call waits for headroom, or for another one of the same request. What
+        Each attempt goes on record, and then out by `route`. `parked` is entered for as long as the call waits for headroom, or for another one of the same request. What
         `claim` knows of its attempts is not paid again: an answer that an earlier owner has kept is read, an attempt that it
         was about to send is in doubt, unless the ledger shows that nothing was sent.
 
@@ -129,13 +130,17 @@ class CallRunner:
         `UndeliverableError` if the last one was kept, and is too large to be published.
         """
         if not envelope.is_cacheable:
-            return await self._run(envelope, self._prepare(envelope, principal, parked, claim, None))
+            call = self._prepare(envelope, principal, parked, claim, None, route)
+            return await self._run(envelope, call, route)
         async with self._response_cache.turn(envelope, self._waits, parked) as cached:
-            return await self._run(envelope, self._prepare(envelope, principal, parked, claim, cached))
+            call = self._prepare(envelope, principal, parked, claim, cached, route)
+            return await self._run(envelope, call, route)
 
-    async def _run(self, envelope: LLMEnvelope, call: CallContext | FailureReason) -> LLMInteraction:
+    async def _run(
+        self, envelope: LLMEnvelope, call: CallContext | FailureReason, route: ReplyRoute
+    ) -> LLMInteraction:
         if isinstance(call, FailureReason):
-            return await self._keep(envelope, self._unsent(envelope, 1, call), "final")
+            return await self._keep(envelope, self._unsent(envelope, 1, call), "final", route)
         last, plan = await self._step(call, AttemptPlan(call.prepared.request))
         if plan is None:  # as most calls end: what follows costs them nothing
             return last
@@ -149,12 +154,12 @@ class CallRunner:
         """Make an attempt and keep it; return it, and what is planned after it."""
         if plan.wait_s > 0 and self._waits.is_stopped:
             stopped = self._unsent(call.envelope, plan.request.attempt, STOPPED)
-            return await self._keep(call.envelope, stopped, "final"), None
+            return await self._keep(call.envelope, stopped, "final", call.route), None
         attempted = await self._attempt(call, plan.request, is_retry=plan.step == "retry")
         self._unsupported_schemas.learn(plan.request, attempted)
         following = plan_next_attempt(plan, attempted, call.prepared, now=self._clock.now())
         step = following.step if following else "final"
-        return await self._keep(call.envelope, attempted, step, call.cached), following
+        return await self._keep(call.envelope, attempted, step, call.route, call.cached), following
 
     def _prepare(
         self,
@@ -163,6 +168,7 @@ class CallRunner:
         parked: Parking,
         claim: HeldClaim,
         cached: CachedCall | None,
+        route: ReplyRoute,
     ) -> CallContext | FailureReason:
         """Choose model and parser; an unknown model and a schema that no answer could fit are not paid for."""
         try:
@@ -177,16 +183,23 @@ class CallRunner:
             return STOPPED
         is_counted = envelope.workflow in self._parts.counted_workflows
         count = InputTokenCounter(self._parts.providers) if is_counted else None
-        return CallContext(envelope, prepared, self._parts.checks, claim, count, cached, principal, parked)
+        return CallContext(
+            envelope, prepared, self._parts.checks, claim, count, cached, principal, parked, route
+        )
 
     async def _keep(
-        self, envelope: LLMEnvelope, attempted: Attempted, step: NextStep, cached: CachedCall | None = None
+        self,
+        envelope: LLMEnvelope,
+        attempted: Attempted,
+        step: NextStep,
+        route: ReplyRoute,
+        cached: CachedCall | None = None,
     ) -> LLMInteraction:
         result = attempted.to_result(step)
         if step == "final" and not result.success and may_degrade(envelope, attempted):
             result = degraded_result(result)
         interaction = LLMInteraction(envelope=envelope, result=result, stored_at=self._clock.now())
-        keep = partial(self._store, interaction, cached, final=step == "final")
+        keep = partial(self._store, interaction, cached, route, final=step == "final")
         try:
             await keep()
         except asyncio.CancelledError:  # what was paid is on record; what is kept twice is kept once
@@ -194,8 +207,10 @@ class CallRunner:
             raise
         return interaction
 
-    async def _store(self, interaction: LLMInteraction, cached: CachedCall | None, *, final: bool) -> None:
-        await self._parts.recorder.keep(interaction, final=final)
+    async def _store(
+        self, interaction: LLMInteraction, cached: CachedCall | None, route: ReplyRoute, *, final: bool
+    ) -> None:
+        await self._parts.recorder.keep(interaction, final=final, route=route)
         if cached is not None:
             cached.add(interaction.result)
 
@@ -318,4 +333,4 @@ class CallRunner:
             exchange.failure = exchange.sent.failure
         request, admission = exchange.request, exchange.admission
         attempted = await self._outcome(call, request, admission, exchange.charge, exchange.kept)
-        await self._keep(request.envelope, attempted, "final", call.cached)
+        await self._keep(request.envelope, attempted, "final", call.route, call.cached)

@@ -12,16 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.bus.codec import (
-    answered_envelope,
+    ReplyHead,
     dead_letter_message,
     envelope_message,
     event_message,
-    interaction_message,
-    is_final,
     read_dead_letter,
     read_envelope,
     read_event,
     read_interaction,
+    reply_address,
+    reply_head,
+    reply_message,
 )
 from agentic_trading.bus.errors import UnreadableMessageError
 from agentic_trading.bus.message import Delivery, Message
@@ -29,6 +30,7 @@ from agentic_trading.bus.topic import DeadLetter
 from agentic_trading.llm.envelope import LLMEnvelope
 from tests.build import NOW, envelope, event, interaction
 
+ADDRESS = "5f0e6c1e-6a1c-4c0e-9d0f-8f5b6f3f8a11"
 TRACE = "0b7c6c1e-6a1c-5c0e-9d0f-8f5b6f3f8a11"
 ASKED = envelope(envelope_id="e-1", trace_id=TRACE, retrieved_evidence=[
     {"evidence_id": "E1", "source": "bars", "content": {"close": 1.5, "none": None}, "retrieved_at": NOW}
@@ -93,12 +95,19 @@ def test_an_envelope_says_in_its_headers_what_and_whose_it_is() -> None:
 def test_an_interaction_comes_back_equal_and_answers_its_envelope() -> None:
     recorded = interaction(envelope=ASKED, parsed_output={"price": Decimal("1.50"), "size": 3})
 
-    message = interaction_message(recorded, final=True)
+    message = reply_message(recorded, ADDRESS, final=True)
 
     assert read_interaction(message) == recorded
-    assert (message.key, message.headers["ce_id"]) == (TRACE, recorded.interaction_id)
-    assert (answered_envelope(message), is_final(message)) == ("e-1", True)
-    assert not is_final(interaction_message(recorded, final=False))
+    assert (message.key, message.headers["ce_id"]) == (ADDRESS, recorded.interaction_id)
+    assert message.headers["ce_partitionkey"] == ADDRESS
+    assert reply_head(message) == ReplyHead(
+        is_attempt=True,
+        is_dead_letter=False,
+        envelope_id="e-1",
+        envelope_hash=ASKED.envelope_hash,
+        is_final=True,
+    )
+    assert not reply_head(reply_message(recorded, ADDRESS, final=False)).is_final
 
 
 def test_an_event_comes_back_equal_and_names_its_kind() -> None:
@@ -118,8 +127,28 @@ def test_a_dead_letter_answers_the_envelope_that_it_holds() -> None:
 
     message = dead_letter_message(letter)
 
-    assert (message.key, answered_envelope(message)) == (TRACE, "e-1")
+    head = reply_head(message)
+    assert (message.key, head.envelope_id, head.is_dead_letter) == (TRACE, "e-1", True)
     assert message.headers["ce_subject"] == "checksum"
+
+
+def test_a_dead_letter_that_is_a_reply_goes_to_the_address() -> None:
+    letter = DeadLetter.of(delivery(ASKED.wire), reason="checksum", detail="", time=NOW, envelope_id="e-1")
+
+    message = dead_letter_message(letter, address=ADDRESS)
+
+    assert (message.key, message.headers["ce_partitionkey"]) == (ADDRESS, ADDRESS)
+    assert read_dead_letter(message) == letter
+
+
+def test_an_envelope_says_where_its_replies_go() -> None:
+    assert reply_address(envelope_message(ASKED, reply_to=ADDRESS)) == ADDRESS
+    assert reply_address(envelope_message(ASKED)) == ""
+
+
+@pytest.mark.parametrize("odd", ["", "a b", "a" * 65, "../x", "a:b", "é", "%41"])
+def test_what_can_be_no_address_is_none(odd: str) -> None:
+    assert reply_address(Message(TRACE, b"", {"at_reply_to": odd})) == ""
 
 
 def test_a_name_cannot_forge_a_header() -> None:

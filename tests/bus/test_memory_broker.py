@@ -7,9 +7,9 @@ from weakref import ref
 import pytest
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.bus.codec import interaction_message
+from agentic_trading.bus.codec import reply_message
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import EVENTS, INTERACTIONS, MAX_MESSAGE_BYTES, largest_answer
+from agentic_trading.bus.topic import EVENTS, INTERACTIONS, MAX_MESSAGE_BYTES, REPLIES, largest_answer
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.llm.provider import MAX_ANSWER_BYTES
 from tests.build import envelope, interaction
@@ -204,7 +204,7 @@ async def test_an_answer_of_the_limit_fits_beside_the_largest_envelope(text: str
 
     assert len(asked.wire) <= allowed < len(asked.wire) + 200
     assert len(body) <= largest_answer(allowed) < len(body) + 200
-    await MemoryBroker(max_message_bytes=allowed).publish(INTERACTIONS, interaction_message(kept, final=True))
+    await MemoryBroker(max_message_bytes=allowed).publish(REPLIES, reply_message(kept, "a-1", final=True))
 
 
 def test_the_most_that_a_provider_may_answer_is_what_the_bus_takes() -> None:

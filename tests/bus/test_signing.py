@@ -17,6 +17,7 @@ from agentic_trading.bus.signing import (
     Signer,
     Verifier,
     keys_by_principal,
+    keys_stamp,
     read_keys,
 )
 from tests.build import envelope
@@ -33,7 +34,7 @@ HELD_HEADERS = sorted(set(SIGNED.headers) - FREE_HEADERS)
 def fault(message: Message, verifier: Verifier = VERIFIER) -> str:
     """Return what is wrong with a message's signature."""
     with pytest.raises(SignatureError) as caught:
-        verifier.principal_of(message)
+        verifier.signer_of(message)
     return caught.value.fault
 
 
@@ -52,10 +53,11 @@ def flipped(text: bytes, place: int, bits: int) -> bytes:
 
 
 def test_the_signer_of_a_message_is_returned() -> None:
-    assert VERIFIER.principal_of(SIGNED) == "desk-a"
+    assert VERIFIER.signer_of(SIGNED).principal == "desk-a"
     assert SIGNED.headers[PRINCIPAL_HEADER] == "desk-a"
     assert (
-        Verifier({"desk-b": (OTHER_KEY,)}).principal_of(Signer("desk-b", OTHER_KEY).sign(SIGNED)) == "desk-b"
+        Verifier({"desk-b": (OTHER_KEY,)}).signer_of(Signer("desk-b", OTHER_KEY).sign(SIGNED)).principal
+        == "desk-b"
     )
 
 
@@ -127,7 +129,7 @@ def test_a_header_that_was_put_in_is_refused(name: str) -> None:
 def test_what_tracing_puts_in_on_the_way_is_let_be() -> None:
     passed = with_headers(without(SIGNED, "traceparent"), tracestate="a=b", baggage="c=d")
 
-    assert VERIFIER.principal_of(passed) == "desk-a"
+    assert VERIFIER.signer_of(passed).principal == "desk-a"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +168,7 @@ def test_signing_again_takes_the_place_of_a_signature() -> None:
     again = SIGNER.sign(SIGNER.sign(SIGNED))
 
     assert again == SIGNED
-    assert VERIFIER.principal_of(Signer("desk-b", OTHER_KEY).sign(SIGNED)) == "desk-b"
+    assert VERIFIER.signer_of(Signer("desk-b", OTHER_KEY).sign(SIGNED)).principal == "desk-b"
 
 
 @pytest.mark.parametrize("principal", ["", ".", "-a", "a b", "a/b", "ä", "a\n", "x" * 129])
@@ -194,7 +196,7 @@ def test_keys_are_read_by_the_names_of_their_files(tmp_path: Path) -> None:
     (tmp_path / "..data").mkdir()
     (tmp_path / ".note").write_text("no key", encoding="utf-8")
 
-    assert read_keys(tmp_path) == {"desk-a": KEY, "desk-b": OTHER_KEY + b"longer"}
+    assert read_keys(tmp_path) == {"desk-a": (KEY,), "desk-b": (OTHER_KEY + b"longer",)}
 
 
 @pytest.mark.parametrize(
@@ -226,7 +228,7 @@ def test_a_folder_without_keys_is_named(tmp_path: Path) -> None:
 
     for folder, said in (
         (tmp_path / "none", "cannot be read"),
-        (tmp_path / "folder", "cannot be read"),
+        (tmp_path / "folder", "holds no key"),
         (tmp_path / "folder" / "desk-a", "holds no key"),
     ):
         with pytest.raises(SigningKeyError, match=said):
@@ -234,7 +236,7 @@ def test_a_folder_without_keys_is_named(tmp_path: Path) -> None:
 
 
 def test_a_principal_signs_with_the_key_that_it_is_said_to_have() -> None:
-    keys = {"desk-a-2026": KEY, "desk-b": OTHER_KEY, "old": b"x" * 32}
+    keys = {"desk-a-2026": (KEY,), "desk-b": (OTHER_KEY,), "old": (b"x" * 32,)}
 
     assert keys_by_principal(keys, {"desk-a": ("desk-a-2026", "old"), "desk-b": ("desk-b",)}) == {
         "desk-a": (KEY, b"x" * 32),
@@ -246,10 +248,79 @@ def test_a_principal_signs_with_the_key_that_it_is_said_to_have() -> None:
         keys_by_principal(keys, {"desk-b": ("desk-b",), "desk-c": ("desk-c",)})
 
 
+def test_a_folder_of_a_name_holds_several_keys_in_the_order_of_their_names(tmp_path: Path) -> None:
+    for name, key in (
+        ("desk-a/2", OTHER_KEY),
+        ("desk-a/1", KEY),
+        ("desk-a/.old", b"short"),
+        ("desk-b", b"x" * 32),
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(key)
+
+    assert read_keys(tmp_path) == {"desk-a": (KEY, OTHER_KEY), "desk-b": (b"x" * 32,)}
+
+    (tmp_path / "desk-b").write_bytes(OTHER_KEY)
+    with pytest.raises(SigningKeyError, match="is the key of desk-a too"):
+        read_keys(tmp_path)
+
+
+def test_a_key_that_is_added_removed_or_replaced_changes_the_stamp(tmp_path: Path) -> None:
+    (tmp_path / "desk-a").mkdir()
+    (tmp_path / "desk-a" / "1").write_bytes(KEY)
+    stamps = [keys_stamp(tmp_path)]
+
+    (tmp_path / "desk-a" / "2").write_bytes(OTHER_KEY)
+    stamps.append(keys_stamp(tmp_path))
+    (tmp_path / "desk-a" / "2").write_bytes(OTHER_KEY + b"longer")
+    stamps.append(keys_stamp(tmp_path))
+    (tmp_path / "desk-a" / "1").unlink()
+    stamps.append(keys_stamp(tmp_path))
+
+    assert len(set(stamps)) == 4
+    assert keys_stamp(tmp_path) == stamps[-1]
+    (tmp_path / "desk-b").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(SigningKeyError, match="desk-b cannot be read"):
+        keys_stamp(tmp_path)
+
+
+def test_keys_are_renewed_in_place() -> None:
+    signer, verifier = Signer("desk-a", KEY), Verifier({"desk-a": (KEY,)})
+    before = signer.sign(SIGNED)
+
+    signer.renew((OTHER_KEY, KEY))
+    verifier.renew({"desk-a": (OTHER_KEY,)})
+
+    assert verifier.signer_of(signer.sign(SIGNED)).principal == "desk-a"
+    assert signer.has_signed(before)
+    with pytest.raises(SignatureError):
+        verifier.signer_of(before)
+    for wrong in ((), (b"short",)):
+        with pytest.raises(SigningKeyError):
+            signer.renew(wrong)
+    assert signer.has_signed(before)
+
+
 def test_while_keys_are_exchanged_each_of_a_principal_is_valid() -> None:
     verifier = Verifier({"desk-a": (KEY, OTHER_KEY)})
 
-    assert verifier.principal_of(Signer("desk-a", KEY).sign(SIGNED)) == "desk-a"
-    assert verifier.principal_of(Signer("desk-a", OTHER_KEY).sign(SIGNED)) == "desk-a"
+    assert verifier.signer_of(Signer("desk-a", KEY).sign(SIGNED)).principal == "desk-a"
+    assert verifier.signer_of(Signer("desk-a", OTHER_KEY).sign(SIGNED)).principal == "desk-a"
     with pytest.raises(SignatureError):
-        verifier.principal_of(Signer("desk-a", b"x" * 32).sign(SIGNED))
+        verifier.signer_of(Signer("desk-a", b"x" * 32).sign(SIGNED))
+
+
+def test_a_message_is_answered_with_the_key_that_it_was_signed_with() -> None:
+    verifier = Verifier({"desk-a": (KEY, OTHER_KEY)})
+
+    for signer, other in ((SIGNER, Signer("desk-a", OTHER_KEY)), (Signer("desk-a", OTHER_KEY), SIGNER)):
+        answer = verifier.signer_of(signer.sign(SIGNED)).sign(SIGNED)
+
+        assert signer.has_signed(answer)
+        assert not other.has_signed(answer)
+
+
+def test_a_principal_has_signed_what_its_key_signed_in_its_name() -> None:
+    assert SIGNER.has_signed(SIGNER.sign(SIGNED))
+    assert not SIGNER.has_signed(Message(SIGNED.key, SIGNED.value, {}))
+    assert not SIGNER.has_signed(Signer("desk-b", KEY).sign(SIGNED))

@@ -1,11 +1,10 @@
 """The client: what goes out comes back, and a repeated request has an occurrence of its own."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
 
 import pytest
 import structlog
@@ -14,13 +13,13 @@ from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import (
     dead_letter_message,
     event_message,
-    interaction_message,
     read_dead_letter,
+    reply_message,
 )
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, INTERACTIONS, DeadLetter, Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, REPLIES, DeadLetter
 from agentic_trading.client.gateway import GatewayClient
-from agentic_trading.llm import FailureKind, LLMInteraction, NoDecision, Stage
+from agentic_trading.llm import FailureKind, LLMEnvelope, LLMInteraction, NoDecision, Stage
 from agentic_trading.llm.errors import RecordError
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.offline import ScriptedProvider
@@ -35,6 +34,17 @@ async def client_of(desk: MemoryGateway) -> AsyncGenerator[GatewayClient]:
         async with GatewayClient(desk.broker) as client:
             yield client
         desk.pool.stop()
+
+
+def to(client: GatewayClient, attempt: LLMInteraction, *, final: bool) -> Message:
+    return reply_message(attempt, client.address, final=final)
+
+
+def letter_headers(envelope: LLMEnvelope) -> Mapping[str, str]:
+    """Return the headers of a dead letter that answers an envelope."""
+    delivery = Delivery("llm.envelopes.analysis", 7, Message("k", b"junk", {}), 1)
+    letter = DeadLetter.of(delivery, reason="decode", detail="", time=START, envelope_id=envelope.envelope_id)
+    return dead_letter_message(letter).headers
 
 
 async def test_an_answer_is_the_last_attempt() -> None:
@@ -149,21 +159,22 @@ async def test_a_closed_bus_is_an_error_to_who_asks() -> None:
         assert envelope.is_intact
 
 
-@pytest.mark.parametrize("topic", [INTERACTIONS, DEAD_LETTERS], ids=["interaction", "dead letter"])
+@pytest.mark.parametrize("is_letter", [False, True], ids=["interaction", "dead letter"])
 async def test_an_answer_that_cannot_be_read_is_no_decision_and_disturbs_no_other_call(
-    topic: Topic[Any],
+    *, is_letter: bool
 ) -> None:
     broken, sound = asking(n=1).build(), asking(n=2).build()
-    headers = interaction_message(interaction(envelope=broken), final=True).headers
+    headers = reply_message(interaction(envelope=broken), "", final=True).headers
+    if is_letter:
+        headers = letter_headers(broken)
     broker = MemoryBroker()
 
     async with GatewayClient(broker) as client, asyncio.TaskGroup() as group:
         first = group.create_task(client.ask(broken))
         second = group.create_task(client.ask(sound))
         await asyncio.sleep(0)
-        await broker.publish(topic, Message("k", b"no answer at all", headers))
-        good = interaction_message(interaction(envelope=sound), final=True)
-        await broker.publish(INTERACTIONS, good)
+        await broker.publish(REPLIES, Message(client.address, b"no answer at all", headers))
+        await broker.publish(REPLIES, to(client, interaction(envelope=sound), final=True))
 
     answer = first.result()
     assert isinstance(answer, NoDecision)
@@ -179,15 +190,15 @@ async def test_a_letter_that_names_no_call_answers_none(raw: bytes | None) -> No
         "llm.envelopes.analysis", 7, Message("k", b"junk", {"ce_id": envelope.envelope_id}), 1
     )
     letter = DeadLetter.of(delivery, reason="signature", detail="missing", time=START)
-    message = dead_letter_message(letter)
     broker = MemoryBroker()
 
     async with GatewayClient(broker) as client, asyncio.TaskGroup() as group:
-        await broker.publish(DEAD_LETTERS, message)  # while no call waits
+        message = dead_letter_message(letter, address=client.address)
+        await broker.publish(REPLIES, message)  # while no call is pending
         asked = group.create_task(client.ask(envelope))
         await asyncio.sleep(0)
-        await broker.publish(DEAD_LETTERS, Message("k", raw or message.value, message.headers))
-        await broker.publish(INTERACTIONS, interaction_message(interaction(envelope=envelope), final=True))
+        await broker.publish(REPLIES, Message(client.address, raw or message.value, message.headers))
+        await broker.publish(REPLIES, to(client, interaction(envelope=envelope), final=True))
 
     assert isinstance(asked.result(), LLMInteraction)
 
@@ -263,11 +274,8 @@ async def test_a_call_without_an_answer_is_an_outcome_with_the_attempts_heard() 
         plain = group.create_task(client.ask(envelope))
         asked = group.create_task(client.ask_structured(envelope))
         await asyncio.sleep(0)
-        await broker.publish(INTERACTIONS, interaction_message(interaction(envelope=envelope), final=False))
-        dead = Message(
-            "k", b"no letter", interaction_message(interaction(envelope=envelope), final=True).headers
-        )
-        await broker.publish(DEAD_LETTERS, dead)
+        await broker.publish(REPLIES, to(client, interaction(envelope=envelope), final=False))
+        await broker.publish(REPLIES, Message(client.address, b"no letter", letter_headers(envelope)))
 
     assert isinstance(plain.result(), NoDecision)
     outcome = asked.result()
@@ -288,7 +296,7 @@ async def test_a_call_that_no_worker_takes_is_an_outcome_without_attempts() -> N
 
 async def test_an_earlier_attempt_that_cannot_be_read_is_missed_and_the_call_goes_on() -> None:
     envelope = asking().build()
-    headers = interaction_message(interaction(envelope=envelope), final=False).headers
+    headers = reply_message(interaction(envelope=envelope), "", final=False).headers
     last = interaction(envelope=envelope, attempt_number=2)
     broker = MemoryBroker()
 
@@ -297,8 +305,8 @@ async def test_an_earlier_attempt_that_cannot_be_read_is_missed_and_the_call_goe
             plain = group.create_task(client.ask(envelope))
             asked = group.create_task(client.ask_structured(envelope))
             await asyncio.sleep(0)
-            await broker.publish(INTERACTIONS, Message("k", b"no attempt", headers))
-            await broker.publish(INTERACTIONS, interaction_message(last, final=True))
+            await broker.publish(REPLIES, Message(client.address, b"no attempt", headers))
+            await broker.publish(REPLIES, to(client, last, final=True))
 
     assert isinstance(plain.result(), LLMInteraction)
     assert (asked.result().ok, asked.result().is_complete) == (True, False)
@@ -315,9 +323,9 @@ async def test_attempts_at_another_envelope_of_the_same_id_are_not_taken_for_one
     async with GatewayClient(broker) as client, asyncio.TaskGroup() as group:
         asked = group.create_task(client.ask_structured(mine))
         await asyncio.sleep(0)
-        await broker.publish(INTERACTIONS, interaction_message(interaction(envelope=other), final=False))
+        await broker.publish(REPLIES, to(client, interaction(envelope=other), final=False))
         good = interaction(envelope=mine, attempt_number=1, raw_output=GOOD)
-        await broker.publish(INTERACTIONS, interaction_message(good, final=True))
+        await broker.publish(REPLIES, to(client, good, final=True))
 
     assert [attempt.interaction_id for attempt in asked.result().attempts] == [good.interaction_id]
 

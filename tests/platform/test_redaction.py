@@ -15,7 +15,8 @@ import structlog
 from agentic_trading.app.settings import configure_logging
 from agentic_trading.audit.verify import verify_log
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, INTERACTIONS
+from agentic_trading.bus.message import Message
+from agentic_trading.bus.topic import ENVELOPES, Topic
 from agentic_trading.llm import EnvelopeBuilder, Event, LLMEnvelope, LLMInteraction, LLMProvider, LLMResult
 from agentic_trading.llm.errors import RecordError
 from agentic_trading.llm.limits import RetryPolicy
@@ -129,23 +130,24 @@ def configured(folder: Path, adapter: str, address: str, **values: Any) -> Platf
     return PlatformConfig(folder=folder / "log", providers={"stub": row}, secrets_folder=secrets, **values)
 
 
+class Seeing(MemoryBroker):
+    """A bus that keeps every byte that was published but for the envelopes."""
+
+    seen = b""
+
+    async def publish(self, topic: Topic[Any], message: Message) -> None:
+        await super().publish(topic, message)
+        if topic not in ENVELOPES.values():
+            self.seen += message.value + repr(message.headers).encode()
+
+
 async def asked(config: PlatformConfig, *envelopes: LLMEnvelope, **ports: Any) -> bytes:
     """Have the calls made, and return every byte that was published but for the envelopes."""
-    broker = MemoryBroker()
+    broker = Seeing()
     async with Platform(config, Ports(broker=broker, **ports)) as platform:
         for each in envelopes:
             await platform.ask(each)
-    published = await broker.subscribe([INTERACTIONS, EVENTS, DEAD_LETTERS], "all")
-    seen = b""
-    try:
-        async with asyncio.timeout(0.05):
-            while True:
-                message = (await published.take()).message
-                seen += message.value + repr(message.headers).encode()
-    except TimeoutError:
-        return seen
-    finally:
-        await published.aclose()
+    return broker.seen
 
 
 async def results_in(folder: Path) -> list[LLMInteraction]:

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import pytest
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.bus.codec import envelope_message, is_final, read_interaction
+from agentic_trading.bus.codec import envelope_message, read_interaction, reply_head
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.topic import ENVELOPES, INTERACTIONS
+from agentic_trading.bus.topic import ENVELOPES, REPLIES, Subscription
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.errors import LedgerUnavailableError
 from agentic_trading.governance.ledgers.memory import MemoryLedger
@@ -141,6 +141,7 @@ class Fleet:
     ledger: MemoryLedger = field(default_factory=MemoryLedger)
     claims: SharedClaims = field(default_factory=SharedClaims)
     logs: list[MemoryInteractionStore] = field(default_factory=list)
+    replies: Subscription = field(init=False)
 
     def __post_init__(self) -> None:
         self.provider = ScriptedProvider(self.script)
@@ -167,19 +168,19 @@ class Fleet:
 
     async def delivery(self, envelope: LLMEnvelope) -> Delivery:
         reader = await self.broker.subscribe([ENVELOPES[envelope.workflow]], "workers")
-        await self.broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope))
+        self.replies = await self.broker.replies("desk-1")
+        message = envelope_message(envelope, reply_to="desk-1")
+        await self.broker.publish(ENVELOPES[envelope.workflow], message)
         return await reader.take()
 
     async def told(self) -> list[LLMInteraction]:
-        """Return the final interactions on the bus, each id once."""
-        reader = await self.broker.subscribe([INTERACTIONS], "test")
+        """Return the final interactions that came to who asked, each id once."""
         found: dict[str, LLMInteraction] = {}
-        for _ in range(self.broker.statistics().published.get(INTERACTIONS.name, 0)):
-            delivery = await reader.take()
-            if is_final(delivery.message):
+        for _ in range(self.broker.statistics().published.get(REPLIES.name, 0)):
+            delivery = await self.replies.take()
+            if reply_head(delivery.message).is_final:
                 one = read_interaction(delivery.message)
                 found.setdefault(one.interaction_id, one)
-            await reader.ack(delivery)
         return list(found.values())
 
     async def records(self) -> list[Any]:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.bus.codec import envelope_message, event_message, is_final, read_dead_letter
+from agentic_trading.bus.codec import envelope_message, event_message, read_dead_letter, reply_head
 from agentic_trading.bus.errors import BusError, MessageTooLargeError
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS, Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, REPLIES, Topic
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SimClock, SystemClock
 from agentic_trading.llm import (
@@ -91,7 +91,7 @@ class BreaksOnce(MemoryBroker):
         self.breaks = 1
 
     async def publish(self, topic: Topic[Any], message: Message) -> None:
-        if topic is INTERACTIONS and self.breaks:
+        if topic is REPLIES and self.breaks:
             self.breaks -= 1
             raise BusError("connection lost")
         await super().publish(topic, message)
@@ -367,13 +367,10 @@ async def test_a_dead_letter_that_cannot_be_sent_at_all_stops_nobody() -> None:
 async def test_what_is_told_again_is_marked_as_final() -> None:
     desk = gateway(lambda _request: GOOD)
     envelope = asking().build()
-    heard = await desk.broker.subscribe([INTERACTIONS], "test")
-
     async with running(desk) as client:
+        heard = await desk.broker.replies(client.address)
         await client.ask(envelope)
         await client.ask(envelope)
 
     for _ in range(2):
-        delivery = await heard.take()
-        assert is_final(delivery.message)
-        await heard.ack(delivery)
+        assert reply_head((await heard.take()).message).is_final

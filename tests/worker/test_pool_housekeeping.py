@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from agentic_trading.bus.codec import envelope_message, event_message, read_dead_letter
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.signing import Signer, Verifier
-from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS, Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, Topic
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import AddHalt, execute_command
@@ -156,9 +156,10 @@ async def test_what_was_ordered_before_the_start_holds_for_the_first_delivery() 
     desk = gateway(provider)
     desk = with_pool(desk, upkeep=upkeep(desk, board=board))
     envelope = asking().build()
-    await desk.broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope))
+    message = envelope_message(envelope, reply_to="test")
+    await desk.broker.publish(ENVELOPES[envelope.workflow], message)
 
-    reader = await desk.broker.subscribe([INTERACTIONS], "test")
+    reader = await desk.broker.replies("test")
 
     async with asyncio.timeout(5), running(desk):
         await reader.take()

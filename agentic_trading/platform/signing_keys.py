@@ -1,0 +1,90 @@
+"""The keys of principals as they stand in a folder: read at the start, and again when the folder changes."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from agentic_trading.bus.errors import SigningKeyError
+from agentic_trading.bus.signing import Signer, Verifier, keys_stamp
+from agentic_trading.clock import Clock
+
+log = structlog.get_logger()
+
+READ_AGAIN_S: Final = 30.0
+"""How often the folder is looked at; a key that is removed there is valid for as long at most."""
+
+Keys = Mapping[str, tuple[bytes, ...]]
+
+
+class SigningKeys:
+    """The keys of principals, for what proves senders and for what signs: both have new keys at the same moment.
+
+    `read` reads the keys in `folder`. Making one blocks, and raises what `read` raises.
+    """
+
+    def __init__(self, folder: Path, read: Callable[[], Keys]) -> None:
+        self._folder = folder
+        self._read = read
+        self._stamp = keys_stamp(folder)
+        self._keys = read()
+        self._signers: dict[str, Signer] = {}
+        self.verifier = Verifier(self._keys)
+
+    @property
+    def principals(self) -> Iterable[str]:
+        """The principals that have a key."""
+        return self._keys
+
+    @property
+    def secrets(self) -> Iterable[bytes]:
+        """All keys."""
+        return [key for keys in self._keys.values() for key in keys]
+
+    def signer(self, principal: str) -> Signer:
+        """Return what signs as a principal, with the keys that it has at the time; `KeyError` for one without a key."""
+        if principal not in self._signers:
+            self._signers[principal] = Signer(principal, *self._keys[principal])
+        return self._signers[principal]
+
+    @asynccontextmanager
+    async def followed(self, clock: Clock, renewed: Callable[[], None]) -> AsyncGenerator[None]:
+        """Read the keys again whenever the folder has changed, for as long as the block lasts; then call `renewed`."""
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self._follow(clock, renewed), name="signing-keys")
+            try:
+                yield
+            finally:
+                task.cancel()
+
+    async def _follow(self, clock: Clock, renewed: Callable[[], None]) -> None:
+        while True:
+            await clock.sleep(READ_AGAIN_S)
+            try:
+                found = await asyncio.to_thread(self._changed)
+            except SigningKeyError as e:  # those that were read last stay valid
+                log.warning("signing_keys_not_renewed", reason=str(e))
+                continue
+            if found is not None:
+                self._renew(found)
+                renewed()
+
+    def _changed(self) -> Keys | None:
+        """Return the keys if the folder has changed since they were read. Blocks."""
+        stamp = keys_stamp(self._folder)
+        if stamp == self._stamp:
+            return None
+        keys = self._read()
+        self._stamp = stamp
+        return keys
+
+    def _renew(self, keys: Keys) -> None:
+        self.verifier.renew(keys)
+        for principal, signer in self._signers.items():
+            if principal in keys:
+                signer.renew(keys[principal])
+        self._keys = keys
+        log.info("signing_keys_renewed", principals=sorted(keys))

@@ -1,0 +1,133 @@
+"""Keys are exchanged while a gateway runs: new ones are valid, removed ones are not, and nothing is stopped."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+import structlog
+from typing_extensions import override
+
+from agentic_trading.bus.errors import SigningKeyError
+from agentic_trading.bus.signing import Signer, read_keys
+from agentic_trading.client.gateway import GatewayClient
+from agentic_trading.clock import SystemClock
+from agentic_trading.llm import LLMInteraction, NoDecision
+from agentic_trading.platform.signing_keys import READ_AGAIN_S, SigningKeys
+from tests.gateway import GOOD, MemoryGateway, asking, gateway
+from tests.worker.ticking import with_pool
+
+OLD, NEW = b"1" * 32, b"2" * 32
+
+
+class Steps(SystemClock):
+    """A clock whose sleeps end when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.ends = asyncio.Event()
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        assert seconds == READ_AGAIN_S
+        self.begun.set()
+        await self.ends.wait()
+        self.ends.clear()
+
+    async def step(self) -> None:
+        """End the sleep, and wait for the next one: what stands between is done."""
+        await self.begun.wait()
+        self.begun.clear()
+        self.ends.set()
+        await self.begun.wait()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> SigningKeys:
+    """Return the keys in a folder where desk-a has one."""
+    (tmp_path / "desk-a").mkdir()
+    (tmp_path / "desk-a" / "1").write_bytes(OLD)
+    return SigningKeys(tmp_path, partial(read_keys, tmp_path))
+
+
+@asynccontextmanager
+async def served(keys: SigningKeys, clock: Steps, renewals: list[int]) -> AsyncGenerator[MemoryGateway]:
+    """Give a gateway whose pool runs and wants proofs by `keys`."""
+    desk = with_pool(gateway(lambda _request: GOOD), verifier=keys.verifier)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(desk.pool.run())
+        async with keys.followed(clock, lambda: renewals.append(1)):
+            yield desk
+        desk.pool.stop()
+
+
+async def is_answered(desk: MemoryGateway, signer: Signer) -> bool:
+    async with GatewayClient(desk.broker, signer=signer) as client:
+        answer = await client.ask(asking().build())
+    assert isinstance(answer, LLMInteraction | NoDecision)
+    return isinstance(answer, LLMInteraction)
+
+
+async def test_keys_are_exchanged_under_a_running_pool_without_a_stop(
+    tmp_path: Path, keys: SigningKeys
+) -> None:
+    clock, renewals = Steps(), list[int]()
+    old, new, own = Signer("desk-a", OLD), Signer("desk-a", NEW), keys.signer("desk-a")
+
+    async with asyncio.timeout(10), served(keys, clock, renewals) as desk:
+        before = [await is_answered(desk, each) for each in (old, new, own)]
+        (tmp_path / "desk-a" / "2").write_bytes(NEW)
+        await clock.step()
+        both = [await is_answered(desk, each) for each in (old, new, own)]
+        (tmp_path / "desk-a" / "1").unlink()
+        await clock.step()
+        after = [await is_answered(desk, each) for each in (old, new, own)]
+        await clock.step()
+
+    assert (before, both, after) == ([True, False, True], [True, True, True], [False, True, True])
+    assert len(renewals) == 2
+    assert list(keys.secrets) == [NEW]
+
+
+async def test_a_principal_is_added_and_another_removed_while_it_runs(
+    tmp_path: Path, keys: SigningKeys
+) -> None:
+    clock, renewals = Steps(), list[int]()
+    leaving = keys.signer("desk-a")
+
+    async with asyncio.timeout(10), served(keys, clock, renewals) as desk:
+        (tmp_path / "desk-b").write_bytes(NEW)
+        (tmp_path / "desk-a" / "1").unlink()
+        (tmp_path / "desk-a").rmdir()
+        await clock.step()
+        answered = [await is_answered(desk, each) for each in (leaving, keys.signer("desk-b"))]
+
+    assert answered == [False, True]
+    assert list(keys.principals) == ["desk-b"]
+
+
+async def test_keys_that_cannot_be_read_leave_those_before_valid_until_they_can(
+    tmp_path: Path, keys: SigningKeys
+) -> None:
+    clock, renewals = Steps(), list[int]()
+
+    with structlog.testing.capture_logs() as logs:
+        async with asyncio.timeout(10), served(keys, clock, renewals) as desk:
+            (tmp_path / "desk-a" / "1").write_bytes(b"half of it")
+            await clock.step()
+            still = await is_answered(desk, Signer("desk-a", OLD))
+            (tmp_path / "desk-a" / "1").write_bytes(NEW)
+            await clock.step()
+            then = [await is_answered(desk, Signer("desk-a", key)) for key in (OLD, NEW)]
+
+    assert (still, then) == (True, [False, True])
+    said = [line["event"] for line in logs if line["event"].startswith("signing_keys")]
+    assert said == ["signing_keys_not_renewed", "signing_keys_renewed"]
+    assert all(key.decode() not in str(logs) for key in (OLD, NEW))
+
+
+def test_a_folder_that_cannot_be_read_at_the_start_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SigningKeyError, match="cannot be read"):
+        SigningKeys(tmp_path / "none", dict)
