@@ -9,7 +9,18 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 from agentic_trading import __version__
-from agentic_trading.app.cli import budget, config, look, models, parse, prices, run, services, topics
+from agentic_trading.app.cli import (
+    budget,
+    config,
+    look,
+    models,
+    parse,
+    prices,
+    run,
+    services,
+    topics,
+    worker,
+)
 from agentic_trading.app.cli.exits import ExitCode, run_to_exit
 
 
@@ -60,6 +71,8 @@ app.add_typer(look.data_app, name="data")
 app.add_typer(models.app, name="models")
 app.add_typer(prices.app, name="prices")
 app.add_typer(config.app, name="config")
+app.command("worker", short_help="Take envelopes from a bus and answer them.")(worker.worker_command)
+app.command("submit", short_help="Put envelopes on a bus.")(worker.submit_command)
 app.add_typer(services.app, name="services")
 app.add_typer(topics.app, name="topics")
 app.command("demo", short_help="Show the records at work, in a minute.")(look.demo_command)
