@@ -14,11 +14,15 @@ from agentic_trading.bus.message import Message
 
 PRINCIPAL_HEADER: Final = "at_principal"
 SIGNATURE_HEADER: Final = "at_signature"
+REPLAYED_HEADER: Final = "at_replayed"
+"""The id of the dead letter from which a message was published again; its sender knew nothing of it, so it is not signed."""
+
 SHORTEST_KEY: Final = 32
 """Bytes; as many as the hash has (RFC 2104 §3)."""
 
 _TAG: Final = b"agentic/message/v1"
 _SIGNED_PREFIXES: Final = ("ce_", "at_")
+_UNSIGNED: Final = (SIGNATURE_HEADER, REPLAYED_HEADER)
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,127}")
 _NAME_WORDS: Final = "1 to 128 letters, digits and ._@-, no dot or dash in front"
 
@@ -47,7 +51,7 @@ class Signer:
         """Return the message with two headers more, its sender and the proof; a signature that it had is replaced.
 
         The proof is an HMAC-SHA256 over the message's key, its value and every header that is named `ce_…`, `at_…` or
-        `content-type`, under whatever topic it goes. Others, such as `traceparent`, may change on the way. A message
+        `content-type`, under whatever topic it goes. Others, such as `traceparent` and `REPLAYED_HEADER`, may change on the way. A message
         that is sent twice is proved twice: its idempotency key makes it count once.
         """
         headers = {**message.headers, PRINCIPAL_HEADER: self.principal}
@@ -108,7 +112,7 @@ class Verifier:
 def read_keys(folder: Path) -> dict[str, tuple[bytes, ...]]:
     """Read the keys in a folder by the names of its files; white space around a key is no part of it.
 
-    A name may be a folder that holds several keys, in the order of the names of their files. Names that begin with a dot are
+    A name may be a folder that holds several keys, in the order of the names of their files, numbers by their value. Names that begin with a dot are
     left out, as secret mounts have them. Blocks. Raises `SigningKeyError` for a folder or a file that cannot be read, an
     invalid name, a key that is too short, and one that two names have.
     """
@@ -171,12 +175,16 @@ def _unreadable(path: Path, e: OSError) -> SigningKeyError:
 
 def _files(folder: Path) -> list[Path]:
     try:
-        files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+        files = [path for path in sorted(folder.iterdir(), key=_place) if not path.name.startswith(".")]
     except OSError as e:
         raise SigningKeyError(str(folder), f"cannot be read ({e.strerror})", "a folder of keys") from e
     if not files:
         raise SigningKeyError(str(folder), "holds no key", "a file with a key for each principal")
     return files
+
+
+def _place(path: Path) -> tuple[int, str]:
+    return int(path.name) if path.name.isdecimal() else 0, path.name
 
 
 def _signature(key: bytes, message: Message, headers: Mapping[str, str]) -> str:
@@ -197,7 +205,7 @@ def _parts(message: Message, headers: Mapping[str, str]) -> Iterator[bytes]:
 
 
 def _is_signed(name: str) -> bool:
-    return name != SIGNATURE_HEADER and (name.startswith(_SIGNED_PREFIXES) or name == "content-type")
+    return name not in _UNSIGNED and (name.startswith(_SIGNED_PREFIXES) or name == "content-type")
 
 
 def _bytes(text: str) -> bytes:
