@@ -1,6 +1,7 @@
-"""Prove the sender of a message by a keyed signature in its headers."""
+"""Prove the sender of a message by a keyed signature in its headers, with keys from a folder."""
 
 import hmac
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -11,6 +12,7 @@ from typing_extensions import override
 
 from agentic_trading.bus.errors import SignatureError, SigningKeyError
 from agentic_trading.bus.message import Message
+from agentic_trading.ids import random_key
 
 PRINCIPAL_HEADER: Final = "at_principal"
 SIGNATURE_HEADER: Final = "at_signature"
@@ -126,6 +128,35 @@ def read_keys(folder: Path) -> dict[str, tuple[bytes, ...]]:
             if owner != path.name:
                 raise SigningKeyError(str(path), f"is the key of {owner} too", "a key of its own for each")
     return keys
+
+
+def write_key(folder: Path, name: str, *, add: bool = False) -> Path:
+    """Write a random key into a file of its own, `NAME/1` in `folder`, and return its path; its owner alone may read it.
+
+    With `add` it is the next one, which proves the same principal beside those that there are. Blocks. Raises
+    `SigningKeyError` where there is a key already, or with `add` none, for an invalid name, and where nothing can be written.
+    """
+    _check_name(name, "the key")
+    place = folder / name
+    try:
+        numbers = (
+            [int(path.name) for path in place.iterdir() if path.name.isdecimal()] if place.is_dir() else []
+        )
+        if place.is_file():
+            raise SigningKeyError(
+                str(place), "is one key, and no folder of keys", f"the same file as {place}/1"
+            )
+        if numbers and not add:
+            raise SigningKeyError(str(place), f"holds {len(numbers)} already", "--add, to exchange them")
+        if add and not numbers:
+            raise SigningKeyError(str(place), "holds no key yet", "a first key, without --add")
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = place / str(max(numbers, default=0) + 1)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(random_key() + b"\n")
+    except OSError as e:
+        raise SigningKeyError(str(place), f"cannot be written ({e.strerror})", "a folder of one's own") from e
+    return path
 
 
 def keys_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
