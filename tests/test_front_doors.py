@@ -118,6 +118,7 @@ DOORS = {
         "Violation",
     ],
     "platform": [
+        "BusConfig",
         "ConfigError",
         "ConfigProblem",
         "FallbackConfig",
@@ -133,6 +134,7 @@ DOORS = {
         "ToolDefinition",
         "load_config",
         "local_gateway",
+        "remote_gateway",
     ],
     "replay": [
         "Difference",

@@ -187,6 +187,13 @@ ENVELOPES: Final = {
 }
 """One lane a workflow: an execution envelope never waits behind an analysis."""
 
+
+def lane_topic(workflow: EnvelopeWorkflow, lane: str) -> Topic[Any]:
+    """Return the topic of the envelopes of a workflow whose provider has a `lane` of its own; without one, the workflow's."""
+    topic = ENVELOPES[workflow]
+    return Topic(f"{topic.name}.{lane}", LLMEnvelope) if lane else topic
+
+
 INTERACTIONS: Final = Topic("llm.interactions", LLMInteraction, room=5)
 """An interaction holds an envelope, an answer as text and the object read from it: see `largest_answer`."""
 
