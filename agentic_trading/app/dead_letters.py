@@ -10,19 +10,16 @@ from difflib import get_close_matches
 from typing import Any, Final, Self
 
 from agentic_trading.bus.codec import envelope_message, read_dead_letter, read_envelope
-from agentic_trading.bus.errors import MessageTooLargeError, UnreadableMessageError
+from agentic_trading.bus.errors import MessageTooLargeError, TopicSetupError, UnreadableMessageError
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.signing import PRINCIPAL_HEADER, REPLAYED_HEADER, SIGNATURE_HEADER, Signer
-from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, Broker, DeadLetter, Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, Broker, DeadLetter, Topic, lane_topic
 from agentic_trading.errors import TradingError
 from agentic_trading.ids import derived_id
 
-_READ: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), EVENTS)
-SOURCES: Final = {topic.name: topic for topic in _READ}
-"""The topics that workers read, by name: a letter says itself where it is from, and is not believed beyond that."""
-
 _NEAREST: Final = 3
 _AGE: Final = re.compile(r"(\d{1,6})([mhd])", re.ASCII)
+_LANE: Final = re.compile(r"\.[a-z0-9][a-z0-9-]*", re.ASCII)
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 
 
@@ -171,8 +168,7 @@ class Replay:
         its envelope gets an id that follows from the letter's, so that the same letter gives the same envelope, and is
         caused by the one that it was; nothing is answered on the bus.
         """
-        if letter.source_topic not in SOURCES:
-            raise ReplayError(letter.id, f"no worker reads its topic, {letter.source_topic!r:.200}")
+        _source_of(letter)
         try:
             message = letter.message()
         except ValueError as e:
@@ -213,9 +209,23 @@ class Replay:
         """Publish a letter's message to its source topic; raises `ReplayError` where that cannot be."""
         message = self.message(letter)
         try:
-            await broker.publish(SOURCES[letter.source_topic], message)
-        except MessageTooLargeError as e:
+            await broker.publish(_source_of(letter), message)
+        except (MessageTooLargeError, TopicSetupError) as e:
             raise ReplayError(letter.id, str(e)) from e
+
+
+def _source_of(letter: DeadLetter) -> Topic[Any]:
+    """Return the topic that a message is from; raises `ReplayError` for one that no worker reads.
+
+    A letter says itself where its message is from, and is not believed beyond that.
+    """
+    if letter.source_topic == EVENTS.name:
+        return EVENTS
+    for workflow, topic in ENVELOPES.items():
+        lane = letter.source_topic.removeprefix(topic.name)
+        if lane == "" or _LANE.fullmatch(lane):
+            return lane_topic(workflow, lane[1:])
+    raise ReplayError(letter.id, f"no worker reads its topic, {letter.source_topic!r:.200}")
 
 
 @dataclass(frozen=True, slots=True)

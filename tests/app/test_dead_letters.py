@@ -22,7 +22,7 @@ from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import dead_letter_message, envelope_message, event_message, read_envelope
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.signing import REPLAYED_HEADER, Signer, Verifier
-from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, DeadLetter, Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, DeadLetter, Topic, lane_topic
 from tests.build import NOW, envelope, event
 
 SIGNER = Signer("desk-a", b"k" * 32)
@@ -134,6 +134,16 @@ async def test_what_the_bus_does_not_take_any_more_is_said_and_the_rest_goes() -
     assert [*done.letters] == [good.id]
     assert [each.letter_id for each in done.refused] == [large.id]
     assert "too large for llm.envelopes.general; allowed are 1000 bytes" in str(done.refused[0])
+
+
+async def test_a_message_goes_back_to_the_lane_that_it_came_from() -> None:
+    gpu = lane_topic(ASKED.workflow, "gpu")
+    broker = await bus_with(letter(topic=gpu.name), letter(topic=f"{gpu.name}.x"))
+
+    done = await (await ReplayPlan.of(broker, Replay(), LetterFilter())).publish(broker)
+
+    assert [*done.letters.values()] == [gpu.name]
+    assert len(await published(broker, gpu)) == len(done.refused) == 1
 
 
 async def test_again_is_a_new_envelope_that_the_old_one_caused_the_same_for_the_same_letter() -> None:

@@ -8,40 +8,16 @@ from pathlib import Path
 
 import pytest
 import structlog
-from typing_extensions import override
 
 from agentic_trading.bus.errors import SigningKeyError
 from agentic_trading.bus.signing import Signer, read_keys
 from agentic_trading.client.gateway import GatewayClient
-from agentic_trading.clock import SystemClock
 from agentic_trading.llm import LLMInteraction, NoDecision
-from agentic_trading.platform.signing_keys import READ_AGAIN_S, PrincipalKeys
+from agentic_trading.platform.signing_keys import PrincipalKeys
 from tests.gateway import GOOD, MemoryGateway, asking, gateway
-from tests.worker.ticking import with_pool
+from tests.worker.ticking import Steps, with_pool
 
 OLD, NEW = b"1" * 32, b"2" * 32
-
-
-class Steps(SystemClock):
-    """A clock whose sleeps end when the test says so."""
-
-    def __init__(self) -> None:
-        self.begun = asyncio.Event()
-        self.ends = asyncio.Event()
-
-    @override
-    async def sleep(self, seconds: float) -> None:
-        assert seconds == READ_AGAIN_S
-        self.begun.set()
-        await self.ends.wait()
-        self.ends.clear()
-
-    async def step(self) -> None:
-        """End the sleep, and wait for the next one: what stands between is done."""
-        await self.begun.wait()
-        self.begun.clear()
-        self.ends.set()
-        await self.begun.wait()
 
 
 @pytest.fixture

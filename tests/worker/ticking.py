@@ -6,8 +6,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from typing_extensions import override
+
 from agentic_trading.bus.signing import Verifier
-from agentic_trading.clock import Clock, SimClock
+from agentic_trading.clock import Clock, SimClock, SystemClock
 from agentic_trading.governance.burn_rate import BurnRateMeter
 from agentic_trading.governance.commands import OperatorCommand, execute_command
 from agentic_trading.governance.control_stores.file import MemoryControlStore
@@ -54,6 +56,28 @@ class Turning(Wall):
                 return
             await asyncio.sleep(0)
         raise AssertionError(self.turns)
+
+
+class Steps(SystemClock):
+    """A clock whose sleeps end when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.ends = asyncio.Event()
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.begun.set()
+        await self.ends.wait()
+        self.ends.clear()
+
+    async def step(self) -> None:
+        """End the sleep, and wait for the next one: what stands between is done."""
+        await self.begun.wait()
+        self.begun.clear()
+        self.ends.set()
+        await self.begun.wait()
 
 
 def upkeep(

@@ -12,7 +12,6 @@ import typer
 from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.exits import ExitCode, confirm, ended_as_by_ctrl_c, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
-from agentic_trading.app.cli.topics import BusUrl, require_client
 
 app = typer.Typer(help="The dead letters of a bus: list, show, replay, purge.", no_args_is_help=True)
 
@@ -20,6 +19,14 @@ T = TypeVar("T")
 
 _MOMENT = "a time such as 2026-11-24T09:30, in UTC unless it says otherwise, or an age such as 90m, 12h or 7d"
 
+OfBus = Annotated[
+    str,
+    typer.Option(
+        "--bus",
+        metavar="URL",
+        help="kafka://HOST:PORT, several with commas between; if left out, the configuration's.",
+    ),
+]
 OfReason = Annotated[
     str, typer.Option("--reason", metavar="WORD", help="Only letters with this reason, such as decode.")
 ]
@@ -54,7 +61,8 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking for confi
 @app.command("list")
 def list_letters(
     *,
-    bus: BusUrl,
+    bus: OfBus = "",
+    config: ConfigFile = None,
     reason: OfReason = "",
     topic: OfTopic = "",
     since: Since = "",
@@ -73,17 +81,26 @@ def list_letters(
         async with aclosing(scan.letters(broker, meant)) as letters:
             return sorted([ListedLetter.of(letter) async for letter in letters], key=lambda each: each.time)
 
-    show_list(_on_bus(bus, found), scan, limit=limit, as_json=as_json)
+    loaded = _loaded(config, bus)
+    show_list(_on_bus(loaded, found), scan, limit=limit, as_json=as_json)
 
 
 @app.command("show")
-def show_letter(*, letter_id: LetterId, bus: BusUrl, raw: Raw = False, as_json: AsJson = False) -> None:
+def show_letter(
+    *,
+    letter_id: LetterId,
+    bus: OfBus = "",
+    config: ConfigFile = None,
+    raw: Raw = False,
+    as_json: AsJson = False,
+) -> None:
     """Print all of one dead letter: why, from where, whether it can be replayed, its headers and its message."""
     from agentic_trading.app.cli.dlq_tables import show_one
     from agentic_trading.app.dead_letters import UnknownLetterError, letter_of
 
+    loaded = _loaded(config, bus)
     try:
-        letter, copies = _on_bus(bus, lambda broker: letter_of(broker, letter_id))
+        letter, copies = _on_bus(loaded, lambda broker: letter_of(broker, letter_id))
     except UnknownLetterError as e:
         stop(ExitCode.FOUND_WRONG, str(e))
     if raw:
@@ -96,12 +113,12 @@ def show_letter(*, letter_id: LetterId, bus: BusUrl, raw: Raw = False, as_json: 
 def replay_letters(
     *,
     letter_ids: LetterIds = None,
-    bus: BusUrl,
+    bus: OfBus = "",
+    config: ConfigFile = None,
     reason: OfReason = "",
     every: EachLetter = False,
     again: Again = False,
     sign_as: SignAs = "",
-    config: ConfigFile = None,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
@@ -120,23 +137,31 @@ def replay_letters(
         stop(
             ExitCode.BAD_INPUT, "--sign-as is given without --again; a message as it was keeps its signature"
         )
-    replay = Replay(again=again, signer=_signer(sign_as, config) if sign_as else None)
+    loaded = _loaded(config, bus)
+    replay = Replay(again=again, signer=_signer(sign_as, loaded) if sign_as else None)
     meant = LetterFilter(ids=ids, reason=reason)
     try:
-        plan = _on_bus(bus, lambda broker: ReplayPlan.of(broker, replay, meant))
+        plan = _on_bus(loaded, lambda broker: ReplayPlan.of(broker, replay, meant))
     except UnknownLetterError as e:
         stop(ExitCode.FOUND_WRONG, str(e))
     say(plan_text(plan), err=True)
     if plan.letters:
         confirm("the replay", yes=yes, otherwise="not replayed; nothing was published")
-        plan = _on_bus(bus, plan.publish)
+        plan = _on_bus(loaded, plan.publish)
     show_replayed(plan, as_json=as_json)
     if plan.refused or not plan.letters:
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
 @app.command("purge")
-def purge_letters(*, bus: BusUrl, before: Before = "", every: EachLetter = False, yes: Yes = False) -> None:
+def purge_letters(
+    *,
+    bus: OfBus = "",
+    config: ConfigFile = None,
+    before: Before = "",
+    every: EachLetter = False,
+    yes: Yes = False,
+) -> None:
     """Delete dead letters for every reader, once you confirm it: those before a time, or all that are there.
 
     A topic can be cut off at its start alone: single letters cannot be deleted.
@@ -148,25 +173,36 @@ def purge_letters(*, bus: BusUrl, before: Before = "", every: EachLetter = False
     if bool(before) is every:
         stop(ExitCode.BAD_INPUT, "say which letters are meant; allowed is one of: --before TIME, --all")
     time = _moment("--before", before) if before else None
-    purge = _on_bus(bus, lambda broker: Purge.before(broker, time))
+    loaded = _loaded(config, bus)
+    purge = _on_bus(loaded, lambda broker: Purge.before(broker, time))
     say(purge_text(purge), err=True)
     if purge.messages:
         confirm("that they are deleted", yes=yes, otherwise="not purged; nothing was deleted")
-        _on_bus(bus, purge.run)
+        _on_bus(loaded, purge.run)
     say(f"deleted: {pluralize(purge.messages, 'message')}")
 
 
-def _on_bus(url: str, work: Callable[[Any], Awaitable[T]]) -> T:
-    """Return what `work` returns of the broker at `url`."""
-    require_client()
+def _loaded(config: Path | None, bus: str) -> Any:
+    """Return the configuration, with the bus that is named; without one it has to have a bus."""
+    from agentic_trading.app.options import OptionError
     from agentic_trading.app.settings import start
-    from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
-    from agentic_trading.bus.brokers.kafka.connection import settings_of
+    from agentic_trading.platform.settings import load_config
 
     start()
+    loaded = load_config(config, flags={"bus": "--bus"}, bus={"url": bus} if bus else None)
+    if loaded.bus.url is None:
+        raise OptionError(
+            "--bus", "left out, and the configuration has none", "kafka://HOST:PORT, or a url in [bus]"
+        )
+    return loaded
+
+
+def _on_bus(loaded: Any, work: Callable[[Any], Awaitable[T]]) -> T:
+    """Return what `work` returns of the broker of a configuration."""
+    from agentic_trading.platform.adapters import broker_of
 
     async def opened() -> T:
-        async with aclosing(KafkaBroker(settings_of(url))) as broker:
+        async with aclosing(await asyncio.to_thread(broker_of, loaded)) as broker:
             return await work(broker)
 
     with ended_as_by_ctrl_c():
@@ -185,18 +221,15 @@ def _moment(option: str, text: str) -> Any:
         raise OptionError(option, repr(text), _MOMENT) from None
 
 
-def _signer(principal: str, config: Path | None) -> Any:
+def _signer(principal: str, loaded: Any) -> Any:
     """Return what signs as a principal of the configuration."""
     from agentic_trading.app.options import OptionError
     from agentic_trading.bus.signing import Signer
     from agentic_trading.governance.policy import Policy
-    from agentic_trading.platform.adapters import signing_keys_of
-    from agentic_trading.platform.settings import load_config
+    from agentic_trading.platform.signing_keys import signing_keys_of
 
-    loaded = load_config(config)
     policy = Policy.load(loaded.policy) if loaded.policy is not None else None
-    folder = loaded.principals_folder
-    keys = signing_keys_of(folder, policy) if folder is not None else {}
+    keys = signing_keys_of(loaded.principals_folder, policy) if loaded.principals_folder is not None else {}
     if principal not in keys:
         allowed = ", ".join(keys) or "none: the configuration has no principals_folder"
         raise OptionError("--sign-as", repr(principal), allowed)

@@ -51,7 +51,7 @@ def create_missing(
     as_json: AsJson = False,
 ) -> None:
     """Make the topics that are missing; those that are there stay as they are. Ends when each can be written to."""
-    require_client()
+    _require_client()
     from agentic_trading.app.cli.output import show_json
     from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
     from agentic_trading.bus.brokers.kafka.connection import settings_of
@@ -69,7 +69,7 @@ def check_all(
     *, bus: BusUrl, partitions: Partitions = 6, retention_days: RetentionDays = 7, as_json: AsJson = False
 ) -> None:
     """Hold the topics against what the bus needs; exit 1 and a line for each that is missing or set up otherwise."""
-    require_client()
+    _require_client()
     from agentic_trading.app.cli.output import print_table, rows, show_json, table
     from agentic_trading.bus.brokers.kafka.admin import check_topics, planned_topics
     from agentic_trading.bus.brokers.kafka.connection import settings_of
@@ -90,7 +90,7 @@ def check_all(
 @app.command("lag")
 def show_lag(*, bus: BusUrl, group: GroupNames = None, as_json: AsJson = False) -> None:
     """Print what each group has not done, by topic and partition; a group that never committed is not there."""
-    require_client()
+    _require_client()
     from agentic_trading.app.cli.output import print_table, rows, show_json, table
     from agentic_trading.bus.brokers.kafka.admin import group_lags, planned_topics
     from agentic_trading.bus.brokers.kafka.connection import settings_of
@@ -114,8 +114,7 @@ def show_lag(*, bus: BusUrl, group: GroupNames = None, as_json: AsJson = False) 
     print_table(rows(table("group", "topic", *numbers, right=numbers), cells))
 
 
-def require_client() -> None:
-    """End the command where the client library is not installed."""
+def _require_client() -> None:
     if find_spec("aiokafka") is None:
         needs = "this needs aiokafka, which is not installed"
         stop(ExitCode.BAD_INPUT, f"{needs}; run pip install 'agentic-trading[kafka]'")
