@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from typing_extensions import override
 
@@ -48,6 +48,10 @@ class Signer:
         for key in keys:
             _check_key(key, f"the key of {self.principal}")
         self._keys = tuple(keys)
+
+    def as_now(self) -> Self:
+        """Return one that goes on with the keys of now, however this one is renewed."""
+        return type(self)(self.principal, *self._keys)
 
     def sign(self, message: Message) -> Message:
         """Return the message with two headers more, its sender and the proof; a signature that it had is replaced.
@@ -138,20 +142,17 @@ def write_key(folder: Path, name: str, *, add: bool = False) -> Path:
     """
     _check_name(name, "the key")
     place = folder / name
+    if place.is_file():
+        raise SigningKeyError(str(place), "is one key, and no folder of keys", f"that file as {place}/1")
     try:
-        numbers = (
-            [int(path.name) for path in place.iterdir() if path.name.isdecimal()] if place.is_dir() else []
-        )
-        if place.is_file():
-            raise SigningKeyError(
-                str(place), "is one key, and no folder of keys", f"the same file as {place}/1"
-            )
-        if numbers and not add:
-            raise SigningKeyError(str(place), f"holds {len(numbers)} already", "--add, to exchange them")
-        if add and not numbers:
+        held = [path.name for path in place.glob("[!.]*")]
+        if held and not add:
+            raise SigningKeyError(str(place), f"holds {len(held)} already", "--add, to exchange them")
+        if add and not held:
             raise SigningKeyError(str(place), "holds no key yet", "a first key, without --add")
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = place / str(max(numbers, default=0) + 1)
+        for each in (folder, place):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = place / str(1 + max((int(each) for each in held if each.isdecimal()), default=0))
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(random_key() + b"\n")
     except OSError as e:

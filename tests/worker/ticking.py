@@ -19,11 +19,13 @@ from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
 from agentic_trading.llm import Event
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.delivery import ProducerAcl
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
 from agentic_trading.worker.pool import WorkerPool
-from tests.gateway import START, MemoryGateway
+from tests.gateway import GOOD, START, MemoryGateway
 
 
 class Wall(SimClock):
@@ -78,6 +80,20 @@ class Steps(SystemClock):
         self.begun.clear()
         self.ends.set()
         await self.begun.wait()
+
+
+class Slow(ScriptedProvider):
+    """A provider that answers when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _request: GOOD)
+        self.started, self.go = asyncio.Event(), asyncio.Event()
+
+    @override
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        self.started.set()
+        await self.go.wait()
+        return await super().complete(request)
 
 
 def upkeep(

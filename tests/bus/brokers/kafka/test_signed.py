@@ -6,7 +6,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from typing_extensions import override
 
 from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
 from agentic_trading.bus.codec import read_dead_letter, reply_head, reply_message
@@ -17,15 +16,13 @@ from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.policy_file import Principal
 from agentic_trading.llm import LLMInteraction, NoDecision
 from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.platform.signing_keys import PrincipalKeys
 from agentic_trading.services.kafka import KafkaService
 from tests import kafka_server
 from tests.build import interaction
 from tests.gateway import GOOD, asking, gateway
 from tests.worker.running import running
-from tests.worker.ticking import Steps, with_pool
+from tests.worker.ticking import Slow, Steps, with_pool
 
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
 
@@ -36,20 +33,6 @@ MAY = Principal(
     tenants=("acme",), agents=("adviser-*",), workflows=(EnvelopeWorkflow.ANALYSIS,), models=("scripted/*",)
 )
 POLICY = Policy({"desk-a": MAY, "desk-b": MAY})
-
-
-class Slow(ScriptedProvider):
-    """A provider that answers when the test says so."""
-
-    def __init__(self) -> None:
-        super().__init__(lambda _request: GOOD)
-        self.started, self.go = asyncio.Event(), asyncio.Event()
-
-    @override
-    async def complete(self, request: ModelRequest) -> ModelResponse:
-        self.started.set()
-        await self.go.wait()
-        return await super().complete(request)
 
 
 @pytest.fixture
