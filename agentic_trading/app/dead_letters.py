@@ -33,13 +33,14 @@ class ReplayError(TradingError, ValueError):
 
 
 class UnknownLetterError(TradingError, ValueError):
-    """No dead letter that is kept has `letter_id`; `nearest` are the ids that are nearest to it."""
+    """No dead letter that is kept has this `value` of a `name`, an id or a reason; `nearest` are those nearest to it."""
 
-    def __init__(self, letter_id: str, nearest: Collection[str]) -> None:
-        self.letter_id = letter_id
+    def __init__(self, name: str, value: str, nearest: Collection[str]) -> None:
+        self.name = name
+        self.value = value
         self.nearest = tuple(nearest)
-        allowed = f"the nearest are {', '.join(self.nearest)}" if nearest else "there are none"
-        super().__init__(f"no dead letter has the id {letter_id!r:.200}; {allowed}")
+        allowed = f"the nearest are {', '.join(self.nearest)}" if nearest else "there are no dead letters"
+        super().__init__(f"no dead letter has the {name} {value!r:.200}; {allowed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,10 @@ class LetterFilter:
 
 @dataclass(slots=True)
 class LetterScan:
-    """What a scan of the dead letters has found so far: how often each id, and how many messages that are no letters."""
+    """What a scan of the dead letters has found so far: how often each id and reason, and how many messages that are no letters."""
 
     copies: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
     unreadable: int = 0
 
     async def letters(self, broker: Broker, meant: LetterFilter) -> AsyncGenerator[DeadLetter]:
@@ -77,14 +79,19 @@ class LetterScan:
                     self.unreadable += 1
                     continue
                 self.copies[letter.id] += 1
+                self.reasons[letter.reason] += 1
                 if self.copies[letter.id] == 1 and meant.has(letter):
                     yield letter
 
-    def require(self, ids: Collection[str]) -> None:
-        """Raise `UnknownLetterError` for the first of `ids` that was not found; for a scan that has ended."""
-        for each in ids:
-            if each not in self.copies:
-                raise UnknownLetterError(each, get_close_matches(each, sorted(self.copies), _NEAREST, 0.0))
+    def require(self, meant: LetterFilter) -> None:
+        """Raise `UnknownLetterError` for an id or a reason that was not found; for a scan that has ended."""
+        reasons = [meant.reason] if meant.reason else []
+        for name, wanted, known in (("id", meant.ids, self.copies), ("reason", reasons, self.reasons)):
+            for each in wanted:
+                if each not in known:
+                    raise UnknownLetterError(
+                        name, each, get_close_matches(each, sorted(known), _NEAREST, 0.0)
+                    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +154,10 @@ def letter_in(delivery: Delivery) -> DeadLetter | None:
 
 async def letter_of(broker: Broker, letter_id: str) -> tuple[DeadLetter, int]:
     """Return a letter, and how many copies there are; raises `UnknownLetterError`."""
-    scan = LetterScan()
-    async with aclosing(scan.letters(broker, LetterFilter([letter_id]))) as letters:
+    scan, meant = LetterScan(), LetterFilter([letter_id])
+    async with aclosing(scan.letters(broker, meant)) as letters:
         found = [letter async for letter in letters]
-    scan.require([letter_id])
+    scan.require(meant)
     return found[0], scan.copies[letter_id]
 
 
@@ -172,7 +179,7 @@ class Replay:
         try:
             message = letter.message()
         except ValueError as e:
-            raise ReplayError(letter.id, str(e).removeprefix(f"dead letter {letter.id} ")) from e
+            raise ReplayError(letter.id, str(e).replace(f"dead letter {letter.id}", "it", 1)) from e
         if self.again:
             message = self._new_envelope(letter, message)
         return Message(message.key, message.value, {**message.headers, REPLAYED_HEADER: letter.id})
@@ -182,6 +189,10 @@ class Replay:
             raise ReplayError(
                 letter.id, "it holds an event, which runs nothing; allowed is a replay without --again"
             )
+        try:
+            envelope = read_envelope(Delivery(letter.source_topic, letter.position, message, 1))
+        except UnreadableMessageError as e:
+            raise ReplayError(letter.id, f"it holds no envelope that can be read here ({e})") from e
         is_signed = message.headers.keys() >= {PRINCIPAL_HEADER, SIGNATURE_HEADER}
         if is_signed and self.signer is None:
             principal = message.headers[PRINCIPAL_HEADER]
@@ -189,10 +200,6 @@ class Replay:
             raise ReplayError(
                 letter.id, f"{problem}; allowed is --sign-as PRINCIPAL, with its key in the configuration"
             )
-        try:
-            envelope = read_envelope(Delivery(letter.source_topic, letter.position, message, 1))
-        except UnreadableMessageError as e:
-            raise ReplayError(letter.id, f"it holds no envelope that can be read here ({e})") from e
         new_id = derived_id("replay", letter.id)
         made = envelope.model_copy(
             update={
@@ -250,7 +257,7 @@ class ReplayPlan:
                     refused.append(e)
                 else:
                     letters[letter.id] = letter.source_topic
-        scan.require(meant.ids)
+        scan.require(meant)
         return cls(replay, letters, tuple(refused))
 
     async def publish(self, broker: Broker) -> Self:

@@ -86,7 +86,7 @@ async def test_an_unknown_id_is_named_with_the_nearest_ones() -> None:
 
     with pytest.raises(UnknownLetterError, match=f"no dead letter has the id .*; the nearest are {kept.id}"):
         await letter_of(broker, kept.id[:-1])
-    with pytest.raises(UnknownLetterError, match="there are none"):
+    with pytest.raises(UnknownLetterError, match="there are no dead letters"):
         await letter_of(await bus_with(), "id")
 
 
@@ -107,7 +107,7 @@ async def test_a_message_is_published_as_it_was_and_its_signature_stays_valid() 
 @pytest.mark.parametrize(
     ("refused", "problem"),
     [
-        (lambda: letter(Message("k", b"x" * (1 << 21), {})), "holds 1048576 of 2097152 bytes"),
+        (lambda: letter(Message("k", b"x" * (1 << 21), {})), "it holds 1048576 of 2097152 bytes"),
         (lambda: letter().small(), "or not the whole head"),
         (lambda: letter(topic="llm.replies"), "no worker reads its topic, 'llm.replies'"),
     ],

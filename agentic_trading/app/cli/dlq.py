@@ -37,7 +37,7 @@ Since = Annotated[
     str,
     typer.Option("--since", metavar="TIME", help="Only letters from then on: a time, or an age such as 12h."),
 ]
-Limit = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Only the newest N.")]
+Newest = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Only the newest N.")]
 LetterId = Annotated[str, typer.Argument(metavar="ID", help="The id of a letter, as list prints it.")]
 LetterIds = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of letters.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Print the bytes of the message and nothing else.")]
@@ -66,7 +66,7 @@ def list_letters(
     reason: OfReason = "",
     topic: OfTopic = "",
     since: Since = "",
-    limit: Limit = 100,
+    limit: Newest = 100,
     as_json: AsJson = False,
 ) -> None:
     """Print a line for each dead letter, the newest last, and how many there are of each reason."""
@@ -149,7 +149,7 @@ def replay_letters(
         confirm("the replay", yes=yes, otherwise="not replayed; nothing was published")
         plan = _on_bus(loaded, plan.publish)
     show_replayed(plan, as_json=as_json)
-    if plan.refused or not plan.letters:
+    if plan.refused:
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
@@ -177,7 +177,7 @@ def purge_letters(
     purge = _on_bus(loaded, lambda broker: Purge.before(broker, time))
     say(purge_text(purge), err=True)
     if purge.messages:
-        confirm("that they are deleted", yes=yes, otherwise="not purged; nothing was deleted")
+        confirm("the purge", yes=yes, otherwise="not purged; nothing was deleted")
         _on_bus(loaded, purge.run)
     say(f"deleted: {pluralize(purge.messages, 'message')}")
 

@@ -13,7 +13,6 @@ from agentic_trading.app.cli import (
     budget,
     config,
     dlq,
-    keys,
     look,
     models,
     parse,
@@ -75,7 +74,7 @@ app.add_typer(config.app, name="config")
 app.add_typer(services.app, name="services")
 app.add_typer(topics.app, name="topics")
 app.add_typer(dlq.app, name="dlq")
-app.add_typer(keys.app, name="keys")
+app.add_typer(config.keys_app, name="keys")
 app.command("demo", short_help="Show the records at work, in a minute.")(look.demo_command)
 
 

@@ -2,18 +2,20 @@
 
 import asyncio
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from agentic_trading.app.cli.dlq_tables import show_one
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
 from agentic_trading.bus.codec import envelope_message, read_dead_letter, read_interaction
-from agentic_trading.bus.message import Message
+from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.signing import Signer, Verifier
-from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, DeadLetter
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.llm import LLMEnvelope, LLMInteraction
 from agentic_trading.llm.provider import ModelRequest
@@ -30,6 +32,7 @@ DESK, NEWCOMER = Signer("desk-a", b"k" * 32), Signer("desk-b", b"o" * 32)
 LANE = ENVELOPES[asking().build().workflow]
 ADDRESS = "5f0e6c1e-6a1c-4c0e-9d0f-8f5b6f3f8a11"
 STEERS = "\x1b[2J"
+POISON = f"{{broken{STEERS}".encode()
 
 
 def changed(envelope: LLMEnvelope, **fields: object) -> Message:
@@ -43,9 +46,7 @@ def given_up() -> dict[str, Message]:
     """Return messages that no worker serves, by their reasons."""
     real = envelope_message(asking(n=1).build(), reply_to=ADDRESS)
     return {
-        "decode": DESK.sign(
-            Message("poison", f"{{broken{STEERS}".encode(), {"ce_id": "e-1", "x-note": STEERS})
-        ),
+        "decode": DESK.sign(Message("poison", POISON, {"ce_id": "e-1", "x-note": STEERS})),
         "checksum": DESK.sign(changed(asking(n=2).build(), instructions="Other words.")),
         "schema_version": DESK.sign(changed(asking(n=3).build(), schema_version="9.0")),
         "must_understand": DESK.sign(changed(asking(n=4).build(), must_understand=["venue_hint"])),
@@ -86,48 +87,48 @@ async def replies(servers: str) -> tuple[int, list[LLMInteraction]]:
     return len(calls), found
 
 
-def test_letters_of_every_reason_are_listed_shown_replayed_and_deleted(
-    own_kafka: KafkaService, command: Command
-) -> None:
-    bus = ("--bus", f"kafka://{own_kafka.bootstrap_servers}")
-    messages = given_up()
-    answer = asyncio.run(set_up(own_kafka.bootstrap_servers, messages))
-
-    listed = json.loads(command("dlq", "list", *bus, "--json").out)
-    ids = {each["reason"]: each["id"] for each in listed["letters"]}
-    assert listed["reasons"] == dict.fromkeys(messages, 1)
-    assert {each["copies"] for each in listed["letters"]} == {1}
-    assert {each["problem"] for each in listed["letters"]} == {""}
-    assert answer.result.failure is not None
-    assert answer.result.failure.category == "expired"  # it is on record, and no dead letter
+def check_list(command: Command, bus: Sequence[str], ids: Mapping[str, str]) -> None:
+    """Choose letters by reason, topic and time, and the newest ones."""
     shown = command("dlq", "list", *bus, "--limit", "2")
     assert shown.out.endswith("; the newest 2 of 5\n")
     assert shown.out.count("\n") == 4
     decoded = command("dlq", "list", *bus, "--reason", "decode", "--topic", LANE.name, "--since", "1000d")
-    assert [ids[reason] in decoded.out for reason in messages] == [True, False, False, False, False]
+    assert [reason for reason, id_ in ids.items() if id_ in decoded.out] == ["decode"]
     assert command("dlq", "list", *bus, "--topic", "llm.events").out == "no dead letters\n"
 
+
+def check_show(command: Command, bus: Sequence[str], ids: Mapping[str, str]) -> None:
+    """Show one letter, and ask for one that there is not."""
     one = command("dlq", "show", ids["decode"], *bus)
     assert STEERS not in one.out
     assert one.out.count("\\x1b[2J") == 2
     assert all(
         text in one.out for text in ("llm.envelopes.analysis, partition", "poison", "x-note", "replayable")
     )
-    assert command("dlq", "show", ids["decode"], *bus, "--raw").out == messages["decode"].value.decode()
+    assert command("dlq", "show", ids["decode"], *bus, "--raw").out == POISON.decode()
     assert json.loads(command("dlq", "show", ids["decode"], *bus, "--json").out)["key"] == "poison"
     unknown = command("dlq", "show", ids["decode"][:-2], *bus)
     assert unknown.code == ExitCode.FOUND_WRONG
     assert f"the nearest are {ids['decode']}" in unknown.err
 
+
+def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], servers: str) -> None:
+    """Replay a letter as a new envelope, and twice as it was."""
     replay = ("dlq", "replay", *bus)
     asked = command(*replay, "--reason", "signature")
     assert (asked.code, asked.out) == (ExitCode.BAD_INPUT, "")
     assert "this is no terminal, so the replay cannot be confirmed; allowed is --yes" in asked.err
-    refused = command(*replay, ids["schema_version"], ids["checksum"], "--again", "--yes", "--json")
+    refused = command(*replay, ids["signature"], ids["checksum"], "--again", "--yes", "--json")
     assert refused.code == ExitCode.FOUND_WRONG
     assert json.loads(refused.out)["replayed"] == []
     assert (
-        "'desk-a' has signed it, and --again makes it another envelope; allowed is --sign-as" in refused.err
+        "'desk-b' has signed it, and --again makes it another envelope; allowed is --sign-as" in refused.err
+    )
+    assert "it holds no envelope that can be read here (checksum: envelope_hash is not" in refused.err
+    missing = command(*replay, "--reason", "signatures", "--yes")
+    assert (missing.code, "has the reason 'signatures'; the nearest are signature, " in missing.err) == (
+        1,
+        True,
     )
     Path("principals").mkdir()
     Path("principals/desk-a").write_bytes(b"k" * 32)
@@ -143,11 +144,14 @@ def test_letters_of_every_reason_are_listed_shown_replayed_and_deleted(
         done = command(*replay, *chosen, "--yes")
         assert (done.code, done.out) == (ExitCode.DONE, "replayed: 1 message\n")
         assert "1 message to be published as they were: 1 to llm.envelopes.analysis\n" in done.err
-    calls, (first, second) = asyncio.run(replies(own_kafka.bootstrap_servers))
+    calls, (first, second) = asyncio.run(replies(servers))
     assert calls == 2  # the new envelope, and the one as it was: it ran once, and was answered twice
     assert first == second
     assert first.result.actionable
 
+
+def check_purge(command: Command, bus: Sequence[str], ids: Mapping[str, str]) -> None:
+    """Delete nothing, then all."""
     purged = command("dlq", "purge", *bus, "--before", "1000d", "--yes")
     assert (purged.code, purged.out) == (ExitCode.DONE, "deleted: 0 messages\n")
     purged = command("dlq", "purge", *bus, "--all", "--yes")
@@ -156,8 +160,45 @@ def test_letters_of_every_reason_are_listed_shown_replayed_and_deleted(
     )
     assert (purged.code, purged.out) == (ExitCode.DONE, "deleted: 5 messages\n")
     assert command("dlq", "list", *bus).out == "no dead letters\n"
-    gone = command(*replay, ids["signature"], "--yes")
+    assert command("dlq", "replay", *bus, "--all").out == "replayed: 0 messages\n"
+    gone = command("dlq", "replay", *bus, ids["signature"], "--yes")
     assert (gone.code, gone.err.count("\n")) == (ExitCode.FOUND_WRONG, 1)
+
+
+def test_letters_of_every_reason_are_listed_shown_replayed_and_deleted(
+    own_kafka: KafkaService, command: Command
+) -> None:
+    servers = own_kafka.bootstrap_servers
+    bus = ("--bus", f"kafka://{servers}")
+    messages = given_up()
+    answer = asyncio.run(set_up(servers, messages))
+
+    listed = json.loads(command("dlq", "list", *bus, "--json").out)
+    ids = {each["reason"]: each["id"] for each in listed["letters"]}
+    assert listed["reasons"] == dict.fromkeys(messages, 1)
+    assert {each["copies"] for each in listed["letters"]} == {1}
+    assert {each["problem"] for each in listed["letters"]} == {""}
+    assert answer.result.failure is not None
+    assert answer.result.failure.category == "expired"  # it is on record, and no dead letter
+
+    check_list(command, bus, ids)
+    check_show(command, bus, ids)
+    check_replay(command, bus, ids, servers)
+    check_purge(command, bus, ids)
+
+
+def test_a_message_that_is_no_text_and_was_cut_is_said_with_its_size(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    delivery = Delivery(LANE.name, 7, Message("k", b"\xff" * 5000, {}), 1)
+    letter = DeadLetter.of(delivery, reason="decode", detail="", time=START).small()
+
+    show_one(letter, 1, as_json=False)
+
+    said = capsys.readouterr()
+    assert "  4,000 bytes that are no text; --raw prints them" in said.out
+    assert "no: it holds 4000 of 5000 bytes" in " ".join(said.out.split())
+    assert "these are 4000 of 5000 bytes" in said.err
 
 
 @pytest.mark.parametrize(
