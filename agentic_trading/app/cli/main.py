@@ -12,6 +12,7 @@ from agentic_trading import __version__
 from agentic_trading.app.cli import (
     budget,
     config,
+    dlq,
     look,
     models,
     parse,
@@ -75,6 +76,8 @@ app.command("worker", short_help="Take envelopes from a bus and answer them.")(w
 app.command("submit", short_help="Put envelopes on a bus.")(worker.submit_command)
 app.add_typer(services.app, name="services")
 app.add_typer(topics.app, name="topics")
+app.add_typer(dlq.app, name="dlq")
+app.add_typer(config.keys_app, name="keys")
 app.command("demo", short_help="Show the records at work, in a minute.")(look.demo_command)
 
 
