@@ -20,7 +20,13 @@ from agentic_trading.llm.provider import ModelResponse, Transport
 from agentic_trading.llm.result import NextStep, Usage
 from agentic_trading.structured.pipeline import text_of
 from agentic_trading.worker.attempt_result import Timing
-from agentic_trading.worker.claim import Claim, ClaimKey, ClaimStore, ClaimStoreUnavailableError
+from agentic_trading.worker.claim import (
+    Claim,
+    ClaimKey,
+    ClaimLostError,
+    ClaimStore,
+    ClaimStoreUnavailableError,
+)
 
 log = structlog.get_logger()
 
@@ -165,12 +171,17 @@ class HeldClaim:
             log.warning("claim_not_noted", envelope_id=self.claim.key.envelope_id, reason=str(e))
 
     async def keep(self, attempt: int, kept: KeptAnswer) -> None:
-        """Keep what `attempt` gave; what cannot be kept is on record in a moment."""
+        """Keep what `attempt` gave; what cannot be kept while the claim surely lasts is on record in a moment.
+
+        Raises `ClaimLostError` where it may be over: another owner may have ended the attempt in another way.
+        """
         if self.store is None:
             return
         try:
             await self.store.keep(self.claim, attempt, kept.spell)
         except ClaimStoreUnavailableError as e:
+            if not self.holds():
+                raise ClaimLostError(self.claim.key) from e
             log.warning("answer_not_kept", envelope_id=self.claim.key.envelope_id, reason=str(e))
 
 

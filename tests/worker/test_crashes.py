@@ -296,6 +296,20 @@ async def test_an_envelope_that_kills_its_workers_becomes_a_dead_letter() -> Non
     assert fleet.provider.requests == []
 
 
+class Unreachable(SharedClaims):
+    """Claims that cannot be reached once `is_away`; no lease is sure by then."""
+
+    is_away = False
+
+    async def keep(self, claim: Claim, attempt: int, spell: Spell) -> None:
+        if self.is_away:
+            raise ClaimStoreUnavailableError("connection closed by server")
+        await super().keep(claim, attempt, spell)
+
+    def holds(self, claim: Claim) -> bool:
+        return not self.is_away and super().holds(claim)
+
+
 class Frozen(ScriptedProvider):
     """While it answers, its worker is frozen until another one has taken the envelope and ended it."""
 
@@ -341,6 +355,33 @@ async def test_an_answer_that_comes_after_another_worker_has_ended_the_envelope_
     spent = await fleet.ledger.balances("default")
     assert sum(balance.in_doubt.nusd for balance in spent) == 0
     assert await charged(fleet) == statistics.charged_nusd
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_comes_when_the_claim_may_be_over_and_cannot_be_asked_for_is_not_used(*, fails: bool) -> None:
+    claims = Unreachable()
+    fleet = Fleet(claims=claims)
+    delivery = await fleet.delivery(envelope_of("execution"))
+
+    class Woken(ScriptedProvider):
+        async def complete(self, request: Any) -> Any:
+            claims.end_owner()
+            fleet.provider = ScriptedProvider(answering)
+            await fleet.serve(delivery, Process())
+            claims.is_away = True
+            if fails:
+                raise ProviderError(FailureKind.TIMEOUT, "no answer", sent=True)
+            return await super().complete(request)
+
+    fleet.provider = Woken(answering)
+    with pytest.raises(ClaimLostError):
+        await fleet.serve(delivery, Process())
+
+    ends = {each.wire for each in await fleet.records() if isinstance(each, LLMInteraction)}
+    assert len(ends) == 1, "two logs have an end of the same attempt, and they differ"
+    (final,) = await fleet.told()
+    assert {final.wire} == ends
+    assert held(await fleet.ledger.balances("default"))["nusd"] == 0
 
 
 async def test_what_was_noted_and_never_dispatched_is_not_charged_and_goes_on_under_the_next_number() -> None:
