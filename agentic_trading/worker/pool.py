@@ -11,10 +11,11 @@ from typing import Any
 import structlog
 
 from agentic_trading.bus.codec import read_event
-from agentic_trading.bus.errors import SignatureError, UnreadableMessageError
+from agentic_trading.bus.errors import BusUnavailableError, SignatureError, UnreadableMessageError
 from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, REPLIES, Broker, Subscription, Topic, lane_topic
 from agentic_trading.clock import Clock
+from agentic_trading.governance.errors import LedgerUnavailableError
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import RecordError, StoreError
 from agentic_trading.llm.fields import long_ids
@@ -37,8 +38,11 @@ OTHERS = (EnvelopeWorkflow.PLANNING, EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow
 PARKED_A_WORKER = 8
 """How many calls may wait for headroom, for each that has a slot."""
 
-CLAIMS_AWAY_S = 1.0
-"""How long a delivery waits for claims that cannot be reached, before it comes again."""
+AWAY = (BusUnavailableError, ClaimStoreUnavailableError, LedgerUnavailableError)
+"""What is no delivery's fault: servers that cannot be reached. It comes again until they are back, however often."""
+
+AWAY_S = 1.0
+"""How long a delivery waits for such a server, before it comes again."""
 
 GROUP = "workers"
 EXECUTIONS_GROUP = "workers-execution"
@@ -235,12 +239,15 @@ class WorkerPool:
             case ClaimLostError():  # its new owner answers it
                 log.warning("claim_lost", topic=delivery.topic, position=delivery.position, reason=str(e))
                 return False
-            case ClaimStoreUnavailableError():
-                log.warning("claims_away", reason=str(e))
-                await self._waits.sleep(CLAIMS_AWAY_S)
-                return False
+            case _ if isinstance(e, AWAY):
+                return await self._wait_for_server(e)
             case _:
                 return await self._retry(delivery, e)
+
+    async def _wait_for_server(self, e: Exception) -> bool:
+        log.warning("server_away", reason=str(e))
+        await self._waits.sleep(AWAY_S)
+        return False
 
     async def _retry(self, delivery: Delivery, e: Exception) -> bool:
         log.error(
@@ -264,6 +271,8 @@ class WorkerPool:
                 trace_id=trace_id,
                 route=self._acl.route_of(delivery),
             )
+        except BusUnavailableError as e:
+            return await self._wait_for_server(e)
         except Exception as e:  # noqa: BLE001 - other deliveries are served without the letter
             log.error(  # noqa: TRY400 - in one line
                 "dead_letter_lost", topic=delivery.topic, position=delivery.position, error=describe_error(e)

@@ -1,11 +1,21 @@
-"""Claims that are away, or lost while a call is under way: the envelope is served all the same."""
+"""Servers that are away, and claims that are lost while a call is under way: the envelope is served all the same."""
 
 from typing import Any
 
+import pytest
+
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.errors import BusUnavailableError
+from agentic_trading.bus.message import Message
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, REPLIES, Topic
+from agentic_trading.governance.errors import LedgerUnavailableError
+from agentic_trading.governance.ledger import Settlement
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.prices import Amount
 from agentic_trading.llm import LLMInteraction, RetryPolicy
 from agentic_trading.worker.claim import Claim, ClaimKey, ClaimLostError, ClaimStoreUnavailableError, Spell
 from agentic_trading.worker.claims.memory import MemoryClaimStore
-from agentic_trading.worker.pool import CLAIMS_AWAY_S
+from agentic_trading.worker.pool import AWAY_S
 from tests.gateway import GOOD, START, asking, gateway
 from tests.worker.running import running
 from tests.worker.ticking import Turning
@@ -28,7 +38,7 @@ async def test_claims_that_cannot_be_reached_are_waited_for() -> None:
         answer = await client.ask(asking(clock=clock).build())
 
     assert isinstance(answer, LLMInteraction)
-    assert CLAIMS_AWAY_S in clock.slept
+    assert AWAY_S in clock.slept
 
 
 async def test_a_claim_that_is_lost_while_the_provider_answers_is_served_again_and_the_late_answer_is_charged() -> (
@@ -54,3 +64,66 @@ async def test_a_claim_that_is_lost_while_the_provider_answers_is_served_again_a
     assert (answer.result.attempt_number, answer.result.actionable) == (2, True)
     kinds = [getattr(entry.record, "kind", "") async for entry in desk.store.scan()]
     assert kinds.count("attempt.answered_late") == 1
+
+
+class Away(MemoryBroker):
+    """A bus that takes nothing for `topic` for some time."""
+
+    def __init__(self, topic: Topic[Any], times: int = 10) -> None:
+        super().__init__()
+        self._refused, self._times = topic, times
+
+    async def publish(self, topic: Topic[Any], message: Message) -> None:
+        if topic is self._refused and self._times > 0:
+            self._times -= 1
+            raise BusUnavailableError("127.0.0.1:9092", "no broker answers")
+        await super().publish(topic, message)
+
+
+async def test_an_answer_whose_bus_is_away_is_sent_when_it_is_back_however_long_that_takes() -> None:
+    clock = Turning(START)
+    desk = gateway([GOOD], broker=Away(REPLIES), clock=clock)
+
+    async with running(desk) as client:
+        answer = await client.ask(asking(clock=clock).build())
+
+    assert isinstance(answer, LLMInteraction)
+    assert answer.actionable
+    assert clock.slept.count(AWAY_S) == 10
+    assert desk.pool.statistics().dead_letters == 0
+
+
+@pytest.mark.timeout(5)
+async def test_a_message_whose_dead_letter_the_bus_does_not_take_now_is_not_acknowledged_without_one() -> None:
+    clock = Turning(START)
+    desk = gateway([], broker=Away(DEAD_LETTERS), clock=clock)
+    letters = await desk.broker.subscribe([DEAD_LETTERS], "test")
+    unreadable = next(iter(ENVELOPES.values()))
+
+    async with running(desk):
+        await desk.broker.publish(unreadable, Message("k", b"no envelope", {}))
+        letter = await letters.take()
+
+    assert letter.topic == DEAD_LETTERS.name
+    assert clock.slept.count(AWAY_S) == 10
+    assert desk.pool.statistics().dead_letters == 1
+
+
+async def test_an_answer_is_not_given_up_because_the_ledger_cannot_be_told_of_it_for_long() -> None:
+    class AwayForLong(MemoryLedger):
+        times = 10
+
+        async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
+            if self.times:
+                self.times -= 1
+                raise LedgerUnavailableError("connection refused")
+            return await super().settle(reservation_id, actual)
+
+    clock = Turning(START)
+    desk = gateway([GOOD], ledger=AwayForLong(), clock=clock)
+
+    async with running(desk) as client:
+        answer = await client.ask(asking(clock=clock).build())
+
+    assert isinstance(answer, LLMInteraction)
+    assert desk.pool.statistics().dead_letters == 0
