@@ -1,0 +1,257 @@
+"""What becomes of envelopes and money while worker processes are killed and frozen, and Kafka and Redis go away.
+
+Run: python benchmarks/chaos.py [--quick]. Four `agentic-trading worker` on a real Kafka and a real Redis, a provider that keeps an invoice
+of its own, and a client. Exits with 1 if a promise is broken: see the table that it prints.
+"""
+
+import argparse
+import asyncio
+import logging
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
+from agentic_trading.bus.codec import read_dead_letter
+from agentic_trading.bus.errors import BusError
+from agentic_trading.bus.topic import DEAD_LETTERS
+from agentic_trading.client.gateway import StructuredGateway
+from agentic_trading.governance.ledger import parts_of
+from agentic_trading.governance.ledgers.redis import RedisLedger
+from agentic_trading.governance.limits import ScopeKind, Window
+from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.envelope import DEFAULT_TENANT, LLMEnvelope, LLMProvider
+from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.limits import RetryPolicy
+from agentic_trading.platform.clients import remote_gateway
+from agentic_trading.platform.settings import load_config
+from benchmarks.chaos_checks import Booked, Evidence, Logs, Sent, checks_of, print_checks
+from benchmarks.chaos_fleet import FULL, QUICK, Fleet, Place, Size, placed
+from benchmarks.chaos_provider import MODEL, read_invoice
+
+A_TRACE = 20
+"""How many envelopes a decision chain has: they keep their order in each workflow."""
+
+ASKED = 10
+"""Of so many chains, one waits for each answer; of the others none does."""
+
+ALL_DONE_S = 90.0
+"""How long after the last outage every envelope has to have its end."""
+
+ANSWER_S = 240.0
+"""How long a client waits for an answer: outages are within it."""
+
+LEASES_S = 75.0
+"""How long what a process has left in the ledger may be held after that: a reservation that was never dispatched, for a minute."""
+
+RETRIES = RetryPolicy(base_s=0.2, max_s=2.0, attempt_timeout_s=4.0)
+SCHEMA = {
+    "$id": "advice.v1",
+    "type": "object",
+    "required": ["action", "size"],
+    "additionalProperties": False,
+    "properties": {"action": {"enum": ["buy", "sell", "wait"]}, "size": {"type": "number"}},
+}
+
+
+def envelope_of(number: int) -> LLMEnvelope:
+    """Build an envelope; one in five is an execution."""
+    builder = EnvelopeBuilder()
+    others = (builder.for_planning, builder.for_analysis, builder.for_general)
+    made = builder.for_execution() if number % 5 == 0 else others[number % 3]()
+    return (
+        made.with_instructions("Advise.")
+        .with_context({"n": number})
+        .with_output_schema(SCHEMA)
+        .with_provider(LLMProvider("stub"), MODEL)
+        .with_budget(max_output_tokens=64, thinking_budget=0)
+        .with_retry_policy(RETRIES)
+        .with_trace(f"trace-{number // A_TRACE}")
+        .with_idempotency_key(f"call-{number}")
+        .build()
+    )
+
+
+@dataclass
+class Client:
+    """Puts envelopes on the bus at a pace, and waits for the answers to some."""
+
+    size: Size
+    sent: list[Sent] = field(default_factory=list)
+    asked: set[str] = field(default_factory=set)
+    replies: dict[str, str] = field(default_factory=dict)
+    published_again: int = 0
+
+    async def run(self, gateway: StructuredGateway) -> None:
+        """Send all, each chain in its order."""
+        begin = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for first in range(0, self.size.envelopes, A_TRACE):
+                numbers = range(first, min(first + A_TRACE, self.size.envelopes))
+                group.create_task(self._chain(gateway, numbers, begin))
+
+    async def _chain(self, gateway: StructuredGateway, numbers: Sequence[int], begin: float) -> None:
+        is_asked = numbers[0] // A_TRACE % ASKED == 0
+        for number in numbers:
+            await asyncio.sleep(max(0.0, begin + number / self.size.a_second - time.monotonic()))
+            envelope = envelope_of(number)
+            key = envelope.idempotency_key
+            self.sent.append(Sent(key, envelope.envelope_id, envelope.trace_id, envelope.workflow))
+            if is_asked:
+                self.asked.add(envelope.envelope_id)
+            await self._send(gateway, envelope, is_asked=is_asked)
+
+    async def _send(self, gateway: StructuredGateway, envelope: LLMEnvelope, *, is_asked: bool) -> None:
+        """Send it until the bus has it; what was perhaps there already is not run again."""
+        while True:
+            try:
+                if not is_asked:
+                    await gateway.submit(envelope)
+                    return
+                async with asyncio.timeout(ANSWER_S):
+                    answer = await gateway.ask(envelope)
+            except BusError:
+                self.published_again += 1
+                await asyncio.sleep(1.0)
+            except TimeoutError:
+                return
+            else:
+                is_none = isinstance(answer, NoDecision)
+                self.replies[envelope.envelope_id] = answer.category if is_none else answer.interaction_id
+                return
+
+
+@dataclass
+class LogReader:
+    """Reads what the workers' logs have more each time."""
+
+    place: Place
+    logs: Logs = field(default_factory=Logs)
+    _read: dict[Path, int] = field(default_factory=dict)
+
+    def read(self) -> Logs:
+        """Read all whole lines that are new."""
+        for path in sorted(self.place.logs.glob("*/interactions.jsonl")):
+            for line in self._lines(path):
+                self.logs.add(line)
+        return self.logs
+
+    def _lines(self, path: Path) -> Iterator[bytes]:
+        with path.open("rb") as file:
+            file.seek(self._read.get(path, 0))
+            for line in file:
+                if line.endswith(b"\n"):
+                    self._read[path] = self._read.get(path, 0) + len(line)
+                    yield line
+
+
+async def letters_of(place: Place) -> dict[str, str]:
+    """Return the reasons of dead letters, by envelope."""
+    broker = KafkaBroker(place.settings)
+    try:
+        letters = [read_dead_letter(each.message) async for each in broker.scan(DEAD_LETTERS)]
+    finally:
+        await broker.aclose()
+    return {each.envelope_id: f"{each.reason}: {each.detail}" for each in letters}
+
+
+async def all_done(client: Client, reader: LogReader, place: Place) -> float:
+    """Wait until each envelope has its end, within a bound; return how long it took."""
+    begin = time.monotonic()
+    wanted = {each.envelope_id for each in client.sent}
+    while time.monotonic() < begin + ALL_DONE_S:
+        left = wanted - (await asyncio.to_thread(reader.read)).finished
+        if not left or (len(left) < len(wanted) / 20 and left <= {*await letters_of(place)}):
+            break
+        await asyncio.sleep(0.25)
+    return time.monotonic() - begin
+
+
+async def booked_by(place: Place) -> tuple[list[Booked], int, int]:
+    """Return the charges that the ledger knows one by one, and what its counter of the tenant has spent and holds."""
+    ledger = RedisLedger(place.redis.url)
+    try:
+        entries = await ledger.entries(DEFAULT_TENANT)
+        balances = await ledger.balances(DEFAULT_TENANT)
+    finally:
+        await ledger.aclose()
+    of_all = next(each for each in balances if (each.scope, each.window) == (ScopeKind.TENANT, Window.NONE))
+    booked = [
+        Booked(key, attempt, each.state, each.charged.nusd)
+        for each in entries
+        for _, key, attempt in [parts_of(each.request.reservation_id)]
+    ]
+    return booked, of_all.spent.nusd, of_all.held.nusd
+
+
+async def nothing_held(place: Place) -> float:
+    """Wait until every lease in the ledger is over, within a bound; return how long it took."""
+    begin = time.monotonic()
+    while (await booked_by(place))[2] and time.monotonic() < begin + LEASES_S:
+        await asyncio.sleep(0.5)
+    return time.monotonic() - begin
+
+
+async def run(place: Place, size: Size) -> bool:
+    """Make a run and print what came of it; return whether every promise holds."""
+    fleet, client, reader = Fleet(place), Client(size), LogReader(place)
+    config = load_config(place.config)
+    with fleet.running():
+        await fleet.serving()
+        begin = time.monotonic()
+        async with remote_gateway(config, name="chaos") as gateway, asyncio.TaskGroup() as group:
+            group.create_task(client.run(gateway))
+            await fleet.suffer(size)
+        seconds = time.monotonic() - begin
+        rest_s = await all_done(client, reader, place)
+        held_s = await nothing_held(place)
+        exits = await fleet.end()
+    booked, spent, held = await booked_by(place)
+    evidence = Evidence(
+        client.sent,
+        reader.read(),
+        read_invoice(place.invoice.read_text("utf-8").splitlines()),
+        booked,
+        spent,
+        held,
+        await letters_of(place),
+        client.replies,
+        frozenset(client.asked),
+        exits=exits,
+    )
+    done = ", ".join(f"{count} {what}" for what, count in fleet.done.items())
+    print(f"\n{len(fleet.workers)} workers, {size.envelopes:,} envelopes in {seconds:.0f} s; {done}")
+    print(f"all done {rest_s:.1f} s after, nothing held {held_s:.1f} s later; {client.published_again} times published again; {evidence.logs.records:,} records in logs")
+    print("workers warned of: " + (", ".join(f"{name} {count}" for name, count in fleet.warnings().most_common()) or "nothing"))
+    for line in fleet.died:
+        print(f"X {line}")
+    return print_checks(checks_of(evidence)) and not fleet.died
+
+
+def main() -> int:
+    """Print the table; return the exit code."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--quick", action="store_true", help="800 envelopes and shorter outages, in under a minute")
+    arguments.add_argument("--keep", metavar="DIR", help="keep logs, invoice and what the workers said in DIR")
+    given = arguments.parse_args()
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it says that the servers are away: they are
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    folder = Path(given.keep or tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with placed(folder) as place:
+            holds = asyncio.run(run(place, QUICK if given.quick else FULL))
+    finally:
+        if not given.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 0 if holds else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

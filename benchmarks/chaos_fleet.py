@@ -1,0 +1,278 @@
+"""Worker processes and servers of `chaos.py`, and what is done to them: killed, frozen, stopped, started again."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
+from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
+from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.redis import RedisService
+from benchmarks.chaos_provider import INPUT_NUSD, MODEL, OUTPUT_NUSD
+from benchmarks.peers.contender import ROOT
+
+PROGRAM = Path(sys.executable).parent / "agentic-trading"
+NAMES = ("w1", "w2", "w3", "w4")
+PARTITIONS = 6
+ENDS_WITHIN_S = 40.0
+
+_SAID = re.compile(r"\b(warning|error)\s*\]\s*(?:\x1b\[\d+m)*([a-z_]+)|^(Traceback)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many envelopes, how fast, and what goes wrong when, in seconds from the first envelope on."""
+
+    envelopes: int
+    a_second: float
+    kill_every_s: float
+    redis_down_at: Sequence[float]
+    kafka_down_at: float
+    kafka_down_s: float
+    freeze_at: Sequence[float]
+    freeze_s: float
+
+
+FULL = Size(5_000, 40.0, 4.0, (15.0, 95.0), 30.0, 30.0, (20.0, 75.0), 18.0)
+QUICK = Size(800, 55.0, 3.0, (3.0, 11.0), 5.0, 5.0, (1.0,), 16.0)
+
+
+@dataclass
+class Place:
+    """Where a run takes place: its servers, its provider, its folder."""
+
+    folder: Path
+    kafka: KafkaService
+    redis: RedisService
+    provider: "subprocess.Popen[str]"
+
+    @property
+    def config(self) -> Path:
+        """The configuration of workers and client."""
+        return self.folder / "fleet.toml"
+
+    @property
+    def logs(self) -> Path:
+        """Where the folders of the workers are."""
+        return self.folder / "logs"
+
+    @property
+    def invoice(self) -> Path:
+        """What the provider has billed."""
+        return self.folder / "invoice.jsonl"
+
+    @property
+    def settings(self) -> KafkaSettings:
+        """How Kafka is reached."""
+        return KafkaSettings(self.kafka.bootstrap_servers)
+
+
+@contextmanager
+def placed(folder: Path) -> Generator[Place]:
+    """Run the servers and the provider for as long as the block lasts, with topics and a configuration."""
+    kafka = KafkaService.prepared(folder / "kafka", ends_with_starter=True)
+    redis = RedisService(folder / "redis", ends_with_starter=True)
+    command = [sys.executable, "-m", "benchmarks.chaos_provider", str(folder / "invoice.jsonl")]
+    kafka.start()
+    try:
+        redis.start()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as provider:
+            try:
+                assert provider.stdout is not None
+                place = Place(folder, kafka, redis, provider)
+                _configure(place, int(provider.stdout.readline()))
+                asyncio.run(create_topics(place.settings, planned_topics(partitions=PARTITIONS), replicas=1))
+                yield place
+            finally:
+                provider.kill()
+    finally:
+        redis.daemon.kill()
+        kafka.kill()
+
+
+def _configure(place: Place, port: int) -> None:
+    place.logs.mkdir()
+    place.config.write_text(
+        f"""
+mode = "paper"
+concurrency = 16
+[bus]
+url = "kafka://{place.kafka.bootstrap_servers}"
+[ledger]
+url = "{place.redis.url}"
+[tenants.default]
+budget_usd = "1000"
+[providers.stub]
+adapter = "benchmarks.chaos_provider:numbered"
+base_url = "http://127.0.0.1:{port}/v1"
+[[providers.stub.models]]
+model = "{MODEL}"
+context_tokens = 32768
+max_output_tokens = 4096
+price = {{ input = {INPUT_NUSD}, output = {OUTPUT_NUSD} }}
+source = "benchmarks/chaos_provider.py"
+checked_on = 2026-11-22
+""",
+        encoding="utf-8",
+    )
+
+
+@dataclass
+class Worker:
+    """One worker process after the other, of one name and log."""
+
+    name: str
+    place: Place
+    frozen: bool = False
+    process: "subprocess.Popen[bytes] | None" = None
+
+    @property
+    def said(self) -> Path:
+        """What they have printed."""
+        return self.place.logs / f"{self.name}.said"
+
+    def start(self) -> None:
+        """Start the next one."""
+        where = ["--config", str(self.place.config), "--name", self.name, "--store", str(self.place.logs)]
+        with self.said.open("ab") as file:
+            self.process = subprocess.Popen(
+                [str(PROGRAM), "worker", *where, "--http", "127.0.0.1:0"],
+                stdout=file, stderr=file, env={**os.environ, "PYTHONPATH": str(ROOT), "STUB_API_KEY": "k"},
+            )  # fmt: skip
+
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    async def ended(self, within_s: float) -> int | None:
+        """Wait for its end; return its exit code, None if it goes on."""
+        assert self.process is not None
+        try:
+            return await asyncio.to_thread(self.process.wait, within_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+
+@dataclass
+class Fleet:
+    """All workers, and what was done to them."""
+
+    place: Place
+    random: Random = field(default_factory=lambda: Random(7))  # noqa: S311 - no secret
+    workers: list[Worker] = field(init=False)
+    done: Counter[str] = field(default_factory=Counter)
+    died: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.workers = [Worker(name, self.place) for name in NAMES]
+
+    @contextmanager
+    def running(self) -> Generator[None]:
+        """Have all of them run for as long as the block lasts."""
+        try:
+            for worker in self.workers:
+                worker.start()
+            yield
+        finally:
+            for worker in self.workers:
+                worker.send(signal.SIGKILL)
+                if worker.process is not None:
+                    worker.process.wait()
+
+    async def serving(self, within_s: float = 60.0) -> None:
+        """Wait until each of them serves."""
+        async with asyncio.timeout(within_s):
+            while not all(b" serves " in worker.said.read_bytes() for worker in self.workers):
+                await asyncio.sleep(0.1)
+
+    async def suffer(self, size: Size) -> None:
+        """Do what a run is about; return when everything runs again."""
+        async with asyncio.TaskGroup() as group:
+            ends = [
+                group.create_task(self._redis_down(at)) for at in size.redis_down_at
+            ] + [group.create_task(self._freeze(at, size.freeze_s)) for at in size.freeze_at]
+            ends.append(group.create_task(self._kafka_down(size.kafka_down_at, size.kafka_down_s)))
+            kills = group.create_task(self._kill_again_and_again(size.kill_every_s))
+            watching = group.create_task(self._watch())
+            await asyncio.sleep(size.envelopes / size.a_second)
+            await asyncio.wait(ends)
+            kills.cancel()
+            watching.cancel()
+        for worker in self.workers:
+            if worker.process is None or worker.process.poll() is not None:
+                worker.start()
+
+    async def end(self) -> list[int]:
+        """Stop them in good order; return how each ended, -9 for one that had to be killed."""
+        for worker in self.workers:
+            worker.send(signal.SIGTERM)
+        codes = [await worker.ended(ENDS_WITHIN_S) for worker in self.workers]
+        return [-9 if code is None else code for code in codes]
+
+    def warnings(self) -> Counter[str]:
+        """Return what the workers have warned of, and how often."""
+        found: Counter[str] = Counter()
+        for worker in self.workers:
+            text = worker.said.read_text("utf-8", "replace")
+            found.update(match[2] or match[3] for match in _SAID.finditer(text))
+        return found
+
+    async def _kill_again_and_again(self, every_s: float) -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            able = [each for each in self.workers if not each.frozen and each.process is not None]
+            worker = self.random.choice(able)
+            await asyncio.sleep(self.random.random() / 5)
+            process, worker.process = worker.process, None
+            if process is None or process.poll() is not None:
+                worker.process = process
+                continue
+            process.send_signal(signal.SIGKILL)
+            await asyncio.to_thread(process.wait)
+            self.done["kill -9"] += 1
+            worker.start()
+
+    async def _watch(self) -> None:
+        """Start again what has ended by itself, and note it."""
+        while True:
+            await asyncio.sleep(0.2)
+            for worker in self.workers:
+                code = worker.process.poll() if worker.process is not None else None
+                if code is not None:
+                    tail = worker.said.read_text("utf-8", "replace").strip().splitlines()[-1:]
+                    self.died.append(f"{worker.name} ended by itself with {code}: {' '.join(tail)[:300]}")
+                    worker.start()
+
+    async def _freeze(self, at: float, seconds: float) -> None:
+        await asyncio.sleep(at)
+        worker = self.random.choice([each for each in self.workers if not each.frozen])
+        worker.frozen = True
+        worker.send(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        worker.send(signal.SIGCONT)
+        worker.frozen = False
+        self.done[f"freeze of {seconds:g} s"] += 1
+
+    async def _redis_down(self, at: float) -> None:
+        await asyncio.sleep(at)
+        await asyncio.to_thread(self.place.redis.daemon.kill)
+        await asyncio.sleep(1.0)
+        await asyncio.to_thread(self.place.redis.start)
+        self.done["Redis killed"] += 1
+
+    async def _kafka_down(self, at: float, seconds: float) -> None:
+        await asyncio.sleep(at)
+        await asyncio.to_thread(self.place.kafka.kill)
+        await asyncio.sleep(seconds)
+        await asyncio.to_thread(self.place.kafka.start)
+        self.done[f"Kafka away for {seconds:g} s"] += 1

@@ -1,0 +1,273 @@
+"""What the protocol of a fleet adds to a call: Kafka in, claims and ledger on Redis, the log, the reply.
+
+Run: python benchmarks/fleet.py [--quick]. One `agentic-trading worker` on a real Kafka and a real Redis, whose provider answers at once, beside a
+platform whose bus, ledger and claims are in its own process; both keep a durable log. Exits with 1 if an answer is wrong, or if a call in the fleet
+costs the worker more than `MOST_RATIO` times the CPU of a whole one in one process. Absolute figures are goals.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+
+import structlog
+
+from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
+from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
+from agentic_trading.client.gateway import StructuredGateway
+from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
+from agentic_trading.llm.errors import NoDecision
+from agentic_trading.platform.clients import remote_gateway
+from agentic_trading.platform.platform import Platform
+from agentic_trading.platform.settings import load_config
+from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.redis import RedisService
+from benchmarks.fleet_provider import ANSWER, MODEL, STEPS_FILE
+from benchmarks.peers.contender import ROOT
+
+AT_ONCE = (1, 16)
+GOAL_MS = 2.2
+"""The goal for the CPU of the worker a call, 16 at once, on the machine of the reference figures; printed, not judged."""
+
+MOST_RATIO = 8.0
+PROGRAM = Path(sys.executable).parent / "agentic-trading"
+PEERS = ("dbos", "restate")
+TICKS_S = os.sysconf("SC_CLK_TCK")
+SCHEMA = {
+    "$id": "advice.v1",
+    "type": "object",
+    "required": ["action", "size"],
+    "additionalProperties": False,
+    "properties": {"action": {"enum": ["buy", "sell", "wait"]}, "size": {"type": "number"}},
+}
+
+
+@dataclass(frozen=True)
+class Load:
+    """How many calls a run has: the CPU of one is the difference of a short and a long run, over the difference of their calls."""
+
+    short: int
+    long: int
+    rounds: int
+
+
+FULL, QUICK = Load(500, 1_500, 3), Load(100, 400, 1)
+
+
+@dataclass
+class Row:
+    """A way of making calls: what one took from asking to the answer, and the CPU of who made it."""
+
+    title: str
+    at_once: int
+    wall_ms: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
+    wrong: int = 0
+
+    def quantile(self, share: float) -> float:
+        """Return the wall time that so great a share does not pass."""
+        return sorted(self.wall_ms)[min(len(self.wall_ms) - 1, int(share * len(self.wall_ms)))]
+
+    @property
+    def cpu(self) -> float:
+        """The median of the rounds."""
+        return median(self.cpu_ms)
+
+
+def envelope_of(number: int) -> LLMEnvelope:
+    """Build an envelope; each is of a trace of its own."""
+    return (
+        EnvelopeBuilder().for_analysis()
+        .with_instructions("Advise.").with_context({"n": number}).with_output_schema(SCHEMA)
+        .with_provider(LLMProvider("instant"), MODEL).with_budget(max_output_tokens=64, thinking_budget=0)
+        .build()
+    )  # fmt: skip
+
+
+async def ask_all(gateway: StructuredGateway, count: int, row: Row) -> None:
+    """Ask for `count` answers, as many at once as the row has."""
+    envelopes = iter([envelope_of(number) for number in range(count)])
+
+    async def ask() -> None:
+        for envelope in envelopes:
+            begin = time.perf_counter()
+            answer = await gateway.ask(envelope)
+            row.wall_ms.append(1000 * (time.perf_counter() - begin))
+            row.wrong += isinstance(answer, NoDecision) or answer.result.raw_output != ANSWER
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(row.at_once):
+            group.create_task(ask())
+
+
+def cpu_of(pid: int) -> float:
+    """Return the CPU milliseconds that a process has used."""
+    used = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
+    return 1000 * (int(used[11]) + int(used[12])) / TICKS_S
+
+
+async def measure(gateway: StructuredGateway, pid: int, row: Row, load: Load) -> None:
+    """Make a round: a short run and a long one."""
+    took = []
+    for count in (load.short, load.long):
+        before = cpu_of(pid)
+        await ask_all(gateway, count, row)
+        took.append(cpu_of(pid) - before)
+    row.cpu_ms.append((took[1] - took[0]) / (load.long - load.short))
+
+
+def write_config(path: Path, *tables: str, adapter: str = "instant") -> Path:
+    """Write a configuration with the provider."""
+    model = f"""
+[tenants.default]
+budget_usd = "1000"
+[providers.instant]
+adapter = "benchmarks.fleet_provider:{adapter}"
+[[providers.instant.models]]
+model = "{MODEL}"
+context_tokens = 32768
+max_output_tokens = 4096
+price = {{ input = 1000, output = 2000 }}
+source = "benchmarks/fleet_provider.py"
+checked_on = 2026-11-22
+"""
+    path.write_text("\n".join(['mode = "paper"', "concurrency = 16", *tables, model]), encoding="utf-8")
+    return path
+
+
+@contextmanager
+def servers(folder: Path) -> Iterator[Sequence[str]]:
+    """Run Kafka and Redis; give the tables of a configuration that name them."""
+    kafka = KafkaService.prepared(folder / "kafka", ends_with_starter=True)
+    redis = RedisService(folder / "redis", ends_with_starter=True)
+    kafka.start()
+    try:
+        redis.start()
+        plans = planned_topics(partitions=2)
+        asyncio.run(create_topics(KafkaSettings(kafka.bootstrap_servers), plans, replicas=1))
+        yield f'[bus]\nurl = "kafka://{kafka.bootstrap_servers}"', f'[ledger]\nurl = "{redis.url}"'
+    finally:
+        redis.daemon.kill()
+        kafka.kill()
+
+
+@contextmanager
+def worker(config: Path, name: str) -> Iterator[int]:
+    """Run a worker for as long as the block lasts; give its process id once it serves."""
+    said = config.with_name(f"{name}.said")
+    where = ("--config", str(config), "--name", name, "--store", str(config.parent / "logs"))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), STEPS_FILE: str(steps_file(config))}
+    with said.open("wb") as file, subprocess.Popen(
+        [str(PROGRAM), "worker", *where, "--http", "127.0.0.1:0"], stdout=file, stderr=file, env=environment
+    ) as process:  # fmt: skip
+        try:
+            until = time.monotonic() + 60
+            while b" serves " not in said.read_bytes():
+                if process.poll() is not None or time.monotonic() > until:
+                    raise RuntimeError(f"the worker does not serve: {said.read_text('utf-8')}")
+                time.sleep(0.05)
+            yield process.pid
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+def steps_file(config: Path) -> Path:
+    """Return where the steps of a worker are written down."""
+    return config.with_name("steps.json")
+
+
+async def measure_fleet(config: Path, pid: int, rows: Sequence[Row], load: Load) -> None:
+    """Measure the worker of a configuration."""
+    async with remote_gateway(load_config(config), name="fleet") as gateway:
+        await ask_all(gateway, load.short // 2, Row("warm-up", 16))
+        for row in rows:
+            await measure(gateway, pid, row, load)
+
+
+async def measure_here(folder: Path, rows: Sequence[Row], load: Load) -> None:
+    """Measure a platform in this process; it pays for its client, too."""
+    config = load_config(write_config(folder / "here.toml", f'folder = "{folder / "here"}"', 'durability = "group"'))
+    async with Platform(config) as platform, platform.client("here") as gateway:
+        await ask_all(gateway, load.short // 2, Row("warm-up", 16))
+        for row in rows:
+            await measure(gateway, os.getpid(), row, load)
+
+
+
+def print_rows(fleet: Sequence[Row], here: Sequence[Row]) -> None:
+    """Print what a call takes."""
+    print(f"\n{'':<52}{'p50 ms':>9}{'p99 ms':>9}{'CPU ms':>9}{'to one process':>16}")
+    for row, other in zip([*fleet, *here], [*here, *here], strict=True):
+        shown = f"{row.title}, {row.at_once} at once"
+        print(f"{shown:<52}{row.quantile(0.5):>9.2f}{row.quantile(0.99):>9.2f}{row.cpu:>9.2f}{row.cpu / other.cpu:>15.2f}x")
+
+
+def print_steps(steps: Mapping[str, Sequence[float]]) -> None:
+    """Print what each step waits for."""
+    print(f"\n{'step of the worker, 1 at once':<52}{'p50 ms':>9}{'p99 ms':>9}")
+    for name, took in steps.items():
+        row = Row(name, 1, list(took) or [0.0])
+        print(f"  {name:<50}{row.quantile(0.5):>9.2f}{row.quantile(0.99):>9.2f}")
+    print(f"  {'their sum':<50}{sum(median(took) for took in steps.values() if took):>9.2f}")
+
+
+def print_peers() -> None:
+    """Say where peers are measured, of those whose script is here."""
+    for name in PEERS:
+        if (ROOT / "benchmarks" / "peers" / name).exists():
+            print(f"{name}: benchmarks/peers/{name} measures it")
+
+
+def judged(fleet: Sequence[Row], here: Sequence[Row]) -> bool:
+    """Print the goal and what is promised; return whether that holds."""
+    busiest, beside = fleet[-1], here[-1]
+    ratio, wrong = busiest.cpu / beside.cpu, sum(row.wrong for row in [*fleet, *here])
+    print(f"\nGoal {GOAL_MS} ms CPU of the worker, {busiest.at_once} at once: {'met' if busiest.cpu <= GOAL_MS else 'not met'} ({busiest.cpu:.2f})")
+    print(f"At most {MOST_RATIO:g} times a call in one process: {ratio:.2f}, {'holds' if ratio <= MOST_RATIO else 'DOES NOT HOLD'}")
+    print(f"Wrong answers: {wrong}")
+    return ratio <= MOST_RATIO and not wrong
+
+
+def main() -> int:
+    """Print the tables; return the exit code."""
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--quick", action="store_true", help="one round of 100 and 400 calls")
+    load = QUICK if arguments.parse_args().quick else FULL
+    level = structlog.make_filtering_bound_logger(logging.WARNING)  # as a worker has it
+    structlog.configure(wrapper_class=level, cache_logger_on_first_use=True)
+    fleet = [Row("fleet: the worker", count) for count in AT_ONCE]
+    here = [Row("one process, all of it", count) for count in AT_ONCE]
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        tables = stack.enter_context(servers(folder))
+        config = write_config(folder / "fleet.toml", *tables)
+        with worker(config, "w1") as pid:
+            for _ in range(load.rounds):
+                asyncio.run(measure_fleet(config, pid, fleet, load))
+                asyncio.run(measure_here(Path(tempfile.mkdtemp(dir=folder)), here, load))
+        timing = write_config(folder / "timed.toml", *tables, adapter="timed")
+        with worker(timing, "w2") as pid:
+            asyncio.run(measure_fleet(timing, pid, [Row("timed", 1)], replace(load, long=load.short + 1)))
+        steps = json.loads(steps_file(timing).read_bytes())
+    print(f"{load.rounds} rounds of {load.short} and {load.long} calls; CPU by their difference, medians of rounds")
+    print_rows(fleet, here)
+    print_steps(steps)
+    print_peers()
+    return 0 if judged(fleet, here) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
