@@ -66,7 +66,8 @@ def envelope_of(number: int) -> LLMEnvelope:
     others = (builder.for_planning, builder.for_analysis, builder.for_general)
     made = builder.for_execution() if number % 5 == 0 else others[number % 3]()
     return (
-        made.with_instructions("Advise.")
+        made
+        .with_instructions("Advise.")
         .with_context({"n": number})
         .with_output_schema(SCHEMA)
         .with_provider(LLMProvider("stub"), MODEL)
@@ -122,8 +123,9 @@ class Client:
             except TimeoutError:
                 return
             else:
-                is_none = isinstance(answer, NoDecision)
-                self.replies[envelope.envelope_id] = answer.category if is_none else answer.interaction_id
+                self.replies[envelope.envelope_id] = (
+                    answer.reason.category if isinstance(answer, NoDecision) else answer.interaction_id
+                )
                 return
 
 
@@ -193,7 +195,7 @@ async def booked_by(place: Place) -> tuple[list[Booked], int, int]:
 async def nothing_held(place: Place) -> float:
     """Wait until every lease in the ledger is over, within a bound; return how long it took."""
     begin = time.monotonic()
-    while (await booked_by(place))[2] and time.monotonic() < begin + LEASES_S:
+    while (await booked_by(place))[2] and time.monotonic() < begin + LEASES_S:  # noqa: ASYNC110 - of a server
         await asyncio.sleep(0.5)
     return time.monotonic() - begin
 
@@ -227,8 +229,13 @@ async def run(place: Place, size: Size) -> bool:
     )
     done = ", ".join(f"{count} {what}" for what, count in fleet.done.items())
     print(f"\n{len(fleet.workers)} workers, {size.envelopes:,} envelopes in {seconds:.0f} s; {done}")
-    print(f"all done {rest_s:.1f} s after, nothing held {held_s:.1f} s later; {client.published_again} times published again; {evidence.logs.records:,} records in logs")
-    print("workers warned of: " + (", ".join(f"{name} {count}" for name, count in fleet.warnings().most_common()) or "nothing"))
+    print(
+        f"all done {rest_s:.1f} s after, nothing held {held_s:.1f} s later; {client.published_again} times published again; {evidence.logs.records:,} records in logs"
+    )
+    print(
+        "workers warned of: "
+        + (", ".join(f"{name} {count}" for name, count in fleet.warnings().most_common()) or "nothing")
+    )
     for line in fleet.died:
         print(f"X {line}")
     return print_checks(checks_of(evidence)) and not fleet.died
@@ -237,8 +244,12 @@ async def run(place: Place, size: Size) -> bool:
 def main() -> int:
     """Print the table; return the exit code."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--quick", action="store_true", help="800 envelopes and shorter outages, in under a minute")
-    arguments.add_argument("--keep", metavar="DIR", help="keep logs, invoice and what the workers said in DIR")
+    arguments.add_argument(
+        "--quick", action="store_true", help="800 envelopes and shorter outages, in under a minute"
+    )
+    arguments.add_argument(
+        "--keep", metavar="DIR", help="keep logs, invoice and what the workers said in DIR"
+    )
     given = arguments.parse_args()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it says that the servers are away: they are
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))

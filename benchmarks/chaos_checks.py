@@ -2,9 +2,8 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from benchmarks.chaos_provider import Billed
 
@@ -155,7 +154,9 @@ def _one_end_each(evidence: Evidence) -> Check:
         lettered += reason is not None
         ends = len(finals) + bool(reason)
         if ends == 0:
-            none.append(f"{sent.call} has no end" + (" but a letter without a reason" if reason == "" else ""))
+            none.append(
+                f"{sent.call} has no end" + (" but a letter without a reason" if reason == "" else "")
+            )
         elif ends > 1:
             several.append(f"{sent.call} has {ends} ends")
     shown = (
@@ -172,7 +173,9 @@ def _logs_agree(evidence: Evidence) -> Check:
             copies += len(same) - 1
             if len(set(same)) > 1:
                 one, other = list(dict.fromkeys(same))[:2]
-                broken.append(f"{evidence.calls[one.envelope_id].call} attempt {one.attempt}: {_said(one)}, and {_said(other)}")
+                broken.append(
+                    f"{evidence.calls[one.envelope_id].call} attempt {one.attempt}: {_said(one)}, and {_said(other)}"
+                )
     total = len(evidence.logs.interactions)
     return Check("interactions over all logs (copies, which agree)", f"{total:,} ({copies})", broken)
 
@@ -186,14 +189,20 @@ def _nothing_after_the_end(evidence: Evidence) -> Check:
     for envelope_id, attempts in evidence.recorded.items():
         ends = [number for number, same in attempts.items() if any(each.step == "final" for each in same)]
         if ends and max(attempts) > min(ends):
-            broken.append(f"{evidence.calls[envelope_id].call} ended with {min(ends)} and has {max(attempts)}")
+            broken.append(
+                f"{evidence.calls[envelope_id].call} ended with {min(ends)} and has {max(attempts)}"
+            )
     return Check("attempts after the end", str(len(broken)), broken)
 
 
 def _no_attempt_twice(evidence: Evidence) -> Check:
     counts = Counter((line.call, line.attempt) for line in evidence.invoice)
-    broken = [f"{call} attempt {number}: {times} times" for (call, number), times in counts.items() if times > 1]
-    return Check("requests at the provider / attempts sent twice", f"{len(evidence.invoice):,} / {len(broken)}", broken)
+    broken = [
+        f"{call} attempt {number}: {times} times" for (call, number), times in counts.items() if times > 1
+    ]
+    return Check(
+        "requests at the provider / attempts sent twice", f"{len(evidence.invoice):,} / {len(broken)}", broken
+    )
 
 
 def _again_only_with_a_reason(evidence: Evidence) -> Check:
@@ -205,7 +214,9 @@ def _again_only_with_a_reason(evidence: Evidence) -> Check:
             if why:
                 reasons[why] += 1
             else:
-                broken.append(f"{call} was called again after attempt {line.attempt}, which has no failure on record")
+                broken.append(
+                    f"{call} was called again after attempt {line.attempt}, which has no failure on record"
+                )
     shown = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items())) or "none"
     return Check("called again, after", shown, broken)
 
@@ -221,9 +232,11 @@ def _no_order_again(evidence: Evidence) -> Check:
     broken = []
     for call, lines in evidence.billed.items():
         if evidence.by_call[call].workflow == "execution":
-            for line in sorted(lines, key=lambda line: line.at)[:-1]:
-                if line.outcome != "refused":
-                    broken.append(f"{call} attempt {line.attempt} was {line.outcome}, and it was called again")
+            broken += [
+                f"{call} attempt {line.attempt} was {line.outcome}, and it was called again"
+                for line in sorted(lines, key=lambda line: line.at)[:-1]
+                if line.outcome != "refused"
+            ]
     return Check("executions called again after a call that may have run", str(len(broken)), broken)
 
 
@@ -258,7 +271,9 @@ def _ledger_is_the_invoice(evidence: Evidence) -> Check:
         if bill and (call, attempt) not in booked
     ]
     if evidence.spent != sum(each.nusd for each in evidence.booked):
-        broken.append(f"its counter is {evidence.spent}, its charges come to {sum(each.nusd for each in evidence.booked)}")
+        broken.append(
+            f"its counter is {evidence.spent}, its charges come to {sum(each.nusd for each in evidence.booked)}"
+        )
     doubts = sum(each.state == "in_doubt" for each in evidence.booked)
     invoice = sum(line.nusd for line in evidence.invoice)
     if evidence.spent - in_doubt != invoice:
@@ -298,8 +313,14 @@ def _every_reply(evidence: Evidence) -> Check:
         if answer is None:
             broken.append(f"{evidence.calls[envelope_id].call} was asked, and got no answer")
         elif answer not in finals and envelope_id not in evidence.letters:
-            broken.append(f"{evidence.calls[envelope_id].call} was answered {answer}, which is not its end on record")
-    return Check("asked / answered with the end on record", f"{len(evidence.asked):,} / {len(evidence.asked) - len(broken):,}", broken)
+            broken.append(
+                f"{evidence.calls[envelope_id].call} was answered {answer}, which is not its end on record"
+            )
+    return Check(
+        "asked / answered with the end on record",
+        f"{len(evidence.asked):,} / {len(evidence.asked) - len(broken):,}",
+        broken,
+    )
 
 
 def _topic_has_all(evidence: Evidence) -> Check:
@@ -313,7 +334,11 @@ def _topic_has_all(evidence: Evidence) -> Check:
 
 def _workers_ended(evidence: Evidence) -> Check:
     broken = [f"a worker ended with {code}" for code in evidence.exits if code]
-    return Check("workers that ended in good order", f"{len(evidence.exits) - len(broken)} of {len(evidence.exits)}", broken)
+    return Check(
+        "workers that ended in good order",
+        f"{len(evidence.exits) - len(broken)} of {len(evidence.exits)}",
+        broken,
+    )
 
 
 def print_checks(checks: Iterable[Check], most: int = 8) -> bool:

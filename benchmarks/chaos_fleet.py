@@ -85,7 +85,9 @@ def placed(folder: Path) -> Generator[Place]:
     kafka.start()
     try:
         redis.start()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as provider:
+        with subprocess.Popen(  # noqa: S603 - our own module
+            command, stdout=subprocess.PIPE, text=True, cwd=ROOT
+        ) as provider:
             try:
                 assert provider.stdout is not None
                 place = Place(folder, kafka, redis, provider)
@@ -144,7 +146,7 @@ class Worker:
         """Start the next one."""
         where = ["--config", str(self.place.config), "--name", self.name, "--store", str(self.place.logs)]
         with self.said.open("ab") as file:
-            self.process = subprocess.Popen(
+            self.process = subprocess.Popen(  # noqa: S603 - our own command
                 [str(PROGRAM), "worker", *where, "--http", "127.0.0.1:0"],
                 stdout=file, stderr=file, env={**os.environ, "PYTHONPATH": str(ROOT), "STUB_API_KEY": "k"},
             )  # fmt: skip
@@ -192,15 +194,15 @@ class Fleet:
     async def serving(self, within_s: float = 60.0) -> None:
         """Wait until each of them serves."""
         async with asyncio.timeout(within_s):
-            while not all(b" serves " in worker.said.read_bytes() for worker in self.workers):
+            while not all(b" serves " in worker.said.read_bytes() for worker in self.workers):  # noqa: ASYNC110 - of processes
                 await asyncio.sleep(0.1)
 
     async def suffer(self, size: Size) -> None:
         """Do what a run is about; return when everything runs again."""
         async with asyncio.TaskGroup() as group:
-            ends = [
-                group.create_task(self._redis_down(at)) for at in size.redis_down_at
-            ] + [group.create_task(self._freeze(at, size.freeze_s)) for at in size.freeze_at]
+            ends = [group.create_task(self._redis_down(at)) for at in size.redis_down_at] + [
+                group.create_task(self._freeze(at, size.freeze_s)) for at in size.freeze_at
+            ]
             ends.append(group.create_task(self._kafka_down(size.kafka_down_at, size.kafka_down_s)))
             kills = group.create_task(self._kill_again_and_again(size.kill_every_s))
             watching = group.create_task(self._watch())

@@ -113,7 +113,11 @@ class Server:
             return False
         await asyncio.sleep(LEAST_S + (MOST_S - LEAST_S) * drawn(line.call, line.attempt, "latency"))
         if line.outcome == "refused":
-            _send(writer, "503 Service Unavailable", {"error": {"message": "overloaded", "type": "server_error"}})
+            _send(
+                writer,
+                "503 Service Unavailable",
+                {"error": {"message": "overloaded", "type": "server_error"}},
+            )
         else:
             text = ENDED if '"end"' in json.dumps(body["messages"]).replace("\\", "") else ANSWER
             _send(writer, "200 OK", _completion(text, tokens))

@@ -169,9 +169,11 @@ def worker(config: Path, name: str) -> Iterator[int]:
     said = config.with_name(f"{name}.said")
     where = ("--config", str(config), "--name", name, "--store", str(config.parent / "logs"))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), STEPS_FILE: str(steps_file(config))}
-    with said.open("wb") as file, subprocess.Popen(
-        [str(PROGRAM), "worker", *where, "--http", "127.0.0.1:0"], stdout=file, stderr=file, env=environment
-    ) as process:  # fmt: skip
+    command = [str(PROGRAM), "worker", *where, "--http", "127.0.0.1:0"]
+    with (
+        said.open("wb") as file,
+        subprocess.Popen(command, stdout=file, stderr=file, env=environment) as process,  # noqa: S603 - our own command
+    ):
         try:
             until = time.monotonic() + 60
             while b" serves " not in said.read_bytes():
@@ -199,12 +201,13 @@ async def measure_fleet(config: Path, pid: int, rows: Sequence[Row], load: Load)
 
 async def measure_here(folder: Path, rows: Sequence[Row], load: Load) -> None:
     """Measure a platform in this process; it pays for its client, too."""
-    config = load_config(write_config(folder / "here.toml", f'folder = "{folder / "here"}"', 'durability = "group"'))
+    config = load_config(
+        write_config(folder / "here.toml", f'folder = "{folder / "here"}"', 'durability = "group"')
+    )
     async with Platform(config) as platform, platform.client("here") as gateway:
         await ask_all(gateway, load.short // 2, Row("warm-up", 16))
         for row in rows:
             await measure(gateway, os.getpid(), row, load)
-
 
 
 def print_rows(fleet: Sequence[Row], here: Sequence[Row]) -> None:
@@ -212,7 +215,9 @@ def print_rows(fleet: Sequence[Row], here: Sequence[Row]) -> None:
     print(f"\n{'':<52}{'p50 ms':>9}{'p99 ms':>9}{'CPU ms':>9}{'to one process':>16}")
     for row, other in zip([*fleet, *here], [*here, *here], strict=True):
         shown = f"{row.title}, {row.at_once} at once"
-        print(f"{shown:<52}{row.quantile(0.5):>9.2f}{row.quantile(0.99):>9.2f}{row.cpu:>9.2f}{row.cpu / other.cpu:>15.2f}x")
+        print(
+            f"{shown:<52}{row.quantile(0.5):>9.2f}{row.quantile(0.99):>9.2f}{row.cpu:>9.2f}{row.cpu / other.cpu:>15.2f}x"
+        )
 
 
 def print_steps(steps: Mapping[str, Sequence[float]]) -> None:
@@ -235,8 +240,12 @@ def judged(fleet: Sequence[Row], here: Sequence[Row]) -> bool:
     """Print the goal and what is promised; return whether that holds."""
     busiest, beside = fleet[-1], here[-1]
     ratio, wrong = busiest.cpu / beside.cpu, sum(row.wrong for row in [*fleet, *here])
-    print(f"\nGoal {GOAL_MS} ms CPU of the worker, {busiest.at_once} at once: {'met' if busiest.cpu <= GOAL_MS else 'not met'} ({busiest.cpu:.2f})")
-    print(f"At most {MOST_RATIO:g} times a call in one process: {ratio:.2f}, {'holds' if ratio <= MOST_RATIO else 'DOES NOT HOLD'}")
+    print(
+        f"\nGoal {GOAL_MS} ms CPU of the worker, {busiest.at_once} at once: {'met' if busiest.cpu <= GOAL_MS else 'not met'} ({busiest.cpu:.2f})"
+    )
+    print(
+        f"At most {MOST_RATIO:g} times a call in one process: {ratio:.2f}, {'holds' if ratio <= MOST_RATIO else 'DOES NOT HOLD'}"
+    )
     print(f"Wrong answers: {wrong}")
     return ratio <= MOST_RATIO and not wrong
 
@@ -262,7 +271,9 @@ def main() -> int:
         with worker(timing, "w2") as pid:
             asyncio.run(measure_fleet(timing, pid, [Row("timed", 1)], replace(load, long=load.short + 1)))
         steps = json.loads(steps_file(timing).read_bytes())
-    print(f"{load.rounds} rounds of {load.short} and {load.long} calls; CPU by their difference, medians of rounds")
+    print(
+        f"{load.rounds} rounds of {load.short} and {load.long} calls; CPU by their difference, medians of rounds"
+    )
     print_rows(fleet, here)
     print_steps(steps)
     print_peers()

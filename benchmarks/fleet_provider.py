@@ -50,7 +50,8 @@ class _Instant:
 
     async def aclose(self) -> None:
         if self._took_ms:
-            Path(os.environ[STEPS_FILE]).write_text(json.dumps(self._took_ms), encoding="utf-8")
+            text = json.dumps(self._took_ms)
+            Path(os.environ[STEPS_FILE]).write_text(text, encoding="utf-8")  # noqa: ASYNC240 - all is over
 
 
 def instant(_context: ProviderContext) -> Provider:

@@ -10,7 +10,11 @@ from benchmarks.chaos import envelope_of
 from benchmarks.chaos_checks import Booked, Check, Evidence, Logs, Recorded, Sent, checks_of, print_checks
 from benchmarks.chaos_provider import Billed, billed
 
-SENT = (Sent("call-1", "e1", "t", "analysis"), Sent("call-2", "e2", "t", "analysis"), Sent("call-3", "e3", "t", "execution"))
+SENT = (
+    Sent("call-1", "e1", "t", "analysis"),
+    Sent("call-2", "e2", "t", "analysis"),
+    Sent("call-3", "e3", "t", "execution"),
+)
 RECORDED = (
     Recorded("i1", "e1", 1, "retry", "timeout", in_doubt=True, nusd=900),
     Recorded("i2", "e1", 2, "final", "", in_doubt=False, nusd=100),
@@ -142,18 +146,28 @@ def test_each_check_finds_what_it_is_for(what: str, capsys: pytest.CaptureFixtur
 def test_every_check_is_tested() -> None:
     promises = {promise for _, promise, _ in PLANTED.values()}
 
-    assert [check.promise for check in checks_of(SOUND) if not any(each in check.promise for each in promises)] == []
+    assert [
+        check.promise for check in checks_of(SOUND) if not any(each in check.promise for each in promises)
+    ] == []
 
 
 def test_lines_of_a_log_are_read_as_the_log_writes_them() -> None:
     logs, envelope = Logs(), envelope_of(5)
     late = {"kind": "attempt.answered_late", "body": {"reservation_id": "default:call-5:1", "attempt": 1}}
-    result = {"attempt_number": 2, "next_step": "final", "failure": {"category": "timeout"}, "in_doubt": True, "cost_nusd": 7}
+    result = {
+        "attempt_number": 2,
+        "next_step": "final",
+        "failure": {"category": "timeout"},
+        "in_doubt": True,
+        "cost_nusd": 7,
+    }
     line = {"interaction_id": "i", "envelope": json.loads(envelope.wire), "result": result}
     for record in (late, {**late, "kind": "attempt.unsent"}, {"kind": "run.ended", "body": {}}, line):
         logs.add(json.dumps(record).encode())
 
-    assert logs.recorded == [Recorded("i", envelope.envelope_id, 2, "final", "timeout", in_doubt=True, nusd=7)]
+    assert logs.recorded == [
+        Recorded("i", envelope.envelope_id, 2, "final", "timeout", in_doubt=True, nusd=7)
+    ]
     assert logs.late == logs.unsent == {("call-5", 1)}
     assert (logs.finished, logs.interactions, logs.records) == ({envelope.envelope_id}, {"i"}, 4)
 
@@ -161,7 +175,10 @@ def test_lines_of_a_log_are_read_as_the_log_writes_them() -> None:
 def test_the_provider_bills_what_its_answer_names_and_refuses_some_for_nothing() -> None:
     lines = [billed(f"call-{number}", 1, 0.0) for number in range(5_000)]
 
-    shares = {outcome: sum(line.outcome == outcome for line, _ in lines) / 5_000 for outcome in ("refused", "silent")}
+    shares = {
+        outcome: sum(line.outcome == outcome for line, _ in lines) / 5_000
+        for outcome in ("refused", "silent")
+    }
     assert shares == {"refused": pytest.approx(0.02, abs=0.006), "silent": pytest.approx(0.01, abs=0.004)}
     for line, tokens in lines:
         price = 1000 * tokens["prompt_tokens"] + 2000 * tokens["completion_tokens"]

@@ -358,7 +358,9 @@ async def test_an_answer_that_comes_after_another_worker_has_ended_the_envelope_
 
 
 @pytest.mark.parametrize("fails", [False, True])
-async def test_what_comes_when_the_claim_may_be_over_and_cannot_be_asked_for_is_not_used(*, fails: bool) -> None:
+async def test_what_comes_when_the_claim_may_be_over_and_cannot_be_asked_for_is_not_used(
+    *, fails: bool
+) -> None:
     claims = Unreachable()
     fleet = Fleet(claims=claims)
     delivery = await fleet.delivery(envelope_of("execution"))

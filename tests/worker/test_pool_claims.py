@@ -94,7 +94,9 @@ async def test_an_answer_whose_bus_is_away_is_sent_when_it_is_back_however_long_
 
 
 @pytest.mark.timeout(5)
-async def test_a_message_whose_dead_letter_the_bus_does_not_take_now_is_not_acknowledged_without_one() -> None:
+async def test_a_message_whose_dead_letter_the_bus_does_not_take_now_is_not_acknowledged_without_one() -> (
+    None
+):
     clock = Turning(START)
     desk = gateway([], broker=Away(DEAD_LETTERS), clock=clock)
     letters = await desk.broker.subscribe([DEAD_LETTERS], "test")
