@@ -1,8 +1,8 @@
 """The port that gives an envelope one owner at a time, and that keeps what its attempts gave for the next owner."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from agentic_trading.llm.errors import LLMError
 
@@ -68,11 +68,45 @@ class ClaimStoreUnavailableError(LLMError):
         super().__init__(f"the claims cannot be reached: {why}")
 
 
+class ClaimsRolledBackError(ClaimStoreUnavailableError):
+    """The claims of `tenant` have forgotten steps that were acknowledged, or their ledger has: `found` comes before `known`."""
+
+    def __init__(self, tenant: str, known: str, found: str) -> None:
+        self.tenant = tenant
+        self.known = known
+        self.found = found
+        LLMError.__init__(
+            self,
+            f"the claims of {tenant!r} are closed: they had come to {known}, now they are at {found}; nothing may run "
+            "until `agentic-trading budget rebuild` has booked the logs again",
+        )
+
+
+ClaimState = Literal["claimed", "intended", "kept"]
+"""How far an envelope has come that is not finished: nothing sent, an attempt that may have been sent, all answers kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftClaim:
+    """An envelope that is not finished, and that no living owner runs: it goes on when it is delivered again."""
+
+    key: ClaimKey
+    state: ClaimState
+
+
+def claim_state(intended: Collection[int], kept: Collection[int]) -> ClaimState:
+    """Return how far an envelope has come of which these attempts were about to be sent, and these gave something."""
+    if set(intended) - set(kept):
+        return "intended"
+    return "kept" if kept else "claimed"
+
+
 class ClaimStore(Protocol):
     """One living owner an envelope; a finished one stays finished.
 
     The owner is the process that has called `begin`. Every step but `claim` is fenced: with a claim that was taken over
-    it changes nothing and raises `ClaimLostError`. Every step may raise `ClaimStoreUnavailableError`.
+    it changes nothing and raises `ClaimLostError`. Every step may raise `ClaimStoreUnavailableError`, and where claims
+    that were acknowledged are forgotten `ClaimsRolledBackError`: nothing is then claimed until an operator acts.
     """
 
     async def begin(self) -> None:
@@ -108,6 +142,10 @@ class ClaimStore(Protocol):
 
     async def release(self, claim: Claim) -> None:
         """Let another owner take it as it stands; this claim is not counted. A stale one changes nothing."""
+        ...
+
+    async def left(self, tenant: str) -> Sequence[LeftClaim]:
+        """Return what is not finished and no living owner has run for a while, oldest first."""
         ...
 
     async def aclose(self) -> None:

@@ -124,7 +124,8 @@ async def test_what_a_process_holds_is_free_when_its_lease_is_over_and_it_is_fen
     await server.end_leases()
 
     claim = await taken(two)
-    assert (claim.token, claim.count, dict(claim.intended)) == (stale.token + 1, 2, {1: b"sent"})
+    assert claim.token > stale.token
+    assert (claim.count, dict(claim.intended)) == (2, {1: b"sent"})
     with pytest.raises(ClaimLostError):
         await one.keep(stale, 1, lambda: b"answer")
     with pytest.raises(ClaimLostError):

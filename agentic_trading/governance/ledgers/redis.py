@@ -36,7 +36,6 @@ from agentic_trading.governance.ledgers.redis_codec import (
     RedisSteps,
     RedisTenants,
     RedisTenantState,
-    ScriptReply,
     charged_calls,
 )
 from agentic_trading.governance.ledgers.redis_counters import (
@@ -44,6 +43,7 @@ from agentic_trading.governance.ledgers.redis_counters import (
     every_balance,
     limited_balances,
 )
+from agentic_trading.governance.ledgers.redis_sequence import ScriptReply
 from agentic_trading.governance.ledgers.redis_wait_queue import (
     LOOK_S,
     LookResult,

@@ -2,9 +2,20 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agentic_trading.worker.claim import Busy, Claim, ClaimKey, ClaimLostError, Finished, OtherContent, Spell
+from agentic_trading.worker.claim import (
+    Busy,
+    Claim,
+    ClaimKey,
+    ClaimLostError,
+    Finished,
+    LeftClaim,
+    OtherContent,
+    Spell,
+    claim_state,
+)
 
 
 @dataclass(slots=True)
@@ -88,6 +99,14 @@ class MemoryClaimStore:
             held.count = max(0, held.count - 1)
             held.is_free = True
             self._free(held)
+
+    async def left(self, tenant: str) -> Sequence[LeftClaim]:
+        """Return what is free and not finished."""
+        return [
+            LeftClaim(key, claim_state(held.intended, held.kept))
+            for key, held in self._held.items()
+            if held.is_free and key.tenant == tenant
+        ]
 
     async def aclose(self) -> None:
         """Do nothing: claims end with the process."""

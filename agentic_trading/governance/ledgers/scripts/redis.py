@@ -283,6 +283,8 @@ def _scripts() -> dict[str, _Script]:
     folder = files(__package__)
     found = {}
     for name, pieces in _PIECES.items():
-        source = "\n".join((folder / f"{piece}.lua").read_text("utf-8") for piece in (*pieces, name))
+        source = "\n".join(
+            (folder / f"{piece}.lua").read_text("utf-8") for piece in ("sequence", *pieces, name)
+        )
         found[name] = _Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
     return found
