@@ -14,9 +14,9 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import RemoveLimit, SetLimit, execute_command
 from agentic_trading.governance.controls_document import ControlStore, TenantControls
 from agentic_trading.governance.errors import CommandError
-from agentic_trading.governance.ledger import Ledger, LedgerCheckpoint
+from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, ceiling_text, limited_text
-from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt, rollback_error
+from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt, require_not_behind
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
@@ -60,17 +60,8 @@ async def carry_on(
             if restores:
                 await ledger.restore(tenant, rebuild.entries())
         elif restores:
-            await _require_not_behind(tenant, rebuild.checkpoint, ledger)
+            await require_not_behind(rebuild, ledger, SystemClock().now())
     return lost
-
-
-async def _require_not_behind(tenant: str, known: LedgerCheckpoint | None, ledger: Ledger) -> None:
-    """Raise `LedgerRolledBackError` for a ledger behind its checkpoint in a log, if that has one; asks it in any case."""
-    if known is not None:
-        await ledger.require_at_least(tenant, known)
-    found = await ledger.checkpoint(tenant)
-    if known is not None and (gone := rollback_error(tenant, known, found)) is not None:
-        raise gone
 
 
 async def seed_limits(config: PlatformConfig, ledger: Ledger, controls: ControlStore | None) -> None:

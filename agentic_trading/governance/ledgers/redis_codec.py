@@ -28,17 +28,17 @@ from agentic_trading.governance.ledger import (
 )
 from agentic_trading.governance.ledgers.limit_set import CountedWindows, LimitSet
 from agentic_trading.governance.ledgers.redis_counters import CounterKey, ReservationPlanner
-from agentic_trading.governance.ledgers.redis_sequence import (
-    REBUILDING,
-    ScriptReply,
-    SeenSequence,
-    read_reply,
-)
 from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limits import UNITS, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
-from agentic_trading.governance.redis import LedgerKeys
+from agentic_trading.governance.redis import (
+    REBUILDING,
+    LedgerKeys,
+    ScriptReply,
+    SeenSequence,
+    read_reply,
+)
 
 
 class TenantLimits(NamedTuple):

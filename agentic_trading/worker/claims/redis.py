@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 from redis.asyncio import Redis
@@ -14,13 +14,14 @@ from redis.exceptions import NoScriptError, RedisError
 
 from agentic_trading.cancellation import OwnedTasks
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.governance.ledgers.redis_sequence import (
+from agentic_trading.governance.redis import (
+    LedgerKeys,
     ScriptReply,
     SeenSequence,
     read_reply,
     sequence_script,
+    tag,
 )
-from agentic_trading.governance.redis import LedgerKeys, tag
 from agentic_trading.ids import random_id
 from agentic_trading.redis import pool_of, within_time
 from agentic_trading.worker.claim import (
@@ -201,17 +202,18 @@ class RedisClaimStore:
 
     async def left(self, tenant: str) -> Sequence[LeftClaim]:
         """Return what no living process has run for a lease, oldest first; not in one step, and of many the oldest."""
+        client: Any = self._client  # its pipelines have wrong types
         keys = self._keys(ClaimKey(tenant, ""))
         try:
             async with within_time():
-                seconds, micros = await self._client.time()
+                seconds, micros = await client.time()
                 now_ms = seconds * 1000 + micros // 1000
                 before_ms = now_ms - round(self._lease_s * 1000)
-                ids = await self._client.zrange(
+                ids = await client.zrange(
                     keys.open, "-inf", str(before_ms), byscore=True, offset=0, num=MOST_LEFT
                 )
-                living = set(await self._client.zrange(keys.owners, f"({now_ms}", "+inf", byscore=True))
-                pipeline = self._client.pipeline(transaction=False)
+                living = set(await client.zrange(keys.owners, f"({now_ms}", "+inf", byscore=True))
+                pipeline = client.pipeline(transaction=False)
                 for id_ in ids:
                     claim = self._keys(ClaimKey(tenant, id_.decode())).claim
                     pipeline.hget(claim, "owner").hkeys(claim)

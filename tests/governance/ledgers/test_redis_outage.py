@@ -1,7 +1,6 @@
 """The server is killed before, between and after the steps of a call; an older file is put in its place."""
 
 import asyncio
-import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial

@@ -1,0 +1,163 @@
+"""A platform whose Redis was set back: it waits until an operator rebuilds the ledger, and what is finished is not run again."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import structlog
+from structlog.typing import EventDict
+
+from agentic_trading.app.budget_log import rebuild_ledger
+from agentic_trading.governance.errors import LedgerRolledBackError
+from agentic_trading.llm import LLMInteraction
+from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.platform import Platform, Ports
+from agentic_trading.worker.claim import ClaimsRolledBackError
+from agentic_trading.worker.claims.redis import RedisClaimStore
+from agentic_trading.worker.held_claim import key_of
+from tests.platform.calls import envelope, scripted
+from tests.platform.test_shared_ledger import config
+from tests.redis_server import RealServer
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Platforms with their ledger and their claims on one server, and the folder of their logs."""
+
+    folder: Path
+    server: RealServer
+    provider: ScriptedProvider
+
+    @asynccontextmanager
+    async def opened(self, name: str = "desk-a") -> AsyncGenerator[tuple[Platform, RedisClaimStore]]:
+        claims = await asyncio.to_thread(RedisClaimStore, self.server.url, name=name)
+        await claims.begin()
+        ports = Ports(providers={"scripted": self.provider}, claims=claims)
+        try:
+            async with Platform(config(self.folder, name, self.server.url), ports) as platform:
+                yield platform, claims
+        finally:
+            await claims.aclose()
+
+    async def rebuilt(self) -> None:
+        logs = sorted(self.folder.glob("*/interactions.jsonl"))
+        await rebuild_ledger(logs, self.server.url, "default")
+
+    async def copied(self, to: Path) -> None:
+        await asyncio.to_thread(self.server.copy, to)
+
+    async def set_back(self, to: Path) -> None:
+        await asyncio.to_thread(self.server.set_back, to)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, own_redis: RealServer) -> Desk:
+    return Desk(tmp_path / "desks", own_redis, scripted())
+
+
+class Seen:
+    """Wait for an event of the log of operators."""
+
+    def __init__(self, event: str) -> None:
+        self._event, self._has_come = event, asyncio.Event()
+
+    def __call__(self, _logger: object, _name: str, entry: EventDict) -> EventDict:
+        if entry["event"] == self._event:
+            self._has_come.set()
+        return entry
+
+    async def has_come(self) -> None:
+        async with asyncio.timeout(10):
+            await self._has_come.wait()
+
+
+@contextmanager
+def logged(event: str) -> Iterator[Seen]:
+    before, seen = structlog.get_config()["processors"], Seen(event)
+    structlog.configure(processors=[seen, *before])
+    try:
+        yield seen
+    finally:
+        structlog.configure(processors=before)
+
+
+async def test_an_envelope_that_is_delivered_again_waits_for_the_rebuild_and_is_answered_from_the_log(
+    desk: Desk, tmp_path: Path
+) -> None:
+    async with desk.opened() as (platform, _):
+        await platform.ask(envelope(1))
+        await desk.copied(tmp_path / "older")
+        asked = envelope(2)
+        first = await platform.ask(asked)
+        assert isinstance(first, LLMInteraction)
+        await desk.set_back(tmp_path / "older")
+
+        with logged("claims_rolled_back") as alarm:
+            async with asyncio.TaskGroup() as group:
+                again = group.create_task(platform.ask(asked))
+                await alarm.has_come()
+                assert not again.done()
+                await desk.rebuilt()
+        answer = await again
+        assert isinstance(answer, LLMInteraction)
+        assert answer.wire == first.wire
+    assert len(desk.provider.requests) == 2
+
+    async with desk.opened("desk-b") as (other, _):
+        elsewhere = await other.ask(asked)
+        assert isinstance(elsewhere, LLMInteraction), elsewhere
+        assert elsewhere.wire == first.wire, "its claim keeps the last attempt"
+    assert len(desk.provider.requests) == 2
+
+
+async def test_a_worker_without_the_log_of_a_finished_envelope_whose_claim_was_forgotten_pays_nothing(
+    desk: Desk, tmp_path: Path
+) -> None:
+    asked = envelope(2)
+    async with desk.opened() as (platform, _):
+        await platform.ask(envelope(1))
+        await desk.copied(tmp_path / "older")
+        await platform.ask(asked)
+        await desk.set_back(tmp_path / "older")
+    with pytest.raises(LedgerRolledBackError):
+        async with desk.opened():
+            pass
+    await desk.rebuilt()
+
+    async with desk.opened("desk-b") as (other, _):
+        answer = await other.ask(asked)
+    assert isinstance(answer, NoDecision)
+    assert "taken_elsewhere" in answer.reason.description
+    assert len(desk.provider.requests) == 2
+
+
+async def test_a_start_finds_by_its_log_that_the_server_was_set_back_and_closes_the_claims_of_all(
+    desk: Desk, tmp_path: Path
+) -> None:
+    asked = envelope(2)
+    async with desk.opened() as (platform, _):
+        await platform.ask(envelope(1))
+    await desk.copied(tmp_path / "older")
+    async with desk.opened() as (platform, _):
+        first = await platform.ask(asked)
+    await desk.set_back(tmp_path / "older")
+
+    with pytest.raises(LedgerRolledBackError, match="budget rebuild"):
+        async with desk.opened():
+            pass
+    claims = await asyncio.to_thread(RedisClaimStore, desk.server.url, name="desk-c")
+    with pytest.raises(ClaimsRolledBackError):
+        await claims.claim(key_of(asked), asked.envelope_hash)
+    await claims.aclose()
+
+    await desk.rebuilt()
+    async with desk.opened() as (platform, _):
+        again = await platform.ask(asked)
+    assert isinstance(first, LLMInteraction)
+    assert isinstance(again, LLMInteraction)
+    assert again.wire == first.wire
+    assert len(desk.provider.requests) == 2
