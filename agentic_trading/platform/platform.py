@@ -43,6 +43,7 @@ from agentic_trading.platform.workers import OpenPorts, running, worker_pool_of
 from agentic_trading.structured.tools import tools_by_name
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
+from agentic_trading.worker.recover import RecoveryReport, recover
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import RecordedAnswerSource
 
@@ -90,6 +91,7 @@ class Platform:
     rules beyond JSON Schema, `rules` what the provider `rules` answers by, both by the `$id` of the schema. `tools` are
     those that envelopes may name in `tools_allowed`; a `ValueError` says which cannot be had. A caller
     that puts the start and the end of its run on record itself, as a session does, says so by `records_run=False`.
+    `recovery` is what the start has found that earlier ones have left.
 
     Raises `ConfigError` for a configuration that cannot be had, `StoreError` for a log that cannot be used,
     `LedgerRolledBackError` for a shared ledger that is behind the log, and what its adapters raise.
@@ -106,6 +108,7 @@ class Platform:
         records_run: bool = True,
     ) -> None:
         self.config = config
+        self.recovery = RecoveryReport()
         self._given = ports or Ports()
         self._checks = checks
         self._rules = rules
@@ -232,13 +235,16 @@ class Platform:
             made = partial(adapters.limiter_of, config.ledger.url, files.policy)
             limiter = await self._stack.make(made)
         cache, lost = ResponseCache(clock), given.lost
+        unended: Mapping[str, LostAttempt] = {}
         if given.restore is not None:
             await given.restore(ledger, controls)
         else:
-            lost = await restart.carry_on(config, ledger, store, cache, restores=given.ledger is None)
+            unended = await restart.carry_on(config, ledger, store, cache, restores=given.ledger is None)
+            lost = unended if config.ledger.url is None else {}
             await restart.seed_limits(config, ledger, controls)
         providers = await self._opened_providers(files, clock)
         claims = given.claims or await self._opened_claims()
+        self.recovery = await recover(unended, ledger, claims, config.tenant_ids)
         opened = OpenPorts(
             files=files,
             store=store,

@@ -40,7 +40,8 @@ async def carry_on(
 ) -> Mapping[str, LostAttempt]:
     """Restore what the log knows of money and cache its answers of level `recorded`, in one pass.
 
-    Returns the attempts that no earlier start has ended, by reservation. A ledger on a server has to be as far as the log has seen it; other workers may still end what has no end here.
+    Returns the attempts that no earlier start has ended, by reservation; with a ledger on a server other workers may have ended them, or still do.
+    Such a ledger has to be as far as the log has seen it.
     One that is not to be restored is left as it is. Raises `LedgerRolledBackError` for one that is behind, what it
     raises where it cannot be reached, and `StoreError` for a log that cannot be read.
     """
@@ -53,15 +54,16 @@ async def carry_on(
                 if isinstance(entry.record, LLMInteraction) and entry.record.envelope.is_cacheable:
                     answers.append(entry.record)
     cache.fill(answers)
-    lost: dict[str, LostAttempt] = {}
+    unended: dict[str, LostAttempt] = {}
     for tenant, rebuild in rebuilds.items():
+        unended |= rebuild.lost()
+        if not restores:
+            continue
         if config.ledger.url is None:
-            lost |= rebuild.lost()
-            if restores:
-                await ledger.restore(tenant, rebuild.entries())
-        elif restores:
+            await ledger.restore(tenant, rebuild.entries())
+        else:
             await require_not_behind(rebuild, ledger, SystemClock().now())
-    return lost
+    return unended
 
 
 async def seed_limits(config: PlatformConfig, ledger: Ledger, controls: ControlStore | None) -> None:

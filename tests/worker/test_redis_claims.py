@@ -1,7 +1,7 @@
 """Claims on a server: several processes, ends of leases, answers that are lost, and a worker that is killed at each step."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
@@ -29,6 +29,7 @@ from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.claims.redis import LEASE_S, RedisClaimStore
 from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl
 from agentic_trading.worker.slots import Slots, StoppableWait
+from tests.contracts import claim_promises as promises
 from tests.gateway import GOOD, START, asking, gateway, held
 from tests.redis_server import RealServer, namespace
 from tests.worker.test_crashes import (
@@ -46,6 +47,21 @@ from tests.worker.test_crashes import (
 from tests.worker.ticking import Wall
 
 KEY = ClaimKey("acme", "e-1")
+
+
+LEFT_AFTER: dict[str, list[Callable[[ClaimStore, Claim], Awaitable[None]]]] = {
+    "claimed": [],
+    "intended": [
+        lambda store, claim: store.intend(claim, 1, b"sent"),
+        lambda store, claim: store.keep(claim, 1, lambda: b"answer"),
+        lambda store, claim: store.intend(claim, 2, b"sent"),
+    ],
+    "kept": [
+        lambda store, claim: store.intend(claim, 1, b"sent"),
+        lambda store, claim: store.keep(claim, 1, lambda: b"answer"),
+    ],
+    "": [lambda store, claim: store.finish(claim, bytes)],
+}
 
 
 class Server:
@@ -68,13 +84,14 @@ class Server:
                 pass
 
     async def end_leases(self) -> None:
-        """Let all leases of the tenants of these tests have ended."""
+        """Let all leases of the tenants of these tests have ended, and all claims have been taken before that."""
         async with Redis.from_url(self.url) as client:
             for tenant in ("acme", "default"):
-                owners = f"{self.namespace}:{{{tenant}}}:owners"
-                names: Any = await client.zrange(owners, 0, -1)
-                if names:
-                    await client.zadd(owners, dict.fromkeys(names, 1))
+                for key in ("owners", "open"):
+                    name = f"{self.namespace}:{{{tenant}}}:{key}"
+                    members: Any = await client.zrange(name, 0, -1)
+                    if members:
+                        await client.zadd(name, dict.fromkeys(members, 1))
 
 
 @pytest.fixture
@@ -194,6 +211,23 @@ async def test_a_claim_whose_answer_was_lost_is_given_again(server: Server) -> N
     again = await one.claim(KEY, "one")
     assert again == lost
     await one.finish(lost, lambda: b"")
+
+
+async def test_what_no_living_process_runs_is_listed_by_how_far_it_has_come(server: Server) -> None:
+    one, two = await server.process("one"), await server.process("two")
+    claims = [
+        await promises.taken(one, ClaimKey("acme", f"e-{number}")) for number in range(1, len(LEFT_AFTER) + 1)
+    ]
+    for claim, steps in zip(claims, LEFT_AFTER.values(), strict=True):
+        for step in steps:
+            await step(one, claim)
+    assert await two.left("acme") == [], "its owner lives, or it was just taken"
+    await server.end_leases()
+
+    held = await promises.taken(two, ClaimKey("acme", "e-9"))
+    assert [one.state for one in await two.left("acme")] == [state for state in LEFT_AFTER if state]
+    assert await two.left("other") == []
+    assert two.holds(held)
 
 
 async def test_a_server_that_is_away_is_an_error_that_says_so_and_claims_go_on_when_it_is_back(
