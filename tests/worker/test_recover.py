@@ -1,12 +1,14 @@
 """What a start finds that earlier ones have left, and what it says of it."""
 
+from collections.abc import Sequence
+
 from structlog.testing import capture_logs
 
 from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LostAttempt
-from agentic_trading.worker.claim import ClaimKey, ClaimStoreUnavailableError
+from agentic_trading.worker.claim import ClaimKey, ClaimStoreUnavailableError, LeftClaim
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.recover import RecoveryReport, recover
 from tests.contracts.claim_promises import taken
@@ -60,7 +62,7 @@ async def test_an_attempt_that_may_have_been_sent_is_in_doubt_and_what_nobody_ru
 
 async def test_what_cannot_be_reached_at_a_start_is_said_and_keeps_no_worker_from_starting() -> None:
     class Away(MemoryClaimStore):
-        async def left(self, tenant: str) -> list[None]:  # type: ignore[override]
+        async def left(self, tenant: str) -> Sequence[LeftClaim]:
             raise ClaimStoreUnavailableError("connection refused")
 
     ledger = AwayLedger()

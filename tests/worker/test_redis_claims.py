@@ -14,7 +14,9 @@ from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import envelope_message
 from agentic_trading.bus.topic import ENVELOPES
 from agentic_trading.clock import Clock, SimClock
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.worker.attempt_result import LOST
 from agentic_trading.worker.claim import (
     Busy,
     Claim,
@@ -28,6 +30,7 @@ from agentic_trading.worker.claim import (
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.claims.redis import LEASE_S, RedisClaimStore
 from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl
+from agentic_trading.worker.held_claim import key_of
 from agentic_trading.worker.slots import Slots, StoppableWait
 from tests.contracts import claim_promises as promises
 from tests.gateway import GOOD, START, asking, gateway, held
@@ -333,6 +336,47 @@ async def test_a_step_is_done_and_its_answer_is_lost_with_claims_on_a_server(
     assert is_done
     assert len(fleet.provider.requests) <= 1
     assert len(await fleet.told()) == 1
+
+
+@pytest.mark.parametrize("step", ["store.store", "broker.publish", "claims.finish"])
+async def test_what_is_on_record_here_is_finished_at_the_next_delivery_without_a_call(
+    step: str, server: Server
+) -> None:
+    claims = ServerClaims(server)
+    fleet, envelope = Fleet(claims=claims), envelope_of("analysis")
+    delivery = await fleet.delivery(envelope)
+    with pytest.raises(Killed):
+        await fleet.serve(delivery, Process(step, "before" if step == "claims.finish" else "after"))
+    await claims.end()
+
+    assert await fleet.serve(delivery, Process(), fleet.logs[0])
+
+    assert len(fleet.provider.requests) == 1
+    (final,) = await fleet.told()
+    assert await claims.claim(key_of(envelope), envelope.envelope_hash) == Finished(final.wire)
+
+
+@pytest.mark.parametrize("workflow", ["analysis", "execution"])
+@pytest.mark.parametrize("step", ["ledger.reserve", "ledger.dispatch", "provider.complete"])
+async def test_an_envelope_whose_deadline_is_over_when_it_is_taken_over_is_not_sent_any_more(
+    step: str, workflow: str, server: Server
+) -> None:
+    claims = ServerClaims(server)
+    fleet = Fleet(claims=claims)
+    delivery = await fleet.delivery(envelope_of(workflow, deadline=START + timedelta(minutes=1)))
+    with pytest.raises(Killed):
+        await fleet.serve(delivery, Process(step, "after"))
+    await claims.end()
+
+    assert await fleet.serve(delivery, Process(), at=START + timedelta(minutes=2))
+
+    assert len(fleet.provider.requests) == (step == "provider.complete")
+    (final,) = await fleet.told()
+    is_in_doubt = workflow == "execution" and step != "ledger.reserve"
+    assert final.result.in_doubt is is_in_doubt
+    assert final.result.failure is not None
+    assert final.result.failure.category == (LOST.category if is_in_doubt else FailureKind.EXPIRED)
+    assert await charged(fleet) >= fleet.ledger.statistics().charged_nusd
 
 
 def test_claims_in_memory_and_on_a_server_have_the_same_steps() -> None:
