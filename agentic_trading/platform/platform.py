@@ -90,8 +90,7 @@ class Platform:
     of models and prices are those of the configuration. Without a folder nothing outlives the process. `checks` are
     rules beyond JSON Schema, `rules` what the provider `rules` answers by, both by the `$id` of the schema. `tools` are
     those that envelopes may name in `tools_allowed`; a `ValueError` says which cannot be had. A caller
-    that puts the start and the end of its run on record itself, as a session does, says so by `records_run=False`.
-    `recovery` is what the start has found that earlier ones have left.
+    that puts the start and the end of its run on record itself, as a session does, says so by `records_run=False`. `recovery` is what earlier starts have left.
 
     Raises `ConfigError` for a configuration that cannot be had, `StoreError` for a log that cannot be used,
     `LedgerRolledBackError` for a shared ledger that is behind the log, and what its adapters raise.
@@ -234,8 +233,7 @@ class Platform:
         if limiter is None and _asks_live(config):
             made = partial(adapters.limiter_of, config.ledger.url, files.policy)
             limiter = await self._stack.make(made)
-        cache, lost = ResponseCache(clock), given.lost
-        unended: Mapping[str, LostAttempt] = {}
+        cache, lost, unended = ResponseCache(clock), given.lost, given.lost
         if given.restore is not None:
             await given.restore(ledger, controls)
         else:

@@ -22,7 +22,7 @@ from agentic_trading.worker.claim import (
 from agentic_trading.worker.claims.redis import LEASE_S
 from tests.governance.asking import ask, spend, tenant
 from tests.redis_server import RealServer
-from tests.worker.test_redis_claims import KEY, Moved, Server, taken
+from tests.worker.claims_on_server import KEY, Moved, Server, taken
 
 OTHER = ClaimKey("acme", "e-2")
 THIRD = ClaimKey("acme", "e-3")

@@ -19,8 +19,8 @@ from agentic_trading.llm import LLMEnvelope
 from agentic_trading.worker.claim import Finished
 from agentic_trading.worker.held_claim import key_of
 from tests.gateway import held
+from tests.worker.claims_on_server import Server, ServerClaims
 from tests.worker.test_crashes import Fleet, Process, envelope_of
-from tests.worker.test_redis_claims import Server, ServerClaims
 
 ROOT = Path(__file__).parents[2]
 
