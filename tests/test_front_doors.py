@@ -129,6 +129,7 @@ DOORS = {
         "PriceConfig",
         "ProviderConfig",
         "ProviderContext",
+        "RecoveryReport",
         "TenantConfig",
         "ToolDefinition",
         "load_config",

@@ -106,12 +106,6 @@ class ScriptReply(NamedTuple):
         return LedgerCheckpoint(self.epoch, self.epoch_id.decode(), self.sequence)
 
 
-def read_reply(raw: Sequence[Any]) -> ScriptReply:
-    """Return an answer as the scripts give it."""
-    word, epoch, epoch_id, sequence, own, now_ms, closed = raw[0].split(b" ", 6)
-    return ScriptReply(word, int(epoch), epoch_id, int(sequence), int(own), int(now_ms), closed, raw[1:])
-
-
 class SeenSequence:
     """What a process has seen of one tenant's sequence: the server must not be behind it at the next step."""
 
@@ -124,17 +118,24 @@ class SeenSequence:
         """The first arguments of every script: the checkpoint that is known, and the sequence of our last step."""
         return self.known.epoch, self.known.epoch_id, self.known.sequence, self.own
 
-    def saw(self, reply: ScriptReply) -> None:
-        """Take note of an answer; answers may come in another order than the steps were taken."""
+    def read(self, raw: Sequence[Any]) -> ScriptReply:
+        """Return an answer as the scripts give it, and take note of it; it may come in another order than its step was taken."""
+        word, epoch, epoch_id, sequence, own, now_ms, closed = raw[0].split(b" ", 6)
+        numbers = int(sequence), int(own), int(now_ms)
+        reply = ScriptReply(word, int(epoch), epoch_id, *numbers, closed, raw[1:])
+        self._saw(reply)
+        return reply
+
+    def _saw(self, reply: ScriptReply) -> None:
         known, epoch = self.known, reply.epoch
         if epoch > known.epoch:
             self.known, self.own = reply.checkpoint, reply.own
-        elif epoch == known.epoch and not self.is_behind(reply):
+        elif epoch == known.epoch and not self._is_behind(reply):
             self.own = max(self.own, reply.own)
             if reply.sequence > known.sequence:
                 self.known = reply.checkpoint
 
-    def is_behind(self, reply: ScriptReply) -> bool:
+    def _is_behind(self, reply: ScriptReply) -> bool:
         """Whether an answer comes from a server that has lost what another one knew."""
         known = self.known
         return reply.epoch < known.epoch or (

@@ -206,8 +206,7 @@ class Platform:
         return self._client
 
     async def _open(self) -> None:
-        config, given = self.config, self._given
-        clock = given.clock or SystemClock()
+        config, given, clock = self.config, self._given, self._given.clock or SystemClock()
         files = await asyncio.to_thread(LoadedFiles.read, config, _given_names(config, given), given.tables)
         self._signing = files.signing
         if files.signing is not None:
@@ -231,14 +230,12 @@ class Platform:
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
         if limiter is None and _asks_live(config):
-            made = partial(adapters.limiter_of, config.ledger.url, files.policy)
-            limiter = await self._stack.make(made)
-        cache, lost, unended = ResponseCache(clock), given.lost, given.lost
+            limiter = await self._stack.make(partial(adapters.limiter_of, config.ledger.url, files.policy))
+        cache, unended = ResponseCache(clock), given.lost
         if given.restore is not None:
             await given.restore(ledger, controls)
         else:
             unended = await restart.carry_on(config, ledger, store, cache, restores=given.ledger is None)
-            lost = unended if config.ledger.url is None else {}
             await restart.seed_limits(config, ledger, controls)
         providers = await self._opened_providers(files, clock)
         claims = given.claims or await self._opened_claims()
@@ -254,7 +251,7 @@ class Platform:
             limiter=limiter,
             providers=providers,
             clock=clock,
-            lost=lost,
+            lost=unended if given.restore is not None or config.ledger.url is None else {},
             cache=cache,
             checks=self._checks,
             recorded=given.recorded,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, Self
 
 from agentic_trading.llm.errors import LLMError
 
@@ -93,12 +93,11 @@ class LeftClaim:
     key: ClaimKey
     state: ClaimState
 
-
-def claim_state(intended: Collection[int], kept: Collection[int]) -> ClaimState:
-    """Return how far an envelope has come of which these attempts were about to be sent, and these gave something."""
-    if set(intended) - set(kept):
-        return "intended"
-    return "kept" if kept else "claimed"
+    @classmethod
+    def of(cls, key: ClaimKey, intended: Collection[int], kept: Collection[int]) -> Self:
+        """Return one of which these attempts were about to be sent, and these gave something."""
+        is_open = bool(set(intended) - set(kept))
+        return cls(key, "intended" if is_open else "kept" if kept else "claimed")
 
 
 class ClaimStore(Protocol):

@@ -16,12 +16,7 @@ from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import RecordError, StoreError
 from agentic_trading.llm.fields import long_ids
-from agentic_trading.worker.claim import (
-    ClaimLostError,
-    ClaimsRolledBackError,
-    ClaimStore,
-    ClaimStoreUnavailableError,
-)
+from agentic_trading.worker.claim import ClaimLostError, ClaimStore, ClaimStoreUnavailableError
 from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl
 from agentic_trading.worker.error_boundary import UndeliverableError, describe_error
 from agentic_trading.worker.housekeeping import Housekeeper
@@ -221,10 +216,6 @@ class WorkerPool:
                 return await self._dead_letter(delivery, "unrecordable", str(e))
             case ClaimLostError():  # its new owner answers it
                 log.warning("claim_lost", topic=delivery.topic, position=delivery.position, reason=str(e))
-                return False
-            case ClaimsRolledBackError():
-                log.error("claims_rolled_back", tenant=e.tenant, reason=str(e))
-                await self._waits.sleep(CLAIMS_AWAY_S)
                 return False
             case ClaimStoreUnavailableError():
                 log.warning("claims_away", reason=str(e))

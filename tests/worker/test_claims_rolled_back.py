@@ -104,6 +104,23 @@ async def test_a_server_that_was_set_back_hands_nothing_out_until_its_ledger_is_
     assert await one.claim(OTHER, "one") == Finished(b"last")
 
 
+async def test_the_newer_file_put_back_opens_the_claims_without_a_rebuild(
+    server: Server, own_redis: RealServer, tmp_path: Path
+) -> None:
+    one = await server.process("one")
+    await one.release(await taken(one))
+    await asyncio.to_thread(own_redis.copy, tmp_path / "older")
+    await one.finish(await claimed(one, KEY), lambda: b"last")
+    await asyncio.to_thread(own_redis.copy, tmp_path / "newer")
+    await asyncio.to_thread(own_redis.set_back, tmp_path / "older")
+    with pytest.raises(ClaimsRolledBackError):
+        await claimed(one, OTHER)
+
+    await asyncio.to_thread(own_redis.set_back, tmp_path / "newer")
+    await claimed(one, OTHER)
+    assert await one.claim(KEY, "one") == Finished(b"last")
+
+
 async def test_what_the_ledger_finds_closes_the_claims_and_what_claims_advance_the_ledger_must_not_lose(
     server: Server, own_redis: RealServer, tmp_path: Path
 ) -> None:

@@ -32,13 +32,7 @@ from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limits import UNITS, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
-from agentic_trading.governance.redis import (
-    REBUILDING,
-    LedgerKeys,
-    ScriptReply,
-    SeenSequence,
-    read_reply,
-)
+from agentic_trading.governance.redis import REBUILDING, LedgerKeys, ScriptReply, SeenSequence
 
 
 class TenantLimits(NamedTuple):
@@ -272,9 +266,8 @@ class RedisSteps:
         if not self._is_checked:
             await self.check()
         facts = (*tenant.known_facts, self._process, *args)
-        reply = read_reply(await self._server.run(script, tenant.keys.with_calls(calls), facts))
+        reply = tenant.read(await self._server.run(script, tenant.keys.with_calls(calls), facts))
         self.server_ahead_s = reply.now_ms / 1000 - self._clock.monotonic()
-        tenant.saw(reply)
         if reply.epoch:
             self._tenants.keep(tenant)
         if reply.word == b"BACK":

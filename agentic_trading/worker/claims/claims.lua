@@ -56,9 +56,9 @@ local function is_held(token)
   return holder == owner and current == token
 end
 
--- While a log is booked again nothing new begins, and what has begun may end; of what has gone back nothing may.
-local function is_closed()
-  return has_gone_back or closed and (name == 'claim' or name == 'intend' and given(3) ~= '')
+-- While a log is booked again nothing new begins, and what has begun may end.
+local function begins()
+  return name == 'claim' or name == 'intend' and given(3) ~= ''
 end
 
 if name == 'renew' then
@@ -67,8 +67,10 @@ if name == 'renew' then
 elseif name == 'end' then
   redis.call('ZREM', OWNERS, owner)
   return answer('DONE')
-elseif is_closed() then
+elseif has_gone_back then
   return answer('BACK')
+elseif closed and begins() then
+  return answer('CLOSED')
 elseif name == 'claim' then
   return claim(given(1), given(2))
 elseif not is_held(given(1)) then

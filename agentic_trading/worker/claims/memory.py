@@ -14,7 +14,6 @@ from agentic_trading.worker.claim import (
     LeftClaim,
     OtherContent,
     Spell,
-    claim_state,
 )
 
 
@@ -103,7 +102,7 @@ class MemoryClaimStore:
     async def left(self, tenant: str) -> Sequence[LeftClaim]:
         """Return what is free and not finished."""
         return [
-            LeftClaim(key, claim_state(held.intended, held.kept))
+            LeftClaim.of(key, held.intended, held.kept)
             for key, held in self._held.items()
             if held.is_free and key.tenant == tenant
         ]

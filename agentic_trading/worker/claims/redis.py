@@ -14,14 +14,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from agentic_trading.cancellation import OwnedTasks
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.governance.redis import (
-    LedgerKeys,
-    ScriptReply,
-    SeenSequence,
-    read_reply,
-    sequence_script,
-    tag,
-)
+from agentic_trading.governance.redis import LedgerKeys, ScriptReply, SeenSequence, sequence_script, tag
 from agentic_trading.ids import random_id
 from agentic_trading.redis import pool_of, within_time
 from agentic_trading.worker.claim import (
@@ -35,7 +28,6 @@ from agentic_trading.worker.claim import (
     LeftClaim,
     OtherContent,
     Spell,
-    claim_state,
 )
 
 LEASE_S: Final = 15.0
@@ -51,7 +43,7 @@ _SURE: Final = 0.8
 """The part of a lease in which it surely lasts, however the clocks go."""
 
 MOST_LEFT: Final = 1000
-"""How many claims that nobody runs are listed."""
+"""How many claims without a living owner are listed."""
 
 _LOOK_AGAIN_S: Final = 0.25
 
@@ -115,6 +107,7 @@ class RedisClaimStore:
         self._sha1 = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
         self._client = Redis.from_pool(pool_of(url))
         self._seen: dict[str, SeenSequence] = {}
+        self._closed: set[str] = set()
         self._leases: dict[str, _Lease] = {}
         self._held: dict[ClaimKey, _HeldKey] = {}
         self._tasks = OwnedTasks()
@@ -221,9 +214,7 @@ class RedisClaimStore:
         except (RedisError, OSError) as e:
             raise ClaimStoreUnavailableError(f"{type(e).__name__}: {e}") from e
         return [
-            LeftClaim(
-                ClaimKey(tenant, id_.decode()), claim_state(_numbers(names, b"i:"), _numbers(names, b"k:"))
-            )
+            LeftClaim.of(ClaimKey(tenant, id_.decode()), _numbers(names, b"i:"), _numbers(names, b"k:"))
             for id_, owner, names in zip(ids, found[::2], found[1::2], strict=True)
             if owner not in living and names
         ]
@@ -258,10 +249,9 @@ class RedisClaimStore:
                 asked_at = self._clock.monotonic()
                 try:
                     await self._run("renew", ClaimKey(tenant, ""))
-                except ClaimsRolledBackError as e:
-                    self._leases[tenant].until = -math.inf  # what was claimed before is not sent any more
-                    log.error("claims_rolled_back", tenant=tenant, reason=str(e))  # noqa: TRY400 - in one line
                 except ClaimStoreUnavailableError as e:
+                    if isinstance(e, ClaimsRolledBackError):
+                        self._leases[tenant].until = -math.inf  # what was claimed before is not sent any more
                     log.warning("claims_not_renewed", tenant=tenant, reason=str(e))
                 else:
                     self._heard(tenant, asked_at)
@@ -289,11 +279,15 @@ class RedisClaimStore:
                     raw = await self._client.eval(self._script, len(keys), *values)
         except (RedisError, OSError) as e:
             raise ClaimStoreUnavailableError(f"{type(e).__name__}: {e}") from e
-        reply = read_reply(raw)
-        seen.saw(reply)
-        if reply.word == b"BACK":
-            raise ClaimsRolledBackError(key.tenant, reply.closed.decode(), str(reply.checkpoint))
-        return reply
+        reply = seen.read(raw)
+        if reply.word not in {b"BACK", b"CLOSED"}:
+            self._closed.discard(key.tenant)
+            return reply
+        known, found = reply.closed.decode(), str(reply.checkpoint)
+        if reply.word == b"BACK" and key.tenant not in self._closed:
+            self._closed.add(key.tenant)
+            log.error("claims_rolled_back", tenant=key.tenant, known=known, found=found)
+        raise ClaimsRolledBackError(key.tenant, known, found)
 
     def _keys(self, key: ClaimKey) -> _Keys:
         prefix, id_ = tag(self._namespace, key.tenant), key.envelope_id
