@@ -231,7 +231,7 @@ class Platform:
         limiter = given.limiter
         if limiter is None and _asks_live(config):
             limiter = await self._stack.make(partial(adapters.limiter_of, config.ledger.url, files.policy))
-        cache, unended = ResponseCache(clock), given.lost
+        cache, unended = ResponseCache(clock, shared=given.claims), given.lost
         if given.restore is not None:
             await given.restore(ledger, controls)
         else:

@@ -101,7 +101,7 @@ class LeftClaim:
 
 
 class ClaimStore(Protocol):
-    """One living owner an envelope; a finished one stays finished.
+    """One living owner an envelope; a finished one stays finished. Of an answer that is frozen the first one is kept.
 
     The owner is the process that has called `begin`. Every step but `claim` is fenced: with a claim that was taken over
     it changes nothing and raises `ClaimLostError`. Every step may raise `ClaimStoreUnavailableError`, and where claims
@@ -141,6 +141,14 @@ class ClaimStore(Protocol):
 
     async def release(self, claim: Claim) -> None:
         """Let another owner take it as it stands; this claim is not counted. A stale one changes nothing."""
+        ...
+
+    async def freeze(self, key: ClaimKey, answer: bytes, keep_s: float) -> bytes:
+        """Keep an answer for so long, unless one is kept under this key; return the one that is kept then."""
+        ...
+
+    async def frozen(self, key: ClaimKey) -> bytes:
+        """Return the answer that is kept under this key, empty where there is none."""
         ...
 
     async def left(self, tenant: str) -> Sequence[LeftClaim]:

@@ -37,6 +37,7 @@ class MemoryClaimStore:
         self._remember = remember
         self._held: dict[ClaimKey, _Held] = {}
         self._finished: OrderedDict[ClaimKey, str] = OrderedDict()
+        self._frozen: OrderedDict[ClaimKey, tuple[bytes, float]] = OrderedDict()
 
     async def begin(self) -> None:
         """Do nothing: tasks live as long as the process."""
@@ -99,6 +100,19 @@ class MemoryClaimStore:
             held.is_free = True
             self._free(held)
 
+    async def freeze(self, key: ClaimKey, answer: bytes, keep_s: float) -> bytes:
+        """Keep an answer, unless one is kept."""
+        if kept := self._answer(key):
+            return kept
+        self._frozen[key] = answer, asyncio.get_running_loop().time() + keep_s
+        if len(self._frozen) > self._remember:
+            self._frozen.popitem(last=False)
+        return answer
+
+    async def frozen(self, key: ClaimKey) -> bytes:
+        """Return the answer that is kept."""
+        return self._answer(key)
+
     async def left(self, tenant: str) -> Sequence[LeftClaim]:
         """Return what is free and not finished."""
         return [
@@ -109,6 +123,13 @@ class MemoryClaimStore:
 
     async def aclose(self) -> None:
         """Do nothing: claims end with the process."""
+
+    def _answer(self, key: ClaimKey) -> bytes:
+        answer, until = self._frozen.get(key, (b"", 0.0))
+        if until > asyncio.get_running_loop().time():
+            return answer
+        self._frozen.pop(key, None)
+        return b""
 
     def _own(self, claim: Claim) -> _Held:
         held = self._held.get(claim.key)

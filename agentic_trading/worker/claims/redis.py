@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
@@ -193,26 +194,37 @@ class RedisClaimStore:
         finally:
             self._let_go(claim)
 
+    async def freeze(self, key: ClaimKey, answer: bytes, keep_s: float) -> bytes:
+        """Keep an answer, unless one is kept; it is no step, so that one that was forgotten is only paid again."""
+        name = self._frozen(key)
+        async with _reaching():
+            if await self._client.set(name, answer, px=max(1, round(keep_s * 1000)), nx=True):
+                return answer
+        return await self.frozen(key) or answer
+
+    async def frozen(self, key: ClaimKey) -> bytes:
+        """Return the answer that is kept."""
+        client: Any = self._client
+        async with _reaching():
+            return await client.get(self._frozen(key)) or b""
+
     async def left(self, tenant: str) -> Sequence[LeftClaim]:
         """Return what no living process has run for a lease, oldest first; not in one step, and of many the oldest."""
         client: Any = self._client  # its pipelines have wrong types
         keys = self._keys(ClaimKey(tenant, ""))
-        try:
-            async with within_time():
-                seconds, micros = await client.time()
-                now_ms = seconds * 1000 + micros // 1000
-                before_ms = now_ms - round(self._lease_s * 1000)
-                ids = await client.zrange(
-                    keys.open, "-inf", str(before_ms), byscore=True, offset=0, num=MOST_LEFT
-                )
-                living = set(await client.zrange(keys.owners, f"({now_ms}", "+inf", byscore=True))
-                pipeline = client.pipeline(transaction=False)
-                for id_ in ids:
-                    claim = self._keys(ClaimKey(tenant, id_.decode())).claim
-                    pipeline.hget(claim, "owner").hkeys(claim)
-                found = await pipeline.execute()
-        except (RedisError, OSError) as e:
-            raise ClaimStoreUnavailableError(f"{type(e).__name__}: {e}") from e
+        async with _reaching():
+            seconds, micros = await client.time()
+            now_ms = seconds * 1000 + micros // 1000
+            before_ms = now_ms - round(self._lease_s * 1000)
+            ids = await client.zrange(
+                keys.open, "-inf", str(before_ms), byscore=True, offset=0, num=MOST_LEFT
+            )
+            living = set(await client.zrange(keys.owners, f"({now_ms}", "+inf", byscore=True))
+            pipeline = client.pipeline(transaction=False)
+            for id_ in ids:
+                claim = self._keys(ClaimKey(tenant, id_.decode())).claim
+                pipeline.hget(claim, "owner").hkeys(claim)
+            found = await pipeline.execute()
         return [
             LeftClaim.of(ClaimKey(tenant, id_.decode()), _numbers(names, b"i:"), _numbers(names, b"k:"))
             for id_, owner, names in zip(ids, found[::2], found[1::2], strict=True)
@@ -271,14 +283,11 @@ class RedisClaimStore:
         lease_ms = round(self._lease_s * 1000)
         facts = (*seen.known_facts, self._process, step, self._owner, lease_ms, key.envelope_id, *given)
         values = (*keys, *facts)
-        try:
-            async with within_time():
-                try:
-                    raw = await self._client.evalsha(self._sha1, len(keys), *values)
-                except NoScriptError:  # a new server, or one whose scripts were flushed
-                    raw = await self._client.eval(self._script, len(keys), *values)
-        except (RedisError, OSError) as e:
-            raise ClaimStoreUnavailableError(f"{type(e).__name__}: {e}") from e
+        async with _reaching():
+            try:
+                raw = await self._client.evalsha(self._sha1, len(keys), *values)
+            except NoScriptError:  # a new server, or one whose scripts were flushed
+                raw = await self._client.eval(self._script, len(keys), *values)
         reply = seen.read(raw)
         if reply.word not in {b"BACK", b"CLOSED"}:
             self._closed.discard(key.tenant)
@@ -289,12 +298,24 @@ class RedisClaimStore:
             log.error("claims_rolled_back", tenant=key.tenant, known=known, found=found)
         raise ClaimsRolledBackError(key.tenant, known, found)
 
+    def _frozen(self, key: ClaimKey) -> str:
+        return f"{tag(self._namespace, key.tenant)}:answer:{key.envelope_id}"
+
     def _keys(self, key: ClaimKey) -> _Keys:
         prefix, id_ = tag(self._namespace, key.tenant), key.envelope_id
         sequence = LedgerKeys.of(self._namespace, key.tenant).meta
         return _Keys(
             sequence, f"{prefix}:claim:{id_}", f"{prefix}:owners", f"{prefix}:last:{id_}", f"{prefix}:open"
         )
+
+
+@asynccontextmanager
+async def _reaching() -> AsyncGenerator[None]:
+    try:
+        async with within_time():
+            yield
+    except (RedisError, OSError) as e:
+        raise ClaimStoreUnavailableError(f"{type(e).__name__}: {e}") from e
 
 
 def _by_attempt(fields: Mapping[bytes, bytes], mark: bytes) -> dict[int, bytes]:
