@@ -14,14 +14,17 @@ from agentic_trading.app.budget_log import rebuild_ledger
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.llm import LLMInteraction
 from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.platform import Platform, Ports
 from agentic_trading.worker.claim import ClaimsRolledBackError
-from agentic_trading.worker.claims.redis import RedisClaimStore
+from agentic_trading.worker.claims.redis import LEASE_S, RedisClaimStore
 from agentic_trading.worker.held_claim import key_of
+from tests.gateway import asking
 from tests.platform.calls import envelope, scripted
 from tests.platform.test_shared_ledger import config
 from tests.redis_server import RealServer
+from tests.worker.test_crashes import answering
 
 
 @dataclass(frozen=True)
@@ -31,14 +34,16 @@ class Desk:
     folder: Path
     server: RealServer
     provider: ScriptedProvider
+    lease_s: float = LEASE_S
 
     @asynccontextmanager
     async def opened(self, name: str = "desk-a") -> AsyncGenerator[tuple[Platform, RedisClaimStore]]:
-        claims = await asyncio.to_thread(RedisClaimStore, self.server.url, name=name)
+        claims = await asyncio.to_thread(RedisClaimStore, self.server.url, name=name, lease_s=self.lease_s)
         await claims.begin()
         ports = Ports(providers={"scripted": self.provider}, claims=claims)
         try:
-            async with Platform(config(self.folder, name, self.server.url), ports) as platform:
+            configured = config(self.folder, name, self.server.url).model_copy(update={"tenants": {}})
+            async with Platform(configured, ports) as platform:
                 yield platform, claims
         finally:
             await claims.aclose()
@@ -161,3 +166,35 @@ async def test_a_start_finds_by_its_log_that_the_server_was_set_back_and_closes_
     assert isinstance(again, LLMInteraction)
     assert again.wire == first.wire
     assert len(desk.provider.requests) == 2
+
+
+class CopiesTheServer(ScriptedProvider):
+    """While it answers for the first time, the server's file is copied: it knows that an attempt is on its way."""
+
+    def __init__(self, server: RealServer, to: Path) -> None:
+        super().__init__(answering)
+        self._server, self._to = server, to
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        if not self.requests:
+            await asyncio.to_thread(self._server.copy, self._to)
+        return await super().complete(request)
+
+
+@pytest.mark.parametrize("workflow", ["analysis", "execution"])
+async def test_where_the_server_knows_no_more_than_that_an_attempt_is_on_its_way_no_order_is_sent_again(
+    workflow: str, tmp_path: Path, own_redis: RealServer
+) -> None:
+    provider = CopiesTheServer(own_redis, tmp_path / "older")
+    desk, asked = Desk(tmp_path / "desks", own_redis, provider, lease_s=1.0), asking(workflow).build()
+    async with desk.opened() as (platform, _):
+        first = await platform.ask(asked)
+        assert first.failure is None, first.failure
+    await desk.set_back(tmp_path / "older")
+    await desk.rebuilt()
+
+    async with desk.opened("desk-b") as (other, _):
+        await other.ask(asked)
+
+    is_order = workflow == "execution"
+    assert [request.attempt for request in provider.requests] == ([1] if is_order else [1, 2])
