@@ -11,7 +11,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.errors import ConsumerStoppedError, IllegalOperation, KafkaError
 from typing_extensions import override
 
-from agentic_trading.bus.brokers.kafka.assignment import AssignedPartitions, Assignment
+from agentic_trading.bus.assignment import AssignedPartitions, Assignment
 from agentic_trading.bus.brokers.kafka.connection import (
     CLOSE_S,
     CREATE,
@@ -55,7 +55,7 @@ class KafkaSubscription:
         self._settings = settings
         self._group = group
         self._consumer = _consumer_of(settings, group, member)
-        self._partitions = AssignedPartitions(topics, settings.buffer)
+        self._partitions = AssignedPartitions[Assignment](topics, settings.buffer)
         self._takers = Takers()
         self._tasks = AsyncExitStack()
         self._beginning = asyncio.Lock()
