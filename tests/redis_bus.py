@@ -1,6 +1,7 @@
 """A bus on a real Redis for tests: short waits, keys of the test's own."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from agentic_trading.bus.brokers.redis.admin import RedisTopics
@@ -8,6 +9,8 @@ from agentic_trading.bus.brokers.redis.broker import RedisBroker
 from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
 from agentic_trading.bus.topic import Topic
 from agentic_trading.clock import Clock
+
+ROOT = Path(__file__).parents[1]
 
 LEASE_S = 1.0
 """Of a reader in tests: a handover takes a part of it, a crash is noticed after it."""
