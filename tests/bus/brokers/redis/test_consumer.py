@@ -36,7 +36,7 @@ class Place:
 
     url: str
     namespace: str
-    redis: "Redis[Any]"
+    redis: Any
     partitions: int = 1
 
     def broker(self, **changes: Any) -> RedisBroker:

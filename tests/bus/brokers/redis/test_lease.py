@@ -27,7 +27,7 @@ STEPS = st.lists(
 class Group:
     """Readers of a group, and what the server says of their partitions."""
 
-    def __init__(self, url: str, namespace: str, redis: "Redis[Any]") -> None:
+    def __init__(self, url: str, namespace: str, redis: Any) -> None:
         self._settings = redis_bus.settings(url, namespace, partitions=PARTITIONS, lease_s=60.0)
         self.server = StreamServer(self._settings)
         self.redis = redis
@@ -59,7 +59,7 @@ class Group:
                 await lease.leave()
             case "freeze":  # until its lease is over
                 await self.redis.zadd(self._group[0], {lease._reader: 1}, xx=True)
-            case "read":
+            case _:  # read
                 await self._read(lease, [*partitions])
 
     async def _read(self, lease: PartitionLease, ours: Sequence[OwnedPartition]) -> None:
