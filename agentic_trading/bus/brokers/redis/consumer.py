@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import structlog
 
-from agentic_trading.bus.assignment import AssignedPartitions
 from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
 from agentic_trading.bus.brokers.redis.lease import OwnedPartition, PartitionLease
 from agentic_trading.bus.brokers.redis.redis import StreamServer
@@ -18,7 +17,6 @@ from agentic_trading.bus.keyed_queues import Takers
 from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.topic import ConsumerLag
 from agentic_trading.cancellation import OwnedTasks, set_within
-from agentic_trading.clock import Clock
 
 log = structlog.get_logger()
 
@@ -33,27 +31,19 @@ CLOSE_S: Final = 2.0
 
 
 class RedisSubscription:
-    """One reader of `group`; to be started once.
+    """One reader of a group; to be started once.
 
     What is done is finished on the server every `ack_every_s`, and when the reader closes or gives partitions up: after a
     crash, what was acknowledged since then comes again. While the lease may be over nothing is handed out. A delivery of a
     partition that another reader has taken is not held any more: to acknowledge it does nothing.
     """
 
-    def __init__(
-        self,
-        server: StreamServer,
-        settings: RedisBusSettings,
-        topics: Sequence[str],
-        group: str,
-        *,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, server: StreamServer, settings: RedisBusSettings, lease: PartitionLease) -> None:
         self._server = server
         self._settings = settings
-        self._group = group
-        self._partitions = AssignedPartitions[OwnedPartition](topics, settings.buffer)
-        self._lease = PartitionLease(server, settings, self._partitions, group, clock=clock)
+        self._group = lease.group
+        self._partitions = lease.partitions
+        self._lease = lease
         self._most = max(1, min(MOST, settings.buffer // 2))
         self._takers = Takers()
         self._tasks = OwnedTasks()

@@ -4,7 +4,7 @@ from contextlib import aclosing
 
 import pytest
 
-from agentic_trading.bus.brokers.redis.admin import RedisTopics
+from agentic_trading.bus.brokers.redis.redis import RedisTopics
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import ConsumerLag, Topic, TopicProblem
 from agentic_trading.llm.event import Event

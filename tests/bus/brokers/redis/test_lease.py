@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
 
-from agentic_trading.bus.assignment import AssignedPartitions
 from agentic_trading.bus.brokers.redis.lease import OwnedPartition, PartitionLease
 from agentic_trading.bus.brokers.redis.redis import StreamServer
 from agentic_trading.bus.topic import Topic
@@ -35,10 +34,8 @@ class Group:
         self._group = self._settings.keys_of(TOPIC.name).group("group")
         self._known: dict[int, tuple[str, int]] = {}
 
-    def _reader(self) -> tuple[PartitionLease, AssignedPartitions[OwnedPartition]]:
-        partitions = AssignedPartitions[OwnedPartition]([TOPIC.name], 8)
-        lease = PartitionLease(self.server, self._settings, partitions, "group", clock=SystemClock())
-        return lease, partitions
+    def _reader(self) -> PartitionLease:
+        return PartitionLease(self.server, self._settings, [TOPIC.name], "group", clock=SystemClock())
 
     async def owners(self) -> dict[int, tuple[str, int]]:
         """Return owner and token of each partition; a new owner must have a token that is greater than all before."""
@@ -51,7 +48,7 @@ class Group:
         return found
 
     async def step(self, number: int, what: str) -> None:
-        lease, partitions = self.readers[number]
+        lease = self.readers[number]
         match what:
             case "renew":
                 await lease.renew(lease.drained())
@@ -60,7 +57,7 @@ class Group:
             case "freeze":  # until its lease is over
                 await self.redis.zadd(self._group[0], {lease._reader: 1}, xx=True)
             case _:  # read
-                await self._read(lease, [*partitions])
+                await self._read(lease, [*lease.partitions])
 
     async def _read(self, lease: PartitionLease, ours: Sequence[OwnedPartition]) -> None:
         """Read what this reader takes for its own, and see that it is refused what is another one's."""
@@ -89,9 +86,11 @@ async def _shared_out(url: str, steps: Sequence[tuple[int, str]]) -> None:
 
         owners = await group.owners()
         shares = []
-        for lease, partitions in group.readers:
-            assert all(owners[each.partition] == (lease._reader, int(each.token)) for each in partitions)
-            shares.append(len([*partitions]))
+        for lease in group.readers:
+            assert all(
+                owners[each.partition] == (lease._reader, int(each.token)) for each in lease.partitions
+            )
+            shares.append(len([*lease.partitions]))
         await group.server.aclose()
     assert sum(shares) == PARTITIONS
     assert max(shares) == 2  # of five, by three
