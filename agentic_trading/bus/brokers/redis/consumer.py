@@ -23,9 +23,6 @@ log = structlog.get_logger()
 WAIT_S: Final = 0.1
 """How long a reader waits for messages before it looks again which partitions it has."""
 
-MOST: Final = 64
-"""How many messages of a topic are read at once, if as many may be here."""
-
 RETRY_S: Final = 0.5
 CLOSE_S: Final = 2.0
 
@@ -44,7 +41,7 @@ class RedisSubscription:
         self._group = lease.group
         self._partitions = lease.partitions
         self._lease = lease
-        self._most = max(1, min(MOST, settings.buffer // 2))
+        self._most = max(1, settings.buffer // 2)  # that are read of a topic at once
         self._takers = Takers()
         self._tasks = OwnedTasks()
         self._running: list[asyncio.Task[None]] = []

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
@@ -32,7 +32,8 @@ class StreamServer:
     def __init__(self, settings: RedisBusSettings) -> None:
         self._server = settings.server
         ca_file = str(settings.ca_file) if settings.ca_file is not None else ""
-        self._redis: Any = Redis.from_pool(pool_of(settings.url, connections=CONNECTIONS, ca_file=ca_file))
+        self._pool: Any = pool_of(settings.url, connections=CONNECTIONS, ca_file=ca_file)
+        self._redis: Any = Redis.from_pool(self._pool)
         self._scripts: Mapping[str, _Script] = {}
         self._opening = asyncio.Lock()
 
@@ -142,9 +143,18 @@ class StreamServer:
             async with asyncio.timeout(within_s):
                 yield
         except TimeoutError as e:
+            await self._drop_idle()
             raise BusUnavailableError(self._server, f"{doing} took too long") from e
         except (RedisError, OSError) as e:
+            if not isinstance(e, ResponseError):
+                await self._drop_idle()
             raise BusUnavailableError(self._server, f"{doing} failed: {type(e).__name__}: {e}") from e
+
+    async def _drop_idle(self) -> None:
+        """Close the connections that nothing uses: they are as dead, and each would fail once more."""
+        with suppress(RedisError, OSError):
+            async with asyncio.timeout(ANSWER_S):
+                await self._pool.disconnect(inuse_connections=False)
 
 
 class RedisTopics:

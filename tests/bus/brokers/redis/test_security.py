@@ -136,3 +136,9 @@ async def test_a_server_that_does_not_prove_who_it_is_is_refused(
 
     with pytest.raises(BusUnavailableError, match=why):
         await goes_through(f"rediss://{host}:{encrypted.port + 1}/0", ca_file=ca_file)
+
+
+async def test_messages_go_over_a_socket_in_the_file_system(tmp_path: Path) -> None:
+    socket = tmp_path / "redis.sock"
+    with own_server("valkey", options=(*SAFE, "--unixsocket", str(socket))):
+        assert await goes_through(f"unix://{socket}") == b"1"
