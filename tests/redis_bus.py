@@ -18,6 +18,7 @@ from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import Subscription, Topic
 from agentic_trading.clock import Clock
 from agentic_trading.llm.event import Event
+from agentic_trading.redis import pool_of
 from tests import redis_server
 
 ROOT = Path(__file__).parents[1]
@@ -31,6 +32,11 @@ def settings(url: str, namespace: str, **changes: Any) -> RedisBusSettings:
     return RedisBusSettings(
         url, namespace, **{"lease_s": LEASE_S, "drain_s": 2.0, "ack_every_s": 0.01, **changes}
     )
+
+
+def client(url: str) -> "Redis":
+    """Return a client of the test's own; one made by `from_url` loses cancellations (see `agentic_trading/redis.py`)."""
+    return Redis.from_pool(pool_of(url))
 
 
 def broker(url: str, namespace: str, *, clock: Clock | None = None, **changes: Any) -> RedisBroker:
@@ -77,7 +83,7 @@ async def place(url: str, partitions: int = 1) -> AsyncIterator[Place]:
     """Give a topic of the test's own."""
     namespace = redis_server.namespace()
     await make_topics(url, namespace, [TOPIC], partitions=partitions)
-    async with Redis.from_url(url) as redis:
+    async with client(url) as redis:
         yield Place(url, namespace, redis, partitions)
 
 

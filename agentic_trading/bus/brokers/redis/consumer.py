@@ -12,7 +12,7 @@ from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
 from agentic_trading.bus.brokers.redis.lease import OwnedPartition, PartitionLease
 from agentic_trading.bus.brokers.redis.redis import StreamServer
 from agentic_trading.bus.brokers.redis.stream_reader import message_in, position_of
-from agentic_trading.bus.errors import BusClosedError, BusError
+from agentic_trading.bus.errors import BusClosedError, BusError, TopicSetupError
 from agentic_trading.bus.keyed_queues import Takers
 from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.topic import ConsumerLag
@@ -52,7 +52,13 @@ class RedisSubscription:
 
     async def start(self) -> None:
         """Join the group; raises `BusUnavailableError`, and `TopicSetupError` for a topic that is not there."""
-        await self._lease.renew()
+        try:
+            await self._lease.renew()
+        except (
+            TopicSetupError
+        ):  # of one topic: what is owned of the others would be so for as long as the lease lasts
+            await self._lease.leave()
+            raise
         self._running = [
             self._tasks.start(self._again_and_again(step), name=f"redis{step.__name__}-{self._group}")
             for step in (self._read_next, self._finish_next, self._renew_next)
@@ -96,11 +102,15 @@ class RedisSubscription:
             return
         self._is_closed = True
         self._takers.wake_all()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_S):
-                await self._owning.acquire()  # a renewal that is cut off could be done after this reader left
-        for task in self._running:
-            task.cancel()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await (
+                        self._owning.acquire()
+                    )  # a renewal that is cut off could be done after this reader left
+        finally:
+            for task in self._running:
+                task.cancel()
         await self._tasks.aclose()
         try:
             async with asyncio.timeout(CLOSE_S):

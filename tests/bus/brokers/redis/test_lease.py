@@ -6,7 +6,6 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from redis.asyncio import Redis
 
 from agentic_trading.bus.brokers.redis.lease import OwnedPartition, PartitionLease
 from agentic_trading.bus.brokers.redis.redis import StreamServer
@@ -74,7 +73,7 @@ class Group:
 async def _shared_out(url: str, steps: Sequence[tuple[int, str]]) -> None:
     namespace = redis_server.namespace()
     await redis_bus.make_topics(url, namespace, [TOPIC], partitions=PARTITIONS)
-    async with Redis.from_url(url) as redis:
+    async with redis_bus.client(url) as redis:
         group = Group(url, namespace, redis)
         await group.server.open()
         for number, what in steps:

@@ -5,7 +5,6 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
 from agentic_trading.bus.brokers.redis.stream_reader import REPLIES_KEPT, REPLIES_STAY_S
 from agentic_trading.bus.errors import BacklogFullError
@@ -52,7 +51,10 @@ async def test_replies_stay_for_an_hour_and_a_client_that_is_gone_leaves_no_more
     redis_url: str, namespace: str
 ) -> None:
     await redis_bus.make_topics(redis_url, namespace, [REPLIES])
-    async with aclosing(redis_bus.broker(redis_url, namespace)) as broker, Redis.from_url(redis_url) as redis:
+    async with (
+        aclosing(redis_bus.broker(redis_url, namespace)) as broker,
+        redis_bus.client(redis_url) as redis,
+    ):
         many = [Message("gone", b"", {})] * (REPLIES_KEPT + 500)
         await broker.publish_all(REPLIES, many)
         stream = f"{{{namespace}:bus}}:llm.replies:to:gone"
