@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import aclosing
-from typing import Any
 
 from agentic_trading.bus.brokers.redis.broker import RedisBroker
 from agentic_trading.bus.brokers.redis.consumer import RedisSubscription
@@ -92,9 +91,9 @@ class Fleet:
         self.done: list[tuple[str, int]] = []
         self.grown = asyncio.Condition()
 
-    async def reads(self, leaves: asyncio.Event, **changes: Any) -> None:
+    async def reads(self, leaves: asyncio.Event) -> None:
         """Read with three tasks until this reader is to leave."""
-        async with aclosing(self.where.broker(buffer=16, **changes)) as broker:
+        async with aclosing(self.where.broker(buffer=16, lease_s=3.0)) as broker:
             reader = await opened(broker)
             async with asyncio.TaskGroup() as group:
                 for _ in range(3):

@@ -15,6 +15,7 @@ from agentic_trading.bus.errors import BusAddressError, BusSettingsError, BusUna
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import REPLIES, Topic
 from agentic_trading.llm.event import Event
+from agentic_trading.services.daemon import free_port
 from tests import redis_bus
 from tests.redis_server import SAFE, RealServer, own_server
 
@@ -100,23 +101,20 @@ def test_a_setting_that_makes_no_sense_is_named_with_what_is_allowed(name: str, 
 
 
 @pytest.fixture(scope="module")
-def encrypted(certificates: Path) -> Iterator[RealServer]:
+def encrypted(certificates: Path) -> Iterator[int]:
+    """Give the port of a server that is spoken to over TLS."""
     program = shutil.which("redis-server")
     if program is None:
         pytest.skip("redis-server is not on PATH: the wheel with a server of its own has no TLS")
     files = {"cert-file": "server.pem", "key-file": "server.key", "ca-cert-file": "ca.pem"}
     options = [word for name, file in files.items() for word in (f"--tls-{name}", str(certificates / file))]
-    with own_server("redis", options=SAFE) as server:
-        server.stop()
-        server.options = (*SAFE, *options, "--tls-auth-clients", "no", "--tls-port", str(server.port + 1))
-        server.start()
-        yield server
+    port = free_port()
+    with own_server("redis", options=(*SAFE, *options, "--tls-auth-clients", "no", "--tls-port", str(port))):
+        yield port
 
 
-async def test_messages_go_over_tls_with_an_authority_of_ones_own(
-    encrypted: RealServer, certificates: Path
-) -> None:
-    url = f"rediss://127.0.0.1:{encrypted.port + 1}/0"
+async def test_messages_go_over_tls_with_an_authority_of_ones_own(encrypted: int, certificates: Path) -> None:
+    url = f"rediss://127.0.0.1:{encrypted}/0"
 
     assert await goes_through(url, ca_file=certificates / "ca.pem") == b"1"
 
@@ -130,12 +128,12 @@ async def test_messages_go_over_tls_with_an_authority_of_ones_own(
     ids=["unknown authority", "other name"],
 )
 async def test_a_server_that_does_not_prove_who_it_is_is_refused(
-    encrypted: RealServer, certificates: Path, host: str, authority: str, why: str
+    encrypted: int, certificates: Path, host: str, authority: str, why: str
 ) -> None:
     ca_file = certificates / authority if authority else None
 
     with pytest.raises(BusUnavailableError, match=why):
-        await goes_through(f"rediss://{host}:{encrypted.port + 1}/0", ca_file=ca_file)
+        await goes_through(f"rediss://{host}:{encrypted}/0", ca_file=ca_file)
 
 
 async def test_messages_go_over_a_socket_in_the_file_system(tmp_path: Path) -> None:
