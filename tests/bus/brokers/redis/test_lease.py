@@ -18,7 +18,7 @@ TOPIC = Topic("events", Event)
 PARTITIONS, READERS = 5, 3
 STEPS = st.lists(
     st.tuples(st.integers(0, READERS - 1), st.sampled_from(["renew", "renew", "leave", "freeze", "read"])),
-    max_size=25,
+    max_size=20,
 )
 
 
@@ -95,7 +95,7 @@ async def _shared_out(url: str, steps: Sequence[tuple[int, str]]) -> None:
     assert max(shares) == 2  # of five, by three
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(steps=STEPS)
 def test_partitions_have_one_owner_at_a_time_and_are_shared_out_in_the_end(
     redis_url: str, steps: list[tuple[int, str]]
