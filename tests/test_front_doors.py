@@ -130,6 +130,7 @@ DOORS = {
         "PriceConfig",
         "ProviderConfig",
         "ProviderContext",
+        "RecoveryReport",
         "TenantConfig",
         "ToolDefinition",
         "load_config",

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -56,6 +57,7 @@ from agentic_trading.structured.suggestions import near_miss
 MOST_CONCURRENT: Final = 256
 
 _KAFKA = re.compile(r"kafka://[\w.\[\]:-]+:\d{1,5}(,[\w.\[\]:-]+:\d{1,5})*", re.ASCII)
+_TLS_FILES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 _USD = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?")
 
 
@@ -80,22 +82,37 @@ def _usd(value: Any) -> Decimal:
     )
 
 
-def _ledger_address(address: str) -> str:
+def redis_address(address: str) -> str:
+    """Return the address of a Redis as it is; raises `ValueError` with what is allowed, for anything else."""
     try:
         parts = urlsplit(address)
+        options = {
+            name
+            for name, _ in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        }
         place = parts.path if parts.scheme == "unix" else parts.hostname
-        is_one = parts.scheme in {"redis", "rediss", "unix"} and place and parts.port != 0 and not parts.query
+        is_one = parts.scheme in {"redis", "rediss", "unix"} and bool(place) and parts.port != 0
+        is_one &= options <= (_TLS_FILES if parts.scheme == "rediss" else frozenset())
     except ValueError:  # a port that is no number
         is_one = False
     if not is_one:
-        raise ValueError("redis://HOST:PORT, rediss://HOST:PORT or unix://PATH, without options behind a ?")
+        files = ", ".join(sorted(_TLS_FILES))
+        raise ValueError(
+            f"redis://HOST:PORT, rediss://HOST:PORT or unix://PATH, behind a ? only {files} of rediss"
+        )
     return address
 
 
 def _bus_address(address: str) -> str:
-    if not _KAFKA.fullmatch(address):
-        raise ValueError("kafka://HOST:PORT, several with commas between")
-    return address
+    if _KAFKA.fullmatch(address):
+        return address
+    with suppress(ValueError):
+        place = urlsplit(redis_address(address))
+        if not place.query and (place.scheme == "unix" or (place.path.strip("/") or "0").isdecimal()):
+            return address
+    raise ValueError(
+        "kafka://HOST:PORT, several with commas between, redis://HOST:PORT, rediss://HOST:PORT or unix://PATH"
+    )
 
 
 def _zone(name: str) -> str:
@@ -140,14 +157,14 @@ Usd = Annotated[Decimal, BeforeValidator(_usd), PlainSerializer("{:f}".format, w
 class LedgerConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     """Where budgets are counted: on the server at `url`, which workers share; without one, in this process."""
 
-    url: Annotated[StrictStr, AfterValidator(_ledger_address)] | None = Field(default=None, repr=False)
+    url: Annotated[StrictStr, AfterValidator(redis_address)] | None = Field(default=None, repr=False)
 
 
 class BusConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     """The bus: on the servers at `url`, which clients and workers share; without one, within this process.
 
     Buses of different `namespace` on the same servers know nothing of each other. Connections are encrypted once one of the
-    files or `username` is given: `ca_file` has the authorities, the system's if left out, `certificate_file` and `key_file` are this client's own,
+    files or `username` is given (to a Redis, by `rediss://`): `ca_file` has the authorities, the system's if left out, `certificate_file` and `key_file` are this client's own,
     and the password of `username` is all that stands in `password_file`.
     """
 
@@ -159,6 +176,11 @@ class BusConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=Tru
     key_file: PathValue | None = None
     username: StrictStr = ""
     password_file: PathValue | None = None
+
+    @property
+    def is_on_kafka(self) -> bool:
+        """Whether its servers are a Kafka; else they are a Redis, if there are any."""
+        return self.url is not None and self.url.startswith("kafka:")
 
     @property
     def is_encrypted(self) -> bool:
@@ -249,8 +271,8 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
         if isinstance(context, LoadedFrom):
             self._loaded = context
         keys = (key.get_secret_value().strip() for key in self._loaded.secrets.values())
-        password = urlsplit(self.ledger.url or "").password or ""
-        self._loaded.redaction.add(*keys, password, unquote(password))
+        passwords = [urlsplit(url or "").password or "" for url in (self.ledger.url, self.bus.url)]
+        self._loaded.redaction.add(*keys, *passwords, *map(unquote, passwords))
 
     def origin_of(self, place: str) -> str:
         """Return where the value at a place such as `ledger.url` is from.
@@ -288,8 +310,9 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     def public_values(self) -> dict[str, Any]:
         """Return the whole tree as JSON values, `PlatformConfig` again when handed back; a password in an address is hidden."""
         values = self.model_dump(mode="json")
-        if self.ledger.url is not None:
-            values["ledger"]["url"] = without_password(self.ledger.url)
+        for table in ("ledger", "bus"):
+            if (url := values[table]["url"]) is not None:
+                values[table]["url"] = without_password(url)
         return values
 
     @property
@@ -362,6 +385,9 @@ def _cross_problems(config: PlatformConfig, origins: Mapping[str, str]) -> Itera
         yield _problem(
             origins, "bus.password_file", str(bus.password_file), "both or neither, with bus.username"
         )
+    if bus.certificate_file is not None and bus.url is not None and not bus.is_on_kafka:
+        found, allowed = f"{bus.certificate_file}, and the bus is on Redis", "left out, or a bus on Kafka"
+        yield _problem(origins, "bus.certificate_file", found, allowed)
     if bus.key_file is not None and bus.certificate_file is None:
         yield _problem(
             origins, "bus.key_file", str(bus.key_file), "one together with its bus.certificate_file"
