@@ -26,9 +26,11 @@ from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, Topic
 from agentic_trading.llm.event import Event
 from agentic_trading.services.daemon import ServiceError
 from agentic_trading.services.kafka import KafkaService
+from benchmarks.overspend import a_server
 from benchmarks.peers.consuming import Consumed, Job
 from benchmarks.peers.contender import Contender, UnavailableError, peer, versions
 
+READ = ("Kafka",)
 PARTITIONS = 4
 SLOTS = 16
 WORK_S = 0.05
@@ -190,6 +192,7 @@ def servers_for_all() -> Iterator[Servers]:
             servers.addresses["Kafka"] = given or _own_kafka(folder, stack)
         except ServiceError as e:
             servers.unavailable["Kafka"] = str(e).splitlines()[0]
+        _, servers.addresses["Redis"] = stack.enter_context(a_server())
         yield servers
 
 
@@ -309,7 +312,7 @@ def main() -> int:
     quick = arguments.parse_args().quick
     rounds = 2 if quick else 5
     with servers_for_all() as servers:
-        tables = [table_of(server, quick=quick) for server in servers.addresses]
+        tables = [table_of(server, quick=quick) for server in servers.addresses if server in READ]
         measure(tables, servers, rounds)
     for server, reason in servers.unavailable.items():
         print(f"{server}: {reason}")
