@@ -19,6 +19,11 @@ class Message:
     headers: Mapping[str, str]
 
     @property
+    def key_bytes(self) -> bytes:
+        """The key as a server keeps it, also one that was read from bytes that are no text."""
+        return self.key.encode("utf-8", "surrogateescape")
+
+    @property
     def head_size(self) -> int:
         """How many bytes key and headers have together."""
         key = len(self.key) if self.key.isascii() else len(self.key.encode("utf-8", "surrogatepass"))

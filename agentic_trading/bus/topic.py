@@ -1,7 +1,8 @@
 """The named streams of the bus, what each of them carries, and the port to a broker."""
 
 from base64 import b64decode, b64encode
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -18,6 +19,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from agentic_trading.bus.errors import MessageTooLargeError
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.ids import derived_id
@@ -180,6 +182,16 @@ class Topic(Generic[M]):
     model: type[M]
     room: int = 1
 
+    def check_size(self, message: Message, max_message_bytes: int) -> None:
+        """Raise `MessageTooLargeError` for a message that a bus with this limit does not take."""
+        size, allowed = len(message.value), max_message_bytes * self.room
+        if size > allowed:
+            raise MessageTooLargeError(self.name, size, allowed)
+        if message.head_size > MAX_HEAD_BYTES * self.room:
+            raise MessageTooLargeError(
+                self.name, message.head_size, MAX_HEAD_BYTES * self.room, "key and headers"
+            )
+
 
 ENVELOPES: Final = {
     workflow: Topic(f"llm.envelopes.{workflow}", LLMEnvelope) for workflow in EnvelopeWorkflow
@@ -194,6 +206,23 @@ REPLIES: Final = Topic("llm.replies", LLMInteraction, room=5)
 
 EVENTS: Final = Topic("llm.events", Event)
 DEAD_LETTERS: Final = Topic("llm.dead-letters", DeadLetter, room=2)  # holds another message, in base64
+
+
+TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), INTERACTIONS, REPLIES, EVENTS, DEAD_LETTERS)
+"""The topics that the platform publishes to."""
+
+CREATE: Final = "agentic-trading topics create makes those that are missing"
+"""What to do where a topic is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProblem:
+    """What is wrong with a topic: `what` is `found`, and `wanted` is what the bus needs."""
+
+    topic: str
+    what: str
+    found: str
+    wanted: str
 
 
 MAX_MESSAGE_BYTES = 1 << 20
@@ -223,6 +252,15 @@ class ConsumerLag:
     topic: str
     waiting: int
     in_flight: int
+
+
+def summed(lags: Iterable[ConsumerLag]) -> tuple[ConsumerLag, ...]:
+    """Return one lag for each group and topic, in their order."""
+    waiting, in_flight = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for lag in lags:
+        waiting[lag.group, lag.topic] += lag.waiting
+        in_flight[lag.group, lag.topic] += lag.in_flight
+    return tuple(ConsumerLag(*each, waiting[each], in_flight[each]) for each in sorted(waiting))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from agentic_trading.bus.errors import MessageTooLargeError
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import REPLIES, Broker, BrokerStatistics, Subscription, Topic
 from agentic_trading.ids import random_id
-from tests import kafka_server
+from tests import kafka_server, redis_bus, redis_server
 from tests.contracts import broker_promises as promises
 from tests.contracts import reply_promises as replies
 from tests.contracts.broker_opening import ALLOWED_BYTES, Bus
@@ -24,7 +24,9 @@ PROMISES = (*OF_GROUPS, *replies.WITHOUT_A_GROUP)
 ON_KAFKA = pytest.mark.timeout(kafka_server.FIRST_START_S)
 
 
-@pytest.fixture(params=["memory", "memory-forgetful", pytest.param("kafka", marks=ON_KAFKA)])
+@pytest.fixture(
+    params=["memory", "memory-forgetful", pytest.param("kafka", marks=ON_KAFKA), *redis_server.servers()]
+)
 def opens(request: pytest.FixtureRequest) -> Callable[[], Bus]:
     """Return what opens an adapter; one of its deliveries may take as many seconds as the bus is patient."""
     if request.param == "kafka":
@@ -33,6 +35,13 @@ def opens(request: pytest.FixtureRequest) -> Callable[[], Bus]:
             kafka_server.broker(servers, max_message_bytes=ALLOWED_BYTES),
             10.0,
             lambda topics: kafka_server.make_topics(servers, topics),
+        )
+    if request.param in redis_server.servers():
+        url, namespace = request.getfixturevalue("redis_named")(request.param), redis_server.namespace()
+        return lambda: Bus(
+            redis_bus.broker(url, namespace, max_message_bytes=ALLOWED_BYTES),
+            5.0,
+            lambda topics: redis_bus.make_topics(url, namespace, topics),
         )
     retain = request.param == "memory"
     return lambda: Bus(MemoryBroker(max_message_bytes=ALLOWED_BYTES, retain_acknowledged=retain), 2.0)

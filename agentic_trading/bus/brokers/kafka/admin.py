@@ -13,7 +13,6 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from agentic_trading.bus.brokers.kafka.connection import (
-    CREATE,
     KafkaSettings,
     bus_error,
     close_within,
@@ -21,18 +20,13 @@ from agentic_trading.bus.brokers.kafka.connection import (
 )
 from agentic_trading.bus.errors import TopicSetupError
 from agentic_trading.bus.topic import (
-    DEAD_LETTERS,
-    ENVELOPES,
-    EVENTS,
-    INTERACTIONS,
+    CREATE,
     MAX_HEAD_BYTES,
     MAX_MESSAGE_BYTES,
-    REPLIES,
+    TOPICS,
     Topic,
+    TopicProblem,
 )
-
-TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), INTERACTIONS, REPLIES, EVENTS, DEAD_LETTERS)
-"""The topics that the platform publishes to."""
 
 PARTITIONS: Final = 6
 DAY_MS: Final = 86_400_000
@@ -49,16 +43,6 @@ class TopicPlan:
     name: str
     partitions: int
     settings: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class TopicProblem:
-    """What is wrong with a topic: `what` is `found`, and `wanted` is what the bus needs."""
-
-    topic: str
-    what: str
-    found: str
-    wanted: str
 
 
 @dataclass(frozen=True, slots=True)

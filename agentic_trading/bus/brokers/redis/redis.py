@@ -1,0 +1,179 @@
+"""The server of a bus: runs its scripts, reads its streams; what fails there is an error of the bus."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from agentic_trading.bus.brokers.redis.connection import RedisBusSettings, TopicKeys
+from agentic_trading.bus.errors import BusSettingsError, BusUnavailableError, TopicSetupError
+from agentic_trading.bus.topic import CREATE
+from agentic_trading.redis import ANSWER_S, pool_of, unsafe_setting
+
+LEAST_VERSION: Final = 7
+"""The first one that numbers the messages of a stream by itself (`0-*`)."""
+
+CONNECTIONS: Final = 64
+"""Each reader waits on one of its own."""
+
+Entry = tuple[bytes, Mapping[bytes, bytes]]
+
+
+class StreamServer:
+    """The server at `url`; whatever fails there is a `BusUnavailableError`. Nothing is connected before it is needed."""
+
+    def __init__(self, settings: RedisBusSettings) -> None:
+        self._server = settings.server
+        ca_file = str(settings.ca_file) if settings.ca_file is not None else ""
+        self._redis: Any = Redis.from_pool(pool_of(settings.url, connections=CONNECTIONS, ca_file=ca_file))
+        self._scripts: Mapping[str, _Script] = {}
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Look once whether the server may be relied on; raises `BusSettingsError`, and `BusUnavailableError`."""
+        async with self._opening:
+            if not self._scripts:
+                await self._check()
+                self._scripts = await asyncio.to_thread(_scripts)
+
+    async def _check(self) -> None:
+        async with self._reaching("looking at the server's settings"):
+            try:
+                version = str((await self._redis.info("server"))["redis_version"])
+                unsafe = await unsafe_setting(self._redis)
+            except ResponseError as e:
+                allowed = "to let INFO and CONFIG GET be read, or to check them elsewhere"
+                raise BusSettingsError("CONFIG", str(e), allowed) from e
+        if int(version.partition(".")[0]) < LEAST_VERSION:
+            raise BusSettingsError("redis_version", version, f"{LEAST_VERSION}.0 or newer")
+        if unsafe is not None:
+            raise BusSettingsError(*unsafe)
+
+    async def run(
+        self,
+        name: str,
+        keys: Sequence[str | bytes],
+        given: Sequence[Any],
+        *,
+        doing: str,
+        within_s: float = ANSWER_S,
+    ) -> Any:
+        """Run a script; without an answer in time it is not known whether it was run."""
+        async with self._reaching(doing, within_s):
+            script = self._scripts[name]
+            try:
+                return await self._redis.evalsha(script.sha, len(keys), *keys, *given)
+            except NoScriptError:  # a new server, or one whose scripts were flushed
+                return await self._redis.eval(script.source, len(keys), *keys, *given)
+
+    async def read(self, after: Mapping[Any, str], *, most: int, wait_s: float) -> dict[bytes, list[Entry]]:
+        """Wait at most `wait_s` for messages behind these ids, and return what is there, by stream."""
+        async with self._reaching("waiting for messages", wait_s + ANSWER_S):
+            found = await self._redis.xread(dict(after), count=most, block=max(1, round(1000 * wait_s)))
+        return dict(found or ())
+
+    async def last_ids(self, streams: Sequence[str | bytes]) -> list[str]:
+        """Return the id of the last message of each stream; `0-0` of one that is empty."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream in streams:
+            pipeline.xrevrange(stream, count=1)
+        async with self._reaching("asking for the ends of streams"):
+            found = await pipeline.execute()
+        return [last[0][0].decode() if last else "0-0" for last in found]
+
+    async def page(self, stream: str, after: str, last: str, *, most: int) -> list[Entry]:
+        """Return the next messages of a stream behind `after`, up to `last`."""
+        async with self._reaching("reading"):
+            found: list[Entry] = await self._redis.xrange(stream, f"({after}", last, count=most)
+        return found
+
+    async def keep(self, key: str | bytes, seconds: int) -> None:
+        """Let a stream of replies stay for as long from now on."""
+        async with self._reaching("keeping a stream of replies"):
+            await self._redis.expire(key, seconds)
+
+    async def partitions(self, topics: Sequence[TopicKeys]) -> list[int | None]:
+        """Return how many partitions each topic was made with; None where it was not."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for topic in topics:
+            pipeline.hget(topic.meta, "partitions")
+        async with self._reaching("asking for topics"):
+            return [None if found is None else int(found) for found in await pipeline.execute()]
+
+    async def make(self, topic: TopicKeys) -> bool:
+        """Note how many partitions a topic has; returns whether it was not there."""
+        async with self._reaching("making topics"):
+            return bool(await self._redis.hsetnx(topic.meta, "partitions", topic.partitions))
+
+    async def groups(self, streams: Sequence[str]) -> list[list[Mapping[str, Any]]]:
+        """Return what the server says of the groups of each stream; nothing for a stream that is not there."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream in streams:
+            pipeline.xinfo_groups(stream)
+        async with self._reaching("asking for groups"):
+            found = await pipeline.execute(raise_on_error=False)
+            for each in found:
+                if isinstance(each, Exception) and "no such key" not in str(each):
+                    raise each
+        return [[] if isinstance(each, Exception) else each for each in found]
+
+    async def sizes(self, streams: Sequence[str]) -> list[int]:
+        """Return how many messages each stream keeps."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream in streams:
+            pipeline.xlen(stream)
+        async with self._reaching("asking for sizes"):
+            return list(await pipeline.execute())
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+    @asynccontextmanager
+    async def _reaching(self, doing: str, within_s: float = ANSWER_S) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(within_s):
+                yield
+        except TimeoutError as e:
+            raise BusUnavailableError(self._server, f"{doing} took too long") from e
+        except (RedisError, OSError) as e:
+            raise BusUnavailableError(self._server, f"{doing} failed: {type(e).__name__}: {e}") from e
+
+
+def done_or_raise(answer: Sequence[Any], topic: str, partitions: int) -> Sequence[Any]:
+    """Return the answer of a script that looks at a topic; raises `TopicSetupError` for one that is not as it has to be."""
+    match answer[0]:
+        case b"missing":
+            raise TopicSetupError(topic, "is not there", CREATE)
+        case b"partitions":
+            made = int(answer[1])
+            raise TopicSetupError(
+                topic, f"was made with {made} partitions, not {partitions}", f"set partitions to {made}"
+            )
+        case _:
+            return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Script:
+    """What the server runs in one piece, and the SHA-1 by which it knows it."""
+
+    source: str
+    sha: str
+
+
+@cache
+def _scripts() -> Mapping[str, _Script]:
+    """Return all of them by name; reads files."""
+    found = {}
+    for name in ("publish", "lease", "read", "finish"):
+        source = (files(__package__) / f"{name}.lua").read_text("utf-8")
+        found[name] = _Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+    return found
