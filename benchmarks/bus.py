@@ -22,16 +22,16 @@ from redis import Redis
 
 from agentic_trading.bus.brokers.kafka.admin import create_topics, group_lags, plan_of
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
+from agentic_trading.bus.brokers.redis.admin import RedisTopics
 from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, Topic
 from agentic_trading.llm.event import Event
 from agentic_trading.services.daemon import ServiceError
 from agentic_trading.services.kafka import KafkaService
+from benchmarks.bus_ours import PARTITIONS, left_on_redis, redis_settings
 from benchmarks.overspend import a_server
 from benchmarks.peers.consuming import Consumed, Job
 from benchmarks.peers.contender import Contender, UnavailableError, peer, versions
 
-READ = ("Kafka",)
-PARTITIONS = 4
 SLOTS = 16
 WORK_S = 0.05
 LEAST_RATIO = 10.0
@@ -130,7 +130,7 @@ class Bound:
 
 def table_of(server: str, *, quick: bool) -> Table:
     """Return what is measured on a server."""
-    many, few, worked, published = (20_000, 800, 640, 6_000) if quick else (60_000, 2_000, 1_600, 20_000)
+    many, few, worked, published = (16_000, 800, 1_280, 6_000) if quick else (20_000, 2_000, 1_600, 20_000)
     on_kafka = server == "Kafka"
     auto = " (commits by itself)" if on_kafka else ""
     by_batch = "a commit" if on_kafka else "an XACK"
@@ -145,8 +145,8 @@ def table_of(server: str, *, quick: bool) -> Table:
     ]
     working = [
         Row(ours, OURS, "consume", SLOTS, worked, WORK_S),
-        Row(f"FastStream ACK, max_workers={SLOTS}", "faststream", "ack", SLOTS, worked // 2, WORK_S),
-        Row(bare[-1].title, "taskiq", "tasks", SLOTS, worked // 2, WORK_S, is_at_least_once=not on_kafka),
+        Row(f"FastStream ACK, max_workers={SLOTS}", "faststream", "ack", SLOTS, worked // 4, WORK_S),
+        Row(bare[-1].title, "taskiq", "tasks", SLOTS, worked // 4, WORK_S, is_at_least_once=not on_kafka),
     ]
     publishing = [Row("publish_all, batches of 500", OURS, "publish", 1, published, size=RECORD_BYTES)]
     return Table(server, bare, working, publishing)
@@ -169,13 +169,17 @@ class Servers:
         if job.is_kafka:
             plans = plan_of([Topic(topic, Event)], max_message_bytes=MAX_MESSAGE_BYTES, partitions=PARTITIONS)
             asyncio.run(create_topics(KafkaSettings(job.server), plans))
+        elif row.contender == OURS:
+            asyncio.run(RedisTopics(redis_settings(job)).create([Topic(topic, Event)]))
         return job
 
-    def left(self, job: Job) -> int:
+    def left(self, job: Job, row: Row) -> int:
         """Return how many messages of a finished job its group has not acknowledged."""
         if job.is_kafka:
             lags = asyncio.run(group_lags(KafkaSettings(job.server), [job.topic], [job.group]))
             return job.count - sum(each.committed for each in lags)
+        if row.contender == OURS:
+            return asyncio.run(left_on_redis(job))
         with Redis.from_url(job.server) as redis:
             groups = redis.xinfo_groups(job.topic)
         return sum(each["pending"] + each["lag"] for each in groups)
@@ -242,7 +246,7 @@ def _measure(
     if not warms_up:
         consumed = Consumed(**json.loads(told))
         row.rounds.append(consumed)
-        row.left.append(servers.left(job) if row.way != "publish" else 0)
+        row.left.append(servers.left(job, row) if row.way != "publish" else 0)
 
 
 def bounds(table: Table) -> list[Bound]:
@@ -312,7 +316,7 @@ def main() -> int:
     quick = arguments.parse_args().quick
     rounds = 2 if quick else 5
     with servers_for_all() as servers:
-        tables = [table_of(server, quick=quick) for server in servers.addresses if server in READ]
+        tables = [table_of(server, quick=quick) for server in servers.addresses]
         measure(tables, servers, rounds)
     for server, reason in servers.unavailable.items():
         print(f"{server}: {reason}")

@@ -1,24 +1,27 @@
 """The side that consumes: jobs asked for on standard input, what came of each told on standard output.
 
-It needs the standard library and aiokafka, which every contender's environment has.
+It needs the standard library, aiokafka and redis, which every contender's environment has.
 """
 
 import asyncio
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
+from threading import Timer
 
 from aiokafka.admin import AIOKafkaAdminClient
+from redis.asyncio import Redis
 
 KEYS = 64
 LOOKS_EVERY_S = 0.1
-GIVES_UP_S = 60.0
-"""How long a job may take: a contender that hangs is a row with the reason."""
+GIVES_UP_S = 30.0
+"""How long a job may take: a contender that hangs is ended, and is a row with the reason."""
 
 Place = tuple[int, int]
 """A partition, and an offset in it."""
@@ -114,8 +117,7 @@ class Tally:
 
     async def wait(self) -> None:
         """Wait until every message was handled."""
-        async with asyncio.timeout(GIVES_UP_S):
-            await self.all_done.wait()
+        await self.all_done.wait()
 
     def end(self) -> None:
         """Stop the clocks here; the last call counts."""
@@ -134,22 +136,37 @@ class Tally:
             looks=self.looks,
         )
 
-    async def watch(self) -> None:
-        """Look again and again, from outside of the consumer, whether Kafka has a commit of what is not done."""
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.job.server)
-        await admin.start()
-        try:
-            while not self.all_done.is_set():
-                committed = await admin.list_consumer_group_offsets(self.job.group)
-                for tp, meta in committed.items():
-                    offsets = range(meta.offset)
-                    self.early += sum((tp.partition, offset) not in self.done for offset in offsets)
-                self.looks += 1
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOKS_EVERY_S):
-                        await self.all_done.wait()
-        finally:
-            await admin.close()
+    async def watch(self, early: Callable[["Tally"], Awaitable[int]]) -> None:
+        """Look again and again, from outside of the consumer, how much the server takes for done that is not."""
+        while not self.all_done.is_set():
+            self.early += await early(self)
+            self.looks += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOKS_EVERY_S):
+                    await self.all_done.wait()
+
+    def ahead(self, acknowledged: int) -> int:
+        """Return by how much that number is more than what was handled."""
+        return max(0, acknowledged - self._handled)
+
+
+async def early_on_kafka(tally: Tally) -> int:
+    """Return how many offsets are committed that are not done."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=tally.job.server)
+    await admin.start()
+    try:
+        committed = await admin.list_consumer_group_offsets(tally.job.group)
+    finally:
+        await admin.close()
+    places = ((tp.partition, offset) for tp, meta in committed.items() for offset in range(meta.offset))
+    return sum(place not in tally.done for place in places)
+
+
+async def early_on_redis(tally: Tally) -> int:
+    """Return by how much the acknowledged entries of the job's stream are more than the handled ones."""
+    async with Redis.from_url(tally.job.server) as redis:
+        groups = await redis.xinfo_groups(tally.job.topic)
+    return tally.ahead(sum(tally.job.count - each["pending"] - each["lag"] for each in groups))
 
 
 def answer_jobs(ways: Mapping[str, Callable[[Job], Awaitable[Consumed]]]) -> None:
@@ -161,4 +178,13 @@ def answer_jobs(ways: Mapping[str, Callable[[Job], Awaitable[Consumed]]]) -> Non
         return await ways[way](Job(**json.loads(job)))
 
     for line in sys.stdin:
+        watchdog = Timer(GIVES_UP_S, _give_up)
+        watchdog.daemon = True
+        watchdog.start()
         print(json.dumps(asdict(asyncio.run(answer(line)))), flush=True)
+        watchdog.cancel()
+
+
+def _give_up() -> None:
+    print(f"a job was not done within {GIVES_UP_S:g} s", file=sys.stderr, flush=True)
+    os._exit(1)

@@ -9,7 +9,7 @@ from faststream.kafka import KafkaBroker
 from faststream.redis import RedisBroker, StreamSub
 from redis.asyncio import Redis
 
-from benchmarks.peers.consuming import Consumed, Job, Tally, answer_jobs
+from benchmarks.peers.consuming import Consumed, Job, Tally, answer_jobs, early_on_kafka, early_on_redis
 
 BATCH = 500
 
@@ -80,9 +80,9 @@ async def _on_redis(job: Job, *, batch: bool = False, **options: Any) -> Consume
 async def _run(broker: Any, tally: Tally) -> Consumed:
     """Consume until the last message was handled; its own acknowledgement is not in the time."""
     async with asyncio.TaskGroup() as group:
-        if tally.job.work_s and tally.job.is_kafka:
-            group.create_task(tally.watch())
         await broker.start()
+        if tally.job.work_s:
+            group.create_task(tally.watch(early_on_kafka if tally.job.is_kafka else early_on_redis))
         await tally.wait()
         await broker.stop()
     return tally.result()
