@@ -228,7 +228,7 @@ def measure(tables: Sequence[Table], servers: Servers, rounds: int) -> None:
             for number in range(rounds):
                 for row in table.bare if number % 2 else reversed(table.bare):
                     _measure(row, contenders, servers, table)
-            for row in (*table.working, *table.publishing * rounds):
+            for row in (*table.working * (rounds // 2), *table.publishing * rounds):
                 _measure(row, contenders, servers, table)
 
 
