@@ -22,7 +22,7 @@ from redis import Redis
 
 from agentic_trading.bus.brokers.kafka.admin import create_topics, group_lags, plan_of
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
-from agentic_trading.bus.brokers.redis.admin import RedisTopics
+from agentic_trading.bus.brokers.redis.redis import RedisTopics
 from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, Topic
 from agentic_trading.llm.event import Event
 from agentic_trading.services.daemon import ServiceError

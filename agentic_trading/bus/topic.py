@@ -19,7 +19,6 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from agentic_trading.bus.errors import MessageTooLargeError
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.ids import derived_id
@@ -181,16 +180,6 @@ class Topic(Generic[M]):
     name: str
     model: type[M]
     room: int = 1
-
-    def check_size(self, message: Message, max_message_bytes: int) -> None:
-        """Raise `MessageTooLargeError` for a message that a bus with this limit does not take."""
-        size, allowed = len(message.value), max_message_bytes * self.room
-        if size > allowed:
-            raise MessageTooLargeError(self.name, size, allowed)
-        if message.head_size > MAX_HEAD_BYTES * self.room:
-            raise MessageTooLargeError(
-                self.name, message.head_size, MAX_HEAD_BYTES * self.room, "key and headers"
-            )
 
 
 ENVELOPES: Final = {

@@ -157,3 +157,16 @@ def test_a_full_topic_has_no_room_until_half_of_it_is_done() -> None:
     assert rooms == [True] * 4 + [False, False, True]
     assert other in made.with_room()
     assert not made.is_full("full")
+
+
+def test_what_has_ended_is_forgotten_but_not_a_later_assignment_of_the_same_partition() -> None:
+    made = AssignedPartitions[Assignment](["topic"], buffer=4)
+    first, second = filled("a"), filled("a")
+    made.begin(first)
+
+    made.end(first)
+    made.begin(second)
+    made.end(first)
+
+    assert (first.is_revoked, second.is_revoked) == (True, False)
+    assert [*made] == [second]

@@ -167,8 +167,8 @@ def _is_redis(bus: str, *, replicas: int | None = None, retention_days: int | No
 
 
 def _redis_topics(bus: str, namespace: str, partitions: int | None) -> Any:
-    from agentic_trading.bus.brokers.redis.admin import RedisTopics
     from agentic_trading.bus.brokers.redis.connection import redis_settings_of
+    from agentic_trading.bus.brokers.redis.redis import RedisTopics
 
     given = {} if partitions is None else {"partitions": partitions}
     return RedisTopics(redis_settings_of(bus, namespace=namespace, **given))

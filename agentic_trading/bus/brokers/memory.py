@@ -9,6 +9,7 @@ from agentic_trading.bus.errors import BusClosedError
 from agentic_trading.bus.keyed_queues import KeyedQueues, Takers
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import (
+    MAX_HEAD_BYTES,
     MAX_MESSAGE_BYTES,
     REPLIES,
     BrokerStatistics,
@@ -68,7 +69,9 @@ class MemoryBroker:
         """Raise what `publish` promises for a message that is not taken."""
         if self._closed:
             raise BusClosedError("the memory broker")
-        topic.check_size(message, self._max_message_bytes)
+        message.check_size(
+            topic.name, most=self._max_message_bytes * topic.room, most_in_head=MAX_HEAD_BYTES * topic.room
+        )
 
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
         """Read `topics` in turn, each that has something ready, as one of the readers of `group`."""

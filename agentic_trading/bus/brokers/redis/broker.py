@@ -8,6 +8,7 @@ from typing import Any
 
 from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
 from agentic_trading.bus.brokers.redis.consumer import RedisSubscription
+from agentic_trading.bus.brokers.redis.lease import PartitionLease
 from agentic_trading.bus.brokers.redis.redis import StreamServer, done_or_raise
 from agentic_trading.bus.brokers.redis.stream_reader import (
     REPLIES_KEPT,
@@ -19,6 +20,7 @@ from agentic_trading.bus.brokers.redis.stream_reader import (
 from agentic_trading.bus.errors import BacklogFullError, BusClosedError
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import (
+    MAX_HEAD_BYTES,
     REPLIES,
     BrokerStatistics,
     Subscription,
@@ -63,8 +65,9 @@ class RedisBroker:
         """
         if self._is_closed:
             raise BusClosedError("the Redis broker")
+        most, most_in_head = self._settings.max_message_bytes * topic.room, MAX_HEAD_BYTES * topic.room
         for message in messages:
-            topic.check_size(message, self._settings.max_message_bytes)
+            message.check_size(topic.name, most=most, most_in_head=most_in_head)
         if messages:
             await self._server.open()
             await self._add(topic, messages)
@@ -101,7 +104,8 @@ class RedisBroker:
             raise ValueError("a subscription needs at least one topic")
         await self._server.open()
         names = [topic.name for topic in topics]
-        subscription = RedisSubscription(self._server, self._settings, names, group, clock=self._clock)
+        lease = PartitionLease(self._server, self._settings, names, group, clock=self._clock)
+        subscription = RedisSubscription(self._server, self._settings, lease)
         await subscription.start()
         self._subscriptions = [each for each in self._subscriptions if not each.is_closed] + [subscription]
         return subscription

@@ -8,53 +8,40 @@ from typing import Any, Final
 
 import structlog
 
-from agentic_trading.bus.assignment import AssignedPartitions
 from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
 from agentic_trading.bus.brokers.redis.lease import OwnedPartition, PartitionLease
 from agentic_trading.bus.brokers.redis.redis import StreamServer
 from agentic_trading.bus.brokers.redis.stream_reader import message_in, position_of
-from agentic_trading.bus.errors import BusClosedError, BusError
+from agentic_trading.bus.errors import BusClosedError, BusError, TopicSetupError
 from agentic_trading.bus.keyed_queues import Takers
 from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.topic import ConsumerLag
 from agentic_trading.cancellation import OwnedTasks, set_within
-from agentic_trading.clock import Clock
 
 log = structlog.get_logger()
 
 WAIT_S: Final = 0.1
 """How long a reader waits for messages before it looks again which partitions it has."""
 
-MOST: Final = 64
-"""How many messages of a topic are read at once, if as many may be here."""
-
 RETRY_S: Final = 0.5
 CLOSE_S: Final = 2.0
 
 
 class RedisSubscription:
-    """One reader of `group`; to be started once.
+    """One reader of a group; to be started once.
 
     What is done is finished on the server every `ack_every_s`, and when the reader closes or gives partitions up: after a
     crash, what was acknowledged since then comes again. While the lease may be over nothing is handed out. A delivery of a
     partition that another reader has taken is not held any more: to acknowledge it does nothing.
     """
 
-    def __init__(
-        self,
-        server: StreamServer,
-        settings: RedisBusSettings,
-        topics: Sequence[str],
-        group: str,
-        *,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, server: StreamServer, settings: RedisBusSettings, lease: PartitionLease) -> None:
         self._server = server
         self._settings = settings
-        self._group = group
-        self._partitions = AssignedPartitions[OwnedPartition](topics, settings.buffer)
-        self._lease = PartitionLease(server, settings, self._partitions, group, clock=clock)
-        self._most = max(1, min(MOST, settings.buffer // 2))
+        self._group = lease.group
+        self._partitions = lease.partitions
+        self._lease = lease
+        self._most = max(1, settings.buffer // 2)  # that are read of a topic at once
         self._takers = Takers()
         self._tasks = OwnedTasks()
         self._running: list[asyncio.Task[None]] = []
@@ -65,7 +52,13 @@ class RedisSubscription:
 
     async def start(self) -> None:
         """Join the group; raises `BusUnavailableError`, and `TopicSetupError` for a topic that is not there."""
-        await self._lease.renew()
+        try:
+            await self._lease.renew()
+        except (
+            TopicSetupError
+        ):  # of one topic: what is owned of the others would be so for as long as the lease lasts
+            await self._lease.leave()
+            raise
         self._running = [
             self._tasks.start(self._again_and_again(step), name=f"redis{step.__name__}-{self._group}")
             for step in (self._read_next, self._finish_next, self._renew_next)
@@ -109,11 +102,15 @@ class RedisSubscription:
             return
         self._is_closed = True
         self._takers.wake_all()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_S):
-                await self._owning.acquire()  # a renewal that is cut off could be done after this reader left
-        for task in self._running:
-            task.cancel()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await (
+                        self._owning.acquire()
+                    )  # a renewal that is cut off could be done after this reader left
+        finally:
+            for task in self._running:
+                task.cancel()
         await self._tasks.aclose()
         try:
             async with asyncio.timeout(CLOSE_S):

@@ -38,7 +38,7 @@ class OwnedPartition(Assignment):
 
 
 class PartitionLease:
-    """Own `partitions` for `group`, each under a token; a step of an earlier owner changes nothing.
+    """Own `partitions` of topics for `group`, each under a token; a step of an earlier owner changes nothing.
 
     The lease is the reader's, for all its partitions. Where it was renewed too late, but no other reader has taken a
     partition, the token is the old one, and all goes on; under another token a partition begins again.
@@ -48,18 +48,18 @@ class PartitionLease:
         self,
         server: StreamServer,
         settings: RedisBusSettings,
-        partitions: AssignedPartitions[OwnedPartition],
+        topics: Sequence[str],
         group: str,
         *,
         clock: Clock,
     ) -> None:
         self._server = server
         self._settings = settings
-        self._partitions = partitions
-        self._group = group
+        self.partitions = AssignedPartitions[OwnedPartition](topics, settings.buffer)
+        self.group = group
         self._clock = clock
         self._reader = random_id()
-        self._keys = {topic: settings.keys_of(topic) for topic in partitions.topics}
+        self._keys = {topic: settings.keys_of(topic) for topic in topics}
         self._sure_until = 0.0
         self.changed = asyncio.Event()
         """Another partition is owned."""
@@ -81,7 +81,7 @@ class PartitionLease:
         now = self._clock.monotonic()
         return [
             each
-            for each in self._partitions
+            for each in self.partitions
             if each.is_revoked and (not each.in_flight or each.give_by <= now)
         ]
 
@@ -107,10 +107,10 @@ class PartitionLease:
         self, name: str, partitions: Sequence[OwnedPartition], given: Sequence[Any], *, doing: str
     ) -> Sequence[Any]:
         """Run a script on partitions of one topic, which refuses those that this reader does not own any more."""
-        _, owners, tokens = self._keys[partitions[0].topic].group(self._group)
+        _, owners, tokens = self._keys[partitions[0].topic].group(self.group)
         keys = [owners, tokens, *map(self.stream, partitions)]
         answers: Sequence[Any] = await self._server.run(
-            name, keys, [self._reader, self._group, *given], doing=doing
+            name, keys, [self._reader, self.group, *given], doing=doing
         )
         return answers
 
@@ -127,9 +127,9 @@ class PartitionLease:
         streams = [keys.stream(partition) for partition in range(keys.partitions)]
         answer = await self._server.run(
             "lease",
-            [keys.meta, *keys.group(self._group), *streams],
-            [self._reader, round(1000 * lease_s), keys.partitions, self._group, *facts],
-            doing=f"joining the group {self._group}",
+            [keys.meta, *keys.group(self.group), *streams],
+            [self._reader, round(1000 * lease_s), keys.partitions, self.group, *facts],
+            doing=f"joining the group {self.group}",
         )
         _, *found = done_or_raise(answer, topic, keys.partitions)
         if not found:
@@ -140,20 +140,20 @@ class PartitionLease:
 
     def _take_up(self, topic: str, owned: Mapping[int, tuple[str, int]]) -> None:
         """Have just these partitions; under another token it is another ownership, which begins at what is not finished."""
-        for partition in [*self._partitions.of(topic)]:
+        for partition in [*self.partitions.of(topic)]:
             if partition.partition not in owned or owned[partition.partition][0] != partition.token:
-                self._partitions.end(partition)
+                self.partitions.end(partition)
         for number, (token, end) in owned.items():
-            known = self._partitions.get(topic, number)
+            known = self.partitions.get(topic, number)
             partition = known or OwnedPartition(topic, number, token)
             partition.end = end
             if known is None:
-                self._partitions.begin(partition)
+                self.partitions.begin(partition)
                 self.changed.set()
 
     def _give_up(self, topic: str, fair: int) -> None:
         """Hand out nothing more of partitions above the fair share; each is given up when nothing of it is under way."""
-        ours = [each for each in self._partitions.of(topic) if not each.is_revoked]
+        ours = [each for each in self.partitions.of(topic) if not each.is_revoked]
         for partition in sorted(ours, key=lambda each: each.in_flight)[: max(0, len(ours) - fair)]:
             partition.revoke()
             partition.give_by = self._clock.monotonic() + self._settings.drain_s

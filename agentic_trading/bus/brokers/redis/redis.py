@@ -1,8 +1,8 @@
-"""The server of a bus: runs its scripts, reads its streams; what fails there is an error of the bus."""
+"""The server of a bus: its scripts, its streams, and the topics as they are made and checked."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
@@ -14,7 +14,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from agentic_trading.bus.brokers.redis.connection import RedisBusSettings, TopicKeys
 from agentic_trading.bus.errors import BusSettingsError, BusUnavailableError, TopicSetupError
-from agentic_trading.bus.topic import CREATE
+from agentic_trading.bus.topic import CREATE, REPLIES, ConsumerLag, Topic, TopicProblem, summed
 from agentic_trading.redis import ANSWER_S, pool_of, unsafe_setting
 
 LEAST_VERSION: Final = 7
@@ -32,7 +32,8 @@ class StreamServer:
     def __init__(self, settings: RedisBusSettings) -> None:
         self._server = settings.server
         ca_file = str(settings.ca_file) if settings.ca_file is not None else ""
-        self._redis: Any = Redis.from_pool(pool_of(settings.url, connections=CONNECTIONS, ca_file=ca_file))
+        self._pool: Any = pool_of(settings.url, connections=CONNECTIONS, ca_file=ca_file)
+        self._redis: Any = Redis.from_pool(self._pool)
         self._scripts: Mapping[str, _Script] = {}
         self._opening = asyncio.Lock()
 
@@ -142,9 +143,82 @@ class StreamServer:
             async with asyncio.timeout(within_s):
                 yield
         except TimeoutError as e:
+            await self._drop_idle()
             raise BusUnavailableError(self._server, f"{doing} took too long") from e
         except (RedisError, OSError) as e:
+            if not isinstance(e, ResponseError):
+                await self._drop_idle()
             raise BusUnavailableError(self._server, f"{doing} failed: {type(e).__name__}: {e}") from e
+
+    async def _drop_idle(self) -> None:
+        """Close the connections that nothing uses: they are as dead, and each would fail once more."""
+        with suppress(RedisError, OSError):
+            async with asyncio.timeout(ANSWER_S):
+                await self._pool.disconnect(inuse_connections=False)
+
+
+class RedisTopics:
+    """The topics at `settings.url`; each step raises `BusUnavailableError` where the server cannot be reached."""
+
+    def __init__(self, settings: RedisBusSettings) -> None:
+        self._settings = settings
+
+    async def create(self, topics: Sequence[Topic[Any]]) -> list[str]:
+        """Make the topics that are missing, with `settings.partitions` for good, and return their names.
+
+        Raises `BusSettingsError` for a server that may forget.
+        """
+        async with self._opened() as server:
+            await server.open()
+            return [topic.name for topic in topics if await server.make(self._settings.keys_of(topic.name))]
+
+    async def check(self, topics: Sequence[Topic[Any]]) -> list[TopicProblem]:
+        """Return what is wrong with the server, and with its topics."""
+        async with self._opened() as server:
+            problems = []
+            try:
+                await server.open()
+            except BusSettingsError as e:
+                problems.append(TopicProblem("-", e.setting, e.found, e.allowed))
+            made = await server.partitions([self._settings.keys_of(topic.name) for topic in topics])
+            for topic, partitions in zip(topics, made, strict=True):
+                sizes = await server.sizes(self._streams(topic.name)) if topic.name != REPLIES.name else []
+                problems += self._problems(topic.name, partitions, sizes)
+            return problems
+
+    def _problems(self, topic: str, partitions: int | None, sizes: Sequence[int]) -> Iterator[TopicProblem]:
+        wanted, most = self._settings.partitions, self._settings.max_backlog
+        if partitions is None:
+            yield TopicProblem(topic, "topic", "missing", f"{wanted} partitions")
+        elif partitions != wanted:
+            yield TopicProblem(topic, "partitions", str(partitions), str(wanted))
+        for partition, size in enumerate(sizes):
+            if size >= most:
+                what = f"messages in partition {partition}"
+                yield TopicProblem(topic, what, str(size), f"fewer than {most}")
+
+    async def lag(self, topics: Sequence[Topic[Any]], groups: Sequence[str] = ()) -> list[ConsumerLag]:
+        """Return how far `groups`, or all that there are, are behind, by group and topic."""
+        lags = []
+        async with self._opened() as server:
+            for topic in topics:
+                for found in await server.groups(self._streams(topic.name)):
+                    for each in found:
+                        waiting, pending = each["lag"] or 0, each["pending"]
+                        lags.append(ConsumerLag(each["name"].decode(), topic.name, waiting, pending))
+        return [lag for lag in summed(lags) if not groups or lag.group in groups]
+
+    def _streams(self, topic: str) -> list[str]:
+        keys = self._settings.keys_of(topic)
+        return [keys.stream(partition) for partition in range(keys.partitions)]
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncGenerator[StreamServer]:
+        server = StreamServer(self._settings)
+        try:
+            yield server
+        finally:
+            await server.aclose()
 
 
 def done_or_raise(answer: Sequence[Any], topic: str, partitions: int) -> Sequence[Any]:

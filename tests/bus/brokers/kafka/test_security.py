@@ -1,8 +1,6 @@
 """Encrypted connections and passwords, with a real Kafka and an authority of the test's own."""
 
-import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -17,10 +15,7 @@ from agentic_trading.bus.topic import Topic
 from agentic_trading.llm.event import Event
 from tests import kafka_server
 
-pytestmark = [
-    pytest.mark.timeout(kafka_server.FIRST_START_S),
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed"),
-]
+pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
 PASSWORD = "a-password-that-nothing-shows"  # noqa: S105 - of a server that lives as long as a test
 TOPIC = Topic("events", Event)
 
@@ -33,31 +28,6 @@ class Secured:
     certificate: str
     plain: str
     folder: Path
-
-
-def openssl(folder: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)  # noqa: S607 - as it is installed
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an authority, and with a certificate of a server and of a client that it has signed."""
-    folder = tmp_path_factory.mktemp("certificates")
-    uses = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")
-    new = ("req", "-newkey", "rsa:2048", "-nodes")
-    openssl(
-        folder, *new, "-x509", "-days", "2", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem", *uses
-    )
-    (folder / "names").write_text(
-        "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n", encoding="utf-8"
-    )
-    signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
-    for name in ("server", "client"):
-        openssl(folder, *new, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        openssl(folder, "x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem")
-    parts = [(folder / name).read_text(encoding="utf-8") for name in ("server.key", "server.pem", "ca.pem")]
-    (folder / "server-store.pem").write_text("".join(parts), encoding="utf-8")
-    return folder
 
 
 @pytest.fixture(scope="module")
