@@ -16,14 +16,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, aclosing, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, aclosing, suppress
 from dataclasses import asdict, dataclass, field, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-
-from typing_extensions import override
 
 from agentic_trading.bus.brokers.kafka.admin import create_topics, group_lags, planned_topics
 from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
@@ -37,7 +33,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.worker.pool import EXECUTIONS_GROUP, GROUP
 from benchmarks.bus import Servers, servers_for_all
 from benchmarks.kill_matrix_ours import MODEL, WorkerJob, ledger_of, settings_of
-from benchmarks.peers.billed import POINTS, TOKENS, Point
+from benchmarks.peers.billed import POINTS, TOKENS, Biller, Point
 from benchmarks.peers.contender import LEAN, ROOT, UnavailableError, environment, versions
 from benchmarks.peers.load import NUSD_PER_TOKEN
 
@@ -55,53 +51,6 @@ SCHEMA = {
     "additionalProperties": False,
     "properties": {"action": {"enum": ["buy", "sell", "wait"]}, "size": {"type": "number"}},
 }
-
-
-class Biller(ThreadingHTTPServer):
-    """The provider: counts what it billed and what was replied, and kills who asks for a name in `kills` once it has billed."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Asked)
-        self.billed: Counter[str] = Counter()
-        self.replied: Counter[str] = Counter()
-        self.kills: set[str] = set()
-
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        """Answer for as long as the block lasts."""
-        thread = Thread(target=self.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self.shutdown()
-            thread.join()
-            self.server_close()
-
-
-class _Asked(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        """Bill a call, or note a reply."""
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        name, biller = asked["name"], self.server
-        assert isinstance(biller, Biller)
-        (biller.billed if self.path == "/call" else biller.replied)[name] += 1
-        if self.path == "/call" and name in biller.kills:
-            biller.kills.discard(name)
-            os.kill(asked["pid"], signal.SIGKILL)
-            return
-        answer = json.dumps({"text": '{"action":"wait","size":0}', "tokens": str(TOKENS)}).encode()
-        self.send_response(200)
-        self.send_header("content-length", str(len(answer)))
-        self.end_headers()
-        with suppress(ConnectionError):
-            self.wfile.write(answer)
-
-    @override
-    def log_message(self, format: str, *args: object) -> None:
-        """Print nothing."""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
-from benchmarks.kill_matrix import BILL_NUSD, Biller, Column, Outcome, cell
+from benchmarks.kill_matrix import BILL_NUSD, Column, Outcome, cell
 from benchmarks.kill_matrix_ours import STEPS, Mortal
-from benchmarks.peers.billed import POINTS, post
+from benchmarks.peers.billed import POINTS, Biller, post
 
 BILLED_AND_BOOKED = Outcome(calls=1, booked_nusd=BILL_NUSD, answers=1, copies=0)
 

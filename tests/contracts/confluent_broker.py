@@ -4,29 +4,38 @@ It is for tests alone: it shows that the port, and what stands for a partition, 
 """
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
-from aiokafka.partitioner import DefaultPartitioner
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaException, Producer, TopicPartition
 
 from agentic_trading.bus.assignment import AssignedPartitions, Assignment
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
 from agentic_trading.bus.errors import BusClosedError, BusUnavailableError
 from agentic_trading.bus.keyed_queues import Takers
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import REPLIES, BrokerStatistics, ConsumerLag, Subscription, Topic, summed
+from agentic_trading.bus.topic import (
+    MAX_HEAD_BYTES,
+    BrokerStatistics,
+    ConsumerLag,
+    Subscription,
+    Topic,
+    summed,
+)
 from agentic_trading.cancellation import OwnedTasks, set_within
+from tests.contracts.confluent_reading import (
+    POLL_S,
+    STEP_S,
+    ConfluentReplyReader,
+    bounds_of,
+    consumer_of,
+    message_of,
+    scanned,
+)
 
-POLL_S: Final = 0.1
-STEP_S: Final = 5.0
 AT_ONCE: Final = 64
-TRIES: Final = 50
-
-_PARTITION_OF: Final = DefaultPartitioner()
-"""The same as the producer's `murmur2_random`, for messages with a key."""
 
 
 class ConfluentSubscription:
@@ -203,59 +212,6 @@ class ConfluentSubscription:
         return True
 
 
-class ConfluentReplyReader:
-    """Read the messages of one key from now on, without a group."""
-
-    def __init__(self, settings: KafkaSettings, key: bytes) -> None:
-        self._key = key
-        self._consumer = consumer_of(settings, "none")
-        self._waiting: deque[Delivery] = deque()
-        self._takers = Takers()
-        self._tasks = OwnedTasks()
-        self._reading: asyncio.Task[None] | None = None
-        self.is_closed = False
-
-    async def start(self) -> None:
-        await asyncio.to_thread(self._assign)
-        self._reading = self._tasks.start(self._poll(), name="confluent-replies")
-
-    def _assign(self) -> None:
-        numbers = partitions_of(self._consumer, REPLIES.name)
-        tp = TopicPartition(REPLIES.name, _PARTITION_OF(self._key, numbers, numbers))
-        _, tp.offset = bounds_of(self._consumer, tp)
-        self._consumer.assign([tp])
-
-    async def take(self) -> Delivery:
-        while not self.is_closed:
-            if self._waiting:
-                return self._waiting.popleft()
-            await self._takers.wait()
-        raise BusClosedError("the reader of replies")
-
-    async def ack(self, delivery: Delivery) -> None:
-        """Change nothing."""
-
-    async def give_back(self, delivery: Delivery) -> None:
-        """Change nothing."""
-
-    async def aclose(self) -> None:
-        if self.is_closed:
-            return
-        self.is_closed = True
-        self._takers.wake_all()
-        assert self._reading is not None
-        await asyncio.wait([self._reading])
-        await asyncio.to_thread(self._consumer.close)
-        await self._tasks.aclose()
-
-    async def _poll(self) -> None:
-        while not self.is_closed:
-            record = await asyncio.to_thread(self._consumer.poll, POLL_S)
-            if record is not None and record.error() is None and record.key() == self._key:
-                self._waiting.append(delivery_of(record))
-                self._takers.wake_one()
-
-
 class ConfluentBroker:
     """Keep the promise of `Broker` on a cluster whose topics are there."""
 
@@ -276,7 +232,11 @@ class ConfluentBroker:
     async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
         self._check_open()
         for message in messages:
-            topic.check_size(message, self._settings.max_message_bytes)
+            message.check_size(
+                topic.name,
+                most=self._settings.max_message_bytes * topic.room,
+                most_in_head=MAX_HEAD_BYTES * topic.room,
+            )
         failed = await asyncio.to_thread(self._send, topic.name, messages)
         if failed:
             raise BusUnavailableError(self._settings.bootstrap_servers, failed)
@@ -323,20 +283,9 @@ class ConfluentBroker:
 
     async def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
         self._check_open()
-        consumer = consumer_of(self._settings, "none")
-        try:
-            ends = await asyncio.to_thread(_begun, consumer, topic.name)
-            while ends:
-                record = await asyncio.to_thread(consumer.poll, POLL_S)
-                is_whole = record is not None and record.error() is None
-                if is_whole and record.offset() < ends.get(record.partition(), 0):
-                    yield delivery_of(record)
-                positions = consumer.position([TopicPartition(topic.name, number) for number in ends])
-                ends = {
-                    tp.partition: ends[tp.partition] for tp in positions if tp.offset < ends[tp.partition]
-                }
-        finally:
-            await asyncio.to_thread(consumer.close)
+        async with aclosing(scanned(self._settings, topic.name)) as deliveries:
+            async for delivery in deliveries:
+                yield delivery
 
     async def aclose(self) -> None:
         self._is_closed = True
@@ -353,61 +302,6 @@ class ConfluentBroker:
             raise BusClosedError("the Kafka broker")
 
 
-def consumer_of(settings: KafkaSettings, group: str) -> Any:
-    """Return a consumer that commits nothing by itself."""
-    session_ms = round(1000 * settings.session_s)
-    return Consumer({
-        "bootstrap.servers": settings.bootstrap_servers,
-        "group.id": group,
-        "enable.auto.commit": False,
-        "auto.offset.reset": "earliest",
-        "partition.assignment.strategy": "roundrobin",
-        "session.timeout.ms": session_ms,
-        "heartbeat.interval.ms": max(100, session_ms // 10),
-        "fetch.wait.max.ms": 50,
-        "log_level": 2,
-    })
-
-
-def partitions_of(consumer: Any, topic: str) -> list[int]:
-    """Return the numbers of a topic's partitions, in order."""
-    return sorted(consumer.list_topics(topic, timeout=STEP_S).topics[topic].partitions)
-
-
-def bounds_of(consumer: Any, tp: TopicPartition) -> tuple[int, int]:
-    """Return the first offset of a partition and its end; one that was just made may be without a leader for a moment."""
-    for _ in range(TRIES):
-        with suppress(KafkaException):
-            first, end = consumer.get_watermark_offsets(tp, timeout=STEP_S)
-            return first, end
-        consumer.list_topics(tp.topic, timeout=STEP_S)
-    raise BusUnavailableError(str(tp.topic), "asking for the ends of partitions failed")
-
-
-def _begun(consumer: Any, topic: str) -> dict[int, int]:
-    """Go to the start of each partition that has something; return the ends of these."""
-    partitions = [TopicPartition(topic, number) for number in partitions_of(consumer, topic)]
-    ends = {}
-    for tp in partitions:
-        tp.offset, end = bounds_of(consumer, tp)
-        if tp.offset < end:
-            ends[tp.partition] = end
-    consumer.assign([tp for tp in partitions if tp.partition in ends])
-    return ends
-
-
 def offsets_of(positions: dict[Assignment, int]) -> list[TopicPartition]:
     """Return positions as the client takes them."""
     return [TopicPartition(each.topic, each.partition, at) for each, at in positions.items()]
-
-
-def message_of(record: Any) -> Message:
-    """Return a record as a message."""
-    key = (record.key() or b"").decode("utf-8", "surrogateescape")
-    headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers() or ()}
-    return Message(key, record.value() or b"", headers)
-
-
-def delivery_of(record: Any) -> Delivery:
-    """Return a record as a delivery that nobody holds."""
-    return Delivery(record.topic(), record.offset(), message_of(record), 1, record.partition())
