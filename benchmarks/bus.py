@@ -312,9 +312,9 @@ def judged(tables: Sequence[Table]) -> bool:
 def main() -> int:
     """Print the tables; return the exit code."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    arguments.add_argument("--quick", action="store_true", help="2 short rounds instead of 5 long ones")
+    arguments.add_argument("--quick", action="store_true", help="2 short rounds instead of 4 long ones")
     quick = arguments.parse_args().quick
-    rounds = 2 if quick else 5
+    rounds = 2 if quick else 4
     with servers_for_all() as servers:
         tables = [table_of(server, quick=quick) for server in servers.addresses]
         measure(tables, servers, rounds)
