@@ -72,8 +72,8 @@ class Row:
 
     @property
     def busy(self) -> float:
-        """The share of the slots that were busy, the median of the rounds."""
-        return median(self.per_round * self.work_s / (SLOTS * one.wall_s) for one in self.rounds)
+        """The share of the slots that were busy until the last work ended, the median of the rounds."""
+        return median(self.per_round * self.work_s / (SLOTS * one.work_s) for one in self.rounds)
 
     @property
     def faults(self) -> list[str]:

@@ -56,9 +56,13 @@ class Job:
 
 @dataclass(frozen=True)
 class Consumed:
-    """What came of a job: seconds from the first message to the last acknowledgement, and what went wrong."""
+    """What came of a job: seconds from the first message to the last acknowledgement, and to the end of the last work.
+
+    And what went wrong.
+    """
 
     wall_s: float
+    work_s: float
     cpu_s: float
     handled: int
     copies: int
@@ -82,6 +86,7 @@ class Tally:
     looks: int = 0
     _began: tuple[float, float] = (0.0, 0.0)
     _ended: tuple[float, float] = (0.0, 0.0)
+    _worked: float = 0.0
     _last: dict[bytes, int] = field(default_factory=dict)
     _numbers: set[int] = field(default_factory=set)
     _handled: int = 0
@@ -113,6 +118,7 @@ class Tally:
             self.done.add(place)
         if len(self._numbers) == self.job.count:
             self.end()
+            self._worked = self._ended[0]
             self.all_done.set()
 
     async def wait(self) -> None:
@@ -127,6 +133,7 @@ class Tally:
         """Return what came of it."""
         return Consumed(
             wall_s=self._ended[0] - self._began[0],
+            work_s=self._worked - self._began[0],
             cpu_s=self._ended[1] - self._began[1],
             handled=len(self._numbers),
             copies=self._handled - len(self._numbers),

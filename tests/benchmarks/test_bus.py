@@ -8,12 +8,12 @@ import pytest
 from benchmarks.bus import OURS, SLOTS, Row, Table, bounds, faults, judged, print_table, table_of
 from benchmarks.peers.consuming import KEYS, Consumed, Job, Tally
 
-GOOD = Consumed(1.0, 0.5, handled=100, copies=0, misordered=0, at_once=16, early=0, looks=3)
+GOOD = Consumed(1.0, 1.0, 0.5, handled=100, copies=0, misordered=0, at_once=16, early=0, looks=3)
 
 
 def row(contender: str, *seconds: float, work_s: float = 0.0, left: int = 0, **wrong: int) -> Row:
     """Return a row that has been measured; a round of it has 100 messages."""
-    rounds = [replace(GOOD, wall_s=wall_s, **wrong) for wall_s in seconds]
+    rounds = [replace(GOOD, wall_s=wall_s, work_s=wall_s, **wrong) for wall_s in seconds]
     way = "consume" if contender == OURS else "ack"
     is_judged = contender != OURS
     return Row(
