@@ -1,18 +1,32 @@
-"""The state that is kept on a Redis: its keys, and how far a tenant's has come.
+"""The state that is kept on a Redis: its keys, how far a tenant's has come, and how its scripts are run.
 
 Each step of a tenant's ledger and of its claims advances one sequence. A server that was set back, to an older file or to
 nothing, is behind what a process has seen of it. The first step that finds this closes ledger and claims of the tenant for
 all processes, until a rebuild begins the next epoch.
 """
 
-from collections.abc import Iterable, Sequence
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote
 
+from hiredis import pack_command
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from agentic_trading.cancellation import OwnedTasks
 from agentic_trading.governance.ledger import LedgerCheckpoint
 from agentic_trading.governance.limiter import Deployment
+from agentic_trading.redis import within_time
+
+_BUNDLES: Final = 6
+"""While the answers of one are read, the server works on another."""
+_BUNDLE: Final = 12
 
 REBUILDING: Final = b"a log that is being booked again"  # as in sequence.lua
 """What a state is closed by that has lost nothing."""
@@ -152,3 +166,119 @@ class SeenSequence:
             if (checkpoint.epoch, checkpoint.epoch_id) != (known.epoch, known.epoch_id):
                 self.own = 0
             self.known = checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What a server runs in one piece, and the SHA-1 by which it knows it."""
+
+    source: str
+    sha: str
+
+    @classmethod
+    def of(cls, source: str) -> Self:
+        """Return a script by its text."""
+        return cls(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+
+
+_Waiting = tuple[bytes, asyncio.Future[Any]]
+
+
+class BundledScripts:
+    """Runs scripts over the connections of `pool`: those run at once travel together, each with an answer of its own.
+
+    `failed` returns what a caller gets for an error of the client, or of the server. The pool is closed by its owner.
+    """
+
+    def __init__(self, pool: Any, failed: Callable[[Exception], Exception]) -> None:
+        self._pool = pool
+        self._failed = failed
+        self._waiting: deque[_Waiting] = deque()
+        self._sending = 0
+        self._tasks = OwnedTasks()
+
+    async def run(self, script: Script, keys: Sequence[str], facts: Sequence[Any]) -> Any:
+        """Return the answer of a script. Cancelled, it is not known whether it was run."""
+        try:
+            return await self._execute("EVALSHA", script.sha, keys, facts)
+        except NoScriptError:  # the server has forgotten it
+            return await self._execute("EVAL", script.source, keys, facts)
+
+    async def aclose(self) -> None:
+        """Wait for the last answer; harmless twice. Cancelled, it fails what is still queued."""
+        try:
+            await self._tasks.aclose()
+        finally:
+            self._refuse(self._waiting, self._closed())
+            self._waiting.clear()
+
+    async def _execute(self, command: str, script: str, keys: Sequence[str], facts: Sequence[Any]) -> Any:
+        packed = pack_command((command, script, len(keys), *keys, *facts))
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._waiting.append((packed, answer))
+        if self._sending < _BUNDLES:
+            self._sending += 1
+            _ = self._tasks.start(self._send(), name="bundle")
+        return await answer
+
+    async def _send(self) -> None:
+        """Send what is queued, bundle by bundle, until nothing is left; every caller gets an answer."""
+        bundle: list[_Waiting] = []
+        try:
+            while self._waiting:
+                bundle = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BUNDLE))]
+                for (_, answer), found in zip(bundle, await self._answers(bundle), strict=True):
+                    _hand_over(answer, found)
+        finally:
+            self._sending -= 1
+            self._refuse(bundle, self._closed())
+
+    async def _answers(self, bundle: Sequence[_Waiting]) -> Sequence[Any]:
+        try:
+            async with within_time():
+                return await self._exchanged(bundle)
+        except Exception as e:  # noqa: BLE001 - handed to every caller
+            cause = e
+        error = self._failed(cause)
+        with suppress(RedisError, OSError):  # the others are as dead: do not try each
+            await self._pool.disconnect(inuse_connections=False)
+        if isinstance(cause, TimeoutError | RedisTimeoutError):
+            # What was queued meanwhile need not wait as long, one bundle after the other.
+            self._refuse(self._waiting, error)
+            self._waiting.clear()
+        return [error] * len(bundle)
+
+    async def _exchanged(self, bundle: Sequence[_Waiting]) -> Sequence[Any]:
+        """Send a bundle and read its answers; a connection on which that fails is closed by the library."""
+        connection = await self._pool.get_connection()
+        try:
+            await connection.send_packed_command([packed for packed, _ in bundle])
+            return [await self._answer(connection) for _ in bundle]
+        finally:
+            await self._pool.release(connection)
+
+    async def _answer(self, connection: Any) -> Any:
+        """Return the next answer, or the error that it is; the time for it is that of its bundle."""
+        try:
+            return await connection.read_response()
+        except NoScriptError as e:
+            return e
+        except ResponseError as e:
+            return self._failed(e)
+
+    def _closed(self) -> Exception:
+        return self._failed(ConnectionError("it was closed before the answer came"))
+
+    def _refuse(self, waiting: Iterable[_Waiting], error: Exception) -> None:
+        for _, answer in waiting:
+            _hand_over(answer, error)
+
+
+def _hand_over(answer: asyncio.Future[Any], found: Any) -> None:
+    """Hand the answer to its caller, unless that was cancelled."""
+    if answer.done():
+        return
+    if isinstance(found, Exception):
+        answer.set_exception(found)
+    else:
+        answer.set_result(found)

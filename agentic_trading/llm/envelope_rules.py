@@ -264,6 +264,7 @@ def _id_problems(envelope: LLMEnvelope) -> list[str]:
 _BUILT_IN = frozenset(map(str, LLMProvider))
 
 
+@lru_cache(maxsize=256)
 def close_name(name: str) -> str | None:
     """Return the built-in provider that `name` misspells: two letters off at most, and no separator in it."""
     if name in _BUILT_IN or set("._-") & set(name):

@@ -2,12 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from hashlib import sha1
 from importlib import resources
 from typing import Any, Literal, assert_never
 
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError
 
 from agentic_trading.governance.errors import LimiterUnavailableError
 from agentic_trading.governance.limiter import (
@@ -35,8 +33,8 @@ from agentic_trading.governance.limiters.deployment import (
     SLOT_LOOK_MS,
 )
 from agentic_trading.governance.rate_arithmetic import PROBE_LOOK_MS, SLOTS, slot_length_ms
-from agentic_trading.governance.redis import limiter_keys
-from agentic_trading.redis import pool_of, within_time
+from agentic_trading.governance.redis import BundledScripts, Script, limiter_keys
+from agentic_trading.redis import pool_of
 
 CONNECTIONS = 32
 CONNECTS_WITHIN_S = 0.5
@@ -68,9 +66,10 @@ class RedisLimiter:
         self._shared = _shared_rules(breaker, retries, place_s)
         self._namespace = namespace
         self._rules: dict[RateLimits, str] = {}
-        self._scripts = {name: _Script(name) for name in ("acquire", "release", "cancel", "status")}
+        self._scripts = {name: _script(name) for name in ("acquire", "release", "cancel", "status")}
         pool = pool_of(url, connections=CONNECTIONS, connect_s=CONNECTS_WITHIN_S)
         self._client = Redis.from_pool(pool)
+        self._bundles = BundledScripts(pool, _unavailable)
 
     async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
         """Return a permit, or for how long there is none."""
@@ -117,20 +116,15 @@ class RedisLimiter:
 
     async def aclose(self) -> None:
         """Close the connections; permits in flight end by their leases."""
-        await self._client.aclose()
+        try:
+            await self._bundles.aclose()
+        finally:
+            await self._client.aclose()
 
     async def _run(self, name: str, deployment: Deployment, id_: str, *arguments: str | int) -> Any:
         script = self._scripts[name]
         keys = limiter_keys(self._namespace, deployment)
-        values = (*keys, self._rules_of(deployment), id_, *arguments)
-        try:
-            async with within_time():
-                try:
-                    return await self._client.evalsha(script.sha, len(keys), *values)
-                except NoScriptError:  # a new server, or one whose scripts were flushed
-                    return await self._client.eval(script.text, len(keys), *values)
-        except (RedisError, OSError) as e:
-            raise LimiterUnavailableError(f"{type(e).__name__}: {e}") from e
+        return await self._bundles.run(script, keys, (self._rules_of(deployment), id_, *arguments))
 
     def _rules_of(self, deployment: Deployment) -> str:
         limits = self._limits.get(deployment, self._default)
@@ -146,14 +140,16 @@ class RedisLimiter:
         return rules
 
 
-class _Script:
-    """A script behind the common part; the server knows it by the SHA-1 of its text."""
+def _script(name: str) -> Script:
+    """Return a script behind the common part; reads files."""
+    folder = resources.files("agentic_trading.governance.limiters") / "scripts"
+    return Script.of("\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("deployment", name)))
 
-    def __init__(self, name: str) -> None:
-        folder = resources.files("agentic_trading.governance.limiters") / "scripts"
-        parts = [(folder / f"{part}.lua").read_text(encoding="utf-8") for part in ("deployment", name)]
-        self.text = "\n".join(parts)
-        self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+def _unavailable(e: Exception) -> LimiterUnavailableError:
+    error = LimiterUnavailableError(f"{type(e).__name__}: {e}")
+    error.__cause__ = e
+    return error
 
 
 def _read(answer: list[Any], request: PermitRequest) -> Permit | Throttled | NotPermitted:

@@ -5,17 +5,24 @@ import math
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from hashlib import sha1
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
 import structlog
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
 from agentic_trading.cancellation import OwnedTasks
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.governance.redis import LedgerKeys, ScriptReply, SeenSequence, sequence_script, tag
+from agentic_trading.governance.redis import (
+    BundledScripts,
+    LedgerKeys,
+    Script,
+    ScriptReply,
+    SeenSequence,
+    sequence_script,
+    tag,
+)
 from agentic_trading.ids import random_id
 from agentic_trading.redis import pool_of, within_time
 from agentic_trading.worker.claim import (
@@ -104,9 +111,10 @@ class RedisClaimStore:
         self._namespace = namespace
         self._lease_s = lease_s
         self._clock = clock or SystemClock()
-        self._script = sequence_script() + (files(__package__) / "claims.lua").read_text("utf-8")
-        self._sha1 = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
-        self._client = Redis.from_pool(pool_of(url))
+        self._script = Script.of(sequence_script() + (files(__package__) / "claims.lua").read_text("utf-8"))
+        pool = pool_of(url)
+        self._client = Redis.from_pool(pool)
+        self._bundles = BundledScripts(pool, _unavailable)
         self._seen: dict[str, SeenSequence] = {}
         self._closed: set[str] = set()
         self._leases: dict[str, _Lease] = {}
@@ -243,7 +251,9 @@ class RedisClaimStore:
                 await self._run("end", ClaimKey(tenant, ""))
         except ClaimStoreUnavailableError as e:
             log.warning("claims_not_ended", reason=str(e))
-        await self._client.aclose()
+        finally:
+            await self._bundles.aclose()
+            await self._client.aclose()
 
     async def _step(self, step: str, claim: Claim, *given: str | bytes | int) -> None:
         if (await self._run(step, claim.key, claim.token, *given)).word == b"LOST":
@@ -282,13 +292,7 @@ class RedisClaimStore:
         keys = self._keys(key)
         lease_ms = round(self._lease_s * 1000)
         facts = (*seen.known_facts, self._process, step, self._owner, lease_ms, key.envelope_id, *given)
-        values = (*keys, *facts)
-        async with _reaching():
-            try:
-                raw = await self._client.evalsha(self._sha1, len(keys), *values)
-            except NoScriptError:  # a new server, or one whose scripts were flushed
-                raw = await self._client.eval(self._script, len(keys), *values)
-        reply = seen.read(raw)
+        reply = seen.read(await self._bundles.run(self._script, keys, facts))
         if reply.word not in {b"BACK", b"CLOSED"}:
             self._closed.discard(key.tenant)
             return reply
@@ -315,7 +319,13 @@ async def _reaching() -> AsyncGenerator[None]:
         async with within_time():
             yield
     except (RedisError, OSError) as e:
-        raise ClaimStoreUnavailableError(f"{type(e).__name__}: {e}") from e
+        raise _unavailable(e) from e
+
+
+def _unavailable(e: Exception) -> ClaimStoreUnavailableError:
+    error = ClaimStoreUnavailableError(f"{type(e).__name__}: {e}")
+    error.__cause__ = e
+    return error
 
 
 def _by_attempt(fields: Mapping[bytes, bytes], mark: bytes) -> dict[int, bytes]:

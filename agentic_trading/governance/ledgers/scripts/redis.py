@@ -1,29 +1,19 @@
 """The server that keeps the ledger: it runs scripts, and reports which queued requests it wakes."""
 
-import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
-from hashlib import sha1
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
-from hiredis import pack_command
 from redis.asyncio import Redis
-from redis.exceptions import NoScriptError, RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError, ResponseError
 
-from agentic_trading.cancellation import OwnedTasks
 from agentic_trading.clock import Clock
 from agentic_trading.governance.errors import LedgerSettingsError, LedgerUnavailableError
-from agentic_trading.governance.redis import sequence_script
+from agentic_trading.governance.redis import BundledScripts, Script, sequence_script
 from agentic_trading.redis import pool_of, unsafe_setting, within_time
 
-_BUNDLES: Final = 6
-"""While the answers of one are read, the server works on another."""
-_BUNDLE: Final = 12
 _PAGE: Final = 250
 _SCANNED: Final = 1000
 _LISTEN_S: Final = 1.0
@@ -48,8 +38,6 @@ _PIECES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "open": ("ledger", "queue"),
 })  # fmt: skip
 
-_Waiting = tuple[bytes, asyncio.Future[Sequence[Any]]]
-
 
 class ScriptServer:
     """The server; whatever fails there is a `LedgerUnavailableError`."""
@@ -57,11 +45,9 @@ class ScriptServer:
     def __init__(self, url: str) -> None:
         """Read the scripts; no connection is made before it is needed."""
         self._scripts = _scripts()
-        self._pool: Any = pool_of(url, connections=12)  # it has hardly any types
-        self._redis: Any = Redis.from_pool(self._pool)
-        self._waiting: deque[_Waiting] = deque()
-        self._sending = 0
-        self._tasks = OwnedTasks()
+        pool: Any = pool_of(url, connections=12)  # it has hardly any types
+        self._redis: Any = Redis.from_pool(pool)
+        self._bundles = BundledScripts(pool, _unavailable)
 
     async def check(self) -> None:
         """Raise `LedgerSettingsError` for a server that may forget what it has acknowledged."""
@@ -80,57 +66,8 @@ class ScriptServer:
 
         Cancelled, it is not known whether it was run.
         """
-        script = self._scripts[name]
-        try:
-            return await self._execute("EVALSHA", script.sha, keys, facts)
-        except NoScriptError:  # the server has forgotten it
-            return await self._execute("EVAL", script.source, keys, facts)
-
-    async def _execute(
-        self, command: str, script: str, keys: Sequence[str], facts: Sequence[Any]
-    ) -> Sequence[Any]:
-        packed = pack_command((command, script, len(keys), *keys, *facts))
-        answer: asyncio.Future[Sequence[Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((packed, answer))
-        if self._sending < _BUNDLES:
-            self._sending += 1
-            _ = self._tasks.start(self._send(), name="bundle")
-        return await answer
-
-    async def _send(self) -> None:
-        """Send what is queued, bundle by bundle, until nothing is left; every caller gets an answer."""
-        bundle: list[_Waiting] = []
-        try:
-            while self._waiting:
-                bundle = [self._waiting.popleft() for _ in range(min(len(self._waiting), _BUNDLE))]
-                for (_, answer), found in zip(bundle, await self._answers(bundle), strict=True):
-                    _hand_over(answer, found)
-        finally:
-            self._sending -= 1
-            _refuse(bundle, _closed())
-
-    async def _answers(self, bundle: Sequence[_Waiting]) -> Sequence[Any]:
-        try:
-            async with within_time():
-                return await self._exchanged(bundle)
-        except Exception as e:  # noqa: BLE001 - handed to every caller
-            error = _unavailable(e)
-        with suppress(RedisError, OSError):  # the others are as dead: do not try each
-            await self._pool.disconnect(inuse_connections=False)
-        if isinstance(error.__cause__, TimeoutError | RedisTimeoutError):
-            # What was queued meanwhile need not wait as long, one bundle after the other.
-            _refuse(self._waiting, error)
-            self._waiting.clear()
-        return [error] * len(bundle)
-
-    async def _exchanged(self, bundle: Sequence[_Waiting]) -> Sequence[Any]:
-        """Send a bundle and read its answers; a connection on which that fails is closed by the library."""
-        connection = await self._pool.get_connection()
-        try:
-            await connection.send_packed_command([packed for packed, _ in bundle])
-            return [await _answer(connection) for _ in bundle]
-        finally:
-            await self._pool.release(connection)
+        answer: Sequence[Any] = await self._bundles.run(self._scripts[name], keys, facts)
+        return answer
 
     async def pages(self, key: str) -> AsyncGenerator[list[tuple[bytes, bytes]]]:
         """Yield all of a hash, page by page, so that a large one blocks no other step; some of it perhaps twice."""
@@ -199,10 +136,8 @@ class ScriptServer:
     async def aclose(self) -> None:
         """Close the connections after the last answer; harmless twice. Cancelled, it fails what is still queued."""
         try:
-            await self._tasks.aclose()
+            await self._bundles.aclose()
         finally:
-            _refuse(self._waiting, _closed())
-            self._waiting.clear()
             await self._redis.aclose()
 
 
@@ -229,35 +164,6 @@ async def _reaching() -> AsyncGenerator[None]:
         raise LedgerUnavailableError(f"{type(e).__name__}: {e}") from e
 
 
-def _hand_over(answer: asyncio.Future[Sequence[Any]], found: Any) -> None:
-    """Hand the answer to its caller, unless that was cancelled."""
-    if answer.done():
-        return
-    if isinstance(found, Exception):
-        answer.set_exception(found)
-    else:
-        answer.set_result(found)
-
-
-def _closed() -> LedgerUnavailableError:
-    return LedgerUnavailableError("it was closed before the answer came")
-
-
-def _refuse(waiting: Iterable[_Waiting], error: LedgerUnavailableError) -> None:
-    for _, answer in waiting:
-        _hand_over(answer, error)
-
-
-async def _answer(connection: Any) -> Any:
-    """Return the next answer, or the error that it is; the time for it is that of its bundle."""
-    try:
-        return await connection.read_response()
-    except NoScriptError as e:
-        return e
-    except ResponseError as e:
-        return _unavailable(e)
-
-
 def _unavailable(e: Exception) -> LedgerUnavailableError:
     """Return the ledger's error for the server's."""
     why = f"{type(e).__name__}: {e}"
@@ -271,20 +177,12 @@ def _unavailable(e: Exception) -> LedgerUnavailableError:
     return error
 
 
-@dataclass(frozen=True, slots=True)
-class _Script:
-    """What a server runs in one piece, and the SHA-1 by which it knows it."""
-
-    source: str
-    sha: str
-
-
-def _scripts() -> dict[str, _Script]:
+def _scripts() -> dict[str, Script]:
     """Return all of them by name; reads files."""
     folder = files(__package__)
     found = {}
     for name, pieces in _PIECES.items():
         read = ((folder / f"{piece}.lua").read_text("utf-8") for piece in (*pieces, name))
         source = "\n".join((sequence_script(), *read))
-        found[name] = _Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+        found[name] = Script.of(source)
     return found
