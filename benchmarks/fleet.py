@@ -41,7 +41,7 @@ AT_ONCE = (1, 16)
 GOAL_MS = 2.2
 """The goal for the CPU of the worker a call, 16 at once, on the machine of the reference figures; printed, not judged."""
 
-MOST_RATIO = 8.0
+MOST_RATIO = 3.0
 PROGRAM = Path(sys.executable).parent / "agentic-trading"
 PEERS = ("dbos", "restate")
 TICKS_S = os.sysconf("SC_CLK_TCK")
