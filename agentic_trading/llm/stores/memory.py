@@ -12,6 +12,14 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.log_line import (
+    BrokenRecordError,
+    IndexRow,
+    check_link,
+    index_row_of,
+    read_line,
+    write_line,
+)
 from agentic_trading.llm.store import (
     ChainedRecord,
     ChainHead,
@@ -24,21 +32,15 @@ from agentic_trading.llm.store import (
     Verification,
 )
 from agentic_trading.llm.stores.record_codec import (
-    BrokenRecordError,
-    IndexRow,
     attempt_key,
     broken_at,
     check_keys,
-    check_link,
     identity_of,
-    index_row_of,
     interactions,
-    read_line,
     record_of,
     run_records,
     summary_of,
     wire_of,
-    write_line,
 )
 
 _PATH = Path("(memory)")

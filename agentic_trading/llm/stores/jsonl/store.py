@@ -13,6 +13,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.log_line import IndexRow
 from agentic_trading.llm.store import (
     ChainedRecord,
     LogEntry,
@@ -26,7 +27,6 @@ from agentic_trading.llm.stores.jsonl.file import START, Disk, LogPosition, LogR
 from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
 from agentic_trading.llm.stores.record_codec import (
-    IndexRow,
     attempt_key,
     check_keys,
     identity_of,
