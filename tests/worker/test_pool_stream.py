@@ -89,9 +89,7 @@ async def test_a_stop_gives_the_wait_up_and_the_next_worker_answers_without_anot
 
     async with aclosing(await broker.replies("asker")) as replies, asyncio.timeout(2):
         async with running(desk):
-            await broker.publish(
-                ENVELOPES[envelope.workflow], envelope_message(envelope, reply_to="asker")
-            )
+            await broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope, reply_to="asker"))
             await stream.asked.wait()
         left = waiting(desk), broker.statistics().published.get(REPLIES.name, 0)
         stream.open()

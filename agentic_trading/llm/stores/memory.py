@@ -74,6 +74,10 @@ class MemoryInteractionStore:
         """Keep one event, and return the number of its line."""
         return self._keep(event)
 
+    async def copy(self, line: ChainedRecord) -> int:
+        """Keep the record in a line of another log, byte for byte; return the number of its line here."""
+        return self._keep(record_of(line.record), line.record)
+
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
         """Whether this attempt is on record."""
         return attempt_key(envelope, attempt) in self._known
@@ -140,13 +144,13 @@ class MemoryInteractionStore:
         self._is_closed = True
         self._wake_followers()
 
-    def _keep(self, record: Record) -> int:
+    def _keep(self, record: Record, raw: bytes | None = None) -> int:
         if self._is_closed:
             raise StoreError(_PATH, "the store is closed; make a new one to go on")
         identity = identity_of(record)
         if (known := self._known.get(identity.key)) is not None:
             return identity.check(known)
-        line, self._head = write_line(wire_of(record), self._head)
+        line, self._head = write_line(raw or wire_of(record), self._head)
         self._lines.append(line)
         self._known[identity.key] = identity.at(self._head.seq)
         self._wake_followers()
@@ -164,7 +168,7 @@ class DiscardingInteractionStore(MemoryInteractionStore):
     """
 
     @override
-    def _keep(self, record: Record) -> int:
+    def _keep(self, record: Record, raw: bytes | None = None) -> int:
         """Take a record; it has no line."""
         return 0
 

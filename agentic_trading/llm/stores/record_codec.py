@@ -12,7 +12,7 @@ from agentic_trading.canonical import canonical_bytes, utc_text
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordConflictError, RecordError
 from agentic_trading.llm.event import Event, check_event
-from agentic_trading.llm.events import RunEnded, RunStarted
+from agentic_trading.llm.events import ArchiveStarted, RunEnded, RunStarted
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
 from agentic_trading.llm.log_line import IndexRow
@@ -217,12 +217,12 @@ def summary_of(trace_id: str, facts: Sequence[IndexRow]) -> TraceSummary:
     )
 
 
-_RUN_KINDS = (RunStarted.KIND, RunEnded.KIND)
+_RUN_KINDS = (RunStarted.KIND, RunEnded.KIND, ArchiveStarted.KIND)
 _RUN_MARKS = tuple(f'"{kind}"'.encode() for kind in _RUN_KINDS)
 
 
 def run_records(line: ChainedRecord) -> list[RunRecord]:
-    """Return the start or the end of a run that a line carries, if it carries one."""
+    """Return the start or the end of a run, or the start of an archive, that a line carries, if it carries one."""
     if (
         not any(mark in line.record for mark in _RUN_MARKS)
         or orjson.loads(line.record).get("kind") not in _RUN_KINDS

@@ -31,6 +31,7 @@ from agentic_trading.llm.stores.record_codec import (
     check_keys,
     identity_of,
     interactions,
+    record_of,
     summary_of,
     wire_of,
 )
@@ -266,6 +267,15 @@ class JsonFileInteractionStore:
     async def record(self, event: Event) -> int:
         """Keep one event, and return the number of its line."""
         return await self._keep(event)
+
+    async def copy(self, line: ChainedRecord) -> int:
+        """Keep the record in a line of another log, byte for byte; return the number of its line here.
+
+        Raises as `store` and `record` do, and `ValueError` for a line that carries no record.
+        """
+        identity = identity_of(record_of(line.record))
+        self._wake_followers()
+        return await self._writer.write(identity, line.record)
 
     async def flush(self) -> None:
         """Return when all that was accepted is on disk; raises `StoreError` if it is not."""
