@@ -40,10 +40,12 @@ def broker(servers: str, **changes: Any) -> KafkaBroker:
     return KafkaBroker(settings(servers, **changes))
 
 
-async def make_topics(servers: str, topics: Sequence[Topic[Any]], *, partitions: int = 2) -> None:
+async def make_topics(
+    servers: str, topics: Sequence[Topic[Any]], *, partitions: int = 2, namespace: str = ""
+) -> None:
     """Make topics that are not there."""
     plans = plan_of(topics, max_message_bytes=MAX_MESSAGE_BYTES, partitions=partitions)
-    await create_topics(settings(servers), plans, replicas=1)
+    await create_topics(settings(servers, namespace=namespace), plans, replicas=1)
 
 
 @contextmanager

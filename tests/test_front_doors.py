@@ -119,6 +119,7 @@ DOORS = {
         "Violation",
     ],
     "platform": [
+        "BusConfig",
         "ConfigError",
         "ConfigProblem",
         "FallbackConfig",
@@ -134,6 +135,7 @@ DOORS = {
         "ToolDefinition",
         "load_config",
         "local_gateway",
+        "remote_gateway",
     ],
     "replay": [
         "Difference",

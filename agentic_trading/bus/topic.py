@@ -186,6 +186,13 @@ ENVELOPES: Final = {
 }
 """One lane a workflow: an execution envelope never waits behind an analysis."""
 
+
+def lane_topic(workflow: EnvelopeWorkflow, lane: str) -> Topic[Any]:
+    """Return the topic of the envelopes of a workflow whose provider has a `lane` of its own; without one, the workflow's."""
+    topic = ENVELOPES[workflow]
+    return Topic(f"{topic.name}.{lane}", LLMEnvelope) if lane else topic
+
+
 REPLIES: Final = Topic("llm.replies", LLMInteraction, room=5)
 """The attempts at an envelope that was asked, or its dead letter, by the address that the envelope gave: see `Broker.replies`.
 

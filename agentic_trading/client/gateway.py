@@ -5,12 +5,13 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
-from typing import Protocol, Self
+from types import MappingProxyType
+from typing import Any, Protocol, Self
 
 from agentic_trading.bus.codec import envelope_message, event_message
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.signing import Signer
-from agentic_trading.bus.topic import ENVELOPES, EVENTS, Broker, Subscription
+from agentic_trading.bus.topic import EVENTS, Broker, Subscription, Topic, lane_topic
 from agentic_trading.client.outcome import StructuredOutcome, outcome_of, outcome_without_answer
 from agentic_trading.client.replies import PendingCall, PendingCalls, no_answer
 from agentic_trading.ids import random_id
@@ -58,7 +59,8 @@ class GatewayClient:
     for the same moment and step gets the next `occurrence`, in the order of asking, so that a replay knows
     the first from the second; the very same envelope, asked again, gets the same answer again. `reply_timeout_s` bounds
     the wait for a worker; then the answer is a `NoDecision`. `signer` signs what is published, for workers that verify it, and then
-    a reply has to be signed with the same key: any other is ignored, and counted. An event is
+    a reply has to be signed with the same key: any other is ignored, and counted. `lanes` are those of providers whose
+    envelopes travel apart, by provider. An event is
     published without what `redaction` knows; an envelope as it was built.
     """
 
@@ -70,12 +72,14 @@ class GatewayClient:
         reply_timeout_s: float = 900.0,
         signer: Signer | None = None,
         redaction: Redaction | None = None,
+        lanes: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         if problems := long_ids(["name"], [name]):
             raise ValueError(problems[0])
         self._broker = broker
         self._redaction = redaction or Redaction()
         self._signer = signer
+        self._lanes = lanes
         self._name = name
         self._address = random_id()
         self._reply_timeout_s = reply_timeout_s
@@ -111,7 +115,7 @@ class GatewayClient:
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
         """Publish an envelope without waiting; returns it as published (its occurrence may have been set)."""
         envelope = self._with_occurrence(envelope)
-        await self._broker.publish(ENVELOPES[envelope.workflow], self._sign(envelope_message(envelope)))
+        await self._broker.publish(self._topic_of(envelope), self._sign(envelope_message(envelope)))
         return envelope
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
@@ -150,7 +154,7 @@ class GatewayClient:
         call = PendingCall(envelope, message, reply, attempts)
         self._pending.add(call)
         try:
-            await self._broker.publish(ENVELOPES[envelope.workflow], message)
+            await self._broker.publish(self._topic_of(envelope), message)
             async with asyncio.timeout(self._reply_timeout_s):
                 return await reply
         except TimeoutError:
@@ -161,6 +165,9 @@ class GatewayClient:
     async def _read(self, replies: Subscription) -> None:
         while True:
             self._pending.receive((await replies.take()).message)
+
+    def _topic_of(self, envelope: LLMEnvelope) -> Topic[Any]:
+        return lane_topic(envelope.workflow, self._lanes.get(envelope.provider, ""))
 
     def _sign(self, message: Message) -> Message:
         return message if self._signer is None else self._signer.sign(message)

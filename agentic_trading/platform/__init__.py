@@ -2,7 +2,14 @@
 
 from agentic_trading.llm.provider import ToolDefinition
 from agentic_trading.platform.adapters import ProviderContext
-from agentic_trading.platform.config import FallbackConfig, LedgerConfig, PlatformConfig, TenantConfig
+from agentic_trading.platform.clients import remote_gateway
+from agentic_trading.platform.config import (
+    BusConfig,
+    FallbackConfig,
+    LedgerConfig,
+    PlatformConfig,
+    TenantConfig,
+)
 from agentic_trading.platform.embedded import local_gateway
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.platform import Platform, Ports
@@ -10,6 +17,7 @@ from agentic_trading.platform.provider_config import ModelConfig, PriceConfig, P
 from agentic_trading.platform.settings import load_config
 
 __all__ = [
+    "BusConfig",
     "ConfigError",
     "ConfigProblem",
     "FallbackConfig",
@@ -25,4 +33,5 @@ __all__ = [
     "ToolDefinition",
     "load_config",
     "local_gateway",
+    "remote_gateway",
 ]

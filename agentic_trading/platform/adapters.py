@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Any, Final, cast
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.bus.signing import keys_by_principal, read_keys
 from agentic_trading.bus.topic import Broker
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock, SystemClock
@@ -345,23 +344,54 @@ def limiter_of(url: str | None, policy: Policy | None) -> Limiter:
     return RedisLimiter(url, rates)
 
 
-def signing_keys_of(folder: Path, policy: Policy | None) -> Mapping[str, tuple[bytes, ...]]:
-    """Return the keys of each principal in a folder, those that the policy names alone.
+def broker_of(config: PlatformConfig) -> Broker:
+    """Return the bus of a configuration; without servers it is within this process, and forgets what every reader has read.
 
-    Reads files; raises `SigningKeyError` for wrong keys.
+    It blocks, as it reads files; nothing is connected yet. Raises `ConfigError` for files that cannot be had, and without
+    the client library.
     """
-    keys = read_keys(folder)
-    return keys_by_principal(keys, policy.keys if policy is not None else {name: (name,) for name in keys})
+    bus = config.bus
+    if bus.url is None:
+        return MemoryBroker(max_message_bytes=bus.max_message_bytes, retain_acknowledged=False)
+    try:
+        from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
+        from agentic_trading.bus.brokers.kafka.connection import settings_of
+
+        settings = settings_of(
+            bus.url,
+            namespace=bus.namespace,
+            member=config.name,
+            max_message_bytes=bus.max_message_bytes,
+            security=_kafka_security(config) if bus.is_encrypted else None,
+        )
+    except (ImportError, OSError, ValueError) as e:
+        allowed = "files that can be read, and aiokafka: pip install 'agentic-trading[kafka]'"
+        raise ConfigError([
+            ConfigProblem(config.origin_of("bus.url"), "bus", f"of no use ({e})", allowed)
+        ]) from e
+    return KafkaBroker(settings)
 
 
-def memory_broker() -> Broker:
-    """Return a bus within this process; it forgets what every reader has read, however long the process lives."""
-    return MemoryBroker(retain_acknowledged=False)
+def _kafka_security(config: PlatformConfig) -> Any:
+    from agentic_trading.bus.brokers.kafka.connection import KafkaSecurity
+
+    bus = config.bus
+    password = "" if bus.password_file is None else bus.password_file.read_text("utf-8").strip()
+    config.redaction.add(password)
+    return KafkaSecurity(bus.ca_file, bus.certificate_file, bus.key_file, bus.username, password)
 
 
-def memory_claims() -> ClaimStore:
-    """Return claims within this process."""
-    return MemoryClaimStore()
+def claims_of(config: PlatformConfig) -> ClaimStore:
+    """Return the claims of a configuration: on the server of the ledger where the bus is shared, else of this process.
+
+    It blocks, as it reads a file.
+    """
+    url = config.ledger.url
+    if config.bus.url is None or url is None:
+        return MemoryClaimStore()
+    from agentic_trading.worker.claims.redis import RedisClaimStore
+
+    return RedisClaimStore(url, name=config.name)
 
 
 def memory_ledger(*, zone: tzinfo = UTC) -> Ledger:

@@ -18,6 +18,7 @@ from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.provider_config import SMALLEST_ANSWER_LIMIT, provider_and_model
 from agentic_trading.platform.settings import secret_variable
+from agentic_trading.platform.signing_keys import signing_keys_of
 from agentic_trading.platform.tables import tables_of
 
 
@@ -161,7 +162,7 @@ def principal_problems(config: PlatformConfig) -> Iterator[ConfigProblem]:
             return
     try:
         if config.principals_folder is not None:
-            adapters.signing_keys_of(config.principals_folder, policy)
+            signing_keys_of(config.principals_folder, policy)
     except SigningKeyError as e:
         yield _problem(config, "principals_folder", str(e), "a folder with a key for each principal")
         return

@@ -28,6 +28,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 from typing_extensions import override
 
+from agentic_trading.bus.topic import MAX_MESSAGE_BYTES
 from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE
 from agentic_trading.governance.limits import LARGEST, Window
@@ -54,6 +55,7 @@ from agentic_trading.structured.suggestions import near_miss
 
 MOST_CONCURRENT: Final = 256
 
+_KAFKA = re.compile(r"kafka://[\w.\[\]:-]+:\d{1,5}(,[\w.\[\]:-]+:\d{1,5})*", re.ASCII)
 _USD = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?")
 
 
@@ -87,6 +89,12 @@ def _ledger_address(address: str) -> str:
         is_one = False
     if not is_one:
         raise ValueError("redis://HOST:PORT, rediss://HOST:PORT or unix://PATH, without options behind a ?")
+    return address
+
+
+def _bus_address(address: str) -> str:
+    if not _KAFKA.fullmatch(address):
+        raise ValueError("kafka://HOST:PORT, several with commas between")
     return address
 
 
@@ -135,6 +143,29 @@ class LedgerConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=
     url: Annotated[StrictStr, AfterValidator(_ledger_address)] | None = Field(default=None, repr=False)
 
 
+class BusConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
+    """The bus: on the servers at `url`, which clients and workers share; without one, within this process.
+
+    Buses of different `namespace` on the same servers know nothing of each other. Connections are encrypted once one of the
+    files or `username` is given: `ca_file` has the authorities, the system's if left out, `certificate_file` and `key_file` are this client's own,
+    and the password of `username` is all that stands in `password_file`.
+    """
+
+    url: Annotated[StrictStr, AfterValidator(_bus_address)] | None = Field(default=None, repr=False)
+    namespace: Annotated[StrictStr, AfterValidator(lambda name: name and _tenant(name))] = ""
+    max_message_bytes: Annotated[StrictInt, Field(ge=4096, le=1 << 24)] = MAX_MESSAGE_BYTES
+    ca_file: PathValue | None = None
+    certificate_file: PathValue | None = None
+    key_file: PathValue | None = None
+    username: StrictStr = ""
+    password_file: PathValue | None = None
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether connections are encrypted."""
+        return bool(self.username or self.ca_file or self.certificate_file)
+
+
 class FallbackConfig(BaseModel, frozen=True, extra="forbid"):
     """Which models are asked, in this order, when a call of a workflow fails for a reason among `on`."""
 
@@ -171,7 +202,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     """Everything that a platform is made from; making one reads no file and no environment.
 
     `folder` holds the log, or that of each `name` in a folder below it; None keeps it in memory. `durability` None is that of the mode.
-    `models` says which model an agent asks, by workflow. Without `tenants` there is one, `default`, without a limit.
+    Workers take envelopes of `workflows`. `models` says which model an agent asks, by workflow. Without `tenants` there is one, `default`, without a limit.
     Raises `ConfigError` that names every problem. `load_config` makes one from a file and the environment.
     """
 
@@ -180,6 +211,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     mode: Literal["backtest", "paper"] = "paper"
     durability: Literal["group", "relaxed"] | None = None
     concurrency: Annotated[StrictInt, AfterValidator(_concurrency)] = 4
+    workflows: Annotated[tuple[EnvelopeWorkflow, ...], Field(min_length=1)] = tuple(EnvelopeWorkflow)
     zone: Annotated[StrictStr, AfterValidator(_zone)] = "UTC"
     models_file: PathValue | None = None
     prices_file: PathValue | None = None
@@ -189,6 +221,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     sign_as: Annotated[StrictStr, AfterValidator(lambda name: name and _tenant(name))] = ""
     secrets_folder: PathValue | None = None
     ledger: LedgerConfig = LedgerConfig()
+    bus: BusConfig = BusConfig()
     models: Mapping[EnvelopeWorkflow, ModelName] = Field(default_factory=dict)
     providers: Mapping[ProviderName, ProviderConfig] = Field(default_factory=dict)
     fallback: Mapping[Annotated[EnvelopeWorkflow, AfterValidator(_may_fall_back)], FallbackConfig] = Field(
@@ -275,6 +308,7 @@ def without_password(url: str) -> str:
 _TABLES: Final[Mapping[tuple[str, ...], type[BaseModel]]] = MappingProxyType({
     (): PlatformConfig,
     ("ledger",): LedgerConfig,
+    ("bus",): BusConfig,
     ("providers", "*"): ProviderConfig,
     ("providers", "*", "models", "*"): ModelConfig,
     ("providers", "*", "models", "*", "price"): PriceConfig,
@@ -323,6 +357,15 @@ def _cross_problems(config: PlatformConfig, origins: Mapping[str, str]) -> Itera
         for name in sorted({name for name in names if names.count(name) > 1}):
             found = f"a list with {names.count(name)} rows for {name}"
             yield _problem(origins, f"providers.{provider}.models", found, "one row a model")
+    bus = config.bus
+    if bool(bus.username) != bool(bus.password_file):
+        yield _problem(
+            origins, "bus.password_file", str(bus.password_file), "both or neither, with bus.username"
+        )
+    if bus.key_file is not None and bus.certificate_file is None:
+        yield _problem(
+            origins, "bus.key_file", str(bus.key_file), "one together with its bus.certificate_file"
+        )
 
 
 def _problem(origins: Mapping[str, str], place: str, found: str, allowed: str) -> ConfigProblem:

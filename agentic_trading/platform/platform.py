@@ -11,11 +11,9 @@ from typing import Final, Self
 from zoneinfo import ZoneInfo
 
 from agentic_trading import __version__
-from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import Broker
 from agentic_trading.cancellation import on_first_signal
-from agentic_trading.client.fallback import Alternative, FallbackByWorkflow, FallbackGateway
-from agentic_trading.client.gateway import GatewayClient, GatewayReply, StructuredGateway
+from agentic_trading.client.gateway import GatewayReply, StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.controls_document import ControlStore
@@ -24,20 +22,18 @@ from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.ids import random_id
-from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
+from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import RunStarted
-from agentic_trading.llm.fields import MAX_ID_BYTES, long_ids
 from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform import adapters, restart
 from agentic_trading.platform.check import answer_problems
+from agentic_trading.platform.clients import Clients, bus_problems, followed_keys
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.port_stack import PortStack
-from agentic_trading.platform.provider_config import provider_and_model
-from agentic_trading.platform.signing_keys import SigningKeys
 from agentic_trading.platform.tables import LoadedFiles, Tables
 from agentic_trading.platform.workers import OpenPorts, running, worker_pool_of
 from agentic_trading.structured.tools import tools_by_name
@@ -114,13 +110,11 @@ class Platform:
         self._stack = PortStack()
         self._stopping = asyncio.Event()
         self._client: StructuredGateway | None = None
-        self._broker: Broker | None = None
-        self._names: set[str] = set()
-        self._signing: SigningKeys | None = None
+        self._clients: Clients | None = None
 
     async def __aenter__(self) -> Self:
         """Open everything; raises what is said of the class."""
-        if self._broker is not None:
+        if self._clients is not None:
             raise RuntimeError("the platform is open already; make another one")
         self._stack, self._stopping = PortStack(), asyncio.Event()
         await self._stack.__aenter__()
@@ -138,7 +132,7 @@ class Platform:
         try:
             await self._stack.__aexit__(kind, e, trace)
         finally:
-            self._client = self._broker = None
+            self._client = self._clients = None
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         """Have the call made, and return its last attempt: see `GatewayClient.ask`."""
@@ -158,35 +152,11 @@ class Platform:
 
     @asynccontextmanager
     async def client(self, name: str, *, sign_as: str = "") -> AsyncGenerator[StructuredGateway]:
-        """Give a client of its own: `name` keeps its replies apart from those of others, `sign_as` is its principal.
-
-        Raises `ConfigError` for a principal without a key, and for the name of another client that is open.
-        """
-        if self._broker is None:
+        """Give a client of its own: see `Clients.client`."""
+        if self._clients is None:
             raise RuntimeError(_NOT_OPEN)
-        if long_ids(["client"], [name]):
-            found, allowed = f"a name of {len(name.encode())} bytes", f"a name of up to {MAX_ID_BYTES} bytes"
-            raise ConfigError([ConfigProblem("code", "client", found, allowed)])
-        signer = self._signer(sign_as or self.config.sign_as)
-        if name in self._names:
-            found = f"{name!r}, which an open client has"
-            raise ConfigError([ConfigProblem("code", "client", found, "a name of its own for each client")])
-        self._names.add(name)
-        try:
-            redaction = self.config.redaction
-            made = GatewayClient(self._broker, name=name, signer=signer, redaction=redaction)
-            async with made as client:
-                yield self._with_fallback(client) if self.config.fallback else client
-        finally:
-            self._names.discard(name)
-
-    def _with_fallback(self, client: GatewayClient) -> StructuredGateway:
-        by_workflow = {}
-        for workflow, row in self.config.fallback.items():
-            named = map(provider_and_model, row.to)
-            others = [Alternative(LLMProvider(provider), model) for provider, model in named]
-            by_workflow[workflow] = FallbackGateway(client, others, on=frozenset(row.on))
-        return FallbackByWorkflow(client, by_workflow)
+        async with self._clients.client(name, sign_as=sign_as) as client:
+            yield client
 
     async def serve(self) -> None:
         """Let the workers run until `stop`, SIGINT or SIGTERM; a second signal of the same kind ends the process at once."""
@@ -207,10 +177,10 @@ class Platform:
         config, given = self.config, self._given
         clock = given.clock or SystemClock()
         files = await asyncio.to_thread(LoadedFiles.read, config, _given_names(config, given), given.tables)
-        self._signing = files.signing
+        if given.broker is None and (unshared := [*bus_problems(config, files.policy)]):
+            raise ConfigError(unshared)
         if files.signing is not None:
-            self._redact_keys()
-            await self._stack.enter(files.signing.followed(SystemClock(), self._redact_keys))
+            await self._stack.enter(followed_keys(config, files.signing))
         store = await self._opened_log()
         log = adapters.file_log_of(store)
         folder = None if log is None else log.path.parent
@@ -222,7 +192,7 @@ class Platform:
                 config_sha256=config.config_sha256,
             )
             await self._stack.enter(run_on_record(log, started, event_id=random_id()))
-        broker = self._broker = given.broker or self._stack.keep(adapters.memory_broker())
+        broker = given.broker or await self._stack.make(partial(adapters.broker_of, config))
         if problems := [*answer_problems(config, broker.max_message_bytes, _given_names(config, given))]:
             raise ConfigError(problems)
         ledger = given.ledger or await self._stack.make(self._made_ledger)
@@ -258,6 +228,7 @@ class Platform:
             tools=self._tools,
         )
         await self._stack.enter(running(worker_pool_of(config, opened)))
+        self._clients = Clients(config, broker, files.signing)
         self._client = await self._stack.enter(self.client("platform"))
 
     async def _opened_log(self) -> InteractionStore:
@@ -277,7 +248,7 @@ class Platform:
         return self._stack.keep(await adapters.opened_log(config.folder / config.name, config))
 
     async def _opened_claims(self) -> ClaimStore:
-        claims = self._stack.keep(adapters.memory_claims())
+        claims = await self._stack.make(partial(adapters.claims_of, self.config))
         await claims.begin()
         return claims
 
@@ -306,26 +277,6 @@ class Platform:
             )  # fmt: skip
             made[name] = await self._stack.make(make)
         return Providers(made)
-
-    def _redact_keys(self) -> None:
-        if self._signing is not None:
-            self.config.redaction.add(*self._signing.secrets)
-
-    def _signer(self, principal: str) -> Signer | None:
-        """Return what signs as a principal; None where nothing is signed, and the sender is trusted."""
-        if self._signing is None:
-            if principal != self.config.sign_as:
-                found, allowed = (
-                    f"{principal!r}, and nothing is signed",
-                    "principals_folder, or sign_as alone",
-                )
-                raise ConfigError([ConfigProblem("code", "sign_as", found, allowed)])
-            return None
-        if principal not in self._signing.principals:
-            known = ", ".join(sorted(self._signing.principals))
-            was = repr(principal) if principal else "left out, and every message is signed"
-            raise ConfigError([ConfigProblem("code", "sign_as", was, known)])
-        return self._signing.signer(principal)
 
 
 def _given_names(config: PlatformConfig, given: Ports) -> frozenset[str]:

@@ -27,6 +27,7 @@ from agentic_trading.llm.provider import MAX_ANSWER_BYTES, fault_of
 
 SMALLEST_ANSWER_LIMIT = 1024
 _PROVIDER = re.compile(r"[a-z][a-z0-9._-]{0,63}")
+_LANE = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
 # What a validator raises is the text of what is allowed.
@@ -140,6 +141,12 @@ def _spelled(options: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
     return options
 
 
+def _lane(name: str) -> str:
+    if name and not _LANE.fullmatch(name):
+        raise ValueError("1 to 32 small letters, digits and dashes, a letter or digit in front")
+    return name
+
+
 def _answer_bytes(size: int) -> int:
     if not SMALLEST_ANSWER_LIMIT <= size <= MAX_ANSWER_BYTES:
         raise ValueError(
@@ -153,10 +160,11 @@ class ProviderConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_error
 
     `adapter` is a shipped one, one that an installed package offers, or `module:factory`; left out, the provider's own
     name. `secret` names the file of the key in `secrets_folder`, or in capitals its variable; left out,
-    `NAME_api_key`. An answer is read up to `max_answer_bytes`, after decompression. `options` are the adapter's.
+    `NAME_api_key`. With a `lane` its envelopes travel apart, and only workers that have the lane take them. An answer is read up to `max_answer_bytes`, after decompression. `options` are the adapter's.
     """
 
     adapter: Annotated[StrictStr, Field(min_length=1)] | None = None
+    lane: Annotated[StrictStr, AfterValidator(_lane)] = ""
     base_url: Annotated[StrictStr, AfterValidator(_web_address)] | None = Field(default=None, repr=False)
     secret: Annotated[StrictStr, AfterValidator(_secret_name)] | None = None
     max_answer_bytes: Annotated[StrictInt, AfterValidator(_answer_bytes)] = MAX_ANSWER_BYTES

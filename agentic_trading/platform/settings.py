@@ -96,12 +96,13 @@ _PLACES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
 """Variables that are older than the configuration: each is the only one of its value."""
 
 _COMMANDS: Final = frozenset(Settings.model_fields)
-_TABLES: Final = frozenset({"ledger", "models", "providers", "fallback", "tenants"})
+_TABLES: Final = frozenset({"ledger", "bus", "models", "providers", "fallback", "tenants"})
 _NAMED: Final = ("providers", "tenants")
 """Tables whose keys are names: a variable changes what is there, and adds nothing."""
 
 _PATHS: Final = frozenset({
     "folder", "models_file", "prices_file", "weights_folder", "policy", "principals_folder", "secrets_folder",
+    "ca_file", "certificate_file", "key_file", "password_file",
 })  # fmt: skip
 
 
@@ -205,12 +206,12 @@ class _MergedConfig:
         if place[0] not in PlatformConfig.model_fields:
             return  # for commands
         value: Any = text
-        if place[-1] in {"to", "on"} and place[0] == "fallback":
+        if (place[-1] in {"to", "on"} and place[0] == "fallback") or place == ("workflows",):
             value = [part.strip() for part in text.split(",")]
-        elif place[-1] in {"concurrency", "calls"} and text.isdecimal():
+        elif place[-1] in {"concurrency", "calls", "max_message_bytes"} and text.isdecimal():
             value = int(text)
         self.add(
-            {place[-1]: _located(place[-1], value, Path()) if len(place) == 1 else value},
+            {place[-1]: _located(place[-1], value, Path()) if place[0] not in _NAMED else value},
             variable,
             *place[:-1],
         )
@@ -263,6 +264,8 @@ def _place_of(variable: str) -> tuple[str, ...] | None:
             is_read = one in _COMMANDS or (one in PlatformConfig.model_fields and one not in _TABLES)
         case ("models", _):
             is_read = True
+        case ("bus", key):
+            is_read = key in keys_at(("bus",))
         case ("providers", _, "options", _):
             is_read = True
         case ("providers" | "tenants" | "fallback", _, key):
@@ -276,7 +279,13 @@ def _alternatives(variable: str) -> str:
     """Return the variables that there are, and the one that is nearest."""
     fields = {*PlatformConfig.model_fields, *_COMMANDS} - _TABLES - {place[-1] for place in _PLACES.values()}
     single = sorted({*(name.upper() for name in fields), *_PLACES})
-    nested = ["MODELS__WORKFLOW", "PROVIDERS__NAME__KEY", "FALLBACK__WORKFLOW__KEY", "TENANTS__ID__KEY"]
+    nested = [
+        "BUS__KEY",
+        "MODELS__WORKFLOW",
+        "PROVIDERS__NAME__KEY",
+        "FALLBACK__WORKFLOW__KEY",
+        "TENANTS__ID__KEY",
+    ]
     near = near_miss(variable.removeprefix(PREFIX), single)
     hint = f"; did you mean {PREFIX}{near}?" if near else ""
     return ", ".join(f"{PREFIX}{name}" for name in (*single, *nested)) + hint
@@ -306,6 +315,8 @@ def _plain(value: Any) -> Any:
 
 def _located(name: str, value: Any, folder: Path) -> Any:
     """Return the value of a field that is a path as seen from the working directory; any other as it is."""
+    if name == "bus" and isinstance(value, Mapping):
+        return {key: _located(key, inner, folder) for key, inner in value.items()}
     return folder / _expanded(value) if name in _PATHS and isinstance(value, str) and value else value
 
 

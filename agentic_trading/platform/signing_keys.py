@@ -3,30 +3,32 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
 
 from agentic_trading.bus.errors import SigningKeyError
-from agentic_trading.bus.signing import Signer, Verifier, keys_stamp
+from agentic_trading.bus.signing import Signer, Verifier, keys_by_principal, keys_stamp, read_keys
 from agentic_trading.clock import Clock
+from agentic_trading.governance.policy import Policy
 
 log = structlog.get_logger()
 
 READ_AGAIN_S: Final = 30.0
 """How often the folder is looked at; a key that is removed there is valid for as long at most."""
 
-Keys = Mapping[str, tuple[bytes, ...]]
+KeysByPrincipal = Mapping[str, tuple[bytes, ...]]
 
 
-class SigningKeys:
+class PrincipalKeys:
     """The keys of principals, for what proves senders and for what signs: both have new keys at the same moment.
 
     `read` reads the keys in `folder`. Making one blocks, and raises what `read` raises.
     """
 
-    def __init__(self, folder: Path, read: Callable[[], Keys]) -> None:
+    def __init__(self, folder: Path, read: Callable[[], KeysByPrincipal]) -> None:
         self._folder = folder
         self._read = read
         self._stamp = keys_stamp(folder)
@@ -72,7 +74,7 @@ class SigningKeys:
                 self._renew(found)
                 renewed()
 
-    def _changed(self) -> Keys | None:
+    def _changed(self) -> KeysByPrincipal | None:
         """Return the keys if the folder has changed since they were read. Blocks."""
         stamp = keys_stamp(self._folder)
         if stamp == self._stamp:
@@ -81,10 +83,24 @@ class SigningKeys:
         self._stamp = stamp
         return keys
 
-    def _renew(self, keys: Keys) -> None:
+    def _renew(self, keys: KeysByPrincipal) -> None:
         self.verifier.renew(keys)
         for principal, signer in self._signers.items():
             if principal in keys:
                 signer.renew(keys[principal])
         self._keys = keys
         log.info("signing_keys_renewed", principals=sorted(keys))
+
+
+def signing_keys_of(folder: Path, policy: Policy | None) -> KeysByPrincipal:
+    """Return the keys of each principal in a folder, those that the policy names alone.
+
+    Reads files; raises `SigningKeyError` for wrong keys.
+    """
+    keys = read_keys(folder)
+    return keys_by_principal(keys, policy.keys if policy is not None else {name: (name,) for name in keys})
+
+
+def signing_keys_in(folder: Path | None, policy: Policy | None) -> PrincipalKeys | None:
+    """Return the keys of a folder as they are and will be; None without a folder. Raises as `signing_keys_of` does."""
+    return None if folder is None else PrincipalKeys(folder, partial(signing_keys_of, folder, policy))

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal, Self
 from zoneinfo import ZoneInfo
@@ -19,10 +18,10 @@ from agentic_trading.llm.models import (
     read_table,
     sha256_of_rows,
 )
-from agentic_trading.platform.adapters import Factory, explained, factory_of, signing_keys_of
+from agentic_trading.platform.adapters import Factory, explained, factory_of
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.provider_config import ModelConfig
-from agentic_trading.platform.signing_keys import SigningKeys
+from agentic_trading.platform.signing_keys import PrincipalKeys, signing_keys_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class LoadedFiles:
     factories: Mapping[str, Factory]
     tables: Tables
     policy: Policy | None
-    signing: SigningKeys | None
+    signing: PrincipalKeys | None
     zone: ZoneInfo
 
     @classmethod
@@ -52,9 +51,7 @@ class LoadedFiles:
         factories = factories_of(config, given)
         tables = tables or Tables(*tables_of(config, factories))
         policy = Policy.load(config.policy) if config.policy is not None else None
-        folder, signing = config.principals_folder, None
-        if folder is not None:
-            signing = SigningKeys(folder, partial(signing_keys_of, folder, policy))
+        signing = signing_keys_in(config.principals_folder, policy)
         return cls(factories, tables, policy, signing, ZoneInfo(config.zone))
 
     @property

@@ -99,6 +99,8 @@ def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
         workers=config.concurrency,
         housekeeper=_housekeeper(config, opened, gate, recorder),
         acl=ProducerAcl(files.verifier, config.sign_as, files.policy),
+        workflows=config.workflows,
+        lanes=sorted({row.lane for row in config.providers.values()} or {""}),
     )
 
 

@@ -1,17 +1,18 @@
 """Workers that take envelopes from the bus, each delivery within a boundary of its own."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import structlog
 
 from agentic_trading.bus.codec import read_event
 from agentic_trading.bus.errors import SignatureError, UnreadableMessageError
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.topic import ENVELOPES, EVENTS, Broker, Subscription
+from agentic_trading.bus.topic import EVENTS, Broker, Subscription, Topic, lane_topic
 from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import RecordError, StoreError
@@ -58,7 +59,8 @@ class WorkerPool:
 
     One delivery is one boundary: whatever it raises, its neighbours go on. A delivery that raises comes again, and
     after `max_deliveries` becomes a dead letter. An envelope that was run already is not run again: the last attempt
-    on record is published again. A log that cannot be written stops the pool: nothing more is taken, nothing that
+    on record is published again. It takes envelopes of `workflows` alone, whose provider has one of `lanes` (the empty one
+    is that of providers without a lane of their own). A log that cannot be written stops the pool: nothing more is taken, nothing that
     is not stored is acknowledged, and `run` raises the `StoreError`. Where the log is streamed to the bus, nothing is
     acknowledged, nor answered, before it is on the stream.
     """
@@ -76,6 +78,8 @@ class WorkerPool:
         name: str = "worker",
         housekeeper: Housekeeper | None = None,
         acl: ProducerAcl | None = None,
+        workflows: Collection[EnvelopeWorkflow] = (*EXECUTIONS, *OTHERS),
+        lanes: Collection[str] = ("",),
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers is {workers}; allowed is 1 and more")
@@ -87,6 +91,12 @@ class WorkerPool:
         self._workers = workers
         self._max_deliveries = max_deliveries
         self._name = name
+        self._topics = {
+            group: [
+                lane_topic(workflow, lane) for workflow in among if workflow in workflows for lane in lanes
+            ]
+            for group, among in ((EXECUTIONS_GROUP, EXECUTIONS), (GROUP, OTHERS))
+        }
         self._housekeeper = housekeeper
         self._acl = acl or ProducerAcl()
         self._dead_letters = DeadLetterPublisher(broker, clock, recorder.redaction)
@@ -111,18 +121,20 @@ class WorkerPool:
 
     async def run(self) -> None:
         """Serve all lanes and keep all events until `stop`; raises `StoreError` if the log gave up."""
-        async with (
-            aclosing(await self._subscribe(EXECUTIONS, EXECUTIONS_GROUP)) as executions,
-            aclosing(await self._subscribe(OTHERS, GROUP)) as others,
-            aclosing(await self._broker.subscribe([EVENTS], EVENTS_GROUP)) as events,
-            self._housekeeping(),
-        ):
-            await self._serve_all({EXECUTIONS_GROUP: executions, GROUP: others}, events)
+        async with AsyncExitStack() as subscribed:
+
+            async def reading(topics: Sequence[Topic[Any]], group: str) -> Subscription:
+                opened = aclosing(await self._broker.subscribe(topics, group))
+                return await subscribed.enter_async_context(opened)
+
+            envelopes = {
+                group: await reading(topics, group) for group, topics in self._topics.items() if topics
+            }
+            events = await reading([EVENTS], EVENTS_GROUP)
+            async with self._housekeeping():
+                await self._serve_all(envelopes, events)
         if self._fatal is not None:
             raise self._fatal
-
-    async def _subscribe(self, lanes: Iterable[EnvelopeWorkflow], group: str) -> Subscription:
-        return await self._broker.subscribe([ENVELOPES[lane] for lane in lanes], group)
 
     async def _serve_all(self, envelopes: Mapping[str, Subscription], events: Subscription) -> None:
         async with asyncio.TaskGroup() as group:

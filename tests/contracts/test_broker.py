@@ -30,9 +30,9 @@ def opens(request: pytest.FixtureRequest) -> Callable[[], Bus]:
     if request.param == "kafka":
         servers = request.getfixturevalue("kafka_servers")
         return lambda: Bus(
-            kafka_server.broker(servers, max_message_bytes=ALLOWED_BYTES),
+            kafka_server.broker(servers, namespace="contract", max_message_bytes=ALLOWED_BYTES),
             10.0,
-            lambda topics: kafka_server.make_topics(servers, topics),
+            lambda topics: kafka_server.make_topics(servers, topics, namespace="contract"),
         )
     retain = request.param == "memory"
     return lambda: Bus(MemoryBroker(max_message_bytes=ALLOWED_BYTES, retain_acknowledged=retain), 2.0)

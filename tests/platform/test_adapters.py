@@ -34,8 +34,8 @@ from agentic_trading.platform.adapters import (
     factory_of,
     keys_of,
     provider_of,
-    signing_keys_of,
 )
+from agentic_trading.platform.signing_keys import signing_keys_of
 from agentic_trading.platform.tables import tables_of
 from tests.app.asking import own_rows
 from tests.build import envelope

@@ -191,14 +191,14 @@ def test_a_row_without_its_fields_names_each_of_them() -> None:
 
 
 def test_all_problems_come_at_once() -> None:
-    fields: dict[str, Any] = {"concurrency": 0, "bus": {}, "name": "."}
+    fields: dict[str, Any] = {"concurrency": 0, "buss": {}, "name": "."}
 
     with pytest.raises(
         ConfigError, match=r"^3 problems of the configuration:\n  PlatformConfig: "
     ) as refused:
         PlatformConfig(**fields)
 
-    assert [problem.place for problem in refused.value.problems] == ["name", "concurrency", "bus"]
+    assert [problem.place for problem in refused.value.problems] == ["name", "concurrency", "buss"]
 
 
 @pytest.mark.parametrize(

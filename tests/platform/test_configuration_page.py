@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.platform import FallbackConfig, PlatformConfig, ProviderConfig, TenantConfig, load_config
+from agentic_trading.platform import (
+    BusConfig,
+    FallbackConfig,
+    PlatformConfig,
+    ProviderConfig,
+    TenantConfig,
+    load_config,
+)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 
@@ -36,7 +43,7 @@ def test_the_code_of_the_page_runs() -> None:
     assert names["loaded"].name == "desk-us"
 
 
-@pytest.mark.parametrize("table", [PlatformConfig, ProviderConfig, TenantConfig, FallbackConfig])
+@pytest.mark.parametrize("table", [PlatformConfig, BusConfig, ProviderConfig, TenantConfig, FallbackConfig])
 def test_every_key_is_on_the_page(table: type[PlatformConfig]) -> None:
     named = set(re.findall(r"\b[a-z_]+\b", " ".join(re.findall(r"`[^`\n]+`", PAGE))))
 

@@ -170,7 +170,7 @@ def test_a_variable_may_change_what_code_has(monkeypatch: pytest.MonkeyPatch) ->
         ("AGENTIC_PROVIDERS", ""),
         ("AGENTIC_PROVIDERS__ANTHROPIC__API_KEY", ""),
         ("AGENTIC_PROVIDERS__ANTHROPIC__MODELS", ""),
-        ("AGENTIC_BUS__URL", ""),
+        ("AGENTIC_BUS__UTL", ""),
     ],
 )
 def test_a_variable_that_nothing_reads_is_refused(
@@ -199,10 +199,10 @@ def test_problems_of_all_sources_come_at_once_each_with_its_origin(
         "AGENTIC_FOO",
         "argument: mode",
         "AGENTIC_CONCURRENCY: concurrency",
+        f"{path}: bus.url",
         f"{path}: tenants.acme.budget_usd",
-        f"{path}: bus",
     ]
-    assert 'dollars as text, such as "0.5"' in found[3]
+    assert 'dollars as text, such as "0.5"' in found[4]
 
 
 @pytest.mark.parametrize(

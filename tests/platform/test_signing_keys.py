@@ -15,7 +15,7 @@ from agentic_trading.bus.signing import Signer, read_keys
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm import LLMInteraction, NoDecision
-from agentic_trading.platform.signing_keys import READ_AGAIN_S, SigningKeys
+from agentic_trading.platform.signing_keys import READ_AGAIN_S, PrincipalKeys
 from tests.gateway import GOOD, MemoryGateway, asking, gateway
 from tests.worker.ticking import with_pool
 
@@ -45,15 +45,15 @@ class Steps(SystemClock):
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> SigningKeys:
+def keys(tmp_path: Path) -> PrincipalKeys:
     """Return the keys in a folder where desk-a has one."""
     (tmp_path / "desk-a").mkdir()
     (tmp_path / "desk-a" / "1").write_bytes(OLD)
-    return SigningKeys(tmp_path, partial(read_keys, tmp_path))
+    return PrincipalKeys(tmp_path, partial(read_keys, tmp_path))
 
 
 @asynccontextmanager
-async def served(keys: SigningKeys, clock: Steps, renewals: list[int]) -> AsyncGenerator[MemoryGateway]:
+async def served(keys: PrincipalKeys, clock: Steps, renewals: list[int]) -> AsyncGenerator[MemoryGateway]:
     """Give a gateway whose pool runs and wants proofs by `keys`."""
     desk = with_pool(gateway(lambda _request: GOOD), verifier=keys.verifier)
     async with asyncio.TaskGroup() as group:
@@ -71,7 +71,7 @@ async def is_answered(desk: MemoryGateway, signer: Signer) -> bool:
 
 
 async def test_keys_are_exchanged_under_a_running_pool_without_a_stop(
-    tmp_path: Path, keys: SigningKeys
+    tmp_path: Path, keys: PrincipalKeys
 ) -> None:
     clock, renewals = Steps(), list[int]()
     old, new, own = Signer("desk-a", OLD), Signer("desk-a", NEW), keys.signer("desk-a")
@@ -92,7 +92,7 @@ async def test_keys_are_exchanged_under_a_running_pool_without_a_stop(
 
 
 async def test_a_principal_is_added_and_another_removed_while_it_runs(
-    tmp_path: Path, keys: SigningKeys
+    tmp_path: Path, keys: PrincipalKeys
 ) -> None:
     clock, renewals = Steps(), list[int]()
     leaving = keys.signer("desk-a")
@@ -109,7 +109,7 @@ async def test_a_principal_is_added_and_another_removed_while_it_runs(
 
 
 async def test_keys_that_cannot_be_read_leave_those_before_valid_until_they_can(
-    tmp_path: Path, keys: SigningKeys
+    tmp_path: Path, keys: PrincipalKeys
 ) -> None:
     clock, renewals = Steps(), list[int]()
 
@@ -130,4 +130,4 @@ async def test_keys_that_cannot_be_read_leave_those_before_valid_until_they_can(
 
 def test_a_folder_that_cannot_be_read_at_the_start_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SigningKeyError, match="cannot be read"):
-        SigningKeys(tmp_path / "none", dict)
+        PrincipalKeys(tmp_path / "none", dict)

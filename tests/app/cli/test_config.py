@@ -69,10 +69,10 @@ def test_a_check_ends_with_everything_that_is_wrong(command: Command, file: Path
 
 
 def test_a_key_that_there_is_not_is_bad_input(command: Command, file: Path) -> None:
-    file.write_text(f'{FILE}[bus]\nurl = "kafka://broker"\n', encoding="utf-8")
+    file.write_text(f'{FILE}[buss]\nurl = "kafka://broker"\n', encoding="utf-8")
 
     for words in (["config", "show"], ["config", "check"]):
         ended = command(*words, "--config", str(file))
 
         assert ended.code == ExitCode.BAD_INPUT
-        assert f"Error: {file}: bus is no key; allowed: name, folder, " in ended.err
+        assert f"Error: {file}: buss is no key; allowed: name, folder, " in ended.err

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from agentic_trading.bus.topic import (
     MAX_MESSAGE_BYTES,
     REPLIES,
     Topic,
+    lane_topic,
 )
 
 TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), REPLIES, EVENTS, DEAD_LETTERS, RECORDS, HEADS)
@@ -101,13 +102,18 @@ def plan_of(
 
 def planned_topics(
     *,
+    lanes: Iterable[str] = (),
     max_message_bytes: int = MAX_MESSAGE_BYTES,
     partitions: int = PARTITIONS,
     retention_days: int = RETENTION_DAYS,
 ) -> list[TopicPlan]:
-    """Return how the topics of the platform are to be set up."""
+    """Return how the topics of the platform are to be set up, and those of `lanes` that providers have of their own."""
+    of_lanes = [lane_topic(workflow, lane) for lane in lanes for workflow in ENVELOPES]
     return plan_of(
-        TOPICS, max_message_bytes=max_message_bytes, partitions=partitions, retention_days=retention_days
+        [*TOPICS, *of_lanes],
+        max_message_bytes=max_message_bytes,
+        partitions=partitions,
+        retention_days=retention_days,
     )
 
 
@@ -119,6 +125,7 @@ async def create_topics(
     Topics that are there stay as they are. `replicas` is how many copies there are; 0 is three, or one a server of fewer.
     Raises `BusUnavailableError`, and `TopicSetupError` for what the server does not allow.
     """
+    plans = _named(plans, settings)
     async with _admin(settings) as admin:
         there = await _topics(admin)
         missing = [plan for plan in plans if plan.name not in there]
@@ -144,6 +151,7 @@ async def create_topics(
 
 async def check_topics(settings: KafkaSettings, plans: Sequence[TopicPlan]) -> list[TopicProblem]:
     """Return what is wrong with the topics of the cluster; raises `BusUnavailableError`."""
+    plans = _named(plans, settings)
     async with _admin(settings) as admin:
         there = await _topics(admin)
         known = await _settings(admin, [each.name for each in plans if each.name in there])
@@ -157,13 +165,14 @@ async def check_topics(settings: KafkaSettings, plans: Sequence[TopicPlan]) -> l
 async def topic_settings(settings: KafkaSettings, names: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the settings of each topic that is there; raises `BusUnavailableError`."""
     async with _admin(settings) as admin:
-        return await _settings(admin, names)
+        found = await _settings(admin, list(map(settings.full_name, names)))
+    return {settings.plain_name(name): its_settings for name, its_settings in found.items()}
 
 
 async def topic_partitions(settings: KafkaSettings, topic: str) -> list[int]:
     """Return the numbers of a topic's partitions, in order; raises `TopicSetupError`, and `BusUnavailableError`."""
     async with _admin(settings) as admin:
-        found = (await _topics(admin)).get(topic)
+        found = (await _topics(admin)).get(settings.full_name(topic))
     if not found:
         raise TopicSetupError(topic, "is not there", CREATE)
     return sorted(each["partition"] for each in found)
@@ -174,7 +183,8 @@ async def delete_messages(settings: KafkaSettings, topic: str) -> int:
 
     Messages that are published meanwhile may be deleted, too, or stay. Raises as `topic_partitions` does.
     """
-    partitions = [TopicPartition(topic, number) for number in await topic_partitions(settings, topic)]
+    numbers = await topic_partitions(settings, topic)
+    partitions = [TopicPartition(settings.full_name(topic), number) for number in numbers]
     firsts, ends = await _bounds(settings, partitions)
     async with _admin(settings) as admin:
         await admin.delete_records({tp: RecordsToDelete(end) for tp, end in ends.items() if end > firsts[tp]})
@@ -186,12 +196,20 @@ async def group_lags(
 ) -> list[PartitionLag]:
     """Return how far `groups`, or all that have committed anything, are behind; raises `BusUnavailableError`."""
     async with _admin(settings) as admin:
-        names = sorted(groups or {name for name, *_ in await admin.list_consumer_groups()})
+        asked = map(settings.full_name, groups)
+        names = sorted(asked if groups else {name for name, *_ in await admin.list_consumer_groups()})
         committed = {name: await admin.list_consumer_group_offsets(name) for name in names}
-    known = sorted({tp for offsets in committed.values() for tp in offsets if tp.topic in topics})
+    full = {*map(settings.full_name, topics)}
+    known = sorted({tp for offsets in committed.values() for tp in offsets if tp.topic in full})
     _, ends = await _bounds(settings, known)
     return [
-        PartitionLag(name, tp.topic, tp.partition, committed[name][tp].offset, ends[tp])
+        PartitionLag(
+            settings.plain_name(name),
+            settings.plain_name(tp.topic),
+            tp.partition,
+            committed[name][tp].offset,
+            ends[tp],
+        )
         for name in names
         for tp in known
         if tp in committed[name] and committed[name][tp].offset >= 0
@@ -213,6 +231,11 @@ async def _bounds(
         raise bus_error(e, settings, "asking for the ends of partitions") from e
     finally:
         await close_within(consumer)
+
+
+def _named(plans: Iterable[TopicPlan], settings: KafkaSettings) -> list[TopicPlan]:
+    """Return plans with the names that their topics have on the servers."""
+    return [replace(plan, name=settings.full_name(plan.name)) for plan in plans]
 
 
 @asynccontextmanager

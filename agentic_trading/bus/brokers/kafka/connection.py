@@ -75,7 +75,8 @@ class KafkaSecurity:
 class KafkaSettings:
     """How a broker on Kafka behaves; times in seconds. Without `security` nothing is encrypted, and no one logs in.
 
-    `bootstrap_servers` is `HOST:PORT`, several with commas between. `member` is a name that this process keeps over
+    `bootstrap_servers` is `HOST:PORT`, several with commas between. A bus of another `namespace` on the same servers has
+    topics and groups of its own: their names begin with it and a dot. `member` is a name that this process keeps over
     a restart, and no other process has: with it a restart within `session_s` moves no partition; without one a reader
     leaves its group when it closes. `drain_s` is how long work under way may take to end when partitions are given
     up: a reader that joins the group waits for as long. `buffer` is how many messages of a topic are fetched and not done
@@ -83,6 +84,7 @@ class KafkaSettings:
     """
 
     bootstrap_servers: str
+    namespace: str = ""
     client_id: str = "agentic-trading"
     member: str = ""
     max_message_bytes: int = MAX_MESSAGE_BYTES
@@ -103,6 +105,14 @@ class KafkaSettings:
         for name in ("publish_s", "connect_s", "session_s", "drain_s", "commit_every_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; allowed is more than 0")
+
+    def full_name(self, name: str) -> str:
+        """Return the name that a topic or a group of the bus has on the servers."""
+        return f"{self.namespace}.{name}" if self.namespace else name
+
+    def plain_name(self, full: str) -> str:
+        """Return the name that the bus has for a topic of these servers."""
+        return full.removeprefix(f"{self.namespace}.") if self.namespace else full
 
     def client_options(self) -> Mapping[str, Any]:
         """Return what every client of Kafka is made with."""

@@ -54,7 +54,7 @@ class KafkaSubscription:
     ) -> None:
         self._settings = settings
         self._group = group
-        self._consumer = _consumer_of(settings, group, member)
+        self._consumer = _consumer_of(settings, settings.full_name(group), member)
         self._partitions = AssignedPartitions(topics, settings.buffer)
         self._takers = Takers()
         self._tasks = AsyncExitStack()
@@ -71,7 +71,8 @@ class KafkaSubscription:
         await start_within(self._consumer, self._settings, doing=f"joining the group {self._group}")
         try:
             await self._check_topics()
-            self._consumer.subscribe(self._partitions.topics, listener=_Rebalance(self))
+            names = list(map(self._settings.full_name, self._partitions.topics))
+            self._consumer.subscribe(names, listener=_Rebalance(self))
             group = await self._tasks.enter_async_context(asyncio.TaskGroup())
         except (KafkaError, TimeoutError, OSError) as e:
             await close_within(self._consumer)
@@ -84,7 +85,9 @@ class KafkaSubscription:
 
     async def _check_topics(self) -> None:
         async with asyncio.timeout(self._settings.connect_s):
-            missing = set(self._partitions.topics) - await self._consumer.topics()
+            missing = {
+                *map(self._settings.full_name, self._partitions.topics)
+            } - await self._consumer.topics()
         if missing:
             raise TopicSetupError(min(missing), "is not there", CREATE)
 
@@ -147,7 +150,7 @@ class KafkaSubscription:
         for topic in self._partitions.topics:
             waiting, in_flight = 0, 0
             for each in self._partitions.of(topic):
-                tp = TopicPartition(topic, each.partition)
+                tp = self._partition_of(each)
                 waiting += each.waiting(self._consumer.highwater(tp) if tp in ours else None)
                 in_flight += each.in_flight
             yield ConsumerLag(self._group, topic, waiting, in_flight)
@@ -174,7 +177,7 @@ class KafkaSubscription:
         have it throw away what it has, and fetch it again.
         """
         self._changed.clear()
-        wanted = [TopicPartition(each.topic, each.partition) for each in self._partitions.with_room()]
+        wanted = [self._partition_of(each) for each in self._partitions.with_room()]
         wait_ms = POLL_MS
         if not wanted:
             await set_within(POLL_MS / 1000, self._changed)
@@ -190,7 +193,7 @@ class KafkaSubscription:
     def _keep(self, fetched: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
         """Queue what was fetched of partitions that this reader still has."""
         for tp, records in fetched.items():
-            assignment = self._partitions.get(tp.topic, tp.partition)
+            assignment = self._assignment_of(tp)
             if assignment is None:
                 continue
             for record in records:
@@ -217,7 +220,7 @@ class KafkaSubscription:
         """Commit positions; what cannot be committed now is tried again later, or comes again. For who holds the lock."""
         if not positions:
             return
-        offsets = {TopicPartition(each.topic, each.partition): at for each, at in positions.items()}
+        offsets = {self._partition_of(each): at for each, at in positions.items()}
         try:
             async with asyncio.timeout(STEP_S if not self._closing.is_set() else CLOSE_S):
                 await self._consumer.commit(offsets)
@@ -255,7 +258,7 @@ class KafkaSubscription:
                     )
                     start = firsts[tp]
                 self._consumer.seek(tp, start)
-                self._partitions.begin(Assignment(tp.topic, tp.partition, start))
+                self._partitions.begin(Assignment(self._settings.plain_name(tp.topic), tp.partition, start))
             self._changed.set()
 
     async def give_up(self) -> None:
@@ -276,9 +279,13 @@ class KafkaSubscription:
             self._forget()
 
     def _unbegun(self) -> list[TopicPartition]:
-        return [
-            tp for tp in self._consumer.assignment() if self._partitions.get(tp.topic, tp.partition) is None
-        ]
+        return [tp for tp in self._consumer.assignment() if self._assignment_of(tp) is None]
+
+    def _partition_of(self, assignment: Assignment) -> TopicPartition:
+        return TopicPartition(self._settings.full_name(assignment.topic), assignment.partition)
+
+    def _assignment_of(self, tp: TopicPartition) -> Assignment | None:
+        return self._partitions.get(self._settings.plain_name(tp.topic), tp.partition)
 
     def _forget(self) -> None:
         self._revocations += 1

@@ -61,7 +61,7 @@ class ReplyReader:
     async def start(self) -> None:
         """Find the end of the partition; raises `BusUnavailableError`, and `TopicSetupError` for no such topic."""
         numbers = await topic_partitions(self._settings, self._topic)
-        tp = TopicPartition(self._topic, _PARTITION_OF(self._key, numbers, numbers))
+        tp = TopicPartition(self._settings.full_name(self._topic), _PARTITION_OF(self._key, numbers, numbers))
         await start_within(self._consumer, self._settings, doing="opening a reader of replies")
         try:
             async with asyncio.timeout(self._settings.connect_s):
@@ -128,7 +128,7 @@ class ReplyReader:
         for records in fetched.values():
             for record in records:
                 if record.key == self._key:
-                    self._waiting.append(_delivery_of(record))
+                    self._waiting.append(_delivery_of(record, self._topic))
                     self._takers.wake_one()
 
 
@@ -141,13 +141,15 @@ async def scanned(settings: KafkaSettings, topic: str) -> AsyncGenerator[Deliver
     consumer = _consumer_of(settings)
     await start_within(consumer, settings, doing=f"reading {topic}")
     try:
-        left = await _begun(consumer, [TopicPartition(topic, number) for number in numbers], settings)
+        left = await _begun(
+            consumer, [TopicPartition(settings.full_name(topic), number) for number in numbers], settings
+        )
         while left:
             fetched, done = await _fetched(consumer, left, settings)
             for tp, records in fetched.items():
                 for record in records:
                     if record.offset < left[tp]:
-                        yield _delivery_of(record)
+                        yield _delivery_of(record, topic)
             left = {tp: end for tp, end in left.items() if tp not in done}
     finally:
         await close_within(consumer)
@@ -194,5 +196,5 @@ def _consumer_of(settings: KafkaSettings) -> Any:
     )
 
 
-def _delivery_of(record: ConsumerRecord) -> Delivery:
-    return Delivery(record.topic, record.offset, message_of(record), 1, record.partition)
+def _delivery_of(record: ConsumerRecord, topic: str) -> Delivery:
+    return Delivery(topic, record.offset, message_of(record), 1, record.partition)

@@ -58,8 +58,9 @@ class MessagePublisher:
             async with asyncio.timeout(self._settings.publish_s):
                 producer = await self._opened(topic.name)
                 self._check(topic, messages)
+                name = self._settings.full_name(topic.name)
                 for message in messages:
-                    sent.append(await producer.send(topic.name, **_record_of(message)))  # noqa: PERF401 - in order
+                    sent.append(await producer.send(name, **_record_of(message)))  # noqa: PERF401 - in order
                 for each in sent:
                     await each
         except (MessageSizeTooLargeError, RecordListTooLargeError) as e:

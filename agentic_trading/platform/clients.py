@@ -1,0 +1,136 @@
+"""The clients of a bus: each with a name, a principal that it signs as, and what its calls fall back on."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import Final
+
+from agentic_trading.bus.signing import Signer
+from agentic_trading.bus.topic import Broker
+from agentic_trading.client.fallback import Alternative, FallbackByWorkflow, FallbackGateway
+from agentic_trading.client.gateway import GatewayClient, StructuredGateway
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.policy import Policy
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.fields import MAX_ID_BYTES, long_ids
+from agentic_trading.platform import adapters
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.port_stack import PortStack
+from agentic_trading.platform.provider_config import provider_and_model
+from agentic_trading.platform.signing_keys import PrincipalKeys, signing_keys_in
+
+NOTHING_SIGNED: Final = "principals_folder, or sign_as alone"
+
+
+class Clients:
+    """Gives clients of one broker, as a configuration says; of one name only one is open at a time."""
+
+    def __init__(self, config: PlatformConfig, broker: Broker, signing: PrincipalKeys | None) -> None:
+        self._config = config
+        self._broker = broker
+        self._signing = signing
+        self._names: set[str] = set()
+        self._lanes = MappingProxyType({name: row.lane for name, row in config.providers.items() if row.lane})
+
+    @asynccontextmanager
+    async def client(self, name: str, *, sign_as: str = "") -> AsyncGenerator[StructuredGateway]:
+        """Give a client of its own: `name` stands in its log, `sign_as` is its principal.
+
+        Raises `ConfigError` for a principal without a key, and for the name of another client that is open.
+        """
+        if long_ids(["client"], [name]):
+            found, allowed = f"a name of {len(name.encode())} bytes", f"a name of up to {MAX_ID_BYTES} bytes"
+            raise _problem("client", found, allowed)
+        signer = self._signer(sign_as or self._config.sign_as)
+        if name in self._names:
+            raise _problem(
+                "client", f"{name!r}, which an open client has", "a name of its own for each client"
+            )
+        self._names.add(name)
+        try:
+            made = GatewayClient(
+                self._broker, name=name, signer=signer, redaction=self._config.redaction, lanes=self._lanes
+            )
+            async with made as client:
+                yield self._with_fallback(client) if self._config.fallback else client
+        finally:
+            self._names.discard(name)
+
+    def _with_fallback(self, client: GatewayClient) -> StructuredGateway:
+        by_workflow = {}
+        for workflow, row in self._config.fallback.items():
+            named = map(provider_and_model, row.to)
+            others = [Alternative(LLMProvider(provider), model) for provider, model in named]
+            by_workflow[workflow] = FallbackGateway(client, others, on=frozenset(row.on))
+        return FallbackByWorkflow(client, by_workflow)
+
+    def _signer(self, principal: str) -> Signer | None:
+        """Return what signs as a principal; None where nothing is signed, and the sender is trusted."""
+        if self._signing is None:
+            if principal != self._config.sign_as:
+                raise _problem("sign_as", f"{principal!r}, and nothing is signed", NOTHING_SIGNED)
+            return None
+        if principal not in self._signing.principals:
+            known = ", ".join(sorted(self._signing.principals))
+            was = repr(principal) if principal else "left out, and every message is signed"
+            raise _problem("sign_as", was, known)
+        return self._signing.signer(principal)
+
+
+@asynccontextmanager
+async def remote_gateway(
+    config: PlatformConfig, *, name: str = "client"
+) -> AsyncGenerator[StructuredGateway]:
+    """Give a gateway whose workers are other processes, on the bus of `config`; it has no log, ledger or provider.
+
+    Of the configuration it uses the bus, the lanes of providers, the fallback, and the principal with its key. Raises
+    `ConfigError` for a bus within this process, and what the broker raises.
+    """
+    if config.bus.url is None:
+        raise ConfigError([
+            ConfigProblem(config.origin_of("bus.url"), "bus.url", "left out", "the address of a bus")
+        ])
+    async with PortStack() as opened:
+        signing = await asyncio.to_thread(_signing_of, config)
+        if signing is not None:
+            await opened.enter(followed_keys(config, signing))
+        broker = opened.keep(await asyncio.to_thread(adapters.broker_of, config))
+        yield await opened.enter(Clients(config, broker, signing).client(name))
+
+
+@asynccontextmanager
+async def followed_keys(config: PlatformConfig, signing: PrincipalKeys) -> AsyncGenerator[None]:
+    """Keep the keys of principals as their folder has them, and out of all records, for as long as the block lasts."""
+
+    def redact() -> None:
+        config.redaction.add(*signing.secrets)
+
+    redact()
+    async with signing.followed(SystemClock(), redact):
+        yield
+
+
+def bus_problems(config: PlatformConfig, policy: Policy | None) -> Iterator[ConfigProblem]:
+    """Yield what keeps workers from a shared bus: budgets that are not shared, and principals that nothing proves."""
+    if config.bus.url is None:
+        return
+    if config.ledger.url is None:
+        found = "left out, and the bus is shared"
+        allowed = "the server whose ledger and claims all workers of the bus share"
+        yield ConfigProblem(config.origin_of("ledger.url"), "ledger.url", found, allowed)
+    if policy is not None and policy.principals is not None and config.principals_folder is None:
+        found = "left out, and the policy names principals that send over a shared bus"
+        allowed = "a folder with the keys that prove them"
+        yield ConfigProblem(config.origin_of("principals_folder"), "principals_folder", found, allowed)
+
+
+def _signing_of(config: PlatformConfig) -> PrincipalKeys | None:
+    """Return the keys of principals of a configuration, if it has some; reads files."""
+    policy = Policy.load(config.policy) if config.policy is not None else None
+    return signing_keys_in(config.principals_folder, policy)
+
+
+def _problem(place: str, found: str, allowed: str) -> ConfigError:
+    return ConfigError([ConfigProblem("code", place, found, allowed)])

@@ -1,0 +1,176 @@
+"""Platforms and clients on a shared bus: what keeps them from it, who serves what, and that they find each other."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
+from agentic_trading.bus.topic import ENVELOPES, lane_topic
+from agentic_trading.ids import random_id
+from agentic_trading.llm import LLMInteraction
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.platform import (
+    BusConfig,
+    ConfigError,
+    FallbackConfig,
+    LedgerConfig,
+    Platform,
+    PlatformConfig,
+    Ports,
+    ProviderConfig,
+    remote_gateway,
+)
+from agentic_trading.platform.adapters import broker_of
+from tests import kafka_server
+from tests.platform.calls import ROW, envelope, scripted
+from tests.redis_server import RealServer
+
+ON_KAFKA = pytest.mark.timeout(kafka_server.FIRST_START_S)
+NOWHERE = BusConfig(url="kafka://127.0.0.1:1")
+
+
+async def bus_on(servers: str, *lanes: str) -> BusConfig:
+    """Return a bus of the test's own, with its topics."""
+    namespace = f"bus-{random_id()}"
+    topics = planned_topics(partitions=2, lanes=lanes)
+    await create_topics(kafka_server.settings(servers, namespace=namespace), topics, replicas=1)
+    return BusConfig(url=f"kafka://{servers}", namespace=namespace)
+
+
+def problems(refused: pytest.ExceptionInfo[ConfigError]) -> list[str]:
+    return [problem.place for problem in refused.value.problems]
+
+
+async def test_workers_of_a_shared_bus_need_a_shared_ledger(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the server whose ledger and claims all workers") as refused:
+        async with Platform(PlatformConfig(folder=tmp_path / "log", bus=NOWHERE)):
+            pass
+
+    assert problems(refused) == ["ledger.url"]
+    assert not (tmp_path / "log").exists()
+
+
+async def test_principals_of_a_shared_bus_have_to_be_proved(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        '[principals.desk]\ntenants = ["default"]\nagents = ["*"]\nworkflows = ["general"]\nmodels = ["rules/*"]\n',
+        encoding="utf-8",
+    )
+    config = PlatformConfig(
+        bus=NOWHERE, ledger=LedgerConfig(url="redis://127.0.0.1:1"), policy=policy, sign_as="desk"
+    )
+
+    with pytest.raises(ConfigError, match="a folder with the keys that prove them") as refused:
+        async with Platform(config):
+            pass
+
+    assert problems(refused) == ["principals_folder"]
+
+
+async def test_a_client_without_workers_needs_a_bus_with_servers() -> None:
+    with pytest.raises(ConfigError, match=r"bus\.url is left out"):
+        async with remote_gateway(PlatformConfig()):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({"url": "kafka://broker"}, "bus.url"),
+        ({"url": "amqp://broker:1"}, "bus.url"),
+        ({"username": "desk"}, "bus.password_file"),
+        ({"key_file": "k.pem"}, "bus.key_file"),
+        ({"namespace": "-"}, "bus.namespace"),
+        ({"max_message_bytes": 0}, "bus.max_message_bytes"),
+    ],
+)
+def test_what_no_bus_can_have_is_refused(fields: Mapping[str, Any], place: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        PlatformConfig.model_validate({"bus": fields})
+
+    assert problems(refused) == [place]
+
+
+def test_files_that_are_not_there_and_a_password_are_told_apart(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("sesame-open-up\n", encoding="utf-8")
+    logged_in: dict[str, Any] = {
+        "url": "kafka://127.0.0.1:1",
+        "username": "desk",
+        "password_file": tmp_path / "password",
+    }
+    config = PlatformConfig(bus=BusConfig(**logged_in))
+
+    broker_of(config)
+    with pytest.raises(ConfigError, match="bus is of no use"):
+        broker_of(PlatformConfig(bus=BusConfig(**logged_in, ca_file=tmp_path / "none.pem")))
+
+    assert config.redaction.text("it was sesame-open-up") != "it was sesame-open-up"
+
+
+def test_a_lane_is_a_topic_beside_the_workflows_own() -> None:
+    names = [plan.name for plan in planned_topics(lanes=["gpu"])]
+
+    assert {lane_topic(workflow, "gpu").name for workflow in ENVELOPES} < set(names)
+    assert [lane_topic(workflow, "") for workflow in ENVELOPES] == list(ENVELOPES.values())
+
+
+@ON_KAFKA
+async def test_calls_over_a_shared_bus_are_answered_by_another_platform_and_paid_from_one_ledger(
+    tmp_path: Path, kafka_servers: str, own_redis: RealServer
+) -> None:
+    bus = await bus_on(kafka_servers)
+    config = PlatformConfig(
+        name="worker-1",
+        folder=tmp_path,
+        bus=bus,
+        ledger=LedgerConfig(url=own_redis.url),
+        providers={"scripted": ProviderConfig()},
+    )
+
+    async with (
+        Platform(config, Ports(providers={"scripted": scripted()})),
+        remote_gateway(PlatformConfig(bus=bus)) as one,
+        remote_gateway(PlatformConfig(bus=bus)) as other,
+    ):
+        answers = [await gateway.ask(envelope(n)) for n, gateway in enumerate((one, other, one))]
+
+    assert all(isinstance(answer, LLMInteraction) and answer.result.success for answer in answers)
+    assert (tmp_path / "worker-1" / "interactions.jsonl").read_text("utf-8").count('"next_step":"final"') == 3
+
+
+@ON_KAFKA
+async def test_an_envelope_is_served_where_its_provider_is_and_a_fallback_reaches_the_other_worker(
+    tmp_path: Path, kafka_servers: str, own_redis: RealServer
+) -> None:
+    bus, ledger = await bus_on(kafka_servers, "house"), LedgerConfig(url=own_redis.url)
+    house = ProviderConfig(adapter="scripted", lane="house", models=(ROW,), options={"answers": ["{}"] * 9})
+    down = ProviderConfig(adapter="openai", base_url="http://127.0.0.1:1", models=(ROW,))
+    fallback = {EnvelopeWorkflow.GENERAL: FallbackConfig(to=("house/quant-7b",))}
+
+    def worker(name: str, **providers: ProviderConfig) -> Platform:
+        return Platform(
+            PlatformConfig(name=name, folder=tmp_path, bus=bus, ledger=ledger, providers=providers)
+        )
+
+    asking = PlatformConfig(bus=bus, providers={"down": down, "house": house}, fallback=fallback)
+    async with (
+        worker("at-down", down=down),
+        worker("at-house", house=house),
+        remote_gateway(asking) as gateway,
+    ):
+        direct = await gateway.ask(envelope(1, provider="house", model="quant-7b"))
+        fallen = await gateway.ask_structured(envelope(2, provider="down", model="quant-7b"))
+
+    logs = {
+        name: (tmp_path / name / "interactions.jsonl").read_text("utf-8") for name in ("at-down", "at-house")
+    }
+    assert isinstance(direct, LLMInteraction)
+    assert direct.result.success
+    assert fallen.json == {}
+    assert [(each.provider, each.number) for each in fallen.attempts[-1:]] == [("house", 1)]
+    assert {each.provider for each in fallen.attempts[:-1]} == {"down"}
+    assert fallen.attempts[-1].cost_nusd > 0
+    assert '"provider":"house"' not in logs["at-down"]
+    assert '"provider":"down"' not in logs["at-house"]
