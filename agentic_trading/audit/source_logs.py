@@ -1,15 +1,23 @@
-"""What an archive has of each log: stretches of its lines without a gap, and what is missing or wrong between them."""
+"""What an archive has of each log: stretches of its lines without a gap; and whether anything is missing or wrong."""
 
+import asyncio
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from agentic_trading.audit.verify import ReadableLog
+from agentic_trading.bus.log_stream import LogHead
+from agentic_trading.canonical import utc_text
 from agentic_trading.errors import TradingError
+from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.events import KINDS, ArchiveStarted
 from agentic_trading.llm.store import GENESIS, ChainedRecord
 
 STATE_NAME: Final = "archive.json"
@@ -160,3 +168,108 @@ def write_state(folder: Path, state: ArchiveState) -> None:
     except OSError as e:
         remedy = "make room, or allow writing to the folder"
         raise ArchiveError(path, f"cannot be written ({e.strerror})", remedy) from e
+
+
+async def archive_id_of(log: ReadableLog) -> str:
+    """Return the id of the archive that a log is; empty for another log."""
+    async with aclosing(log.scan()) as entries:
+        async for entry in entries:
+            body = KINDS.of(entry.record) if isinstance(entry.record, Event) else None
+            return body.archive_id if isinstance(body, ArchiveStarted) else ""
+    return ""
+
+
+async def hash_of(log: ReadableLog, number: int) -> str:
+    """Return the hash of a line; empty where there is none with this number."""
+    if number == 0:
+        return GENESIS
+    async with aclosing(log.scan(number - 1)) as entries:
+        async for entry in entries:
+            return entry.hash
+    return ""
+
+
+class ArchiveFinding(BaseModel, frozen=True):
+    """What is missing or wrong of the log `log_id`; of the archive itself where that is empty."""
+
+    log_id: str = ""
+    reason: str
+
+
+class ArchiveCheck(BaseModel, frozen=True):
+    """What was found of an archive; `logs` says how many lines of each log have come. `notes` are not wrong."""
+
+    path: Path
+    archive_id: str
+    lines: int
+    logs: Mapping[str, int]
+    findings: tuple[ArchiveFinding, ...]
+    notes: tuple[str, ...] = ()
+
+
+async def check_archive(
+    log: ReadableLog, folder: Path, heads: Sequence[LogHead] | None = None
+) -> ArchiveCheck:
+    """Check the lines of an archive, what it has of each log, and with `heads` of the bus whether it ends where it did.
+
+    `heads` are read before, so that an archiver may run meanwhile. Raises `StoreError` and `ArchiveError` for what cannot
+    be read or is no archive.
+    """
+    state = await asyncio.to_thread(read_state, folder)
+    archive_id = await archive_id_of(log)
+    if not archive_id:
+        raise ArchiveError(folder, "holds no archive", "name the folder of `agentic-trading archive`")
+    verified = await log.verify()
+    of_archive, notes = [], []
+    if verified.is_unfinished:
+        notes.append("the last line is unfinished: it is being written, or its writer died while it was")
+    elif not verified.is_intact:
+        of_archive.append(
+            f"line {verified.broken_line} of the archive is not as it was written: {verified.reason}"
+        )
+    if state is None or state.archive_id != archive_id:
+        of_archive.append(
+            f"{STATE_NAME} is missing or of another archive: what has come of each log is not known"
+        )
+        state = ArchiveState(archive_id)
+    elif gone := await _beyond(log, state.lines, state.hash):
+        of_archive.append(f"{gone} by {STATE_NAME}")
+    if heads is not None:
+        of_archive += [found async for found in _against(log, archive_id, heads)]
+    if state.conflicts:
+        notes.append(
+            f"{state.conflicts} records came with other content than is kept: see the dead letters `conflict`"
+        )
+    return ArchiveCheck(
+        path=folder,
+        archive_id=archive_id,
+        lines=verified.lines,
+        logs={log_id: source.lines for log_id, source in state.sources.items()},
+        findings=(
+            *(ArchiveFinding(reason=reason) for reason in of_archive),
+            *(ArchiveFinding(log_id=log_id, reason=reason) for log_id, reason in state.findings()),
+        ),
+        notes=tuple(notes),
+    )
+
+
+async def _against(log: ReadableLog, archive_id: str, heads: Sequence[LogHead]) -> AsyncGenerator[str]:
+    """Yield what is wrong of an archive by the heads of it that stand on the bus."""
+    ours = [head for head in heads if head.log_id == archive_id]
+    if not ours:
+        yield f"no head of archive {archive_id} is on the bus: whether its log was cut is not known"
+        return
+    last = max(ours, key=lambda head: head.seq)
+    if gone := await _beyond(log, last.seq, last.hash):
+        yield f"{gone} by its head of {utc_text(last.time)} on the bus"
+
+
+async def _beyond(log: ReadableLog, number: int, hash_: str) -> str:
+    """Return how a log is not what it was when line `number` was its last one; empty if it is, or is broken before."""
+    try:
+        found = await hash_of(log, number)
+    except StoreError:
+        return ""
+    if found == hash_:
+        return ""
+    return f"the archive {'had another line' if found else 'is cut: it had a line'} {number}"

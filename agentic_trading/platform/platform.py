@@ -39,6 +39,7 @@ from agentic_trading.platform.workers import OpenPorts, running, worker_pool_of
 from agentic_trading.structured.tools import tools_by_name
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
+from agentic_trading.worker.outbox import Outbox, cursor_file_of, streaming
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import RecordedAnswerSource
 
@@ -75,7 +76,7 @@ class Ports:
 class Platform:
     """A gateway and its workers within this process, as an async context manager; it is its own client.
 
-    Opened in this order: tables, policy and keys; the log; the bus; ledger, controls and rates; what the log knows of
+    Opened in this order: tables, policy and keys; the log; the bus; what sends the log to it, if it has servers; ledger, controls and rates; what the log knows of
     money is restored; limits of `[tenants]` are set where no operator has set one; providers; workers; a client.
     Whatever fails closes what is open. Leaving the block closes in reverse: calls under way are finished (after a
     cancellation for `CANCELLED_WITHIN_S` at most), what was recorded is kept, and envelopes that no worker has begun are
@@ -111,6 +112,7 @@ class Platform:
         self._stopping = asyncio.Event()
         self._client: StructuredGateway | None = None
         self._clients: Clients | None = None
+        self._outbox: Outbox | None = None
 
     async def __aenter__(self) -> Self:
         """Open everything; raises what is said of the class."""
@@ -132,7 +134,7 @@ class Platform:
         try:
             await self._stack.__aexit__(kind, e, trace)
         finally:
-            self._client = self._clients = None
+            self._client = self._clients = self._outbox = None
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         """Have the call made, and return its last attempt: see `GatewayClient.ask`."""
@@ -168,6 +170,11 @@ class Platform:
         self._stopping.set()
 
     @property
+    def outbox(self) -> Outbox | None:
+        """What sends the log to the bus, and knows how far it is; None while nothing is open, and for a bus within this process."""
+        return self._outbox
+
+    @property
     def _own(self) -> StructuredGateway:
         if self._client is None:
             raise RuntimeError(_NOT_OPEN)
@@ -184,6 +191,12 @@ class Platform:
         store = await self._opened_log()
         log = adapters.file_log_of(store)
         folder = None if log is None else log.path.parent
+        broker = given.broker or await self._stack.make(partial(adapters.broker_of, config))
+        if problems := [*answer_problems(config, broker.max_message_bytes, _given_names(config, given))]:
+            raise ConfigError(problems)
+        if config.bus.url is not None:
+            cursor = None if log is None else cursor_file_of(log.path)
+            self._outbox = await self._stack.enter(streaming(store, broker, cursor))
         if log is not None and self._records_run:
             started = RunStarted(
                 session_id=config.name or "gateway",
@@ -192,9 +205,6 @@ class Platform:
                 config_sha256=config.config_sha256,
             )
             await self._stack.enter(run_on_record(log, started, event_id=random_id()))
-        broker = given.broker or await self._stack.make(partial(adapters.broker_of, config))
-        if problems := [*answer_problems(config, broker.max_message_bytes, _given_names(config, given))]:
-            raise ConfigError(problems)
         ledger = given.ledger or await self._stack.make(self._made_ledger)
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
@@ -226,6 +236,7 @@ class Platform:
             recorded=given.recorded,
             counts=given.counts,
             tools=self._tools,
+            outbox=self._outbox,
         )
         await self._stack.enter(running(worker_pool_of(config, opened)))
         self._clients = Clients(config, broker, files.signing)

@@ -29,6 +29,7 @@ from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.delivery import ProducerAcl
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
+from agentic_trading.worker.outbox import Outbox
 from agentic_trading.worker.pool import WorkerPool
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.response_cache import ResponseCache
@@ -58,12 +59,14 @@ class OpenPorts:
     recorded: RecordedAnswerSource | None
     counts: bool
     tools: Mapping[str, ToolDefinition]
+    outbox: Outbox | None = None
 
 
 def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
     """Return the pool of a platform; it does not run yet."""
     files, clock = opened.files, opened.clock
-    recorder, wall = Recorder(opened.store, opened.broker, config.redaction), SystemClock()
+    stream = None if config.ack_after == "store" else opened.outbox
+    recorder, wall = Recorder(opened.store, opened.broker, config.redaction, stream), SystemClock()
     gate = Gate(
         ledger=opened.ledger,
         prices=files.tables.prices,

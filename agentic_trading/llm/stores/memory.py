@@ -32,6 +32,7 @@ from agentic_trading.llm.store import (
     Verification,
 )
 from agentic_trading.llm.stores.record_codec import (
+    Identity,
     attempt_key,
     broken_at,
     check_keys,
@@ -76,7 +77,7 @@ class MemoryInteractionStore:
 
     async def copy(self, line: ChainedRecord) -> int:
         """Keep the record in a line of another log, byte for byte; return the number of its line here."""
-        return self._keep(record_of(line.record), line.record)
+        return self._add(identity_of(record_of(line.record)), line.record)
 
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
         """Whether this attempt is on record."""
@@ -144,13 +145,15 @@ class MemoryInteractionStore:
         self._is_closed = True
         self._wake_followers()
 
-    def _keep(self, record: Record, raw: bytes | None = None) -> int:
+    def _keep(self, record: Record) -> int:
+        return self._add(identity_of(record), wire_of(record))
+
+    def _add(self, identity: Identity, raw: bytes) -> int:
         if self._is_closed:
             raise StoreError(_PATH, "the store is closed; make a new one to go on")
-        identity = identity_of(record)
         if (known := self._known.get(identity.key)) is not None:
             return identity.check(known)
-        line, self._head = write_line(raw or wire_of(record), self._head)
+        line, self._head = write_line(raw, self._head)
         self._lines.append(line)
         self._known[identity.key] = identity.at(self._head.seq)
         self._wake_followers()
@@ -168,7 +171,7 @@ class DiscardingInteractionStore(MemoryInteractionStore):
     """
 
     @override
-    def _keep(self, record: Record, raw: bytes | None = None) -> int:
+    def _keep(self, record: Record) -> int:
         """Take a record; it has no line."""
         return 0
 
