@@ -11,7 +11,6 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from agentic_trading.audit.source_logs import (
-    ArchiveError,
     ArchiveState,
     SourceLog,
     archive_id_of,
@@ -32,7 +31,7 @@ from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.topic import DEAD_LETTERS, Broker, DeadLetter, Subscription
 from agentic_trading.clock import Clock
 from agentic_trading.ids import derived_id, random_id
-from agentic_trading.llm.errors import RecordConflictError, RecordError
+from agentic_trading.llm.errors import RecordConflictError, RecordError, StoreError
 from agentic_trading.llm.event import PLATFORM, Event
 from agentic_trading.llm.events import ArchiveStarted
 from agentic_trading.llm.interaction import LLMInteraction
@@ -121,8 +120,7 @@ class Archiver:
     async def run(self, *, until_end: bool = False) -> ArchiveSummary:
         """Archive what comes until `stop`, or with `until_end` until nothing is left; return what was done.
 
-        A bus that cannot be reached is tried again. Raises `StoreError` and `ArchiveError` for a disk that takes no more,
-        and with `until_end` what the bus raises at the start.
+        A bus that cannot be reached is tried again. Raises `StoreError` for a disk that takes no more, and with `until_end` what the bus raises at the start.
         """
         async with aclosing(await self._subscribed(tries=not until_end)) as reader:
             while not self._is_stopped and not (until_end and self._is_at_end()):
@@ -130,7 +128,7 @@ class Archiver:
                     await self._archive(reader, batch)
                 if self._clock.monotonic() - self._head_at >= HEAD_EVERY_S:
                     await self._publish_head()
-            await self._publish_head()
+            await self._publish_head(is_last=True)
         return self._summary
 
     async def _subscribed(self, *, tries: bool) -> Subscription:
@@ -236,11 +234,11 @@ class Archiver:
             await self._broker.publish(DEAD_LETTERS, dead_letter_message(letter.small()))
         self._summary.dead_letters += 1
 
-    async def _publish_head(self) -> None:
-        """Say on the bus where the archive's log ends, and in the program's log what it lacked last time, too, and still lacks."""
+    async def _publish_head(self, *, is_last: bool = False) -> None:
+        """Say on the bus where the archive's log ends, and in the program's log what it lacks for longer, at the end all."""
         self._head_at = self._clock.monotonic()
         found = set(self._state.findings())
-        for log_id, problem in sorted(found & self._named if not self._is_stopped else found):
+        for log_id, problem in sorted(found if is_last else found & self._named):
             log.error("archive_incomplete", log_id=log_id, problem=problem)
         self._named = found
         if self._state.lines == self._head_of:
@@ -277,7 +275,7 @@ def _log_away(state: RetryCallState) -> None:
 async def opened_archive(store: ArchiveLog, folder: Path | None, broker: Broker, clock: Clock) -> Archiver:
     """Return the archiver of the log `store`, whose `folder` also says what it has of each log.
 
-    An empty log becomes an archive. Raises `ArchiveError` for a log that is none, and for one that ends before the line
+    An empty log becomes an archive. Raises `StoreError` for a log that is none, and for one that ends before the line
     that it had: what was acknowledged is then gone.
     """
     lines, _ = await store.head()
@@ -288,11 +286,11 @@ async def opened_archive(store: ArchiveLog, folder: Path | None, broker: Broker,
         archive_id = await archive_id_of(store)
         place = folder or Path()
         if not archive_id:
-            raise ArchiveError(place, "holds a log that is no archive", "choose a folder of its own for it")
+            raise StoreError(place, "it holds a log that is no archive; choose a folder of its own")
         state = state or ArchiveState(archive_id)
         if state.archive_id != archive_id or await hash_of(store, state.lines) != state.hash:
-            problem = f"holds {lines} lines, and not the {state.lines} that the archive had"
-            raise ArchiveError(place, problem, "restore its log, or choose another folder")
+            reason = f"it holds {lines} lines, and not the {state.lines} that the archive had; restore its log, or choose another folder"
+            raise StoreError(place, reason)
     state.lines, state.hash = await store.head()
     if folder is not None:
         await asyncio.to_thread(write_state, folder, state)

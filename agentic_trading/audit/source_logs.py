@@ -14,7 +14,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from agentic_trading.audit.verify import ReadableLog
 from agentic_trading.bus.log_stream import LogHead
 from agentic_trading.canonical import utc_text
-from agentic_trading.errors import TradingError
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import KINDS, ArchiveStarted
@@ -25,15 +24,6 @@ STATE_NAME: Final = "archive.json"
 
 MOST_REPEATED: Final = 100
 """How many numbers are named of a log that came with a second line."""
-
-
-class ArchiveError(TradingError, ValueError):
-    """The archive at `path` cannot be gone on with or checked, for `problem`; `remedy` is what to do."""
-
-    def __init__(self, path: Path, problem: str, remedy: str) -> None:
-        self.path = path
-        self.problem = problem
-        super().__init__(f"{path} {problem}; {remedy}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +128,7 @@ _STATE: Final = TypeAdapter(ArchiveState)
 
 
 def read_state(folder: Path) -> ArchiveState | None:
-    """Return what an archive has, or None where no file says so; raises `ArchiveError` for one that cannot be read."""
+    """Return what an archive has, or None where no file says so; raises `StoreError` for one that cannot be read."""
     path = folder / STATE_NAME
     try:
         return _STATE.validate_json(path.read_bytes())
@@ -147,11 +137,11 @@ def read_state(folder: Path) -> ArchiveState | None:
     except (OSError, ValidationError) as e:
         why = e.strerror if isinstance(e, OSError) else "it is not what an archive writes"
         remedy = "restore it, or delete it: every log is then named as incomplete from there on"
-        raise ArchiveError(path, f"cannot be read ({why})", remedy) from e
+        raise StoreError(path, f"cannot be read ({why}); {remedy}") from e
 
 
 def write_state(folder: Path, state: ArchiveState) -> None:
-    """Replace what the file says, on disk; raises `ArchiveError`."""
+    """Replace what the file says, on disk; raises `StoreError`."""
     path = folder / STATE_NAME
     new = path.with_name(f"{path.name}.new")
     try:
@@ -166,8 +156,8 @@ def write_state(folder: Path, state: ArchiveState) -> None:
         finally:
             os.close(handle)
     except OSError as e:
-        remedy = "make room, or allow writing to the folder"
-        raise ArchiveError(path, f"cannot be written ({e.strerror})", remedy) from e
+        reason = f"cannot be written ({e.strerror}); make room, or allow writing to the folder"
+        raise StoreError(path, reason) from e
 
 
 async def archive_id_of(log: ReadableLog) -> str:
@@ -212,13 +202,15 @@ async def check_archive(
 ) -> ArchiveCheck:
     """Check the lines of an archive, what it has of each log, and with `heads` of the bus whether it ends where it did.
 
-    `heads` are read before, so that an archiver may run meanwhile. Raises `StoreError` and `ArchiveError` for what cannot
-    be read or is no archive.
+    `heads` are read before, so that an archiver may run meanwhile. Raises `StoreError` for what cannot be read, or is no
+    archive.
     """
     state = await asyncio.to_thread(read_state, folder)
     archive_id = await archive_id_of(log)
     if not archive_id:
-        raise ArchiveError(folder, "holds no archive", "name the folder of `agentic-trading archive`")
+        raise StoreError(
+            folder, "it holds no archive; name the folder that `agentic-trading archive` writes to"
+        )
     verified = await log.verify()
     of_archive, notes = [], []
     if verified.is_unfinished:

@@ -86,6 +86,7 @@ class Outbox:
         self._left_out = 0
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._arrivals = count()
+        self._saving = asyncio.Lock()
         self._is_stopping = False
         self._has_ended = False
 
@@ -126,6 +127,7 @@ class Outbox:
 
     async def open(self) -> None:
         """Find out where to go on, and put the log's id beside it, on disk, before a line is sent under it."""
+        await self._store.head()  # a log that was not there yet is now
         known = await asyncio.to_thread(_read, self._file)
         if known is not None and await self._is_of_this_log(known):
             self._cursor = known
@@ -170,10 +172,20 @@ class Outbox:
         await self.save()
 
     async def save(self, *, sync: bool = False) -> None:
-        """Put the cursor on disk; one that stays behind by a crash means copies."""
+        """Put the cursor on disk; one that stays behind, by a crash or a full disk, means copies.
+
+        With `sync` it outlives a power cut, and a `StoreError` says that it cannot be written.
+        """
         self._saved_at = self._clock.monotonic()
-        if self._file is not None:
-            await asyncio.to_thread(_write, self._file, self._cursor, sync=sync)
+        if self._file is None:
+            return
+        try:
+            async with self._saving:
+                await asyncio.to_thread(_write, self._file, self._cursor, sync=sync)
+        except OSError as e:
+            if sync:
+                raise StoreError(self._file, f"cannot be written ({e.strerror}); allow writing it") from e
+            log.warning("outbox_cursor_unwritten", path=str(self._file), reason=str(e))
 
     async def _is_of_this_log(self, known: OutboxCursor) -> bool:
         if known.seq == 0:

@@ -2,23 +2,26 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentic_trading.audit.source_logs import STATE_NAME, ArchiveError
+from agentic_trading.audit.archive import opened_archive
+from agentic_trading.audit.source_logs import STATE_NAME
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.errors import BusUnavailableError
 from agentic_trading.bus.log_stream import RECORDS, StreamedLine
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import DEAD_LETTERS, Topic
-from agentic_trading.llm import Event, JsonFileInteractionStore, LLMInteraction
+from agentic_trading.clock import SystemClock
+from agentic_trading.llm import Event, JsonFileInteractionStore, LLMInteraction, StoreError
 from agentic_trading.llm.log_line import read_line, write_line
-from agentic_trading.llm.store import ChainHead
+from agentic_trading.llm.store import ChainedRecord, ChainHead, Record
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.audit.archiving import WorkerLog, archive, archiver, checked, letters, reasons
 from tests.build import NOW, envelope, event, interaction
 
@@ -165,12 +168,14 @@ async def test_other_content_under_a_known_id_is_a_conflict_and_the_first_stays(
 ) -> None:
     broker, first, second = MemoryBroker(), WorkerLog("log-1"), WorkerLog("log-2")
     asked = envelope()
-    one: Any
+    one: Record
+    other: Record
     if differs == "body":
-        one, other = (event(id="e1", trace_id="t", body={"n": n}) for n in (1, 2))
+        one, other = [event(id="e1", trace_id="t", body={"n": n}) for n in (1, 2)]
     else:
-        changes = {"answer": {"raw_output": '{"action":"sell"}'}, "price": {"cost_nusd": 7}}[differs]
-        one, other = interaction(envelope=asked), interaction(envelope=asked, **changes)
+        changes: dict[str, Any] = {"answer": ("raw_output", '{"action":"sell"}'), "price": ("cost_nusd", 7)}
+        name, value = changes[differs]
+        one, other = interaction(envelope=asked), interaction(envelope=asked, **{name: value})
     first.add(one)
     second.add(other)
     await first.send(broker)
@@ -260,7 +265,7 @@ async def test_a_cut_archive_shows_against_its_head_on_the_bus_and_cannot_be_gon
     await asyncio.to_thread(path.write_bytes, b"".join(lines.splitlines(keepends=True)[:-1]))
 
     by_both = reasons(await checked(tmp_path, broker))
-    with pytest.raises(ArchiveError, match="not the 3 that the archive had"):
+    with pytest.raises(StoreError, match="not the 3 that the archive had"):
         await archive(tmp_path, broker)
     cut = json.loads(await asyncio.to_thread(state.read_bytes))
     cut |= {"lines": 1, "hash": json.loads(lines.splitlines()[0])["hash"]}  # that file can be changed as well
@@ -292,9 +297,9 @@ async def test_a_log_of_a_worker_is_no_archive(tmp_path: Path) -> None:
     async with aclosing(JsonFileInteractionStore(tmp_path / "interactions.jsonl")) as store:
         await store.record(event())
 
-    with pytest.raises(ArchiveError, match="a log that is no archive"):
+    with pytest.raises(StoreError, match="a log that is no archive"):
         await archive(tmp_path, MemoryBroker())
-    with pytest.raises(ArchiveError, match="holds no archive"):
+    with pytest.raises(StoreError, match="holds no archive"):
         await checked(tmp_path)
 
 
@@ -302,5 +307,27 @@ async def test_a_state_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     await archive(tmp_path, MemoryBroker())
     await asyncio.to_thread((tmp_path / STATE_NAME).write_bytes, b'{"archive_id"')
 
-    with pytest.raises(ArchiveError, match="is not what an archive writes"):
+    with pytest.raises(StoreError, match="is not what an archive writes"):
         await checked(tmp_path)
+
+
+async def test_an_archive_in_memory_keeps_the_records_as_one_on_disk_does() -> None:
+    broker, store, (first, second) = MemoryBroker(), MemoryInteractionStore(), two_logs()
+    await first.send(broker)
+    await second.send(broker)
+
+    one = await opened_archive(store, None, broker, SystemClock())
+    summary = await one.run(until_end=True)
+
+    kept = [batch async for batch in _all(store)]
+    assert [line.record for line in kept[1:]] == [line.record for line in (*first.lines, second.lines[1])]
+    assert (summary.records, [*one.state.findings()]) == (4, [])
+
+
+async def _all(store: MemoryInteractionStore) -> AsyncGenerator[ChainedRecord]:
+    """Give the lines that a log has."""
+    await store.aclose()
+    async with aclosing(store.follow()) as batches:
+        async for batch in batches:
+            for line in batch:
+                yield line

@@ -9,7 +9,18 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 from agentic_trading import __version__
-from agentic_trading.app.cli import budget, config, look, models, parse, prices, run, services, topics
+from agentic_trading.app.cli import (
+    archive,
+    budget,
+    config,
+    look,
+    models,
+    parse,
+    prices,
+    run,
+    services,
+    topics,
+)
 from agentic_trading.app.cli.exits import ExitCode, run_to_exit
 
 
@@ -62,6 +73,7 @@ app.add_typer(prices.app, name="prices")
 app.add_typer(config.app, name="config")
 app.add_typer(services.app, name="services")
 app.add_typer(topics.app, name="topics")
+app.add_typer(archive.app, name="archive")
 app.command("demo", short_help="Show the records at work, in a minute.")(look.demo_command)
 
 

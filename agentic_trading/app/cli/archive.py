@@ -1,0 +1,160 @@
+"""`agentic-trading archive`: the records of all workers of a bus in one log, and whether any are missing."""
+
+import asyncio
+from contextlib import AsyncExitStack, aclosing
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from agentic_trading.app.cli.config import ConfigFile
+from agentic_trading.app.cli.exits import ExitCode, say, stop
+from agentic_trading.app.cli.log_selection import AsJson
+
+app = typer.Typer()
+
+ARCHIVER: Final = "archiver"
+"""The name of every archiver on a bus: a second one takes the place of the first."""
+
+BusAddress = Annotated[
+    str | None,
+    typer.Option("--bus", metavar="URL", help="kafka://HOST:PORT; if left out, that of the configuration."),
+]
+ArchiveFolder = Annotated[
+    Path | None, typer.Option("--store", metavar="DIR", help="The folder of the archive, made if need be.")
+]
+UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop when all that is there is archived.")]
+
+
+@app.callback(invoke_without_command=True)
+def archive_stream(
+    context: typer.Context,
+    *,
+    bus: BusAddress = None,
+    store: ArchiveFolder = None,
+    until_end: UntilEnd = False,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Archive the records of all workers of a bus in one log, and check it.
+
+    It runs until SIGINT or SIGTERM, or with --until-end until nothing is left, and prints what was done.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from dataclasses import asdict
+
+    from agentic_trading.app.cli.output import show_json
+    from agentic_trading.app.options import pluralize
+
+    folder, loaded = _required(store), _config_of(config, bus)
+    done = _archived(loaded, folder, until_end=until_end)
+    if as_json:
+        show_json(asdict(done))
+        return
+    new, came = pluralize(done.records, "new record"), pluralize(done.messages, "message")
+    letters = pluralize(done.dead_letters, "dead letter")
+    say(f"{new} of {came}; {letters}; the archive knows {pluralize(done.logs, 'log')}")
+
+
+@app.command("check")
+def check_archived(
+    *,
+    store: ArchiveFolder = None,
+    bus: BusAddress = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether an archive is whole; exit 1 names what is missing, wrong or cut.
+
+    With --bus or --config the archive is also held against its last head on the bus.
+    """
+    from agentic_trading.app.cli.output import show_json
+    from agentic_trading.app.options import pluralize
+    from agentic_trading.app.settings import start
+
+    folder = _required(store)
+    if bus is None and config is None:
+        start()
+    loaded = None if bus is None and config is None else _config_of(config, bus)
+    found = _checked(loaded, folder)
+    if as_json:
+        show_json(found.model_dump(mode="json"))
+    else:
+        say("incomplete" if found.findings else "whole")
+        say(f"{pluralize(found.lines, 'line')} of {pluralize(len(found.logs), 'log')} in {folder}")
+        for finding in found.findings:
+            say(f"{f'log {finding.log_id}: ' if finding.log_id else ''}{finding.reason}")
+        for note in found.notes:
+            say(f"note: {note}")
+    if found.findings:
+        raise typer.Exit(ExitCode.FOUND_WRONG)
+
+
+def _required(store: Path | None) -> Path:
+    if store is None:
+        stop(ExitCode.BAD_INPUT, "--store is left out; allowed: the folder of the archive")
+    return store
+
+
+def _config_of(config: Path | None, bus: str | None) -> Any:
+    """Return a configuration with a bus that has servers."""
+    from agentic_trading.app.settings import configured
+    from agentic_trading.platform.settings import load_config
+
+    loaded = (
+        configured(config) if bus is None else load_config(config, flags={"bus": "--bus"}, bus={"url": bus})
+    )
+    if loaded.bus.url is None:
+        stop(
+            ExitCode.BAD_INPUT,
+            "--bus is left out, and the configuration has no bus.url; allowed: kafka://HOST:PORT",
+        )
+    return loaded
+
+
+def _archived(config: Any, folder: Path, *, until_end: bool) -> Any:
+    """Archive what is on a bus, and return what was done."""
+    from agentic_trading.audit.archive import opened_archive
+    from agentic_trading.cancellation import on_first_signal
+    from agentic_trading.clock import SystemClock
+    from agentic_trading.platform import adapters
+
+    async def archive() -> Any:
+        async with AsyncExitStack() as stack:
+            log = await stack.enter_async_context(aclosing(await adapters.opened_log(folder, config)))
+            broker = await asyncio.to_thread(adapters.broker_of, config)
+            await stack.enter_async_context(aclosing(broker))
+            archiver = await opened_archive(log, folder, broker, SystemClock())
+            with on_first_signal(archiver.stop):
+                return await archiver.run(until_end=until_end)
+
+    # The archiver itself waits for the disk; and under one name the next one has its partitions at once after a kill.
+    config = config.model_copy(update={"durability": "relaxed", "name": ARCHIVER})
+    return asyncio.run(archive())
+
+
+def _checked(config: Any, folder: Path) -> Any:
+    """Check an archive, with a configuration also against the heads on its bus; what is no head there is passed over."""
+    from agentic_trading.app.trading import records_of
+    from agentic_trading.audit.source_logs import check_archive
+    from agentic_trading.bus.log_stream import HEADS, LogHead
+    from agentic_trading.platform import adapters
+
+    async def heads() -> list[Any]:
+        found = []
+        broker = await asyncio.to_thread(adapters.broker_of, config)
+        async with aclosing(broker), aclosing(broker.scan(HEADS)) as deliveries:
+            async for delivery in deliveries:
+                try:
+                    found.append(LogHead.from_wire(delivery.message.value))
+                except ValueError:
+                    say(f"Warning: message {delivery.position} of {HEADS.name} is no head", err=True)
+        return found
+
+    async def check() -> Any:
+        on_bus = None if config is None else await heads()
+        async with aclosing(records_of(folder / adapters.LOG_NAME)) as records:
+            return await check_archive(records, folder, on_bus)
+
+    return asyncio.run(check())
