@@ -194,17 +194,7 @@ class Platform:
         broker = given.broker or await self._stack.make(partial(adapters.broker_of, config))
         if problems := [*answer_problems(config, broker.max_message_bytes, _given_names(config, given))]:
             raise ConfigError(problems)
-        if config.bus.url is not None:
-            cursor = None if log is None else cursor_file_of(log.path)
-            self._outbox = await self._stack.enter(streaming(store, broker, cursor))
-        if log is not None and self._records_run:
-            started = RunStarted(
-                session_id=config.name or "gateway",
-                mode=config.mode,
-                package=__version__,
-                config_sha256=config.config_sha256,
-            )
-            await self._stack.enter(run_on_record(log, started, event_id=random_id()))
+        await self._begin_stream_and_run(store, broker)
         ledger = given.ledger or await self._stack.make(self._made_ledger)
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
@@ -241,6 +231,21 @@ class Platform:
         await self._stack.enter(running(worker_pool_of(config, opened)))
         self._clients = Clients(config, broker, files.signing)
         self._client = await self._stack.enter(self.client("platform"))
+
+    async def _begin_stream_and_run(self, store: InteractionStore, broker: Broker) -> None:
+        """Send the log to the bus, if it has servers, then put the run on record: its end is sent, too."""
+        config, log = self.config, adapters.file_log_of(store)
+        if config.bus.url is not None:
+            cursor = None if log is None else cursor_file_of(log.path)
+            self._outbox = await self._stack.enter(streaming(store, broker, cursor))
+        if log is not None and self._records_run:
+            started = RunStarted(
+                session_id=config.name or "gateway",
+                mode=config.mode,
+                package=__version__,
+                config_sha256=config.config_sha256,
+            )
+            await self._stack.enter(run_on_record(log, started, event_id=random_id()))
 
     async def _opened_log(self) -> InteractionStore:
         config, store = self.config, self._given.store

@@ -147,10 +147,8 @@ class KafkaSubscription:
     def lag(self) -> Iterator[ConsumerLag]:
         """Yield how much each topic's partitions of this reader have that is not done; nothing before it has any."""
         ours = self._consumer.assignment()
-        for topic in self._partitions.topics:
+        for topic in filter(self._partitions.of, self._partitions.topics):
             waiting, in_flight = 0, 0
-            if not self._partitions.of(topic):
-                continue
             for each in self._partitions.of(topic):
                 tp = self._partition_of(each)
                 waiting += each.waiting(self._consumer.highwater(tp) if tp in ours else None)
