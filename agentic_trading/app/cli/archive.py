@@ -16,6 +16,9 @@ app = typer.Typer()
 ARCHIVER: Final = "archiver"
 """The name of every archiver on a bus: a second one takes the place of the first."""
 
+AHEAD: Final = 1024
+"""Lines that are fetched ahead: of each trace one at a time is kept, so that many make few waits for the disk."""
+
 BusAddress = Annotated[
     str | None,
     typer.Option("--bus", metavar="URL", help="kafka://HOST:PORT; if left out, that of the configuration."),
@@ -123,7 +126,7 @@ def _archived(config: Any, folder: Path, *, until_end: bool) -> Any:
     async def archive() -> Any:
         async with AsyncExitStack() as stack:
             log = await stack.enter_async_context(aclosing(await adapters.opened_log(folder, config)))
-            broker = await asyncio.to_thread(adapters.broker_of, config)
+            broker = await asyncio.to_thread(adapters.broker_of, config, buffer=AHEAD)
             await stack.enter_async_context(aclosing(broker))
             archiver = await opened_archive(log, folder, broker, SystemClock())
             with on_first_signal(archiver.stop):
