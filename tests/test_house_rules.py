@@ -25,6 +25,7 @@ from benchmarks.house import (
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc", "data", "info", "process"}
 MAY_IMPORT_LATE = (
     "agentic_trading/platform/adapters.py",
+    "agentic_trading/platform/port_adapters.py",
     "agentic_trading/app/cli/",
     "agentic_trading/llm/providers/anthropic/provider.py",
     "agentic_trading/llm/providers/openai/provider.py",

@@ -20,7 +20,7 @@ from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, lim
 from agentic_trading.governance.rebuild import LedgerRebuild, rollback_error
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform import restart
-from agentic_trading.platform.adapters import boards_of, ledger_of
+from agentic_trading.platform.port_adapters import boards_of, ledger_of
 
 
 def tenant_limit(budget_nusd: int, max_calls: int | None = None) -> Limit:

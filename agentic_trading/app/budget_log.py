@@ -31,7 +31,7 @@ from agentic_trading.llm.errors import EventError, FailureKind, StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
-from agentic_trading.platform.adapters import ledger_of
+from agentic_trading.platform.port_adapters import ledger_of
 
 BudgetEventKind = Literal["command", "warning", "expired", "denied", "in doubt", "overrun"]
 

@@ -32,7 +32,7 @@ from agentic_trading.governance.status_feed import (
 )
 from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.limits import NANO
-from agentic_trading.platform.adapters import boards_of, ledger_of
+from agentic_trading.platform.port_adapters import boards_of, ledger_of
 from agentic_trading.platform.settings import user_name
 
 

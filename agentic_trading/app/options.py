@@ -101,6 +101,7 @@ class RunOptions:
         if self.model and not (self.asks_models and self.provider != CONFIGURED):
             raise OptionError("--model", repr(self.model), f"a model of {listed(MODELS)}")
         self._check_calls()
+        self._check_bus()
         tenants = self.config.tenant_ids
         if len(tenants) > 1 and DEFAULT_TENANT not in tenants:
             allowed = f"one tenant in the configuration of a run, or one with the name {DEFAULT_TENANT}"
@@ -124,6 +125,26 @@ class RunOptions:
         if self.mode == "backtest" and not self.record and (hosted := sorted(self.hosted)):
             allowed = f"--record with {', '.join(hosted)}: a backtest uses a network only with it"
             raise OptionError("--record", "left out", allowed)
+
+    def _check_bus(self) -> None:
+        if not self.is_remote:
+            return
+        if self.provider == "recorded":
+            raise OptionError(
+                "--bus", "given", "--provider recorded without it: what is recorded is answered here"
+            )
+        if self.inject:
+            raise OptionError(
+                "--inject", repr(self.inject), "faults in answers of this process, without --bus"
+            )
+        if self.config.ledger.url is None:
+            allowed = "the server of the ledger of the workers on the bus, where the limit of this run stands"
+            raise OptionError("--ledger", "left out, and the calls are made elsewhere", allowed)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its calls are made by workers in other processes."""
+        return self.config.bus.url is not None
 
     @property
     def mode(self) -> RunMode:
@@ -171,7 +192,7 @@ class RunOptions:
     @property
     def is_repeatable(self) -> bool:
         """Whether the run asks nothing outside of this process and goes by no real time: it can be had again."""
-        return self.mode == "backtest" and not self.asks_models
+        return self.mode == "backtest" and not self.asks_models and not self.is_remote
 
     @property
     def most_bars(self) -> int | None:
@@ -217,6 +238,7 @@ def load_run_config(
     provider: str = "",
     base_url: str | None = None,
     ledger_url: str | None = None,
+    bus_url: str | None = None,
     flags: Mapping[str, str] = MappingProxyType({}),
     **overrides: object,
 ) -> PlatformConfig:
@@ -235,6 +257,8 @@ def load_run_config(
         overrides["providers"] = {provider: {} if base_url is None else {"base_url": base_url}}
     if ledger_url:
         overrides["ledger"] = {"url": ledger_url}
+    if bus_url:
+        overrides["bus"] = {"url": bus_url}
     config = load_config(path, flags={**flags, "providers": "--base-url"}, **overrides)
     is_left_out = config.origin_of("mode") == "default"
     return config.model_copy(update={"mode": "backtest"}) if is_left_out else config

@@ -146,7 +146,7 @@ def _configured(options: RunOptions, tables: Tables, now: datetime) -> ProviderS
 
 
 async def ready(options: RunOptions, selection: ProviderSelection) -> Providers:
-    """Return the providers of a live run; nothing has been sent yet, and the caller closes them.
+    """Return the providers of a live run; nothing has been sent yet, and the caller closes them. Where workers elsewhere make the calls there are none.
 
     Raises `ConfigError` where an extra is not installed, an adapter cannot be made or no key is to be found,
     `WeightsError` for weights that are missing or are not those that were published.
@@ -154,7 +154,7 @@ async def ready(options: RunOptions, selection: ProviderSelection) -> Providers:
     config = options.config.model_copy(update={"providers": dict(selection.providers)})
     made: dict[str, Provider] = {}
     try:
-        for name in selection.providers:
+        for name in () if options.is_remote else selection.providers:
             await _make(config, name, selection, options, made)
     except BaseException:
         await Providers(made).aclose()

@@ -254,16 +254,16 @@ async def _answer_source(
         return replayed_run(recorded.manifest, recorded.answers, tables)
     if not options.asks_models:
         rules = trading.rules(inject=options.inject, seed=options.seed)
+        if options.is_remote:
+            rules = replace(rules, providers=Providers({}))
         return rules, [tables.capabilities.of(rules.llm, rules.model)]
     selection = select_provider(options, tables, now=SystemClock().now(), model=model)
     providers = await ready(options, selection)
     async with _closed_on_error(providers):
-        if options.hosted:
+        if options.hosted and not options.is_remote:
             await check_providers(providers, selection)
-        faulty = {
-            name: trading.with_faults(providers.of(name), options.inject, options.seed)
-            for name in selection.providers
-        }
+        names = providers.names or ()
+        faulty = {n: trading.with_faults(providers.of(n), options.inject, options.seed) for n in names}
     answers = trading.AnswerSource(
         providers=Providers(faulty),
         llm=selection.llm,

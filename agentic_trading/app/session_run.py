@@ -2,10 +2,12 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 from agentic_trading.app import trading
 from agentic_trading.client.gateway import Gateway
@@ -17,8 +19,10 @@ from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
 from agentic_trading.desk.session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
+from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.platform.port_adapters import boards_of, ledger_of
 from agentic_trading.platform.port_stack import first_useful
 
 
@@ -149,8 +153,8 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
     venue = trading.venue(setup.symbols)
     exchange = trading.paper_exchange(venue)
     try:
-        async with _platform_of(setup) as platform:
-            await _trade(setup, result, observer, platform, venue, exchange)
+        async with _gateway_of(setup) as gateway:
+            await _trade(setup, result, observer, gateway, venue, exchange)
     except BaseExceptionGroup as group:  # agents of one moment work side by side
         raise first_useful(group) from group
     finally:
@@ -158,8 +162,26 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
         result.open_orders = await exchange.open_orders()
 
 
-def _platform_of(setup: SessionSetup) -> Platform:
-    """Return the platform of a session; what its run is asked to be is on record already."""
+@asynccontextmanager
+async def _gateway_of(setup: SessionSetup) -> AsyncGenerator[Gateway]:
+    """Give the platform of a session, or its client of workers elsewhere; what its run is asked to be is on record already."""
+    config = setup.config.model_copy(update={"fallback": dict(setup.answers.fallback)})
+    if config.bus.url is None:
+        async with _platform_of(setup, config) as platform:
+            yield platform
+        return
+    if setup.ports.restore is not None and (url := config.ledger.url) is not None:
+        async with AsyncExitStack() as stack:
+            controls, statuses = await asyncio.to_thread(boards_of, url, None)
+            ledger = await asyncio.to_thread(lambda: ledger_of(url, zone=ZoneInfo(config.zone)))
+            for port in (controls, statuses, ledger):
+                await stack.enter_async_context(aclosing(port))
+            await setup.ports.restore(ledger, controls)
+    async with remote_gateway(config, name=setup.session_id, store=setup.ports.store) as client:
+        yield client
+
+
+def _platform_of(setup: SessionSetup, config: PlatformConfig) -> Platform:
     answers = setup.answers
     ports = replace(
         setup.ports,
@@ -169,7 +191,6 @@ def _platform_of(setup: SessionSetup) -> Platform:
         lost=answers.lost,
         counts=answers.counts,
     )
-    config = setup.config.model_copy(update={"fallback": dict(answers.fallback)})
     return Platform(config, ports, checks=trading.CHECKS, records_run=False)
 
 

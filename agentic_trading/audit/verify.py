@@ -1,11 +1,14 @@
 """Verify that a log is as it was written, and that every cause is in it."""
 
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
 from agentic_trading.canonical import sha256_hex
+from agentic_trading.llm.errors import UnreadableBodyError
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.events import KINDS, RunStarted
 from agentic_trading.llm.store import LogEntry, Record, Verification
 
 
@@ -42,11 +45,16 @@ class WrongHash:
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """What reading a whole log found; in a broken one, causes are not looked for."""
+    """What reading a whole log found; in a broken one, causes are not looked for.
+
+    Of a log that shares its traces with others (`RunStarted.shares_traces`), causes that it does not have are not missing:
+    `causes_elsewhere` is how many there are.
+    """
 
     verification: Verification
     missing_causes: tuple[MissingCause, ...] = ()
     wrong_hashes: tuple[WrongHash, ...] = ()
+    causes_elsewhere: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -66,7 +74,10 @@ class LogReport:
         if self.missing_causes:
             first = self.missing_causes[0]
             return f"line {first.line} ({first.record_id}) names a cause that its trace does not have: {first.cause}"
-        return f"all {self.verification.lines} lines are as they were written, and every cause is on record"
+        on_record = "every cause is on record"
+        if self.causes_elsewhere:
+            on_record = f"{self.causes_elsewhere} causes are in logs of other workers"
+        return f"all {self.verification.lines} lines are as they were written, and {on_record}"
 
 
 async def verify_log(log: ReadableLog) -> LogReport:
@@ -83,7 +94,10 @@ async def verify_log(log: ReadableLog) -> LogReport:
     async for entry in log.scan():
         causes.add(entry)
         wrong += _wrong_hashes(entry)
-    return LogReport(verification, causes.missing(), tuple(wrong))
+    missing = causes.missing()
+    if causes.are_shared:
+        return LogReport(verification, (), tuple(wrong), causes_elsewhere=len(missing))
+    return LogReport(verification, missing, tuple(wrong))
 
 
 class _Causes:
@@ -92,8 +106,13 @@ class _Causes:
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
         self._named: dict[tuple[str, str], MissingCause] = {}
+        self.are_shared = False
 
     def add(self, entry: LogEntry) -> None:
+        if isinstance(entry.record, Event) and entry.record.kind == RunStarted.KIND:
+            with suppress(UnreadableBodyError):  # such a start is a finding of its own
+                started = KINDS.of(entry.record)
+                self.are_shared |= isinstance(started, RunStarted) and started.shares_traces
         ids, cause = _ids_and_cause(entry.record)
         trace_id = entry.record.trace_id
         self._known.update((trace_id, record_id) for record_id in ids)

@@ -321,6 +321,14 @@ class Broker(Protocol):
         """
         ...
 
+    async def check(self, topics: Sequence[Topic[Any]]) -> None:
+        """Ask now whether `topics` can be used.
+
+        Raises `BusUnavailableError` where the servers do not answer in time, `TopicSetupError` for a topic that is not
+        there, and `BusClosedError` after `aclose`.
+        """
+        ...
+
     async def aclose(self) -> None:
         """Close all subscriptions and take nothing more; harmless twice."""
         ...

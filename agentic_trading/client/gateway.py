@@ -21,6 +21,7 @@ from agentic_trading.llm.event import Event, check_event
 from agentic_trading.llm.fields import long_ids
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.redaction import Redaction
+from agentic_trading.llm.store import InteractionStore
 
 GatewayReply = LLMInteraction | NoDecision
 
@@ -60,7 +61,8 @@ class GatewayClient:
     the first from the second; the very same envelope, asked again, gets the same answer again. `reply_timeout_s` bounds
     the wait for a worker; then the answer is a `NoDecision`. `signer` signs what is published, for workers that verify it, and then
     a reply has to be signed with the same key: any other is ignored, and counted. `lanes` are those of providers whose
-    envelopes travel apart, by provider. An event is
+    envelopes travel apart, by provider. A `store` keeps, beside the workers' logs, each attempt that
+    was received before the call is answered, and each event. An event is
     published without what `redaction` knows; an envelope as it was built.
     """
 
@@ -73,6 +75,7 @@ class GatewayClient:
         signer: Signer | None = None,
         redaction: Redaction | None = None,
         lanes: Mapping[str, str] = MappingProxyType({}),
+        store: InteractionStore | None = None,
     ) -> None:
         if problems := long_ids(["name"], [name]):
             raise ValueError(problems[0])
@@ -80,6 +83,7 @@ class GatewayClient:
         self._redaction = redaction or Redaction()
         self._signer = signer
         self._lanes = lanes
+        self._store = store
         self._name = name
         self._address = random_id()
         self._reply_timeout_s = reply_timeout_s
@@ -144,10 +148,14 @@ class GatewayClient:
         if self._redaction.known:
             event = self._redaction.record(event)
         check_event(event)
+        if self._store is not None:
+            await self._store.record(event)
         await self._broker.publish(EVENTS, self._sign(event_message(event)))
 
     async def _answer(self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None) -> GatewayReply:
         """Publish an envelope and wait for its last attempt; those before it are put into `attempts`, if it is given."""
+        if self._store is not None and attempts is None:
+            attempts = []
         envelope = self._with_occurrence(envelope)
         reply: asyncio.Future[GatewayReply] = asyncio.get_running_loop().create_future()
         message = self._sign(envelope_message(envelope, reply_to=self._address))
@@ -156,11 +164,16 @@ class GatewayClient:
         try:
             await self._broker.publish(self._topic_of(envelope), message)
             async with asyncio.timeout(self._reply_timeout_s):
-                return await reply
+                answer = await reply
         except TimeoutError:
             return no_answer(envelope.envelope_id, f"no worker answered within {self._reply_timeout_s:g} s")
         finally:
             self._pending.remove(call)
+        if self._store is not None:
+            received = [*(attempts or ()), *([] if isinstance(answer, NoDecision) else [answer])]
+            for attempt in received:
+                await self._store.store(attempt)
+        return answer
 
     async def _read(self, replies: Subscription) -> None:
         while True:

@@ -27,7 +27,8 @@ class RunStarted(EventBody, frozen=True):
 
     A run has one of these for each process that wrote it: the first has `start_number` 1, and one that goes on with what
     another one has left is `resumed`. `session_id` and `run_number` name the run. `first_seq` is the number of the log's
-    line before the run's first one. `config_sha256` is that of the configuration, without secrets.
+    line before the run's first one. `config_sha256` is that of the configuration, without secrets. Where several workers
+    share a bus, a log `shares_traces`: what caused one of its records may be in the log of another one.
     """
 
     KIND = "run.started"
@@ -44,6 +45,7 @@ class RunStarted(EventBody, frozen=True):
     package: str
     config_sha256: str = ""
     first_seq: int = 0
+    shares_traces: bool = False
 
 
 class FedBars(BaseModel, frozen=True):

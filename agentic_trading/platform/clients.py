@@ -14,7 +14,8 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.governance.policy import Policy
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.fields import MAX_ID_BYTES, long_ids
-from agentic_trading.platform import adapters
+from agentic_trading.llm.store import InteractionStore
+from agentic_trading.platform import port_adapters
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.port_stack import PortStack
@@ -27,10 +28,17 @@ NOTHING_SIGNED: Final = "principals_folder, or sign_as alone"
 class Clients:
     """Gives clients of one broker, as a configuration says; of one name only one is open at a time."""
 
-    def __init__(self, config: PlatformConfig, broker: Broker, signing: PrincipalKeys | None) -> None:
+    def __init__(
+        self,
+        config: PlatformConfig,
+        broker: Broker,
+        signing: PrincipalKeys | None,
+        store: InteractionStore | None = None,
+    ) -> None:
         self._config = config
         self._broker = broker
         self._signing = signing
+        self._store = store
         self._names: set[str] = set()
         self._lanes = MappingProxyType({name: row.lane for name, row in config.providers.items() if row.lane})
 
@@ -51,7 +59,12 @@ class Clients:
         self._names.add(name)
         try:
             made = GatewayClient(
-                self._broker, name=name, signer=signer, redaction=self._config.redaction, lanes=self._lanes
+                self._broker,
+                name=name,
+                signer=signer,
+                redaction=self._config.redaction,
+                lanes=self._lanes,
+                store=self._store,
             )
             async with made as client:
                 yield self._with_fallback(client) if self._config.fallback else client
@@ -81,9 +94,11 @@ class Clients:
 
 @asynccontextmanager
 async def remote_gateway(
-    config: PlatformConfig, *, name: str = "client"
+    config: PlatformConfig, *, name: str = "client", store: InteractionStore | None = None
 ) -> AsyncGenerator[StructuredGateway]:
-    """Give a gateway whose workers are other processes, on the bus of `config`; it has no log, ledger or provider.
+    """Give a gateway whose workers are other processes, on the bus of `config`; it has no ledger and no provider.
+
+    A `store` gets a copy of what its calls are answered, and of its events: see `GatewayClient`.
 
     Of the configuration it uses the bus, the lanes of providers, the fallback, and the principal with its key. Raises
     `ConfigError` for a bus within this process, and what the broker raises.
@@ -96,8 +111,8 @@ async def remote_gateway(
         signing = await asyncio.to_thread(_signing_of, config)
         if signing is not None:
             await opened.enter(followed_keys(config, signing))
-        broker = opened.keep(await asyncio.to_thread(adapters.broker_of, config))
-        yield await opened.enter(Clients(config, broker, signing).client(name))
+        broker = opened.keep(await asyncio.to_thread(port_adapters.broker_of, config))
+        yield await opened.enter(Clients(config, broker, signing, store).client(name))
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from typing import Final, Self
 from zoneinfo import ZoneInfo
 
 from agentic_trading import __version__
+from agentic_trading.bus.log_stream import RECORDS
 from agentic_trading.bus.topic import Broker
 from agentic_trading.cancellation import on_first_signal
 from agentic_trading.client.gateway import GatewayReply, StructuredGateway
@@ -28,14 +29,20 @@ from agentic_trading.llm.events import RunStarted
 from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore
-from agentic_trading.platform import adapters, restart
+from agentic_trading.platform import adapters, port_adapters, restart
 from agentic_trading.platform.check import answer_problems
 from agentic_trading.platform.clients import Clients, bus_problems, followed_keys
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.port_stack import PortStack
 from agentic_trading.platform.tables import LoadedFiles, Tables
-from agentic_trading.platform.workers import OpenPorts, running, worker_pool_of
+from agentic_trading.platform.workers import (
+    OpenPorts,
+    PlatformStatistics,
+    RunningPorts,
+    running,
+    worker_pool_of,
+)
 from agentic_trading.structured.tools import tools_by_name
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
@@ -86,7 +93,8 @@ class Platform:
     of models and prices are those of the configuration. Without a folder nothing outlives the process. `checks` are
     rules beyond JSON Schema, `rules` what the provider `rules` answers by, both by the `$id` of the schema. `tools` are
     those that envelopes may name in `tools_allowed`; a `ValueError` says which cannot be had. A caller
-    that puts the start and the end of its run on record itself, as a session does, says so by `records_run=False`.
+    that puts the start and the end of its run on record itself, as a session does, says so by `records_run=False`. With `drain_s`
+    calls that are under way when the block is left have as many seconds to end.
 
     Raises `ConfigError` for a configuration that cannot be had, `StoreError` for a log that cannot be used,
     `LedgerRolledBackError` for a shared ledger that is behind the log, and what its adapters raise.
@@ -101,6 +109,7 @@ class Platform:
         rules: adapters.Rules = MappingProxyType({}),
         tools: Iterable[ToolDefinition] = (),
         records_run: bool = True,
+        drain_s: float | None = None,
     ) -> None:
         self.config = config
         self._given = ports or Ports()
@@ -108,9 +117,11 @@ class Platform:
         self._rules = rules
         self._tools = tools_by_name(tools)
         self._records_run = records_run
+        self._drain_s = drain_s
         self._stack = PortStack()
         self._stopping = asyncio.Event()
         self._client: StructuredGateway | None = None
+        self._running: RunningPorts | None = None
         self._clients: Clients | None = None
         self._outbox: Outbox | None = None
 
@@ -134,7 +145,7 @@ class Platform:
         try:
             await self._stack.__aexit__(kind, e, trace)
         finally:
-            self._client = self._clients = self._outbox = None
+            self._client = self._clients = self._running = self._outbox = None
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         """Have the call made, and return its last attempt: see `GatewayClient.ask`."""
@@ -169,6 +180,18 @@ class Platform:
         """End `serve`. Harmless twice."""
         self._stopping.set()
 
+    def statistics(self) -> PlatformStatistics:
+        """Return what went through this platform since it was opened, and what is under way."""
+        if self._running is None:
+            raise RuntimeError(_NOT_OPEN)
+        return self._running.statistics()
+
+    async def problems(self) -> Mapping[str, str]:
+        """Ask now what keeps the workers from serving, by what cannot be used: `bus`, `ledger`, `stream`; empty if nothing does."""
+        if self._running is None:
+            raise RuntimeError(_NOT_OPEN)
+        return await self._running.problems()
+
     @property
     def outbox(self) -> Outbox | None:
         """What sends the log to the bus, and knows how far it is; None while nothing is open, and for a bus within this process."""
@@ -189,9 +212,9 @@ class Platform:
         if files.signing is not None:
             await self._stack.enter(followed_keys(config, files.signing))
         store = await self._opened_log()
-        log = adapters.file_log_of(store)
+        log = port_adapters.file_log_of(store)
         folder = None if log is None else log.path.parent
-        broker = given.broker or await self._stack.make(partial(adapters.broker_of, config))
+        broker = given.broker or await self._stack.make(partial(port_adapters.broker_of, config))
         if problems := [*answer_problems(config, broker.max_message_bytes, _given_names(config, given))]:
             raise ConfigError(problems)
         await self._begin_stream_and_run(store, broker)
@@ -199,7 +222,7 @@ class Platform:
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
         if limiter is None and _asks_live(config):
-            made = partial(adapters.limiter_of, config.ledger.url, files.policy)
+            made = partial(port_adapters.limiter_of, config.ledger.url, files.policy)
             limiter = await self._stack.make(made)
         cache, lost = ResponseCache(clock), given.lost
         if given.restore is not None:
@@ -228,31 +251,39 @@ class Platform:
             tools=self._tools,
             outbox=self._outbox,
         )
-        await self._stack.enter(running(worker_pool_of(config, opened)))
+        pool = worker_pool_of(config, opened)
+        await broker.check(pool.topics)
+        await self._stack.enter(running(pool, drain_s=self._drain_s))
+        self._running = RunningPorts(pool, broker, ledger, config.tenant_ids, self._outbox)
         self._clients = Clients(config, broker, files.signing)
         self._client = await self._stack.enter(self.client("platform"))
 
     async def _begin_stream_and_run(self, store: InteractionStore, broker: Broker) -> None:
         """Send the log to the bus, if it has servers, then put the run on record: its end is sent, too."""
-        config, log = self.config, adapters.file_log_of(store)
-        if config.bus.url is not None:
+        log = port_adapters.file_log_of(store)
+        if self.config.bus.url is not None:
+            await broker.check([RECORDS])
             cursor = None if log is None else cursor_file_of(log.path)
             self._outbox = await self._stack.enter(streaming(store, broker, cursor))
         if log is not None and self._records_run:
-            started = RunStarted(
-                session_id=config.name or "gateway",
-                mode=config.mode,
-                package=__version__,
-                config_sha256=config.config_sha256,
-            )
-            await self._stack.enter(run_on_record(log, started, event_id=random_id()))
+            await self._stack.enter(run_on_record(log, self._start(), event_id=random_id()))
+
+    def _start(self) -> RunStarted:
+        config = self.config
+        return RunStarted(
+            session_id=config.name or "gateway",
+            mode=config.mode,
+            package=__version__,
+            config_sha256=config.config_sha256,
+            shares_traces=config.bus.url is not None,
+        )
 
     async def _opened_log(self) -> InteractionStore:
         config, store = self.config, self._given.store
         if store is not None and config.folder is not None:
             found = f"{config.folder}, and a log is handed in"
             raise ConfigError([ConfigProblem(config.origin_of("folder"), "folder", found, "one of the two")])
-        log = None if store is None else adapters.file_log_of(store)
+        log = None if store is None else port_adapters.file_log_of(store)
         folder = config.folder if log is None else log.path.parent
         is_shared = config.ledger.url is not None
         if store is not None and not is_shared:
@@ -260,25 +291,29 @@ class Platform:
         if folder is not None:
             await self._stack.make(partial(restart.TakenFolder, folder, is_shared=is_shared))
         if store is not None or config.folder is None:
-            return store or adapters.memory_log()
-        return self._stack.keep(await adapters.opened_log(config.folder / config.name, config))
+            return store or port_adapters.memory_log()
+        return self._stack.keep(await port_adapters.opened_log(config.folder / config.name, config))
 
     async def _opened_claims(self) -> ClaimStore:
-        claims = await self._stack.make(partial(adapters.claims_of, self.config))
+        claims = await self._stack.make(partial(port_adapters.claims_of, self.config))
         await claims.begin()
         return claims
 
     def _made_ledger(self) -> Ledger:
         zone = ZoneInfo(self.config.zone)
         url = self.config.ledger.url
-        return adapters.memory_ledger(zone=zone) if url is None else adapters.worker_ledger_of(url, zone=zone)
+        return (
+            port_adapters.memory_ledger(zone=zone)
+            if url is None
+            else port_adapters.worker_ledger_of(url, zone=zone)
+        )
 
     async def _boards(self, folder: Path | None) -> tuple[ControlStore | None, StatusFeed | None]:
         """Return where operators command and workers report: on the ledger's server, else in the log's folder, if any."""
         controls, statuses, url = self._given.controls, self._given.statuses, self.config.ledger.url
         if (controls is None) is (statuses is None) and (controls or (folder is None and url is None)):
             return controls, statuses
-        made = await asyncio.to_thread(adapters.boards_of, url, folder)
+        made = await asyncio.to_thread(port_adapters.boards_of, url, folder)
         return controls or self._stack.keep(made[0]), statuses or self._stack.keep(made[1])
 
     async def _opened_providers(self, files: LoadedFiles, clock: Clock) -> Providers:

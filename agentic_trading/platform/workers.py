@@ -1,19 +1,23 @@
 """The workers of a platform, made from what it has opened, and how they run and end."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from agentic_trading.bus.topic import Broker
+import structlog
+
+from agentic_trading.bus.errors import BusError
+from agentic_trading.bus.topic import Broker, BrokerStatistics
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.admission_decisions import SIMULATED
 from agentic_trading.governance.burn_rate import Alerts, BurnRateMeter
 from agentic_trading.governance.controls_document import ControlStore
+from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.ledger import Ledger, LedgerStatistics
 from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.limits import Windows
 from agentic_trading.governance.rebuild import LostAttempt
@@ -30,10 +34,12 @@ from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.delivery import ProducerAcl
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
 from agentic_trading.worker.outbox import Outbox
-from agentic_trading.worker.pool import WorkerPool
+from agentic_trading.worker.pool import PoolStatistics, WorkerPool
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import CallRunner, RecordedAnswerSource, RunnerDependencies
+
+log = structlog.get_logger()
 
 CANCELLED_WITHIN_S: Final = 2.0
 """How long calls under way go on after a cancellation."""
@@ -60,6 +66,45 @@ class OpenPorts:
     counts: bool
     tools: Mapping[str, ToolDefinition]
     outbox: Outbox | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformStatistics:
+    """What went through a platform since it was opened, by its parts."""
+
+    pool: PoolStatistics
+    bus: BrokerStatistics
+    ledger: LedgerStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class RunningPorts:
+    """What is asked of a platform while it runs."""
+
+    pool: WorkerPool
+    broker: Broker
+    ledger: Ledger
+    tenants: Sequence[str]
+    outbox: Outbox | None = None
+
+    def statistics(self) -> PlatformStatistics:
+        """Return the counts so far."""
+        return PlatformStatistics(self.pool.statistics(), self.broker.statistics(), self.ledger.statistics())
+
+    async def problems(self) -> Mapping[str, str]:
+        """Return what cannot be used now, and why."""
+        found = {}
+        try:
+            await self.broker.check(self.pool.topics)
+        except BusError as e:
+            found["bus"] = str(e)
+        try:
+            await self.ledger.checkpoint(self.tenants[0])
+        except LedgerError as e:
+            found["ledger"] = str(e)
+        if self.outbox is not None and (problem := self.outbox.problem):
+            found["stream"] = problem
+        return found
 
 
 def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
@@ -124,10 +169,11 @@ def _housekeeper(
 
 
 @asynccontextmanager
-async def running(pool: WorkerPool) -> AsyncGenerator[None]:
+async def running(pool: WorkerPool, *, drain_s: float | None = None) -> AsyncGenerator[None]:
     """Run a pool; leaving the block, also by an error, finishes the calls under way and keeps what was recorded.
 
-    A cancellation gives the calls under way `CANCELLED_WITHIN_S`, and cancels what is then left.
+    What is still under way after `drain_s`, if that is given, is cancelled; it is on record, its money charged or in doubt. A
+    cancellation gives the calls under way `CANCELLED_WITHIN_S`, and cancels what is then left.
     """
     async with asyncio.TaskGroup() as group:
         work = group.create_task(pool.run(), name="worker-pool")
@@ -142,3 +188,8 @@ async def running(pool: WorkerPool) -> AsyncGenerator[None]:
                 await run_shielded(asyncio.wait([work], timeout=CANCELLED_WITHIN_S))
             raise
         pool.stop()
+        if drain_s is not None:
+            await asyncio.wait([work], timeout=drain_s)
+            if not work.done():
+                log.warning("drain_ended", after_s=drain_s)
+                work.cancel()

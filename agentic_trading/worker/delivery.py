@@ -8,6 +8,7 @@ from agentic_trading.bus.errors import SignatureError
 from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.signing import Signer, Verifier
 from agentic_trading.cancellation import run_shielded
+from agentic_trading.clock import serving_as_of
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.policy import Policy
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -107,6 +108,10 @@ class EnvelopeHandler:
         sender = self._acl.of(delivery)
         envelope = read_envelope(delivery)
         self._acl.check_tenant(sender.principal, envelope.tenant_id)
+        with serving_as_of(envelope.as_of):
+            return await self._serve(envelope, sender, slot)
+
+    async def _serve(self, envelope: LLMEnvelope, sender: Sender, slot: Slot) -> bool:
         claim = await self._claimed(envelope, slot)
         match claim:
             case None:

@@ -95,6 +95,11 @@ class Outbox:
         """How far the log is sent."""
         return self._cursor
 
+    @property
+    def problem(self) -> str:
+        """Why nothing is sent now; empty while it is."""
+        return self._problem
+
     async def reached(self, seq: int) -> None:
         """Return when the bus has all lines up to number `seq`; after `stop`, wait for `drain_s` at most.
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Map
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import structlog
@@ -12,7 +13,7 @@ import structlog
 from agentic_trading.bus.codec import read_event
 from agentic_trading.bus.errors import SignatureError, UnreadableMessageError
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.topic import EVENTS, Broker, Subscription, Topic, lane_topic
+from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, REPLIES, Broker, Subscription, Topic, lane_topic
 from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import RecordError, StoreError
@@ -104,6 +105,11 @@ class WorkerPool:
         self._envelopes = EnvelopeHandler(runner, recorder, claims, self._acl, self._waits)
         self._fatal: StoreError | None = None
         self._counts = {"finished": 0, "dead_letters": 0, "given_back": 0, "events": 0}
+
+    @property
+    def topics(self) -> Sequence[Topic[Any]]:
+        """What it reads and writes."""
+        return [*chain.from_iterable(self._topics.values()), EVENTS, REPLIES, DEAD_LETTERS]
 
     def statistics(self) -> PoolStatistics:
         """Return the counts so far."""

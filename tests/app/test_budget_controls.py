@@ -15,8 +15,8 @@ from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, LedgerSettingsError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
-from agentic_trading.platform.adapters import ledger_of
 from agentic_trading.platform.errors import ConfigError
+from agentic_trading.platform.port_adapters import ledger_of
 from tests import redis_server
 from tests.flows.sessions import SAMPLES, options, ran
 from tests.governance.asking import ask, spend

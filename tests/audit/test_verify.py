@@ -6,6 +6,7 @@ import pytest
 
 from agentic_trading.audit.verify import MissingCause, verify_log
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.events import RunStarted
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
@@ -94,6 +95,21 @@ async def test_a_cause_in_another_trace_is_missing_in_this_one() -> None:
     report = await verify_log(store)
 
     assert [missing.record_id for missing in report.missing_causes] == ["late"]
+
+
+async def test_a_cause_of_a_log_that_shares_its_traces_may_be_in_another_one() -> None:
+    store = MemoryInteractionStore()
+    started = RunStarted(session_id="w1", mode="paper", package="0", shares_traces=True)
+    await store.record(
+        event(RunStarted.KIND, id="start", trace_id="start", body=started.model_dump(mode="json"))
+    )
+    await store.store(interaction(envelope=envelope(causation_id="gone", trace_id="t")))
+
+    report = await verify_log(store)
+
+    assert report.is_whole
+    assert report.causes_elsewhere == 1
+    assert report.finding.endswith("and 1 causes are in logs of other workers")
 
 
 async def test_an_empty_log_is_whole() -> None:

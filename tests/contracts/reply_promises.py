@@ -50,6 +50,16 @@ async def what_is_done_with_a_reply_changes_nothing(bus: Bus) -> None:
     assert [each.message.value for each in (first, second, await reader.take())] == [b"1", b"2", b"3"]
 
 
+async def a_check_passes_for_topics_that_are_there_and_a_closed_broker_has_none(bus: Bus) -> None:
+    await bus.ready(REPLIES)
+
+    await bus.broker.check([bus.first, bus.second, REPLIES])
+    await bus.broker.aclose()
+
+    with pytest.raises(BusClosedError):
+        await bus.broker.check([bus.first])
+
+
 async def a_reader_of_replies_gives_nothing_more_when_it_or_the_broker_is_closed(bus: Bus) -> None:
     await bus.ready(REPLIES)
     closed, open_ = await bus.reader_of_replies(random_id()), await bus.reader_of_replies(random_id())

@@ -22,8 +22,8 @@ from agentic_trading.governance.controls_document import ControlStore, TenantCon
 from agentic_trading.llm.envelope import DEFAULT_TENANT
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import RulesProvider
-from agentic_trading.platform.adapters import boards_of
 from agentic_trading.platform.config import LedgerConfig
+from agentic_trading.platform.port_adapters import boards_of
 from tests.flows.sessions import PRICED, Evening, Priced, stage, store_of
 
 ROOT: Final = Path(__file__).parents[2]

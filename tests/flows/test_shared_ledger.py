@@ -22,7 +22,7 @@ from agentic_trading.governance.prices import Amount
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
-from agentic_trading.platform.adapters import boards_of, ledger_of, worker_ledger_of
+from agentic_trading.platform.port_adapters import boards_of, ledger_of, worker_ledger_of
 from tests.flows.overseen import Overseen, rehearsal
 from tests.flows.sessions import SAMPLES, calls_in, kept_in, ran
 from tests.redis_server import RealServer

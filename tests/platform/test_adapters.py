@@ -30,11 +30,11 @@ from agentic_trading.platform.adapters import (
     GROUP,
     ProviderContext,
     ShippedAdapter,
-    boards_of,
     factory_of,
     keys_of,
     provider_of,
 )
+from agentic_trading.platform.port_adapters import boards_of
 from agentic_trading.platform.signing_keys import signing_keys_of
 from agentic_trading.platform.tables import tables_of
 from tests.app.asking import own_rows

@@ -1,5 +1,6 @@
 """Platforms and clients on a shared bus: what keeps them from it, who serves what, and that they find each other."""
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from agentic_trading.bus.topic import ENVELOPES, lane_topic
 from agentic_trading.ids import random_id
 from agentic_trading.llm import LLMInteraction
 from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.platform import (
     BusConfig,
     ConfigError,
@@ -22,7 +25,7 @@ from agentic_trading.platform import (
     ProviderConfig,
     remote_gateway,
 )
-from agentic_trading.platform.adapters import broker_of
+from agentic_trading.platform.port_adapters import broker_of
 from tests import kafka_server
 from tests.platform.calls import ROW, envelope, scripted
 from tests.redis_server import RealServer
@@ -174,3 +177,33 @@ async def test_an_envelope_is_served_where_its_provider_is_and_a_fallback_reache
     assert fallen.attempts[-1].cost_nusd > 0
     assert '"provider":"house"' not in logs["at-down"]
     assert '"provider":"down"' not in logs["at-house"]
+
+
+class Hanging(ScriptedProvider):
+    """A provider that takes a request and does not answer it."""
+
+    def __init__(self) -> None:
+        super().__init__([])
+        self.has_request = asyncio.Event()
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        self.has_request.set()
+        await asyncio.Event().wait()
+        return await super().complete(request)
+
+
+async def test_calls_under_way_have_a_time_to_end_in_and_are_then_on_record_in_doubt(tmp_path: Path) -> None:
+    hanging = Hanging()
+    platform = Platform(PlatformConfig(folder=tmp_path), Ports(providers={"scripted": hanging}), drain_s=0.05)
+
+    async with asyncio.timeout(5), platform:
+        await platform.submit(envelope())
+        await hanging.has_request.wait()
+
+    [line] = [
+        line
+        for line in (tmp_path / "interactions.jsonl").read_text("utf-8").splitlines()
+        if '"result":' in line
+    ]
+    assert '"category":"shutdown"' in line
+    assert '"in_doubt":true' in line

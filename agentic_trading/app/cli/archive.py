@@ -121,12 +121,12 @@ def _archived(config: Any, folder: Path, *, until_end: bool) -> Any:
     from agentic_trading.audit.archive import opened_archive
     from agentic_trading.cancellation import on_first_signal
     from agentic_trading.clock import SystemClock
-    from agentic_trading.platform import adapters
+    from agentic_trading.platform import port_adapters
 
     async def archive() -> Any:
         async with AsyncExitStack() as stack:
-            log = await stack.enter_async_context(aclosing(await adapters.opened_log(folder, config)))
-            broker = await asyncio.to_thread(adapters.broker_of, config, buffer=AHEAD)
+            log = await stack.enter_async_context(aclosing(await port_adapters.opened_log(folder, config)))
+            broker = await asyncio.to_thread(port_adapters.broker_of, config, buffer=AHEAD)
             await stack.enter_async_context(aclosing(broker))
             archiver = await opened_archive(log, folder, broker, SystemClock())
             with on_first_signal(archiver.stop):
@@ -142,11 +142,11 @@ def _checked(config: Any, folder: Path) -> Any:
     from agentic_trading.app.trading import records_of
     from agentic_trading.audit.source_logs import check_archive
     from agentic_trading.bus.log_stream import HEADS, LogHead
-    from agentic_trading.platform import adapters
+    from agentic_trading.platform import port_adapters
 
     async def heads() -> list[Any]:
         found = []
-        broker = await asyncio.to_thread(adapters.broker_of, config)
+        broker = await asyncio.to_thread(port_adapters.broker_of, config)
         async with aclosing(broker), aclosing(broker.scan(HEADS)) as deliveries:
             async for delivery in deliveries:
                 try:
@@ -157,7 +157,7 @@ def _checked(config: Any, folder: Path) -> Any:
 
     async def check() -> Any:
         on_bus = None if config is None else await heads()
-        async with aclosing(records_of(folder / adapters.LOG_NAME)) as records:
+        async with aclosing(records_of(folder / port_adapters.LOG_NAME)) as records:
             return await check_archive(records, folder, on_bus)
 
     return asyncio.run(check())

@@ -20,6 +20,7 @@ from agentic_trading.app.cli import (
     run,
     services,
     topics,
+    worker,
 )
 from agentic_trading.app.cli.exits import ExitCode, run_to_exit
 
@@ -71,6 +72,8 @@ app.add_typer(look.data_app, name="data")
 app.add_typer(models.app, name="models")
 app.add_typer(prices.app, name="prices")
 app.add_typer(config.app, name="config")
+app.command("worker", short_help="Take envelopes from a bus and answer them.")(worker.worker_command)
+app.command("submit", short_help="Put envelopes on a bus.")(worker.submit_command)
 app.add_typer(services.app, name="services")
 app.add_typer(topics.app, name="topics")
 app.add_typer(archive.app, name="archive")

@@ -12,6 +12,7 @@ FLAGS = {
     "mode": "--mode",
     "concurrency": "--workers",
     "ledger": "--ledger",
+    "bus": "--bus",
     "policy": "--policy",
     "sign_as": "--principal",
 }
@@ -112,6 +113,14 @@ LedgerUrl = Annotated[
         help="A server whose ledger workers share, redis://HOST:PORT; if left out, the configuration's, else one of the run's own.",
     ),
 ]
+RunBus = Annotated[
+    str | None,
+    typer.Option(
+        "--bus",
+        metavar="URL",
+        help="Let workers in other processes make the calls, kafka://HOST:PORT; if left out, the configuration's, else this process.",
+    ),
+]
 HowEstimated = Annotated[
     Literal["bound", "exact"],
     typer.Option(
@@ -175,6 +184,7 @@ def run_command(
     out: Out = None,
     resume: Resume = False,
     ledger: LedgerUrl = None,
+    bus: RunBus = None,
     policy: PolicyFileOption = None,
     principal: PrincipalOption = "",
     estimate: HowEstimated = "bound",
@@ -192,7 +202,7 @@ def run_command(
     settings = start()
     values = {"mode": mode, "concurrency": workers, "policy": policy, "sign_as": principal or None}
     loaded = load_run_config(
-        config, provider=provider, base_url=base_url, ledger_url=ledger, flags=FLAGS, **values
+        config, provider=provider, base_url=base_url, ledger_url=ledger, bus_url=bus, flags=FLAGS, **values
     )
     configure_logging(settings.log_level, settings.log_format, loaded.redaction)
     options = RunOptions(

@@ -101,6 +101,11 @@ class MemoryBroker:
         for position, kept in [*self._topic(topic.name).kept.items()]:
             yield Delivery(topic.name, position, kept.message, 1)
 
+    async def check(self, topics: Sequence[Topic[Any]]) -> None:  # noqa: ARG002 - every topic is there
+        """Raise `BusClosedError` after `aclose`."""
+        if self._closed:
+            raise BusClosedError("the memory broker")
+
     async def aclose(self) -> None:
         """Close all subscriptions and take nothing more; harmless twice."""
         self._closed = True

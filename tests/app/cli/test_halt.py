@@ -14,7 +14,7 @@ from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.governance.status_feed import BudgetStatus, CallCounts, CounterStatus
 from agentic_trading.governance.status_feeds.file import FileStatusFeed
 from agentic_trading.llm import JsonFileInteractionStore
-from agentic_trading.platform.adapters import ledger_of
+from agentic_trading.platform.port_adapters import ledger_of
 from tests.app.cli.conftest import Command
 from tests.build import NOW, interaction
 from tests.governance.asking import ask, spend

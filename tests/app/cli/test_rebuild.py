@@ -17,7 +17,7 @@ from agentic_trading.llm import Event, JsonFileInteractionStore
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, Stage
 from agentic_trading.llm.store import Record
-from agentic_trading.platform.adapters import ledger_of
+from agentic_trading.platform.port_adapters import ledger_of
 from tests.app.cli.conftest import Command
 from tests.build import NOW, envelope, event, interaction
 from tests.contracts.records_opening import put

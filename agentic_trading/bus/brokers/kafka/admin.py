@@ -162,6 +162,15 @@ async def check_topics(settings: KafkaSettings, plans: Sequence[TopicPlan]) -> l
         ]
 
 
+async def require_topics(settings: KafkaSettings, names: Iterable[str]) -> None:
+    """Raise `TopicSetupError` for the first topic that is not there, and `BusUnavailableError`."""
+    async with _admin(settings) as admin:
+        there = await _topics(admin)
+    missing = sorted(name for name in names if settings.full_name(name) not in there)
+    if missing:
+        raise TopicSetupError(settings.full_name(missing[0]), "is not there", CREATE)
+
+
 async def topic_settings(settings: KafkaSettings, names: Sequence[str]) -> dict[str, dict[str, str]]:
     """Return the settings of each topic that is there; raises `BusUnavailableError`."""
     async with _admin(settings) as admin:

@@ -6,6 +6,7 @@ from contextlib import aclosing
 from itertools import groupby
 from typing import Any
 
+from agentic_trading.bus.brokers.kafka.admin import require_topics
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
 from agentic_trading.bus.brokers.kafka.consumer import KafkaSubscription
 from agentic_trading.bus.brokers.kafka.partition_reader import ReplyReader, scanned
@@ -84,6 +85,12 @@ class KafkaBroker:
         async with aclosing(scanned(self._settings, topic.name)) as deliveries:
             async for delivery in deliveries:
                 yield delivery
+
+    async def check(self, topics: Sequence[Topic[Any]]) -> None:
+        """Ask the servers for topics; raises as the port says."""
+        if self._is_closed:
+            raise BusClosedError("the Kafka broker")
+        await require_topics(self._settings, [topic.name for topic in topics])
 
     async def aclose(self) -> None:
         """Close all subscriptions and take nothing more; harmless twice."""

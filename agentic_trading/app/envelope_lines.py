@@ -1,0 +1,207 @@
+"""Envelopes from outside on their way to the bus: read, checked, published or asked, counted."""
+
+import asyncio
+import json
+import os
+import stat
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from pydantic import ValidationError
+
+from agentic_trading.app.options import OptionError
+from agentic_trading.client.gateway import GatewayReply, StructuredGateway
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import NoDecision
+from agentic_trading.platform.clients import remote_gateway
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.port_stack import first_useful
+
+PROGRESS_EVERY = 1000
+READ_BYTES = 1 << 20
+LONGEST_LINE_BYTES = 1 << 24
+
+
+@dataclass(slots=True)
+class SubmissionCounts:
+    """What became of the lines so far."""
+
+    submitted: int = 0
+    answered: int = 0
+    failed: int = 0
+    wrong: int = 0
+
+    def text(self) -> str:
+        """Return the counts as a sentence."""
+        answers = f", {self.answered:,} answered, {self.failed:,} of them failed" if self.answered else ""
+        wrong = f"; {self.wrong:,} were no envelopes and were left out" if self.wrong else ""
+        return f"submitted {self.submitted:,}{answers}{wrong}"
+
+
+async def submit_lines(
+    config: PlatformConfig,
+    lines: AsyncIterator[tuple[int, bytes]],
+    counts: SubmissionCounts,
+    *,
+    at_once: int,
+    say: Callable[[str], None],
+    answered: Callable[[str], None] | None = None,
+) -> None:
+    """Publish the envelopes in numbered lines, `at_once` of them side by side; with `answered`, ask and hand over each outcome.
+
+    The envelopes of one trace keep their order. What cannot be read is named by `say` and counted. Raises `OptionError` without a bus, and what the bus raises:
+    `counts` says then how many were published.
+    """
+    if config.bus.url is None:
+        raise OptionError("--bus", "left out", "kafka://HOST:PORT, or url in [bus] of the configuration")
+    try:
+        async with (
+            remote_gateway(config, name="submit") as gateway,
+            asyncio.TaskGroup() as group,
+        ):
+            submission = _Submission(gateway, group, counts, answered, asyncio.Semaphore(at_once), say)
+            async for number, line in lines:
+                envelope = _read(number, line, say)
+                if envelope is None:
+                    counts.wrong += 1
+                else:
+                    await submission.add(envelope)
+    except BaseExceptionGroup as errors:
+        raise first_useful(errors) from errors
+
+
+@dataclass(slots=True)
+class _Submission:
+    """Envelopes on their way, `room` of them at once; those of a trace one after the other."""
+
+    gateway: StructuredGateway
+    group: asyncio.TaskGroup
+    counts: SubmissionCounts
+    answered: Callable[[str], None] | None
+    room: asyncio.Semaphore
+    say: Callable[[str], None]
+    _queues: dict[str, list[LLMEnvelope]] = field(default_factory=dict)  # by trace under way
+
+    async def add(self, envelope: LLMEnvelope) -> None:
+        """Send an envelope as soon as there is room, behind those of its trace."""
+        await self.room.acquire()
+        queue = self._queues.get(envelope.trace_id)
+        if queue is not None:
+            queue.append(envelope)
+            return
+        self._queues[envelope.trace_id] = [envelope]
+        self.group.create_task(self._serve(envelope.trace_id), name=f"submit-{envelope.trace_id}")
+
+    async def _serve(self, trace_id: str) -> None:
+        while queue := self._queues[trace_id]:
+            try:
+                await _send(self.gateway, queue.pop(0), self.counts, self.answered)
+            finally:
+                self.room.release()
+            if self.counts.submitted % PROGRESS_EVERY == 0:
+                self.say(self.counts.text())
+        del self._queues[trace_id]
+
+
+async def file_lines(file: str) -> AsyncGenerator[tuple[int, bytes]]:
+    """Yield the lines of a file that are not empty, with their numbers from 1; `-` is standard input, as its lines come.
+
+    Raises `OptionError` for a file that cannot be read.
+    """
+    number = 0
+    async for line in _stream_lines() if _is_stream(file) else _disk_lines(file):
+        number += 1
+        if stripped := line.strip():
+            yield number, stripped
+
+
+def _is_stream(file: str) -> bool:
+    return file == "-" and not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+
+
+async def _disk_lines(file: str) -> AsyncGenerator[bytes]:
+    def read() -> list[bytes]:
+        return opened.readlines(READ_BYTES)
+
+    opened: IO[bytes]
+    try:
+        opened = sys.stdin.buffer if file == "-" else await asyncio.to_thread(Path(file).open, "rb")
+    except OSError as e:
+        raise OptionError(
+            "FILE", f"{file}, which cannot be read ({e.strerror})", "a file of envelopes, or -"
+        ) from e
+    with opened:
+        while lines := await asyncio.to_thread(read):
+            for line in lines:
+                yield line
+
+
+async def _stream_lines() -> AsyncGenerator[bytes]:
+    """Yield what comes on standard input; a wait for it can be cancelled, as one in a thread could not."""
+    reader = asyncio.StreamReader(limit=LONGEST_LINE_BYTES)
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer
+    )
+    try:
+        while line := await reader.readline():
+            yield line
+    finally:
+        transport.close()
+
+
+async def _send(
+    gateway: StructuredGateway,
+    envelope: LLMEnvelope,
+    counts: SubmissionCounts,
+    answered: Callable[[str], None] | None,
+) -> None:
+    if answered is None:
+        await gateway.submit(envelope)
+        counts.submitted += 1
+        return
+    answer = await gateway.ask(envelope)
+    counts.submitted += 1
+    counts.answered += 1
+    counts.failed += answer.failure is not None
+    answered(_outcome_line(envelope, answer))
+
+
+def _outcome_line(envelope: LLMEnvelope, answer: GatewayReply) -> str:
+    """Return what became of an envelope, as a line of JSON."""
+    failure = answer.failure
+    line: dict[str, object] = {
+        "envelope_id": envelope.envelope_id,
+        "trace_id": envelope.trace_id,
+        "actionable": answer.actionable,
+        "failure": None if failure is None else {"kind": failure.category, "why": failure.description},
+    }
+    if not isinstance(answer, NoDecision):
+        result = answer.result
+        line |= {
+            "interaction_id": answer.interaction_id,
+            "provider": result.provider,
+            "model": result.model,
+            "cost_nusd": result.cost_nusd,
+            "text": result.raw_output,
+        }
+    return json.dumps(line, ensure_ascii=False)
+
+
+def _read(number: int, line: bytes, say: Callable[[str], None]) -> LLMEnvelope | None:
+    try:
+        envelope = LLMEnvelope.from_wire(line)
+    except ValidationError as e:
+        first = e.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the line"
+        say(f"line {number}: {place}: {first['msg']}; allowed is an envelope as JSON")
+        return None
+    if not envelope.is_intact:
+        say(
+            f"line {number}: envelope_hash is not that of the envelope; allowed is the one it was built with, or none"
+        )
+        return None
+    return envelope

@@ -1,0 +1,310 @@
+"""A worker process: a platform that serves a shared bus until it is stopped, and its health and figures over HTTP."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
+
+from agentic_trading.app.options import OptionError
+from agentic_trading.app.trading import CHECKS, RULES
+from agentic_trading.bus.errors import BusUnavailableError, TopicSetupError
+from agentic_trading.cancellation import on_first_signal
+from agentic_trading.clock import AsOfClock
+from agentic_trading.errors import TradingError
+from agentic_trading.governance.errors import (
+    ControlsUnavailableError,
+    LedgerRolledBackError,
+    LedgerUnavailableError,
+)
+from agentic_trading.platform.config import PlatformConfig, TenantConfig
+from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.platform.settings import load_config
+from agentic_trading.platform.workers import PlatformStatistics
+from agentic_trading.worker.claim import ClaimStoreUnavailableError
+
+log = structlog.get_logger()
+
+AWAY: Final = (
+    BusUnavailableError,
+    TopicSetupError,
+    LedgerUnavailableError,
+    ControlsUnavailableError,
+    ClaimStoreUnavailableError,
+)
+"""What a worker waits for at its start instead of ending: servers that are away, and topics that are not made yet."""
+
+FIRST_WAIT_S: Final = 0.5
+LONGEST_WAIT_S: Final = 15.0
+ASKED_WITHIN_S: Final = 5.0
+REQUEST_WITHIN_S: Final = 5.0
+MOST_REQUEST_BYTES: Final = 8192
+MOST_CONNECTIONS: Final = 32
+
+
+class ListenError(TradingError, ValueError):
+    """The address for health and metrics cannot be listened on."""
+
+    def __init__(self, address: str, why: str) -> None:
+        self.address = address
+        super().__init__(
+            f"--http is {address}, {why}; allowed: HOST:PORT of this machine that is free, port 0 for any"
+        )
+
+
+@dataclass(slots=True)
+class WorkerProcess:
+    """One worker: `state` is `starting`, `serving` or `stopping`; while it starts, `problem` says what it waits for.
+
+    The configuration names a bus on servers. Calls under way have `drain_s` to end when it is stopped.
+    """
+
+    config: PlatformConfig
+    drain_s: float
+    state: str = "starting"
+    problem: str = ""
+    _platform: Platform | None = None
+    _stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def stop(self) -> None:
+        """Take nothing more, end what is under way, and return from `run`. Harmless twice."""
+        self.state = "stopping"
+        self._stopping.set()
+
+    async def run(self, on_serving: Callable[[], None] = lambda: None) -> None:
+        """Serve until `stop`, SIGINT or SIGTERM; a second signal of the same kind ends the process at once.
+
+        Servers that are away, and topics that are missing, are waited for. Raises `ConfigError` for a configuration
+        that cannot be had, `StoreError` for a log that cannot be used, and what else the platform raises.
+        """
+        with on_first_signal(self.stop):
+            retrying = AsyncRetrying(
+                retry=retry_if_exception_type(AWAY),
+                wait=wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
+                sleep=self._wait,
+                before_sleep=self._note,
+                reraise=True,
+            )
+            await retrying(self._serve, on_serving)
+
+    async def _serve(self, on_serving: Callable[[], None]) -> None:
+        if self._stopping.is_set():
+            return
+        clock = AsOfClock() if self.config.mode == "backtest" else None
+        platform = Platform(self.config, Ports(clock=clock), checks=CHECKS, rules=RULES, drain_s=self.drain_s)
+        try:
+            async with platform:
+                self._platform, self.problem = platform, ""
+                if not self._stopping.is_set():
+                    self.state = "serving"
+                    on_serving()
+                await self._stopping.wait()
+        except LedgerRolledBackError as e:  # what was lost is not back by itself
+            self.problem = str(e)
+            raise
+        finally:
+            self._platform = None
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            pass
+
+    def _note(self, state: RetryCallState) -> None:
+        self.state = "starting" if not self._stopping.is_set() else self.state
+        problem = str(state.outcome.exception()) if state.outcome is not None else ""
+        if problem != self.problem:
+            log.warning("worker_waits", reason=problem)
+        self.problem = problem
+
+    async def health(self) -> Mapping[str, Any]:
+        """Return the state, and by its name everything that keeps the worker from serving now."""
+        problems = {"start": self.problem} if self.problem else {}
+        if self._platform is not None:
+            try:
+                async with asyncio.timeout(ASKED_WITHIN_S):
+                    problems |= await self._platform.problems()
+            except TimeoutError:
+                problems["asking"] = f"no answer within {ASKED_WITHIN_S:g} s"
+        return {"state": self.state, "ready": self.state == "serving" and not problems, "problems": problems}
+
+    def metrics(self) -> bytes:
+        """Return the figures in the text format of Prometheus."""
+        registry = CollectorRegistry()
+        registry.register(_Figures(self.state, self._platform.statistics() if self._platform else None))
+        return generate_latest(registry)
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # a registry keeps it by identity
+class _Figures:
+    """The figures of a worker as Prometheus collects them."""
+
+    state: str
+    statistics: PlatformStatistics | None
+
+    def collect(self) -> Iterator[Metric]:
+        serving = GaugeMetricFamily("agentic_worker_serving", "1 while envelopes are taken.")
+        serving.add_metric([], float(self.state == "serving"))
+        yield serving
+        if self.statistics is None:
+            return
+        pool, bus, ledger = self.statistics.pool, self.statistics.bus, self.statistics.ledger
+        ends = {
+            "finished": pool.finished,
+            "dead_letter": pool.dead_letters,
+            "given_back": pool.given_back,
+            "event": pool.events,
+        }
+        yield _counters("agentic_deliveries", "Deliveries, by how they ended.", "end", ends)
+        yield _counters("agentic_published", "Messages published, by topic.", "topic", bus.published)
+        for name, text in (
+            ("waiting", "Messages that wait here"),
+            ("in_flight", "Messages handed out and not done"),
+        ):
+            gauge = GaugeMetricFamily(
+                f"agentic_bus_{name}", f"{text}, by group and topic.", labels=["group", "topic"]
+            )
+            for lag in bus.backlogs:
+                gauge.add_metric([lag.group, lag.topic], getattr(lag, name))
+            yield gauge
+        steps = {
+            name: getattr(ledger, name)
+            for name in ("reserved", "settled", "released", "in_doubt", "late", "refused")
+        }
+        yield _counters("agentic_ledger_steps", "Steps of the ledger, by kind.", "step", steps)
+        yield _counters(
+            "agentic_ledger_nusd",
+            "Nano-dollars of charged calls.",
+            "kind",
+            {"reserved": ledger.reserved_nusd, "charged": ledger.charged_nusd},
+        )
+        calls = GaugeMetricFamily("agentic_calls", "Calls of now.", labels=["state"])
+        calls.add_metric(["in_flight"], ledger.in_flight)
+        calls.add_metric(["waiting_for_budget"], ledger.waiting)
+        yield calls
+
+
+def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for value, count in values.items():
+        family.add_metric([value], count)
+    return family
+
+
+@asynccontextmanager
+async def status_server(process: WorkerProcess, address: str) -> AsyncGenerator[str]:
+    """Answer `/livez`, `/readyz` and `/metrics` over HTTP for as long as the block lasts; give the address.
+
+    `/livez` is 200 while the loop runs, `/readyz` 200 while envelopes are taken and all servers answer, else 503 with what
+    is wrong as JSON. Raises `ListenError` for an address that cannot be had.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ListenError(address, "which is no address")
+    open_now = 0
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal open_now
+        open_now += 1
+        try:
+            async with asyncio.timeout(REQUEST_WITHIN_S + ASKED_WITHIN_S):
+                if open_now <= MOST_CONNECTIONS:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    writer.write(await _answer(process, head))
+                    await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # the client has gone, or sends no request
+        finally:
+            open_now -= 1
+            writer.close()
+
+    try:
+        server = await asyncio.start_server(serve, host.strip("[]"), int(port), limit=MOST_REQUEST_BYTES)
+    except OSError as e:
+        raise ListenError(address, f"which cannot be listened on ({e.strerror})") from e
+    async with server:
+        yield f"http://{host}:{server.sockets[0].getsockname()[1]}"
+
+
+async def _answer(process: WorkerProcess, head: bytes) -> bytes:
+    method, _, rest = head.partition(b" ")
+    path = rest.partition(b" ")[0].partition(b"?")[0]
+    status, kind, body = "200 OK", "application/json", b""
+    match method, path:
+        case b"GET", b"/livez":
+            body = b'{"live":true}'
+        case b"GET", b"/readyz":
+            health = await process.health()
+            status = "200 OK" if health["ready"] else "503 Service Unavailable"
+            body = json.dumps(health).encode()
+        case b"GET", b"/metrics":
+            kind, body = "text/plain; version=0.0.4; charset=utf-8", process.metrics()
+        case _:
+            status, body = "404 Not Found", b'{"allowed":["GET /livez","GET /readyz","GET /metrics"]}'
+    lines = (
+        f"HTTP/1.1 {status}",
+        f"Content-Type: {kind}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        "",
+        "",
+    )
+    return "\r\n".join(lines).encode() + body
+
+
+FLAGS: Final = {
+    "bus": "--bus",
+    "concurrency": "--concurrency",
+    "folder": "--store",
+    "ledger": "--ledger",
+    "mode": "--mode",
+    "name": "--name",
+    "providers": "--provider",
+    "workflows": "--workflows",
+}
+"""The options that say what the configuration says too."""
+
+
+def worker_config(
+    path: Path | None,
+    *,
+    runs: Path,
+    bus: str | None = None,
+    ledger: str | None = None,
+    providers: Sequence[str] = (),
+    tenants: Sequence[str] = (),
+    **overrides: object,
+) -> PlatformConfig:
+    """Return the configuration of a worker, as `load_config` does; its log goes below `runs` if it says nothing else.
+
+    `providers` are served beside those of the file, `tenants` alone of those that it has. Raises `ConfigError`, and
+    `OptionError` for a worker without a bus or a provider, and for one of some tenants on a bus that all tenants share.
+    """
+    addresses = {"bus": bus, "ledger": ledger}
+    overrides |= {place: {"url": url} for place, url in addresses.items() if url is not None}
+    if providers:
+        overrides["providers"] = {name: {} for name in providers}
+    config = load_config(path, flags=FLAGS, **overrides)
+    if config.bus.url is None:
+        raise OptionError("--bus", "left out", "kafka://HOST:PORT, or url in [bus] of the configuration")
+    if not config.providers:
+        raise OptionError(
+            "--provider", "left out", "a provider to serve, or [providers.NAME] of the configuration"
+        )
+    if tenants and not config.bus.namespace:
+        allowed = "a bus.namespace for them: workers of one bus serve the same tenants"
+        raise OptionError("--tenant", f"{', '.join(tenants)}, and the bus has no namespace", allowed)
+    folder = config.folder if config.folder is not None else runs / "workers"
+    changes: dict[str, object] = {"name": config.name or "worker", "folder": folder}
+    if tenants:
+        changes["tenants"] = {name: config.tenants.get(name, TenantConfig()) for name in tenants}
+    return config.model_copy(update=changes)

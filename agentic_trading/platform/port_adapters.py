@@ -1,0 +1,148 @@
+"""The adapters of the ports that a platform opens beside its providers, as its configuration names their servers and files."""
+
+from datetime import UTC, tzinfo
+from pathlib import Path
+from typing import Any, Final
+
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.topic import Broker
+from agentic_trading.cancellation import run_shielded
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.control_stores.file import FileControlStore, MemoryControlStore
+from agentic_trading.governance.controls_document import ControlStore
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limiter import Limiter
+from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.governance.policy import Policy
+from agentic_trading.governance.status_feed import StatusFeed
+from agentic_trading.governance.status_feeds.file import FileStatusFeed, MemoryStatusFeed
+from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
+from agentic_trading.llm.stores.jsonl.writer import Durability
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.worker.claim import ClaimStore
+from agentic_trading.worker.claims.memory import MemoryClaimStore
+
+LOG_NAME: Final = "interactions.jsonl"
+
+
+def ledger_of(url: str, *, zone: tzinfo = UTC) -> Ledger:
+    """Return the ledger on a server that workers share."""
+    from agentic_trading.governance.ledgers.redis import MOST_RECENT_S, RedisLedger
+
+    return RedisLedger(url, zone=zone, recorded_within_s=MOST_RECENT_S)
+
+
+def worker_ledger_of(url: str, *, zone: tzinfo = UTC) -> Ledger:
+    """Return the shared ledger as a worker uses it: calls that have begun outlast its outages."""
+    return DegradedModeLedger(ledger_of(url, zone=zone), clock=SystemClock())
+
+
+def boards_of(url: str | None, folder: Path | None) -> tuple[ControlStore, StatusFeed]:
+    """Return the controls and statuses on the server at `url`, else in `folder`, where other processes find them.
+
+    Without both they are those of this process.
+    """
+    if url is None and folder is None:
+        return MemoryControlStore(), MemoryStatusFeed()
+    if url is None:
+        return FileControlStore(folder or Path()), FileStatusFeed(folder or Path())
+    from agentic_trading.governance.control_stores.redis import RedisControlStore
+    from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
+
+    return RedisControlStore(url), RedisStatusFeed(url)
+
+
+def limiter_of(url: str | None, policy: Policy | None) -> Limiter:
+    """Return what keeps the rates of a policy, a circuit breaker and a retry budget for each model."""
+    rates = policy.rates if policy is not None else {}
+    if url is None:
+        return MemoryLimiter(rates, clock=SystemClock())
+    from agentic_trading.governance.limiters.redis import RedisLimiter
+
+    return RedisLimiter(url, rates)
+
+
+def broker_of(config: PlatformConfig, *, buffer: int = 256) -> Broker:
+    """Return the bus of a configuration; without servers it is within this process, and forgets what every reader has read.
+
+    A reader fetches `buffer` messages of a topic ahead. It blocks, as it reads files; nothing is connected yet. Raises
+    `ConfigError` for files that cannot be had, and without the client library.
+    """
+    bus = config.bus
+    if bus.url is None:
+        return MemoryBroker(max_message_bytes=bus.max_message_bytes, retain_acknowledged=False)
+    try:
+        from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
+        from agentic_trading.bus.brokers.kafka.connection import settings_of
+
+        settings = settings_of(
+            bus.url,
+            namespace=bus.namespace,
+            member=config.name,
+            max_message_bytes=bus.max_message_bytes,
+            buffer=buffer,
+            security=_kafka_security(config) if bus.is_encrypted else None,
+        )
+    except (ImportError, OSError, ValueError) as e:
+        allowed = "files that can be read, and aiokafka: pip install 'agentic-trading[kafka]'"
+        raise ConfigError([
+            ConfigProblem(config.origin_of("bus.url"), "bus", f"of no use ({e})", allowed)
+        ]) from e
+    return KafkaBroker(settings)
+
+
+def _kafka_security(config: PlatformConfig) -> Any:
+    from agentic_trading.bus.brokers.kafka.connection import KafkaSecurity
+
+    bus = config.bus
+    password = "" if bus.password_file is None else bus.password_file.read_text("utf-8").strip()
+    config.redaction.add(password)
+    return KafkaSecurity(bus.ca_file, bus.certificate_file, bus.key_file, bus.username, password)
+
+
+def claims_of(config: PlatformConfig) -> ClaimStore:
+    """Return the claims of a configuration: on the server of the ledger where the bus is shared, else of this process.
+
+    It blocks, as it reads a file.
+    """
+    url = config.ledger.url
+    if config.bus.url is None or url is None:
+        return MemoryClaimStore()
+    from agentic_trading.worker.claims.redis import RedisClaimStore
+
+    return RedisClaimStore(url, name=config.name)
+
+
+def memory_ledger(*, zone: tzinfo = UTC) -> Ledger:
+    """Return a ledger of this process, without limits yet."""
+    return MemoryLedger(zone=zone)
+
+
+def memory_log() -> InteractionStore:
+    """Return a log that ends with this process."""
+    return MemoryInteractionStore()
+
+
+async def opened_log(folder: Path, config: PlatformConfig) -> JsonFileInteractionStore:
+    """Return the log in a folder, locked for this process: durable before it is published, or as `durability` says.
+
+    Raises `StoreLockedError` while another process has it, `StoreError` for one that cannot be gone on with.
+    """
+    durability = config.durability or ("relaxed" if config.mode == "backtest" else "group")
+    store = JsonFileInteractionStore(folder / LOG_NAME, durability=Durability(durability))
+    try:
+        await store.open()
+    except BaseException:
+        await run_shielded(store.aclose())
+        raise
+    return store
+
+
+def file_log_of(store: InteractionStore) -> JsonFileInteractionStore | None:
+    """Return a log if it is one in a file."""
+    return store if isinstance(store, JsonFileInteractionStore) else None

@@ -1,0 +1,171 @@
+"""Workers in processes of their own, on a real Kafka and a real Redis: a session, envelopes from a file, health, and the end."""
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.main import main
+from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
+from agentic_trading.ids import random_id
+from agentic_trading.llm import EnvelopeBuilder, LLMProvider
+from tests import kafka_server, redis_server
+from tests.app.logging_kept import logging_kept
+from tests.gateway import START
+from tests.worker_processes import RunningWorker, worker
+
+pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
+UUID = re.compile(r"[\da-f]{8}-[\da-f]{4}-[\da-f]{4}-[\da-f]{4}-[\da-f]{12}")
+
+
+@pytest.fixture
+def redis() -> Iterator[redis_server.RealServer]:
+    """Give a server of the test's own; that both kinds of servers do, the contracts show."""
+    with redis_server.own_server("valkey") as server:
+        yield server
+
+
+@pytest.fixture
+def config(kafka_servers: str, redis: redis_server.RealServer, tmp_path: Path) -> Path:
+    """Return the file of a fleet whose bus has no topics yet."""
+    path = tmp_path / "fleet.toml"
+    path.write_text(
+        f'mode = "backtest"\n[bus]\nurl = "kafka://{kafka_servers}"\nnamespace = "flow-{random_id()}"\n'
+        f'[ledger]\nurl = "{redis.url}"\n[providers.rules]\n[providers.scripted]\n'
+        'options = { answers = ["{}", "{}", "{}", "{}", "{}", "{}"] }\n',
+        encoding="utf-8",
+    )
+    return path
+
+
+def make_topics(config: Path) -> None:
+    text = config.read_text("utf-8")
+    found = re.search(r'kafka://(\S+)"\nnamespace = "(\S+)"', text)
+    assert found
+    settings = kafka_server.settings(found[1], namespace=found[2])
+    asyncio.run(create_topics(settings, planned_topics(partitions=2), replicas=1))
+
+
+@pytest.fixture
+def fleet(config: Path, tmp_path: Path) -> Iterator[tuple[RunningWorker, RunningWorker]]:
+    """Give two workers that serve."""
+    make_topics(config)
+    words = ("--config", str(config))
+    with worker(tmp_path / "logs", "w1", *words) as one, worker(tmp_path / "logs", "w2", *words) as other:
+        one.is_ready()
+        other.is_ready()
+        yield one, other
+
+
+def command(*words: object) -> int:
+    with logging_kept(), pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    return int(left.value.code or 0)
+
+
+def anonymous(log: Path) -> list[str]:
+    """Return a decision log with its ids numbered as they come: those of a run are made from a name of its own."""
+    numbers: dict[str, str] = {}
+    lines = log.read_text("utf-8").splitlines()
+    return [
+        UUID.sub(lambda found: numbers.setdefault(found[0], f"id-{len(numbers)}"), line) for line in lines
+    ]
+
+
+def test_a_session_whose_calls_are_made_elsewhere_decides_what_one_in_a_process_does(
+    config: Path,
+    fleet: tuple[RunningWorker, RunningWorker],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("run", "--data", "btcusdt-5m", "--bars", "300", "--provider", "rules")
+
+    assert (
+        command(*words, "--config", config, "--budget-usd", "5", "--out", tmp_path / "apart") == ExitCode.DONE
+    )
+    assert command(*words, "--out", tmp_path / "here") == ExitCode.DONE
+
+    assert anonymous(tmp_path / "apart" / "decisions.jsonl") == anonymous(
+        tmp_path / "here" / "decisions.jsonl"
+    )
+    assert command("replay", "run", tmp_path / "apart") == ExitCode.DONE
+    finished = [running.metrics()['agentic_deliveries_total{end="finished"}'] for running in fleet]
+    assert sum(finished) > 5
+    assert [running.ends() for running in fleet] == [0, 0]
+    for name in ("w1", "w2"):
+        assert command("audit", "verify", tmp_path / "logs" / name / "interactions.jsonl") == ExitCode.DONE
+    capsys.readouterr()
+
+
+def test_envelopes_of_a_file_are_answered_and_what_is_none_is_named(
+    config: Path,
+    fleet: tuple[RunningWorker, RunningWorker],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    built = [
+        EnvelopeBuilder().for_general().with_instructions("Advise.").with_context({"n": n}).with_as_of(START)
+        .with_provider(LLMProvider.SCRIPTED, "scripted-1").build()
+        for n in range(4)
+    ]  # fmt: skip
+    file = tmp_path / "envelopes.jsonl"
+    file.write_bytes(b"\n".join([*(each.wire for each in built), b"{}x", b"", built[0].wire[:-20] + b'0"}']))
+
+    code = command("submit", file, "--config", config, "--wait")
+
+    said = capsys.readouterr()
+    outcomes = [json.loads(line) for line in said.out.splitlines()]
+    assert code == ExitCode.FOUND_WRONG
+    assert {each["envelope_id"] for each in outcomes} == {each.envelope_id for each in built}
+    assert [(each["failure"], each["text"]) for each in outcomes] == [(None, "{}")] * 4
+    assert "line 5: the line: Invalid JSON" in said.err
+    assert "line 7: " in said.err
+    assert "submitted 4, 4 answered, 0 of them failed; 2 were no envelopes and were left out" in said.err
+
+
+def test_a_worker_says_what_it_waits_for_and_serves_when_it_is_there(config: Path, tmp_path: Path) -> None:
+    with worker(tmp_path / "logs", "w1", "--config", str(config)) as running:
+        running.waits_for("worker_waits")
+        waiting = running.health()
+        make_topics(config)
+        ready = running.is_ready()
+        code = running.ends(signal.SIGINT)
+
+    assert (waiting["state"], waiting["ready"]) == ("starting", False)
+    assert "agentic-trading topics create makes those that are missing" in waiting["problems"]["start"]
+    assert ready == {"state": "serving", "ready": True, "problems": {}}
+    assert code == 0
+    assert "w1 has ended" in running.text
+
+
+def test_a_worker_whose_redis_is_away_is_alive_and_not_ready(
+    config: Path, redis: redis_server.RealServer, tmp_path: Path
+) -> None:
+    make_topics(config)
+    with worker(tmp_path / "logs", "w1", "--config", str(config)) as running:
+        running.is_ready()
+        redis.kill()
+        away = running.health()
+        redis.start()
+        running.is_ready()
+        code = running.ends()
+
+    assert (away["state"], list(away["problems"])) == ("serving", ["ledger"])
+    assert code == 0
+
+
+def test_the_name_of_a_running_worker_is_taken(config: Path, tmp_path: Path) -> None:
+    make_topics(config)
+    words = ("--config", str(config))
+    with worker(tmp_path / "logs", "w1", *words) as running:
+        running.is_ready()
+        with worker(tmp_path / "logs2", "w1", *words, "--store", str(tmp_path / "logs")) as second:
+            code = second.process.wait(30)
+
+    assert code == ExitCode.LOG_UNUSABLE
+    assert "another process writes to it" in second.text
