@@ -1,5 +1,6 @@
-"""The only source of chance: ids, and fractions that stand for chance."""
+"""The only source of chance: ids, keys, and fractions that stand for chance."""
 
+import os
 from collections.abc import Callable
 from hashlib import sha256
 from itertools import count
@@ -15,6 +16,11 @@ NAMESPACE = uuid_utils.UUID("6f1d3c1e-6a1c-5c0e-9d0f-8f5b6f3f8a11")
 def random_id() -> str:
     """Return a random UUID (version 4)."""
     return str(uuid_utils.uuid4())
+
+
+def random_key() -> bytes:
+    """Return a key of 32 random bytes, as 64 hex digits."""
+    return os.urandom(32).hex().encode()
 
 
 def derived_id(*parts: str | int) -> str:

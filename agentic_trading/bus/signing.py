@@ -1,24 +1,30 @@
-"""Prove the sender of a message by a keyed signature in its headers."""
+"""Prove the sender of a message by a keyed signature in its headers, with keys from a folder."""
 
 import hmac
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from typing_extensions import override
 
 from agentic_trading.bus.errors import SignatureError, SigningKeyError
 from agentic_trading.bus.message import Message
+from agentic_trading.ids import random_key
 
 PRINCIPAL_HEADER: Final = "at_principal"
 SIGNATURE_HEADER: Final = "at_signature"
+REPLAYED_HEADER: Final = "at_replayed"
+"""The id of the dead letter from which a message was published again; its sender knew nothing of it, so it is not signed."""
+
 SHORTEST_KEY: Final = 32
 """Bytes; as many as the hash has (RFC 2104 §3)."""
 
 _TAG: Final = b"agentic/message/v1"
 _SIGNED_PREFIXES: Final = ("ce_", "at_")
+_UNSIGNED: Final = (SIGNATURE_HEADER, REPLAYED_HEADER)
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,127}")
 _NAME_WORDS: Final = "1 to 128 letters, digits and ._@-, no dot or dash in front"
 
@@ -43,11 +49,15 @@ class Signer:
             _check_key(key, f"the key of {self.principal}")
         self._keys = tuple(keys)
 
+    def as_now(self) -> Self:
+        """Return one that goes on with the keys of now, however this one is renewed."""
+        return type(self)(self.principal, *self._keys)
+
     def sign(self, message: Message) -> Message:
         """Return the message with two headers more, its sender and the proof; a signature that it had is replaced.
 
         The proof is an HMAC-SHA256 over the message's key, its value and every header that is named `ce_…`, `at_…` or
-        `content-type`, under whatever topic it goes. Others, such as `traceparent`, may change on the way. A message
+        `content-type`, under whatever topic it goes. Others, such as `traceparent` and `REPLAYED_HEADER`, may change on the way. A message
         that is sent twice is proved twice: its idempotency key makes it count once.
         """
         headers = {**message.headers, PRINCIPAL_HEADER: self.principal}
@@ -108,7 +118,7 @@ class Verifier:
 def read_keys(folder: Path) -> dict[str, tuple[bytes, ...]]:
     """Read the keys in a folder by the names of its files; white space around a key is no part of it.
 
-    A name may be a folder that holds several keys, in the order of the names of their files. Names that begin with a dot are
+    A name may be a folder that holds several keys, in the order of the names of their files, numbers by their value. Names that begin with a dot are
     left out, as secret mounts have them. Blocks. Raises `SigningKeyError` for a folder or a file that cannot be read, an
     invalid name, a key that is too short, and one that two names have.
     """
@@ -122,6 +132,32 @@ def read_keys(folder: Path) -> dict[str, tuple[bytes, ...]]:
             if owner != path.name:
                 raise SigningKeyError(str(path), f"is the key of {owner} too", "a key of its own for each")
     return keys
+
+
+def write_key(folder: Path, name: str, *, add: bool = False) -> Path:
+    """Write a random key into a file of its own, `NAME/1` in `folder`, and return its path; its owner alone may read it.
+
+    With `add` it is the next one, which proves the same principal beside those that there are. Blocks. Raises
+    `SigningKeyError` where there is a key already, or with `add` none, for an invalid name, and where nothing can be written.
+    """
+    _check_name(name, "the key")
+    place = folder / name
+    if place.is_file():
+        raise SigningKeyError(str(place), "is one key, and no folder of keys", f"that file as {place}/1")
+    try:
+        held = [path.name for path in place.glob("[!.]*")]
+        if held and not add:
+            raise SigningKeyError(str(place), f"holds {len(held)} already", "--add, to exchange them")
+        if add and not held:
+            raise SigningKeyError(str(place), "holds no key yet", "a first key, without --add")
+        for each in (folder, place):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = place / str(1 + max((int(each) for each in held if each.isdecimal()), default=0))
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(random_key() + b"\n")
+    except OSError as e:
+        raise SigningKeyError(str(place), f"cannot be written ({e.strerror})", "a folder of one's own") from e
+    return path
 
 
 def keys_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
@@ -171,12 +207,16 @@ def _unreadable(path: Path, e: OSError) -> SigningKeyError:
 
 def _files(folder: Path) -> list[Path]:
     try:
-        files = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+        files = [path for path in sorted(folder.iterdir(), key=_place) if not path.name.startswith(".")]
     except OSError as e:
         raise SigningKeyError(str(folder), f"cannot be read ({e.strerror})", "a folder of keys") from e
     if not files:
         raise SigningKeyError(str(folder), "holds no key", "a file with a key for each principal")
     return files
+
+
+def _place(path: Path) -> tuple[int, str]:
+    return int(path.name) if path.name.isdecimal() else 0, path.name
 
 
 def _signature(key: bytes, message: Message, headers: Mapping[str, str]) -> str:
@@ -197,7 +237,7 @@ def _parts(message: Message, headers: Mapping[str, str]) -> Iterator[bytes]:
 
 
 def _is_signed(name: str) -> bool:
-    return name != SIGNATURE_HEADER and (name.startswith(_SIGNED_PREFIXES) or name == "content-type")
+    return name not in _UNSIGNED and (name.startswith(_SIGNED_PREFIXES) or name == "content-type")
 
 
 def _bytes(text: str) -> bytes:

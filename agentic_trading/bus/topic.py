@@ -54,7 +54,7 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
     `reason` is one of `UnreadableMessageError`'s, or a worker's own word (`crash_loop`). `raw` holds the message's
     value byte for byte, at most its first mebibyte; `raw_size` and `raw_sha256` are those of the whole value.
     `envelope_id` and `trace_id` are empty where they could not be read. `is_cut` says that the key or an id was cut,
-    or the headers left out, because they were too long for a letter.
+    or the headers left out, because they were too long for a letter, or that no JSON can spell the key.
     """
 
     id: str
@@ -88,7 +88,7 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
         """Return the letter for a delivery that is given up; the same message in the same place has the same id."""
         message = delivery.message
         digest = sha256_hex(message.value)
-        headers = dict(message.headers)
+        headers, key = dict(message.headers), _spellable(message.key[:MAX_ID])
         if sum(map(len, headers)) + sum(map(len, headers.values())) > MAX_HEADERS:
             headers = {}
         return cls(
@@ -99,7 +99,7 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
             source_partition=delivery.partition,
             position=delivery.position,
             deliveries=delivery.deliveries,
-            key=_spellable(message.key[:MAX_ID]),
+            key=key,
             headers=headers,
             raw=message.value[:MAX_RAW_BYTES],
             raw_size=len(message.value),
@@ -108,7 +108,8 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
             trace_id=_spellable(trace_id[:MAX_ID]),
             time=time,
             is_cut=len(headers) != len(message.headers)
-            or max(map(len, (message.key, envelope_id, trace_id))) > MAX_ID,
+            or key != message.key
+            or max(map(len, (envelope_id, trace_id))) > MAX_ID,
         )
 
     def small(self) -> Self:
@@ -326,6 +327,14 @@ class Broker(Protocol):
 
         Raises `BusUnavailableError` where the servers do not answer in time, `TopicSetupError` for a topic that is not
         there, and `BusClosedError` after `aclose`.
+        """
+        ...
+
+    async def delete_before(self, topic: Topic[Any], positions: Mapping[int, int]) -> None:
+        """Delete from `topic` what stands before a position, for each partition that is given. It cannot be undone.
+
+        A scan, and a group that comes later, are not handed any of it. A group that has not read it may still be. Harmless
+        twice. Raises `BusClosedError` after `aclose`.
         """
         ...
 

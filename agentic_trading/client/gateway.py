@@ -159,7 +159,8 @@ class GatewayClient:
         envelope = self._with_occurrence(envelope)
         reply: asyncio.Future[GatewayReply] = asyncio.get_running_loop().create_future()
         message = self._sign(envelope_message(envelope, reply_to=self._address))
-        call = PendingCall(envelope, message, reply, attempts)
+        signer = None if self._signer is None else self._signer.as_now()
+        call = PendingCall(envelope, message, reply, attempts, signer)
         self._pending.add(call)
         try:
             await self._broker.publish(self._topic_of(envelope), message)

@@ -28,16 +28,20 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingCall:
-    """One envelope, `sent` as a message, and its answer to come; with `attempts`, also the attempts before the last."""
+    """One envelope, `sent` as a message, and its answer to come; with `attempts`, also the attempts before the last.
+
+    A reply may be signed as `signer` signed when it was sent, though its keys were exchanged since.
+    """
 
     envelope: LLMEnvelope
     sent: Message
     reply: "asyncio.Future[LLMInteraction | NoDecision]"
     attempts: list[LLMInteraction] | None
+    signer: Signer | None = None
 
 
 class PendingCalls:
-    """The calls of one client; with a `signer` a reply has to be signed as it signs."""
+    """The calls of one client; with a `signer` a reply has to be signed as it signs, or signed when its call was sent."""
 
     def __init__(self, signer: Signer | None) -> None:
         self._signer = signer
@@ -84,7 +88,7 @@ class PendingCalls:
 
     def _receive_attempt(self, message: Message, head: ReplyHead) -> str:
         """Return why a reply is ignored; empty if it is not."""
-        if not self._is_proved(message):
+        if not self._is_proved(message, head):
             return "signature"
         calls = [
             call
@@ -113,7 +117,7 @@ class PendingCalls:
 
         The letter of a message whose sender was not proved cannot be signed: it has to hold the very message.
         """
-        is_proved = self._is_proved(message)
+        is_proved = self._is_proved(message, head)
         try:
             letter = read_dead_letter(message)
         except UnreadableMessageError as e:
@@ -128,8 +132,11 @@ class PendingCalls:
             _resolve([call], no_answer(call.envelope.envelope_id, why))
         return "" if calls else "unexpected"
 
-    def _is_proved(self, message: Message) -> bool:
-        return self._signer is None or self._signer.has_signed(message)
+    def _is_proved(self, message: Message, head: ReplyHead) -> bool:
+        if self._signer is None or self._signer.has_signed(message):
+            return True
+        signers = (call.signer for call in self._calls.get(head.envelope_id, ()))
+        return any(signer is not None and signer.has_signed(message) for signer in signers)
 
 
 def no_answer(envelope_id: str, why: str) -> NoDecision:

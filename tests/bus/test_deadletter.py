@@ -104,6 +104,16 @@ def test_a_letter_fits_into_its_topic_however_long_the_head_of_the_message_is() 
     assert not made.is_replayable
 
 
+def test_a_letter_whose_key_json_cannot_spell_is_not_sent_again_under_another_key() -> None:
+    made = DeadLetter.of(
+        Delivery("llm.envelopes.execution", 7, Message("\udcff", b"{}", {}), 1),
+        reason="decode", detail="", time=NOW,
+    )  # fmt: skip
+
+    assert read_dead_letter(dead_letter_message(made)) == made
+    assert not made.is_replayable
+
+
 def test_a_small_letter_says_the_same_of_the_message_with_less_of_it() -> None:
     large = letter(b"x" * 10_000, envelope_id="e")
 

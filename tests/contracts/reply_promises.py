@@ -107,6 +107,26 @@ async def a_scan_that_is_given_up_leaves_nothing_behind(bus: Bus) -> None:
         await bus.scanned()
 
 
+async def what_is_deleted_is_neither_scanned_nor_handed_to_a_later_group(bus: Bus) -> None:
+    reader = await bus.reader("early")
+    await bus.publish("a:1", "a:2", "a:3", "b:4")
+    found = {each.message.value: each for each in await bus.scanned()}
+    third = found[b"3"]
+
+    for _ in range(2):
+        await bus.broker.delete_before(bus.first, {third.partition: third.position})
+
+    left = {each.message.value for each in await bus.scanned()}
+    assert left in ({b"3", b"4"}, {b"3"})  # b may stand before it, where it has the same partition
+    assert set(await (await bus.reader("late")).says(len(left))) == left
+    assert await reader.says(1)  # whatever it was handed before is no matter
+    await bus.broker.delete_before(bus.first, {third.partition: third.position + 1000})
+    assert b"3" not in {each.message.value for each in await bus.scanned()}
+    await bus.broker.aclose()
+    with pytest.raises(BusClosedError):
+        await bus.broker.delete_before(bus.first, {})
+
+
 WITHOUT_A_GROUP: Sequence[Promise] = (
     replies_go_to_their_address_alone,
     replies_are_read_from_now_on,
@@ -114,4 +134,5 @@ WITHOUT_A_GROUP: Sequence[Promise] = (
     a_reader_of_replies_gives_nothing_more_when_it_or_the_broker_is_closed,
     a_scan_goes_from_the_oldest_message_to_the_last_one_of_now,
     a_scan_that_is_given_up_leaves_nothing_behind,
+    what_is_deleted_is_neither_scanned_nor_handed_to_a_later_group,
 )

@@ -1,7 +1,7 @@
 """Every broker keeps every promise of the port, and the suite finds those that break one."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
@@ -264,6 +264,11 @@ class HoldsScannedMessages(Whole):
                     yield await reader.take()
 
 
+class DeletesNothing(Whole):
+    async def delete_before(self, topic: Topic[Any], positions: Mapping[int, int]) -> None:
+        """Do nothing."""
+
+
 BROKEN: Sequence[tuple[Callable[[], Broker], Promise]] = (
     (DropsHeaders, promises.a_message_arrives_as_it_was_sent),
     (ReversesBatches, promises.a_batch_arrives_in_its_order),
@@ -299,6 +304,7 @@ BROKEN: Sequence[tuple[Callable[[], Broker], Promise]] = (
     ),
     (ScansToTheFirst, replies.a_scan_goes_from_the_oldest_message_to_the_last_one_of_now),
     (HoldsScannedMessages, replies.a_scan_that_is_given_up_leaves_nothing_behind),
+    (DeletesNothing, replies.what_is_deleted_is_neither_scanned_nor_handed_to_a_later_group),
 )
 FOUND = (AssertionError, TimeoutError, ExceptionGroup, MessageTooLargeError, pytest.fail.Exception)
 

@@ -8,40 +8,17 @@ from pathlib import Path
 
 import pytest
 import structlog
-from typing_extensions import override
 
 from agentic_trading.bus.errors import SigningKeyError
 from agentic_trading.bus.signing import Signer, read_keys
 from agentic_trading.client.gateway import GatewayClient
-from agentic_trading.clock import SystemClock
 from agentic_trading.llm import LLMInteraction, NoDecision
-from agentic_trading.platform.signing_keys import READ_AGAIN_S, PrincipalKeys
+from agentic_trading.platform.signing_keys import PrincipalKeys
 from tests.gateway import GOOD, MemoryGateway, asking, gateway
-from tests.worker.ticking import with_pool
+from tests.worker.running import running
+from tests.worker.ticking import Slow, Steps, with_pool
 
 OLD, NEW = b"1" * 32, b"2" * 32
-
-
-class Steps(SystemClock):
-    """A clock whose sleeps end when the test says so."""
-
-    def __init__(self) -> None:
-        self.begun = asyncio.Event()
-        self.ends = asyncio.Event()
-
-    @override
-    async def sleep(self, seconds: float) -> None:
-        assert seconds == READ_AGAIN_S
-        self.begun.set()
-        await self.ends.wait()
-        self.ends.clear()
-
-    async def step(self) -> None:
-        """End the sleep, and wait for the next one: what stands between is done."""
-        await self.begun.wait()
-        self.begun.clear()
-        self.ends.set()
-        await self.begun.wait()
 
 
 @pytest.fixture
@@ -89,6 +66,30 @@ async def test_keys_are_exchanged_under_a_running_pool_without_a_stop(
     assert (before, both, after) == ([True, False, True], [True, True, True], [False, True, True])
     assert len(renewals) == 2
     assert list(keys.secrets) == [NEW]
+
+
+async def test_a_call_under_way_is_answered_although_its_key_was_removed_meanwhile(
+    tmp_path: Path, keys: PrincipalKeys
+) -> None:
+    clock, provider = Steps(), Slow()
+    desk = with_pool(gateway(provider), verifier=keys.verifier)
+
+    async with (
+        asyncio.timeout(10),
+        running(desk),
+        keys.followed(clock, lambda: None),
+        GatewayClient(desk.broker, signer=keys.signer("desk-a")) as client,
+        asyncio.TaskGroup() as group,
+    ):
+        begun = group.create_task(client.ask(asking().build()))
+        await provider.started.wait()
+        (tmp_path / "desk-a" / "2").write_bytes(NEW)
+        (tmp_path / "desk-a" / "1").unlink()
+        await clock.step()
+        provider.go.set()
+
+    assert isinstance(begun.result(), LLMInteraction)
+    assert client.ignored_replies == {}
 
 
 async def test_a_principal_is_added_and_another_removed_while_it_runs(

@@ -6,8 +6,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from typing_extensions import override
+
 from agentic_trading.bus.signing import Verifier
-from agentic_trading.clock import Clock, SimClock
+from agentic_trading.clock import Clock, SimClock, SystemClock
 from agentic_trading.governance.burn_rate import BurnRateMeter
 from agentic_trading.governance.commands import OperatorCommand, execute_command
 from agentic_trading.governance.control_stores.file import MemoryControlStore
@@ -17,11 +19,13 @@ from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
 from agentic_trading.llm import Event
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.delivery import ProducerAcl
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
 from agentic_trading.worker.pool import WorkerPool
-from tests.gateway import START, MemoryGateway
+from tests.gateway import GOOD, START, MemoryGateway
 
 
 class Wall(SimClock):
@@ -54,6 +58,42 @@ class Turning(Wall):
                 return
             await asyncio.sleep(0)
         raise AssertionError(self.turns)
+
+
+class Steps(SystemClock):
+    """A clock whose sleeps end when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.ends = asyncio.Event()
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.begun.set()
+        await self.ends.wait()
+        self.ends.clear()
+
+    async def step(self) -> None:
+        """End the sleep, and wait for the next one: what stands between is done."""
+        await self.begun.wait()
+        self.begun.clear()
+        self.ends.set()
+        await self.begun.wait()
+
+
+class Slow(ScriptedProvider):
+    """A provider that answers when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda _request: GOOD)
+        self.started, self.go = asyncio.Event(), asyncio.Event()
+
+    @override
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        self.started.set()
+        await self.go.wait()
+        return await super().complete(request)
 
 
 def upkeep(

@@ -1,4 +1,4 @@
-"""`agentic-trading config`: what a platform would be made from, where each value is from, and whether it can be used."""
+"""`agentic-trading config` and `keys`: what a platform is made from, whether it can be used, and the keys of principals."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -14,6 +14,8 @@ app = typer.Typer(
     help="The configuration of a platform: its values, and whether they hold.", no_args_is_help=True
 )
 
+keys_app = typer.Typer(help="The keys of principals, which sign messages.", no_args_is_help=True)
+
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
@@ -21,6 +23,18 @@ ConfigFile = Annotated[
         metavar="FILE",
         help="A TOML file; if left out, the one of AGENTIC_CONFIG, else ./agentic-trading.toml.",
     ),
+]
+
+
+PrincipalName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The principal, or the key's name in the policy.")
+]
+Folder = Annotated[
+    Path,
+    typer.Option("--dir", metavar="DIR", help="The folder of keys: principals_folder of a configuration."),
+]
+Add = Annotated[
+    bool, typer.Option("--add", help="Add the next key to those that there are, to exchange them.")
 ]
 
 
@@ -61,6 +75,14 @@ def check_config(*, config: ConfigFile = None) -> None:
         stop(ExitCode.BAD_INPUT, str(ConfigError(problems)))
     served = ", ".join(loaded.providers) or "none"
     say(f"right: providers {served}; tenants {', '.join(loaded.tenant_ids)}")
+
+
+@keys_app.command("create")
+def create_key(*, name: PrincipalName, folder: Folder, add: Add = False) -> None:
+    """Write a random key into a new file, DIR/NAME/1, that its owner alone may read; no file is written over."""
+    from agentic_trading.bus.signing import write_key
+
+    say(f"written: {write_key(folder, name, add=add)}")
 
 
 def _places(values: Mapping[str, Any], *above: str) -> Iterator[tuple[str, Any]]:

@@ -125,3 +125,41 @@ def wait_for_input(stream: TextIO) -> None:
                 marked.recv(1)
         finally:
             signal.set_wakeup_fd(before)
+
+
+def confirm(what: str, *, yes: bool, otherwise: str) -> None:
+    """Go on only if the user confirms `what`; `otherwise` is what is said after a no.
+
+    With `yes` no question is put; without a terminal, and after a no, the command ends.
+    """
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        stop(ExitCode.BAD_INPUT, f"this is no terminal, so {what} cannot be confirmed; allowed is --yes")
+    if not _is_confirmed():
+        stop(ExitCode.INTERRUPTED, otherwise)
+
+
+def _is_confirmed() -> bool:
+    """Ask; Ctrl-C, SIGTERM and the end of the input are a no."""
+    with ended_as_by_ctrl_c():
+        try:
+            return _read_confirmation()
+        except (KeyboardInterrupt, EOFError):
+            typer.echo(err=True)
+            return False
+
+
+def _read_confirmation() -> bool:
+    """Ask until the answer is a yes or a no, as which nothing at all counts; `EOFError` where the input ends."""
+    while True:
+        typer.echo("Go on? [y/N]: ", nl=False, err=True)
+        wait_for_input(sys.stdin)
+        if not (line := sys.stdin.readline()):
+            raise EOFError
+        said = line.strip()
+        if said.lower() in {"y", "yes"}:
+            return True
+        if said.lower() in {"", "n", "no"}:
+            return False
+        say(f"{said!r} is neither yes nor no; allowed are y and n", err=True)

@@ -13,6 +13,7 @@ from agentic_trading.app.cli import (
     archive,
     budget,
     config,
+    dlq,
     look,
     models,
     parse,
@@ -77,6 +78,8 @@ app.command("submit", short_help="Put envelopes on a bus.")(worker.submit_comman
 app.add_typer(services.app, name="services")
 app.add_typer(topics.app, name="topics")
 app.add_typer(archive.app, name="archive")
+app.add_typer(dlq.app, name="dlq")
+app.add_typer(config.keys_app, name="keys")
 app.command("demo", short_help="Show the records at work, in a minute.")(look.demo_command)
 
 

@@ -1,7 +1,6 @@
 """A run from the command line: its cost confirmed, its progress drawn, its report printed."""
 
 import asyncio
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -9,7 +8,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
-from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, say, stop, wait_for_input
+from agentic_trading.app.cli.exits import ExitCode, confirm, say, stop
 from agentic_trading.app.cli.output import PlainConsole, print_table, show_json, terminal_is_watching, usd
 from agentic_trading.app.cli.summary import summary
 from agentic_trading.app.options import RunOptions, pluralize
@@ -26,37 +25,7 @@ def confirm_run(expected: Preflight, *, yes: bool) -> None:
     With `yes` no question is put; without a terminal, and after a no, the command ends.
     """
     say(preflight_text(expected), err=True)
-    if yes:
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        stop(ExitCode.BAD_INPUT, "this is no terminal, so the cost cannot be confirmed; allowed is --yes")
-    if not _is_confirmed():
-        stop(ExitCode.INTERRUPTED, NOT_STARTED)
-
-
-def _is_confirmed() -> bool:
-    """Ask; Ctrl-C, SIGTERM and the end of the input are a no."""
-    with ended_as_by_ctrl_c():
-        try:
-            return _read_confirmation()
-        except (KeyboardInterrupt, EOFError):
-            typer.echo(err=True)
-            return False
-
-
-def _read_confirmation() -> bool:
-    """Ask until the answer is a yes or a no, as which nothing at all counts; `EOFError` where the input ends."""
-    while True:
-        typer.echo("Go on? [y/N]: ", nl=False, err=True)
-        wait_for_input(sys.stdin)
-        if not (line := sys.stdin.readline()):
-            raise EOFError
-        said = line.strip()
-        if said.lower() in {"y", "yes"}:
-            return True
-        if said.lower() in {"", "n", "no"}:
-            return False
-        say(f"{said!r} is neither yes nor no; allowed are y and n", err=True)
+    confirm("the cost", yes=yes, otherwise=NOT_STARTED)
 
 
 def preflight_text(expected: Preflight) -> str:

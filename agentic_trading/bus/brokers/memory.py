@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
@@ -98,13 +98,19 @@ class MemoryBroker:
         """Yield the messages of `topic` that are kept now, oldest first."""
         if self._closed:
             raise BusClosedError("the memory broker")
-        for position, kept in [*self._topic(topic.name).kept.items()]:
+        for position, kept in self._topic(topic.name).there():
             yield Delivery(topic.name, position, kept.message, 1)
 
     async def check(self, topics: Sequence[Topic[Any]]) -> None:  # noqa: ARG002 - every topic is there
         """Raise `BusClosedError` after `aclose`."""
         if self._closed:
             raise BusClosedError("the memory broker")
+
+    async def delete_before(self, topic: Topic[Any], positions: Mapping[int, int]) -> None:
+        """Delete what stands before a position; a group that has yet to finish it may still do so."""
+        if self._closed:
+            raise BusClosedError("the memory broker")
+        self._topic(topic.name).delete_before(positions.get(0, 0))
 
     async def aclose(self) -> None:
         """Close all subscriptions and take nothing more; harmless twice."""
@@ -123,7 +129,7 @@ class MemoryBroker:
             published[REPLIES.name] = self._published_replies
         return BrokerStatistics(
             published=published,
-            kept={name: len(topic.kept) for name, topic in self._topics.items()},
+            kept={name: len(topic.there()) for name, topic in self._topics.items()},
             backlogs=tuple(
                 cursor.lag() for topic in self._topics.values() for cursor in topic.cursors.values()
             ),
@@ -154,6 +160,18 @@ class _MemoryTopic:
         self.kept: dict[int, _KeptMessage] = {}
         self.cursors: dict[str, _Cursor] = {}
         self._retain_acknowledged = retain_acknowledged
+        self._first = 0  # what stands before it is deleted, and kept only for groups that have it to finish
+
+    def there(self) -> "list[tuple[int, _KeptMessage]]":
+        """Return the messages that are not deleted, by position."""
+        return [(position, kept) for position, kept in self.kept.items() if position >= self._first]
+
+    def delete_before(self, position: int) -> None:
+        self._first = max(self._first, min(position, self.published))
+        for place in [
+            place for place, kept in self.kept.items() if place < self._first and not kept.unacknowledged
+        ]:
+            del self.kept[place]
 
     def append(self, message: Message) -> None:
         position = self.published
@@ -166,7 +184,7 @@ class _MemoryTopic:
         """Return the group's cursor; a new group starts at the oldest message kept."""
         if group not in self.cursors:
             cursor = self.cursors[group] = _Cursor(self, group)
-            for position, kept in self.kept.items():
+            for position, kept in self.there():
                 kept.unacknowledged += 1
                 cursor.offer(position, kept.message.key)
         return self.cursors[group]
@@ -174,7 +192,7 @@ class _MemoryTopic:
     def acknowledge(self, position: int) -> None:
         kept = self.kept[position]
         kept.unacknowledged -= 1
-        if kept.unacknowledged == 0 and not self._retain_acknowledged:
+        if kept.unacknowledged == 0 and not (self._retain_acknowledged and position >= self._first):
             del self.kept[position]
 
 

@@ -187,17 +187,20 @@ async def topic_partitions(settings: KafkaSettings, topic: str) -> list[int]:
     return sorted(each["partition"] for each in found)
 
 
-async def delete_messages(settings: KafkaSettings, topic: str) -> int:
-    """Delete what a topic holds now, for every reader; return how many offsets that were. It cannot be undone.
+async def delete_messages(settings: KafkaSettings, topic: str, ends: Mapping[int, int]) -> None:
+    """Delete what stands before an offset, for each partition in `ends`, for every reader. It cannot be undone.
 
-    Messages that are published meanwhile may be deleted, too, or stay. Raises as `topic_partitions` does.
+    Raises `TopicSetupError` for no such topic, and `BusUnavailableError`.
     """
     numbers = await topic_partitions(settings, topic)
     partitions = [TopicPartition(settings.full_name(topic), number) for number in numbers]
-    firsts, ends = await _bounds(settings, partitions)
+    firsts, lasts = await _bounds(settings, partitions)
+    # an offset outside of what is there is an error of the server's
+    wanted = {tp: min(ends.get(tp.partition, 0), lasts[tp]) for tp in partitions}
     async with _admin(settings) as admin:
-        await admin.delete_records({tp: RecordsToDelete(end) for tp, end in ends.items() if end > firsts[tp]})
-    return sum(ends[tp] - firsts[tp] for tp in partitions)
+        await admin.delete_records({
+            tp: RecordsToDelete(end) for tp, end in wanted.items() if end > firsts[tp]
+        })
 
 
 async def group_lags(

@@ -1,12 +1,12 @@
 """The broker on Apache Kafka: topics with partitions, a consumer a reader, one producer."""
 
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import groupby
 from typing import Any
 
-from agentic_trading.bus.brokers.kafka.admin import require_topics
+from agentic_trading.bus.brokers.kafka.admin import delete_messages, require_topics
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
 from agentic_trading.bus.brokers.kafka.consumer import KafkaSubscription
 from agentic_trading.bus.brokers.kafka.partition_reader import ReplyReader, scanned
@@ -91,6 +91,12 @@ class KafkaBroker:
         if self._is_closed:
             raise BusClosedError("the Kafka broker")
         await require_topics(self._settings, [topic.name for topic in topics])
+
+    async def delete_before(self, topic: Topic[Any], positions: Mapping[int, int]) -> None:
+        """Delete what stands before an offset in a partition; raises `TopicSetupError`, and `BusUnavailableError`."""
+        if self._is_closed:
+            raise BusClosedError("the Kafka broker")
+        await delete_messages(self._settings, topic.name, positions)
 
     async def aclose(self) -> None:
         """Close all subscriptions and take nothing more; harmless twice."""

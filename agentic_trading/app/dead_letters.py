@@ -1,0 +1,310 @@
+"""Dead letters as an operator deals with them: found, published again, deleted."""
+
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Collection, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
+from typing import Any, Final, Self
+
+from agentic_trading.bus.codec import envelope_message, read_dead_letter, read_envelope
+from agentic_trading.bus.errors import MessageTooLargeError, TopicSetupError, UnreadableMessageError
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.signing import PRINCIPAL_HEADER, REPLAYED_HEADER, SIGNATURE_HEADER, Signer
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, Broker, DeadLetter, Topic, lane_topic
+from agentic_trading.errors import TradingError
+from agentic_trading.ids import derived_id
+
+_NEAREST: Final = 3
+_AGE: Final = re.compile(r"(\d{1,6})([mhd])", re.ASCII)
+_LANE: Final = re.compile(r"\.[a-z0-9][a-z0-9-]*", re.ASCII)
+_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+class ReplayError(TradingError, ValueError):
+    """The message in `letter_id` cannot be published again, for `problem`."""
+
+    def __init__(self, letter_id: str, problem: str) -> None:
+        self.letter_id = letter_id
+        self.problem = problem
+        super().__init__(f"dead letter {letter_id} cannot be replayed: {problem}")
+
+
+class UnknownLetterError(TradingError, ValueError):
+    """No dead letter that is kept has this `value` of a `name`, an id or a reason; `nearest` are those nearest to it."""
+
+    def __init__(self, name: str, value: str, nearest: Collection[str]) -> None:
+        self.name = name
+        self.value = value
+        self.nearest = tuple(nearest)
+        allowed = f"the nearest are {', '.join(self.nearest)}" if nearest else "there are no dead letters"
+        super().__init__(f"no dead letter has the {name} {value!r:.200}; {allowed}")
+
+
+@dataclass(frozen=True, slots=True)
+class LetterFilter:
+    """Which letters are meant; what is left out restricts nothing, and without anything all are."""
+
+    ids: Collection[str] = ()
+    reason: str = ""
+    topic: str = ""
+    since: datetime | None = None
+
+    def has(self, letter: DeadLetter) -> bool:
+        """Whether a letter is meant."""
+        return (
+            (not self.ids or letter.id in self.ids)
+            and self.reason in {"", letter.reason}
+            and self.topic in {"", letter.source_topic}
+            and (self.since is None or letter.time >= self.since)
+        )
+
+
+@dataclass(slots=True)
+class LetterScan:
+    """What a scan of the dead letters has found so far: how often each id and reason, and how many messages that are no letters."""
+
+    copies: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    unreadable: int = 0
+
+    async def letters(self, broker: Broker, meant: LetterFilter) -> AsyncGenerator[DeadLetter]:
+        """Yield the letters that are meant, each once: a letter that was published twice has the same id."""
+        async with aclosing(broker.scan(DEAD_LETTERS)) as deliveries:
+            async for delivery in deliveries:
+                letter = letter_in(delivery)
+                if letter is None:
+                    self.unreadable += 1
+                    continue
+                self.copies[letter.id] += 1
+                self.reasons[letter.reason] += 1
+                if self.copies[letter.id] == 1 and meant.has(letter):
+                    yield letter
+
+    def require(self, meant: LetterFilter) -> None:
+        """Raise `UnknownLetterError` for an id or a reason that was not found; for a scan that has ended."""
+        reasons = [meant.reason] if meant.reason else []
+        for name, wanted, known in (("id", meant.ids, self.copies), ("reason", reasons, self.reasons)):
+            for each in wanted:
+                if each not in known:
+                    raise UnknownLetterError(
+                        name, each, get_close_matches(each, sorted(known), _NEAREST, 0.0)
+                    )
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLetter:
+    """A letter without its message; `problem` is why it cannot be replayed, empty where it can."""
+
+    id: str
+    time: datetime
+    reason: str
+    source_topic: str
+    source_partition: int
+    position: int
+    envelope_id: str
+    size: int
+    problem: str
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> Self:
+        """Return a letter as it is listed."""
+        return cls(
+            letter.id,
+            letter.time,
+            letter.reason,
+            letter.source_topic,
+            letter.source_partition,
+            letter.position,
+            letter.envelope_id,
+            letter.raw_size,
+            replay_problem(letter),
+        )
+
+
+def replay_problem(letter: DeadLetter) -> str:
+    """Return why the message of a letter cannot be published as it was; empty where it can."""
+    try:
+        Replay().message(letter)
+    except ReplayError as e:
+        return e.problem
+    return ""
+
+
+def moment_of(text: str, now: datetime) -> datetime:
+    """Return the moment of an ISO 8601 time, in UTC unless it says otherwise, or of an age such as `90m`, `12h`, `7d`.
+
+    Raises `ValueError`, or `OverflowError` for one before the calendar.
+    """
+    if age := _AGE.fullmatch(text):
+        return now - timedelta(**{_UNITS[age[2]]: int(age[1])})
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def letter_in(delivery: Delivery) -> DeadLetter | None:
+    """Return the letter in a message of their topic, or None where something else was written there."""
+    try:
+        return read_dead_letter(delivery.message)
+    except UnreadableMessageError:
+        return None
+
+
+async def letter_of(broker: Broker, letter_id: str) -> tuple[DeadLetter, int]:
+    """Return a letter, and how many copies there are; raises `UnknownLetterError`."""
+    scan, meant = LetterScan(), LetterFilter([letter_id])
+    async with aclosing(scan.letters(broker, meant)) as letters:
+        found = [letter async for letter in letters]
+    scan.require(meant)
+    return found[0], scan.copies[letter_id]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """How messages are published again: as they were, or with `again` as new envelopes, signed by `signer`."""
+
+    again: bool = False
+    signer: Signer | None = None
+
+    def message(self, letter: DeadLetter) -> Message:
+        """Return what is published for a letter; raises `ReplayError` where there is nothing to publish.
+
+        A message goes as it was, with a header that names the letter: its signature stays valid. With `again`
+        its envelope gets an id that follows from the letter's, so that the same letter gives the same envelope, and is
+        caused by the one that it was; nothing is answered on the bus.
+        """
+        _source_of(letter)
+        try:
+            message = letter.message()
+        except ValueError as e:
+            raise ReplayError(letter.id, str(e).replace(f"dead letter {letter.id}", "it", 1)) from e
+        if self.again:
+            message = self._new_envelope(letter, message)
+        return Message(message.key, message.value, {**message.headers, REPLAYED_HEADER: letter.id})
+
+    def _new_envelope(self, letter: DeadLetter, message: Message) -> Message:
+        if letter.source_topic == EVENTS.name:
+            raise ReplayError(
+                letter.id, "it holds an event, which runs nothing; allowed is a replay without --again"
+            )
+        try:
+            envelope = read_envelope(Delivery(letter.source_topic, letter.position, message, 1))
+        except UnreadableMessageError as e:
+            raise ReplayError(letter.id, f"it holds no envelope that can be read here ({e})") from e
+        is_signed = message.headers.keys() >= {PRINCIPAL_HEADER, SIGNATURE_HEADER}
+        if is_signed and self.signer is None:
+            principal = message.headers[PRINCIPAL_HEADER]
+            problem = f"{principal!r:.200} has signed it, and --again makes it another envelope"
+            raise ReplayError(
+                letter.id, f"{problem}; allowed is --sign-as PRINCIPAL, with its key in the configuration"
+            )
+        new_id = derived_id("replay", letter.id)
+        made = envelope.model_copy(
+            update={
+                "envelope_id": new_id,
+                "idempotency_key": new_id,
+                "parent_envelope_id": envelope.envelope_id,
+                "causation_id": envelope.envelope_id,
+            }
+        )
+        new = envelope_message(made)
+        return new if self.signer is None else self.signer.sign(new)
+
+    async def publish(self, broker: Broker, letter: DeadLetter) -> None:
+        """Publish a letter's message to its source topic; raises `ReplayError` where that cannot be."""
+        message = self.message(letter)
+        try:
+            await broker.publish(_source_of(letter), message)
+        except (MessageTooLargeError, TopicSetupError) as e:
+            raise ReplayError(letter.id, str(e)) from e
+
+
+def _source_of(letter: DeadLetter) -> Topic[Any]:
+    """Return the topic that a message is from; raises `ReplayError` for one that no worker reads.
+
+    A letter says itself where its message is from, and is not believed beyond that.
+    """
+    if letter.source_topic == EVENTS.name:
+        return EVENTS
+    for workflow, topic in ENVELOPES.items():
+        lane = letter.source_topic.removeprefix(topic.name)
+        if lane == "" or _LANE.fullmatch(lane):
+            return lane_topic(workflow, lane[1:])
+    raise ReplayError(letter.id, f"no worker reads its topic, {letter.source_topic!r:.200}")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """Which letters are published again, with their topics, and why others are not."""
+
+    replay: Replay
+    letters: Mapping[str, str] = field(default_factory=dict)
+    refused: tuple[ReplayError, ...] = ()
+
+    @classmethod
+    async def of(cls, broker: Broker, replay: Replay, meant: LetterFilter) -> Self:
+        """Return the plan for the letters that are meant; raises `UnknownLetterError`."""
+        letters: dict[str, str] = {}
+        refused: list[ReplayError] = []
+        scan = LetterScan()
+        async with aclosing(scan.letters(broker, meant)) as found:
+            async for letter in found:
+                try:
+                    replay.message(letter)
+                except ReplayError as e:
+                    refused.append(e)
+                else:
+                    letters[letter.id] = letter.source_topic
+        scan.require(meant)
+        return cls(replay, letters, tuple(refused))
+
+    async def publish(self, broker: Broker) -> Self:
+        """Publish the planned messages, in the order of each key; return what was published, and what could not be."""
+        published: dict[str, str] = {}
+        refused: list[ReplayError] = []
+        async with aclosing(LetterScan().letters(broker, LetterFilter([*self.letters]))) as found:
+            async for letter in found:
+                try:
+                    await self.replay.publish(broker, letter)
+                except ReplayError as e:
+                    refused.append(e)
+                else:
+                    published[letter.id] = letter.source_topic
+        return replace(self, letters=published, refused=(*self.refused, *refused))
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """What is deleted: all that stands before `positions`, by partition.
+
+    That are `messages`. `stays` are older letters that stay, as they stand behind newer ones.
+    """
+
+    positions: Mapping[int, int]
+    messages: int
+    stays: int
+
+    @classmethod
+    async def before(cls, broker: Broker, time: datetime | None) -> Self:
+        """Return what is to be deleted to be rid of letters older than `time`; without one, of all that are there now."""
+        positions: dict[int, int] = {}
+        ended: set[int] = set()
+        messages = stays = 0
+        async with aclosing(broker.scan(DEAD_LETTERS)) as deliveries:
+            async for delivery in deliveries:
+                letter = letter_in(delivery)
+                is_old = time is None or letter is None or letter.time < time
+                if not is_old:
+                    ended.add(delivery.partition)
+                elif delivery.partition in ended:
+                    stays += 1
+                else:
+                    positions[delivery.partition] = delivery.position + 1
+                    messages += 1
+        return cls(positions, messages, stays)
+
+    async def run(self, broker: Broker) -> None:
+        """Delete it, for every reader."""
+        await broker.delete_before(DEAD_LETTERS, self.positions)
