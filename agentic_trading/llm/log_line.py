@@ -1,4 +1,4 @@
-"""A line of the log: its place in the hash chain, and the facts of the record that it carries."""
+"""A line of the log as it is read: its place in the hash chain, and the facts of the record that it carries."""
 
 import re
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from agentic_trading.canonical import sha256_hex
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.store import ChainedRecord, ChainHead
 
-_TAG = b"agentic/log/v1\0"
+CHAIN_TAG = b"agentic/log/v1\0"
 _TAIL = re.compile(rb',"seq":([1-9][0-9]{0,18}),"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}')
 _LONGEST_TAIL = len(b',"seq":,"prev":"","hash":""}') + 19 + 64 + 64
 
@@ -23,17 +23,6 @@ class BrokenRecordError(TradingError, ValueError):
         super().__init__(reason)
 
 
-def write_line(record: bytes, head: ChainHead) -> tuple[bytes, ChainHead]:
-    """Return the line that carries `record`, with its newline, and the head that it makes.
-
-    `record` is a JSON object. It goes in as it is, but for newlines: in JSON they can only be white space between
-    tokens, and become blanks. The hash is SHA-256 over a domain tag and all bytes before `,"hash":`.
-    """
-    body = b'%b,"seq":%d,"prev":"%b"' % (record[:-1].replace(b"\n", b" "), head.seq + 1, head.hash.encode())
-    digest = sha256_hex(_TAG, body)
-    return b'%b,"hash":"%b"}\n' % (body, digest.encode()), ChainHead(head.seq + 1, digest)
-
-
 def read_line(raw: bytes) -> ChainedRecord:
     """Take a line apart, with or without its newline.
 
@@ -44,7 +33,7 @@ def read_line(raw: bytes) -> ChainedRecord:
     if tail is None or tail.end() != end:
         raise BrokenRecordError("it does not end in seq, prev and hash")
     seq, prev, digest = (group.decode() for group in tail.groups())
-    if sha256_hex(_TAG, raw[: tail.end(2) + 1]) != digest:
+    if sha256_hex(CHAIN_TAG, raw[: tail.end(2) + 1]) != digest:
         raise BrokenRecordError("its hash is not that of its bytes")
     return ChainedRecord(raw[:end], tail.start(), int(seq), prev, digest)
 

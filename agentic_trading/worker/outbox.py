@@ -28,6 +28,9 @@ from agentic_trading.worker.error_boundary import UnstreamedError
 log = structlog.get_logger()
 
 DRAIN_S: Final = 10.0
+AWAY_S: Final = 1.0
+"""How long is waited after a stop for a bus that is known to be away."""
+
 FIRST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 5.0
 SAVE_EVERY_S: Final = 0.2
@@ -101,7 +104,7 @@ class Outbox:
         return self._problem
 
     async def reached(self, seq: int) -> None:
-        """Return when the bus has all lines up to number `seq`; after `stop`, wait for `drain_s` at most.
+        """Return when the bus has all lines up to number `seq`; after `stop`, wait for `drain_s` at most, or a second while it is away.
 
         Raises `UnstreamedError` when that is over, or nothing is sent any more: the line is in the log, and will be sent by
         the next outbox.
@@ -117,7 +120,7 @@ class Outbox:
         await future
 
     def stop(self) -> None:
-        """Let no call of `reached` wait longer than `drain_s` from now on. Harmless twice."""
+        """Let no call of `reached` wait for longer than a bound from now on. Harmless twice."""
         if not self._is_stopping:
             self._is_stopping = True
             for seq, _, future in self._waiting:
@@ -253,7 +256,8 @@ class Outbox:
                 future.set_result(None)
 
     def _give_up_later(self, seq: int, future: "asyncio.Future[None]") -> None:
-        asyncio.get_running_loop().call_later(self._drain_s, self._give_up, seq, future)
+        longest_s = min(self._drain_s, AWAY_S) if self._problem else self._drain_s
+        asyncio.get_running_loop().call_later(longest_s, self._give_up, seq, future)
 
     def _give_up(self, seq: int, future: "asyncio.Future[None]") -> None:
         if not future.done():

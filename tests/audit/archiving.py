@@ -13,10 +13,11 @@ from agentic_trading.bus.log_stream import HEADS, RECORDS, LogHead, StreamedLine
 from agentic_trading.bus.topic import DEAD_LETTERS, Broker, DeadLetter
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm import JsonFileInteractionStore
-from agentic_trading.llm.log_line import read_line, write_line
+from agentic_trading.llm.log_line import read_line
 from agentic_trading.llm.store import ChainedRecord, ChainHead, Record
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
+from agentic_trading.llm.stores.record_codec import write_line
 
 
 @dataclass

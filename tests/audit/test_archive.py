@@ -18,10 +18,11 @@ from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import DEAD_LETTERS, Topic
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm import Event, JsonFileInteractionStore, LLMInteraction, StoreError
-from agentic_trading.llm.log_line import read_line, write_line
+from agentic_trading.llm.log_line import read_line
 from agentic_trading.llm.store import ChainedRecord, ChainHead, Record
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.llm.stores.record_codec import write_line
 from tests.audit.archiving import WorkerLog, archive, archiver, checked, letters, reasons
 from tests.build import NOW, envelope, event, interaction
 

@@ -6,8 +6,9 @@ from pydantic import ValidationError
 from agentic_trading.bus.errors import UnreadableMessageError
 from agentic_trading.bus.log_stream import LogHead, StreamedLine
 from agentic_trading.bus.message import Message
-from agentic_trading.llm.log_line import read_line, write_line
+from agentic_trading.llm.log_line import read_line
 from agentic_trading.llm.store import ChainedRecord, ChainHead
+from agentic_trading.llm.stores.record_codec import write_line
 from tests.build import NOW, event
 
 

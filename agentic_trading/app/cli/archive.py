@@ -8,8 +8,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from agentic_trading.app.cli.config import ConfigFile
+from agentic_trading.app.cli.dlq import loaded_with_bus
 from agentic_trading.app.cli.exits import ExitCode, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
+from agentic_trading.app.cli.worker import BusUrl
 
 app = typer.Typer()
 
@@ -19,10 +21,6 @@ ARCHIVER: Final = "archiver"
 AHEAD: Final = 1024
 """Lines that are fetched ahead: of each trace one at a time is kept, so that many make few waits for the disk."""
 
-BusAddress = Annotated[
-    str | None,
-    typer.Option("--bus", metavar="URL", help="kafka://HOST:PORT; if left out, that of the configuration."),
-]
 ArchiveFolder = Annotated[
     Path | None, typer.Option("--store", metavar="DIR", help="The folder of the archive, made if need be.")
 ]
@@ -33,7 +31,7 @@ UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop when all that 
 def archive_stream(
     context: typer.Context,
     *,
-    bus: BusAddress = None,
+    bus: BusUrl = None,
     store: ArchiveFolder = None,
     until_end: UntilEnd = False,
     config: ConfigFile = None,
@@ -50,7 +48,7 @@ def archive_stream(
     from agentic_trading.app.cli.output import show_json
     from agentic_trading.app.options import pluralize
 
-    folder, loaded = _required(store), _config_of(config, bus)
+    folder, loaded = _required(store), loaded_with_bus(config, bus or "")
     done = _archived(loaded, folder, until_end=until_end)
     if as_json:
         show_json(asdict(done))
@@ -64,7 +62,7 @@ def archive_stream(
 def check_archived(
     *,
     store: ArchiveFolder = None,
-    bus: BusAddress = None,
+    bus: BusUrl = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -77,9 +75,8 @@ def check_archived(
     from agentic_trading.app.settings import start
 
     folder = _required(store)
-    if bus is None and config is None:
-        start()
-    loaded = None if bus is None and config is None else _config_of(config, bus)
+    start()
+    loaded = None if bus is None and config is None else loaded_with_bus(config, bus or "")
     found = _checked(loaded, folder)
     if as_json:
         show_json(found.model_dump(mode="json"))
@@ -98,22 +95,6 @@ def _required(store: Path | None) -> Path:
     if store is None:
         stop(ExitCode.BAD_INPUT, "--store is left out; allowed: the folder of the archive")
     return store
-
-
-def _config_of(config: Path | None, bus: str | None) -> Any:
-    """Return a configuration with a bus that has servers."""
-    from agentic_trading.app.settings import configured
-    from agentic_trading.platform.settings import load_config
-
-    loaded = (
-        configured(config) if bus is None else load_config(config, flags={"bus": "--bus"}, bus={"url": bus})
-    )
-    if loaded.bus.url is None:
-        stop(
-            ExitCode.BAD_INPUT,
-            "--bus is left out, and the configuration has no bus.url; allowed: kafka://HOST:PORT",
-        )
-    return loaded
 
 
 def _archived(config: Any, folder: Path, *, until_end: bool) -> Any:

@@ -12,14 +12,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.log_line import (
-    BrokenRecordError,
-    IndexRow,
-    check_link,
-    index_row_of,
-    read_line,
-    write_line,
-)
+from agentic_trading.llm.log_line import BrokenRecordError, IndexRow, check_link, index_row_of, read_line
 from agentic_trading.llm.store import (
     ChainedRecord,
     ChainHead,
@@ -42,6 +35,7 @@ from agentic_trading.llm.stores.record_codec import (
     run_records,
     summary_of,
     wire_of,
+    write_line,
 )
 
 _PATH = Path("(memory)")

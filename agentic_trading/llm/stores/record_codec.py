@@ -1,4 +1,4 @@
-"""A record and its bytes: its kind, its identity in a log, and what a log says of its traces and runs."""
+"""A record and its bytes: its kind, its identity in a log, the line that is written, and what a log says of its traces and runs."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -8,14 +8,14 @@ from typing import get_args
 
 import orjson
 
-from agentic_trading.canonical import canonical_bytes, utc_text
+from agentic_trading.canonical import canonical_bytes, sha256_hex, utc_text
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordConflictError, RecordError
 from agentic_trading.llm.event import Event, check_event
 from agentic_trading.llm.events import ArchiveStarted, RunEnded, RunStarted
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
-from agentic_trading.llm.log_line import IndexRow
+from agentic_trading.llm.log_line import CHAIN_TAG, IndexRow
 from agentic_trading.llm.store import (
     ChainedRecord,
     ChainHead,
@@ -215,6 +215,17 @@ def summary_of(trace_id: str, facts: Sequence[IndexRow]) -> TraceSummary:
         cost_nusd=sum(fact.cost_nusd for fact in attempts),
         subject=next((fact.subject for fact in facts if fact.subject), ""),
     )
+
+
+def write_line(record: bytes, head: ChainHead) -> tuple[bytes, ChainHead]:
+    """Return the line that carries `record`, with its newline, and the head that it makes.
+
+    `record` is a JSON object. It goes in as it is, but for newlines: in JSON they can only be white space between
+    tokens, and become blanks. The hash is SHA-256 over a domain tag and all bytes before `,"hash":`.
+    """
+    body = b'%b,"seq":%d,"prev":"%b"' % (record[:-1].replace(b"\n", b" "), head.seq + 1, head.hash.encode())
+    digest = sha256_hex(CHAIN_TAG, body)
+    return b'%b,"hash":"%b"}\n' % (body, digest.encode()), ChainHead(head.seq + 1, digest)
 
 
 _RUN_KINDS = (RunStarted.KIND, RunEnded.KIND, ArchiveStarted.KIND)

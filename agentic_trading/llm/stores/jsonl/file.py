@@ -23,7 +23,6 @@ from agentic_trading.llm.log_line import (
     holds_whole_line,
     index_row_of,
     read_line,
-    write_line,
 )
 from agentic_trading.llm.store import ChainedRecord, ChainHead, Record, RunRecord, Verification
 from agentic_trading.llm.stores.record_codec import (
@@ -33,6 +32,7 @@ from agentic_trading.llm.stores.record_codec import (
     identity_of,
     record_of,
     run_records,
+    write_line,
 )
 
 T = TypeVar("T")
