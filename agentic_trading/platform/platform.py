@@ -47,6 +47,7 @@ from agentic_trading.structured.tools import tools_by_name
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.outbox import Outbox, cursor_file_of, streaming
+from agentic_trading.worker.recover import RecoveryReport, recover
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import RecordedAnswerSource
 
@@ -94,7 +95,7 @@ class Platform:
     rules beyond JSON Schema, `rules` what the provider `rules` answers by, both by the `$id` of the schema. `tools` are
     those that envelopes may name in `tools_allowed`; a `ValueError` says which cannot be had. A caller
     that puts the start and the end of its run on record itself, as a session does, says so by `records_run=False`. With `drain_s`
-    calls that are under way when the block is left have as many seconds to end.
+    calls that are under way when the block is left have as many seconds to end. `recovery` is what earlier starts have left.
 
     Raises `ConfigError` for a configuration that cannot be had, `StoreError` for a log that cannot be used,
     `LedgerRolledBackError` for a shared ledger that is behind the log, and what its adapters raise.
@@ -112,6 +113,7 @@ class Platform:
         drain_s: float | None = None,
     ) -> None:
         self.config = config
+        self.recovery = RecoveryReport()
         self._given = ports or Ports()
         self._checks = checks
         self._rules = rules
@@ -204,8 +206,7 @@ class Platform:
         return self._client
 
     async def _open(self) -> None:
-        config, given = self.config, self._given
-        clock = given.clock or SystemClock()
+        config, given, clock = self.config, self._given, self._given.clock or SystemClock()
         files = await asyncio.to_thread(LoadedFiles.read, config, _given_names(config, given), given.tables)
         if given.broker is None and (unshared := [*bus_problems(config, files.policy)]):
             raise ConfigError(unshared)
@@ -222,16 +223,19 @@ class Platform:
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
         if limiter is None and _asks_live(config):
-            made = partial(port_adapters.limiter_of, config.ledger.url, files.policy)
-            limiter = await self._stack.make(made)
-        cache, lost = ResponseCache(clock), given.lost
+            limiter = await self._stack.make(
+                partial(port_adapters.limiter_of, config.ledger.url, files.policy)
+            )
+        claims = given.claims or await self._opened_claims()
+        is_shared = given.claims is not None or config.bus.url is not None
+        cache, unended = ResponseCache(clock, shared=claims if is_shared else None), given.lost
         if given.restore is not None:
             await given.restore(ledger, controls)
         else:
-            lost = await restart.carry_on(config, ledger, store, cache, restores=given.ledger is None)
+            unended = await restart.carry_on(config, ledger, store, cache, restores=given.ledger is None)
             await restart.seed_limits(config, ledger, controls)
         providers = await self._opened_providers(files, clock)
-        claims = given.claims or await self._opened_claims()
+        self.recovery = await recover(unended, ledger, claims, config.tenant_ids)
         opened = OpenPorts(
             files=files,
             store=store,
@@ -243,7 +247,7 @@ class Platform:
             limiter=limiter,
             providers=providers,
             clock=clock,
-            lost=lost,
+            lost=unended if given.restore is not None or config.ledger.url is None else {},
             cache=cache,
             checks=self._checks,
             recorded=given.recorded,
