@@ -218,7 +218,10 @@ class Platform:
         broker = given.broker or await self._stack.make(partial(port_adapters.broker_of, config))
         if problems := [*answer_problems(config, broker.max_message_bytes, _given_names(config, given))]:
             raise ConfigError(problems)
-        await self._begin_stream_and_run(store, broker)
+        if config.bus.url is not None:
+            self._outbox = await _opened_outbox(self._stack, store, broker)
+        if log is not None and self._records_run:  # after the outbox, which sends its end, too
+            await self._stack.enter(run_on_record(log, self._start(), event_id=random_id()))
         ledger = given.ledger or await self._stack.make(self._made_ledger)
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
@@ -261,16 +264,6 @@ class Platform:
         self._running = RunningPorts(pool, broker, ledger, config.tenant_ids, self._outbox)
         self._clients = Clients(config, broker, files.signing)
         self._client = await self._stack.enter(self.client("platform"))
-
-    async def _begin_stream_and_run(self, store: InteractionStore, broker: Broker) -> None:
-        """Send the log to the bus, if it has servers, then put the run on record: its end is sent, too."""
-        log = port_adapters.file_log_of(store)
-        if self.config.bus.url is not None:
-            await broker.check([RECORDS])
-            cursor = None if log is None else cursor_file_of(log.path)
-            self._outbox = await self._stack.enter(streaming(store, broker, cursor))
-        if log is not None and self._records_run:
-            await self._stack.enter(run_on_record(log, self._start(), event_id=random_id()))
 
     def _start(self) -> RunStarted:
         config = self.config
@@ -332,6 +325,13 @@ class Platform:
             )  # fmt: skip
             made[name] = await self._stack.make(make)
         return Providers(made)
+
+
+async def _opened_outbox(stack: PortStack, store: InteractionStore, broker: Broker) -> Outbox:
+    """Send a log to the bus from now on; raises what `Broker.check` does before anything is on record."""
+    await broker.check([RECORDS])
+    log = port_adapters.file_log_of(store)
+    return await stack.enter(streaming(store, broker, None if log is None else cursor_file_of(log.path)))
 
 
 def _given_names(config: PlatformConfig, given: Ports) -> frozenset[str]:
