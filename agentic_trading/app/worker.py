@@ -19,11 +19,7 @@ from agentic_trading.bus.errors import BusUnavailableError, TopicSetupError
 from agentic_trading.cancellation import on_first_signal
 from agentic_trading.clock import AsOfClock
 from agentic_trading.errors import TradingError
-from agentic_trading.governance.errors import (
-    ControlsUnavailableError,
-    LedgerRolledBackError,
-    LedgerUnavailableError,
-)
+from agentic_trading.governance.errors import ControlsUnavailableError, LedgerUnavailableError
 from agentic_trading.platform.config import PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.settings import load_config
@@ -39,7 +35,8 @@ AWAY: Final = (
     ControlsUnavailableError,
     ClaimStoreUnavailableError,
 )
-"""What a worker waits for at its start instead of ending: servers that are away, and topics that are not made yet."""
+"""What a worker waits for at its start instead of ending: servers that are away, topics that are not made yet, and a ledger
+that was set back, until it is rebuilt."""
 
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 15.0
@@ -106,9 +103,6 @@ class WorkerProcess:
                     self.state = "serving"
                     on_serving()
                 await self._stopping.wait()
-        except LedgerRolledBackError as e:  # what was lost is not back by itself
-            self.problem = str(e)
-            raise
         finally:
             self._platform = None
 

@@ -19,6 +19,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from agentic_trading.bus.log_stream import LogHead, StreamedLine
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.ids import derived_id
@@ -195,17 +196,24 @@ def lane_topic(workflow: EnvelopeWorkflow, lane: str) -> Topic[Any]:
     return Topic(f"{topic.name}.{lane}", LLMEnvelope) if lane else topic
 
 
-INTERACTIONS: Final = Topic("llm.interactions", LLMInteraction, room=5)
-"""An interaction holds an envelope, an answer as text and the object read from it: see `largest_answer`."""
-
 REPLIES: Final = Topic("llm.replies", LLMInteraction, room=5)
-"""The attempts at an envelope that was asked, or its dead letter, by the address that the envelope gave: see `Broker.replies`."""
+"""The attempts at an envelope that was asked, or its dead letter, by the address that the envelope gave: see `Broker.replies`.
+
+An interaction holds an envelope, an answer as text and the object read from it: see `largest_answer`.
+"""
 
 EVENTS: Final = Topic("llm.events", Event)
 DEAD_LETTERS: Final = Topic("llm.dead-letters", DeadLetter, room=2)  # holds another message, in base64
 
 
-TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), INTERACTIONS, REPLIES, EVENTS, DEAD_LETTERS)
+RECORDS: Final = Topic("llm.records", StreamedLine, room=REPLIES.room)
+"""All lines of all logs, of interactions and of events; the records of a trace keep their order."""
+
+HEADS: Final = Topic("llm.heads", LogHead)
+"""Where the archive's log ended, again and again: a log that was cut shows against it."""
+
+
+TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), REPLIES, EVENTS, DEAD_LETTERS, RECORDS, HEADS)
 """The topics that the platform publishes to."""
 
 
@@ -240,7 +248,7 @@ def largest_answer(max_message_bytes: int) -> int:
     object those of the body, and as much as a message is left for what reading it found. Numbers with exponents, which are
     written out in the object, may still pass it.
     """
-    return max_message_bytes * (INTERACTIONS.room - 2) // 3
+    return max_message_bytes * (REPLIES.room - 2) // 3
 
 
 MAX_HEAD_BYTES = 1 << 16

@@ -224,7 +224,8 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     """Everything that a platform is made from; making one reads no file and no environment.
 
     `folder` holds the log, or that of each `name` in a folder below it; None keeps it in memory. `durability` None is that of the mode.
-    Workers take envelopes of `workflows`. `models` says which model an agent asks, by workflow. Without `tenants` there is one, `default`, without a limit.
+    Workers take envelopes of `workflows`, and finish them when they are on the log's stream, or in the store of this machine
+    (`ack_after`; None is the stream where the bus has servers). `models` says which model an agent asks, by workflow. Without `tenants` there is one, `default`, without a limit.
     Raises `ConfigError` that names every problem. `load_config` makes one from a file and the environment.
     """
 
@@ -234,6 +235,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     durability: Literal["group", "relaxed"] | None = None
     concurrency: Annotated[StrictInt, AfterValidator(_concurrency)] = 4
     workflows: Annotated[tuple[EnvelopeWorkflow, ...], Field(min_length=1)] = tuple(EnvelopeWorkflow)
+    ack_after: Literal["stream", "store"] | None = None
     zone: Annotated[StrictStr, AfterValidator(_zone)] = "UTC"
     models_file: PathValue | None = None
     prices_file: PathValue | None = None
@@ -380,18 +382,16 @@ def _cross_problems(config: PlatformConfig, origins: Mapping[str, str]) -> Itera
         for name in sorted({name for name in names if names.count(name) > 1}):
             found = f"a list with {names.count(name)} rows for {name}"
             yield _problem(origins, f"providers.{provider}.models", found, "one row a model")
-    bus = config.bus
-    if bool(bus.username) != bool(bus.password_file):
-        yield _problem(
-            origins, "bus.password_file", str(bus.password_file), "both or neither, with bus.username"
-        )
-    if bus.certificate_file is not None and bus.url is not None and not bus.is_on_kafka:
-        found, allowed = f"{bus.certificate_file}, and the bus is on Redis", "left out, or a bus on Kafka"
-        yield _problem(origins, "bus.certificate_file", found, allowed)
-    if bus.key_file is not None and bus.certificate_file is None:
-        yield _problem(
-            origins, "bus.key_file", str(bus.key_file), "one together with its bus.certificate_file"
-        )
+    bus, is_on_redis = config.bus, config.bus.url is not None and not config.bus.is_on_kafka
+    waits, cert = f'"{config.ack_after}", and the bus is within this process', bus.certificate_file
+    for is_wrong, place, value, instead in (
+        (config.ack_after and bus.url is None, "ack_after", waits, "left out, or a bus.url beside it"),
+        (bool(bus.username) != bool(bus.password_file), "bus.password_file", bus.password_file, "both or neither, with bus.username"),
+        (cert and is_on_redis, "bus.certificate_file", f"{cert}, and the bus is on Redis", "left out, or a bus on Kafka"),
+        (bus.key_file and not cert, "bus.key_file", bus.key_file, "one together with its bus.certificate_file"),
+    ):  # fmt: skip
+        if is_wrong:
+            yield _problem(origins, place, str(value), instead)
 
 
 def _problem(origins: Mapping[str, str], place: str, found: str, allowed: str) -> ConfigProblem:

@@ -1,5 +1,6 @@
 """The adapters of the ports that a platform opens beside its providers, as its configuration names their servers and files."""
 
+from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Any, Final
@@ -68,16 +69,16 @@ def limiter_of(url: str | None, policy: Policy | None) -> Limiter:
     return RedisLimiter(url, rates)
 
 
-def broker_of(config: PlatformConfig) -> Broker:
+def broker_of(config: PlatformConfig, *, buffer: int = 256) -> Broker:
     """Return the bus of a configuration; without servers it is within this process, and forgets what every reader has read.
 
-    It blocks, as it reads files; nothing is connected yet. Raises `ConfigError` for files that cannot be had, and without
-    the client library.
+    A reader fetches `buffer` messages of a topic ahead. It blocks, as it reads files; nothing is connected yet. Raises
+    `ConfigError` for files that cannot be had, and without the client library.
     """
     bus = config.bus
     if bus.url is None:
         return MemoryBroker(max_message_bytes=bus.max_message_bytes, retain_acknowledged=False)
-    settings = bus_settings_of(config)
+    settings = replace(bus_settings_of(config), buffer=buffer)
     if bus.is_on_kafka:
         from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 

@@ -127,8 +127,8 @@ class RedisSubscription:
         return self._is_closed
 
     def lag(self) -> Iterator[ConsumerLag]:
-        """Yield how much each topic's partitions of this reader have that is not done."""
-        for topic in self._partitions.topics:
+        """Yield how much each topic's partitions of this reader have that is not done; nothing before it has any."""
+        for topic in filter(self._partitions.of, self._partitions.topics):
             ours = self._partitions.of(topic)
             waiting = sum(each.waiting_here_and_there for each in ours)
             yield ConsumerLag(self._group, topic, waiting, sum(each.in_flight for each in ours))
