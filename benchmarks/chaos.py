@@ -1,6 +1,6 @@
 """What becomes of envelopes and money while worker processes are killed and frozen, and Kafka and Redis go away.
 
-Run: python benchmarks/chaos.py [--quick]. Four `agentic-trading worker` on a real Kafka and a real Redis, a provider that keeps an invoice
+Run: python benchmarks/chaos.py [--quick] [--lose-folder]. Four `agentic-trading worker` on a real Kafka and a real Redis, a provider that keeps an invoice
 of its own, and a client. Exits with 1 if a promise is broken: see the table that it prints.
 """
 
@@ -20,7 +20,7 @@ import structlog
 from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.codec import read_dead_letter
 from agentic_trading.bus.errors import BusError
-from agentic_trading.bus.topic import DEAD_LETTERS
+from agentic_trading.bus.topic import DEAD_LETTERS, RECORDS
 from agentic_trading.client.gateway import StructuredGateway
 from agentic_trading.governance.ledger import parts_of
 from agentic_trading.governance.ledgers.redis import RedisLedger
@@ -32,7 +32,7 @@ from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.settings import load_config
 from benchmarks.chaos_checks import Booked, Evidence, Logs, Sent, checks_of, print_checks
-from benchmarks.chaos_fleet import FULL, QUICK, Fleet, Place, Size, placed
+from benchmarks.chaos_fleet import FULL, PROGRAM, QUICK, Fleet, Place, Size, placed
 from benchmarks.chaos_provider import MODEL, read_invoice
 
 A_TRACE = 20
@@ -131,21 +131,23 @@ class Client:
 
 @dataclass
 class LogReader:
-    """Reads what the workers' logs have more each time."""
+    """Reads what the logs in the folders below `folder` have more each time; one that has begun again, from its start."""
 
-    place: Place
+    folder: Path
     logs: Logs = field(default_factory=Logs)
     _read: dict[Path, int] = field(default_factory=dict)
 
     def read(self) -> Logs:
         """Read all whole lines that are new."""
-        for path in sorted(self.place.logs.glob("*/interactions.jsonl")):
+        for path in sorted(self.folder.glob("*/interactions.jsonl")):
             for line in self._lines(path):
                 self.logs.add(line)
         return self.logs
 
     def _lines(self, path: Path) -> Iterator[bytes]:
         with path.open("rb") as file:
+            if path.stat().st_size < self._read.get(path, 0):
+                self._read[path] = 0
             file.seek(self._read.get(path, 0))
             for line in file:
                 if line.endswith(b"\n"):
@@ -161,6 +163,39 @@ async def letters_of(place: Place) -> dict[str, str]:
     finally:
         await broker.aclose()
     return {each.envelope_id: f"{each.reason}: {each.detail}" for each in letters}
+
+
+async def topic_of(place: Place) -> tuple[frozenset[str], int]:
+    """Return the ids of interactions on the topic of records, and how many messages it has: by kcat, if that is installed."""
+    if kcat := shutil.which("kcat"):
+        where = ("-b", place.kafka.bootstrap_servers, "-t", RECORDS.name)
+        process = await asyncio.create_subprocess_exec(
+            kcat, "-C", "-e", "-q", "-o", "beginning", *where, "-f", "%s\n", stdout=asyncio.subprocess.PIPE
+        )
+        lines = (await process.communicate())[0].splitlines()
+    else:
+        broker = KafkaBroker(place.settings)
+        try:
+            lines = [each.message.value async for each in broker.scan(RECORDS)]
+        finally:
+            await broker.aclose()
+    logs = Logs()
+    for line in lines:
+        logs.add(line)
+    return frozenset(logs.interactions), len(lines)
+
+
+async def archived(place: Place) -> tuple[Logs, int]:
+    """Archive what is on the topic; return what the archive holds, and the exit code of its check."""
+    folder = place.folder / "archives" / "all"
+    where = ("--bus", f"kafka://{place.kafka.bootstrap_servers}", "--store", str(folder))
+    codes = []
+    for words in (("archive", "--until-end"), ("archive", "check")):
+        process = await asyncio.create_subprocess_exec(
+            str(PROGRAM), *words, *where, stdout=asyncio.subprocess.DEVNULL
+        )
+        codes.append(await process.wait())
+    return LogReader(folder.parent).read(), max(codes)
 
 
 async def all_done(client: Client, reader: LogReader, place: Place) -> float:
@@ -200,9 +235,13 @@ async def nothing_held(place: Place) -> float:
     return time.monotonic() - begin
 
 
-async def run(place: Place, size: Size) -> bool:
-    """Make a run and print what came of it; return whether every promise holds."""
-    fleet, client, reader = Fleet(place), Client(size), LogReader(place)
+async def run(place: Place, size: Size, *, loses_folder: bool = False) -> bool:
+    """Make a run and print what came of it; return whether every promise holds.
+
+    With `loses_folder` a worker's folder is deleted meanwhile, and the archive is held against everything in place of the logs.
+    """
+    client, reader = Client(size), LogReader(place.logs)
+    fleet = Fleet(place, before_loss=reader.read if loses_folder else None)
     config = load_config(place.config)
     with fleet.running():
         await fleet.serving()
@@ -215,9 +254,11 @@ async def run(place: Place, size: Size) -> bool:
         held_s = await nothing_held(place)
         exits = await fleet.end()
     booked, spent, held = await booked_by(place)
+    topic, messages = await topic_of(place)
+    logs, archive_exit = await archived(place) if loses_folder else (reader.read(), 0)
     evidence = Evidence(
         client.sent,
-        reader.read(),
+        logs,
         read_invoice(place.invoice.read_text("utf-8").splitlines()),
         booked,
         spent,
@@ -225,7 +266,8 @@ async def run(place: Place, size: Size) -> bool:
         await letters_of(place),
         client.replies,
         frozenset(client.asked),
-        exits=exits,
+        topic,
+        exits,
     )
     done = ", ".join(f"{count} {what}" for what, count in fleet.done.items())
     print(f"\n{len(fleet.workers)} workers, {size.envelopes:,} envelopes in {seconds:.0f} s; {done}")
@@ -236,9 +278,14 @@ async def run(place: Place, size: Size) -> bool:
         "workers warned of: "
         + (", ".join(f"{name} {count}" for name, count in fleet.warnings().most_common()) or "nothing")
     )
-    for line in fleet.died:
+    print(
+        f"the topic of records has {messages:,} messages"
+        + ("; what follows is held against the archive" if loses_folder else "")
+    )
+    faults = [*fleet.died, *([f"archive ended with {archive_exit}"] if archive_exit else [])]
+    for line in faults:
         print(f"X {line}")
-    return print_checks(checks_of(evidence)) and not fleet.died
+    return print_checks(checks_of(evidence)) and not faults
 
 
 def main() -> int:
@@ -250,6 +297,11 @@ def main() -> int:
     arguments.add_argument(
         "--keep", metavar="DIR", help="keep logs, invoice and what the workers said in DIR"
     )
+    arguments.add_argument(
+        "--lose-folder",
+        action="store_true",
+        help="delete the folder of a worker, and judge the archive in place of the logs",
+    )
     given = arguments.parse_args()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it says that the servers are away: they are
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
@@ -257,7 +309,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with placed(folder) as place:
-            holds = asyncio.run(run(place, QUICK if given.quick else FULL))
+            holds = asyncio.run(run(place, QUICK if given.quick else FULL, loses_folder=given.lose_folder))
     finally:
         if not given.keep:
             shutil.rmtree(folder, ignore_errors=True)

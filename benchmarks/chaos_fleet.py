@@ -3,11 +3,12 @@
 import asyncio
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,9 +168,10 @@ class Worker:
 
 @dataclass
 class Fleet:
-    """All workers, and what was done to them."""
+    """All workers, and what was done to them. With `before_loss` a folder is deleted, after that was called."""
 
     place: Place
+    before_loss: Callable[[], object] | None = None
     random: Random = field(default_factory=lambda: Random(7))  # noqa: S311 - no secret
     workers: list[Worker] = field(init=False)
     done: Counter[str] = field(default_factory=Counter)
@@ -204,6 +206,9 @@ class Fleet:
                 group.create_task(self._freeze(at, size.freeze_s)) for at in size.freeze_at
             ]
             ends.append(group.create_task(self._kafka_down(size.kafka_down_at, size.kafka_down_s)))
+            if self.before_loss is not None:
+                at = max(size.kafka_down_at + size.kafka_down_s, size.envelopes / size.a_second / 2) + 1.0
+                ends.append(group.create_task(self._lose_folder(at)))
             kills = group.create_task(self._kill_again_and_again(size.kill_every_s))
             watching = group.create_task(self._watch())
             await asyncio.sleep(size.envelopes / size.a_second)
@@ -243,6 +248,19 @@ class Fleet:
             await asyncio.to_thread(process.wait)
             self.done["kill -9"] += 1
             worker.start()
+
+    async def _lose_folder(self, at: float) -> None:
+        await asyncio.sleep(at)
+        worker = next(each for each in self.workers if not each.frozen and each.process is not None)
+        process, worker.process = worker.process, None
+        assert process is not None
+        process.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(process.wait)
+        if self.before_loss is not None:
+            await asyncio.to_thread(self.before_loss)
+        await asyncio.to_thread(shutil.rmtree, worker.place.logs / worker.name)
+        self.done["folder deleted"] += 1
+        worker.start()
 
     async def _watch(self) -> None:
         """Start again what has ended by itself, and note it."""
