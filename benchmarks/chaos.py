@@ -131,7 +131,7 @@ class Client:
 
 @dataclass
 class LogReader:
-    """Reads what the logs in the folders below `folder` have more each time; one that has begun again, from its start."""
+    """Reads what the logs in the folders below `folder` have more each time."""
 
     folder: Path
     logs: Logs = field(default_factory=Logs)
@@ -144,10 +144,13 @@ class LogReader:
                 self.logs.add(line)
         return self.logs
 
+    def read_last(self, name: str) -> None:
+        """Read the log of a worker whose folder is about to be deleted: the next one there is another."""
+        self.read()
+        self._read.pop(self.folder / name / "interactions.jsonl", None)
+
     def _lines(self, path: Path) -> Iterator[bytes]:
         with path.open("rb") as file:
-            if path.stat().st_size < self._read.get(path, 0):
-                self._read[path] = 0
             file.seek(self._read.get(path, 0))
             for line in file:
                 if line.endswith(b"\n"):
@@ -241,7 +244,7 @@ async def run(place: Place, size: Size, *, loses_folder: bool = False) -> bool:
     With `loses_folder` a worker's folder is deleted meanwhile, and the archive is held against everything in place of the logs.
     """
     client, reader = Client(size), LogReader(place.logs)
-    fleet = Fleet(place, before_loss=reader.read if loses_folder else None)
+    fleet = Fleet(place, before_loss=reader.read_last if loses_folder else None)
     config = load_config(place.config)
     with fleet.running():
         await fleet.serving()

@@ -168,10 +168,10 @@ class Worker:
 
 @dataclass
 class Fleet:
-    """All workers, and what was done to them. With `before_loss` a folder is deleted, after that was called."""
+    """All workers, and what was done to them. With `before_loss` a folder is deleted, after that was called with its worker's name."""
 
     place: Place
-    before_loss: Callable[[], object] | None = None
+    before_loss: Callable[[str], None] | None = None
     random: Random = field(default_factory=lambda: Random(7))  # noqa: S311 - no secret
     workers: list[Worker] = field(init=False)
     done: Counter[str] = field(default_factory=Counter)
@@ -257,7 +257,7 @@ class Fleet:
         process.send_signal(signal.SIGKILL)
         await asyncio.to_thread(process.wait)
         if self.before_loss is not None:
-            await asyncio.to_thread(self.before_loss)
+            await asyncio.to_thread(self.before_loss, worker.name)
         await asyncio.to_thread(shutil.rmtree, worker.place.logs / worker.name)
         self.done["folder deleted"] += 1
         worker.start()
