@@ -65,6 +65,11 @@ class ReservationLifecycle:
             cost_nusd, priced = self._cost(admission, usage, served_model)
             return Charge(cost_nusd, priced=priced)
 
+    async def settle_recorded(self, reservation_id: str, actual: Amount) -> None:
+        """Charge what is on record for an attempt; what the ledger has forgotten was charged by it. Harmless twice."""
+        with suppress(ReservationStateError, UnknownReservationError):
+            await self.ledger.settle(reservation_id, actual)
+
     async def abandon(self, reservation_id: str) -> bool:
         """End an attempt whose owner is gone; returns whether it may have been sent, and is then charged in full.
 

@@ -16,6 +16,7 @@ from agentic_trading.llm.errors import RecordError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.redaction import Redaction
+from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.worker.error_boundary import UndeliverableError, id_conflict
 
@@ -103,6 +104,15 @@ class Recorder:
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
         """Whether an attempt is on record, of whatever process, and of whatever envelope with this id."""
         return await self._store.has_attempt(envelope, attempt)
+
+    async def attempt(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
+        """Return what an attempt at this very envelope gave, as it is on record here; None for one that is not."""
+        if not await self.has_attempt(envelope, attempt):
+            return None
+        found = await self._store.get_by_trace_id(envelope.trace_id, tenant=envelope.tenant_id)
+        marks = envelope.envelope_hash, attempt
+        same = (each for each in found if (each.envelope.envelope_hash, each.result.attempt_number) == marks)
+        return next((each.result for each in same), None)
 
     async def has_ended(self, envelope: LLMEnvelope, attempt: int, *, is_kept: bool) -> bool:
         """Whether this attempt is on record here, of whatever end; if it `is_kept`, whether the call has ended with it."""

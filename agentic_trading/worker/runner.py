@@ -243,6 +243,9 @@ class CallRunner:
         lost = self._earlier.lost_of(request)
         if lost is not None:
             return lost_attempt(request.envelope, request.attempt, lost, now=self._clock.now())
+        recorded = await self._earlier.on_record(call.claim, request)
+        if recorded is not None:
+            return replace(await call.replay(request, recorded), to_result=lambda _step: recorded)
         found = await self._earlier.find(call.claim, request, call.capability)
         if found is None:
             return None

@@ -12,6 +12,7 @@ from agentic_trading.governance.admission_decisions import Admitted, Charge, res
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationState
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.sent_call import SentCall
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
@@ -19,7 +20,7 @@ from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers
-from agentic_trading.llm.result import NextStep
+from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.worker.attempt_result import LOST, DispatchNumbers, Timing, late_event, unsent_event
 from agentic_trading.worker.claim import ClaimLostError
 from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error
@@ -221,6 +222,26 @@ class EarlierAttempts:
     def lost_of(self, request: ModelRequest) -> LostAttempt | None:
         """Return an attempt that the log of an earlier start has no end of."""
         return self.lost.get(reservation_id_of(request.envelope, request.attempt))
+
+    async def on_record(self, claim: HeldClaim, request: ModelRequest) -> LLMResult | None:
+        """Return an attempt that is on record here, could not be kept with the claim, and was to be followed by another one.
+
+        Its charge, which may have waited in the process that ended, is booked as it is on record.
+        """
+        left = claim.left(request.attempt)
+        if left is None or claim.kept(request.attempt) is not None:
+            return None
+        result = await self.recorder.attempt(request.envelope, request.attempt)
+        if result is None:
+            return None
+        reservation_id = left.body.reservation_id
+        if result.in_doubt:
+            await self.gate.lifecycle.abandon(reservation_id)
+        else:
+            calls = 0 if result.failure is not None and not result.cost_nusd else 1
+            actual = Amount(result.cost_nusd, result.usage.total_tokens, calls)
+            await self.gate.lifecycle.settle_recorded(reservation_id, actual)
+        return None if result.next_step in {"", "final"} else result
 
     async def find(
         self, claim: HeldClaim, request: ModelRequest, capability: Capability
