@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any, Final
 
 import structlog
@@ -40,6 +41,9 @@ AWAY: Final = (
     ClaimStoreUnavailableError,
 )
 """What a worker waits for at its start instead of ending: servers that are away, and topics that are not made yet."""
+
+PARTS: Final = ("asking", "bus", "ledger", "start", "stream")
+"""What may keep a worker from serving, in `Platform.problems` and before it is open: each has a figure while it does not, too."""
 
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 15.0
@@ -137,27 +141,55 @@ class WorkerProcess:
                 problems["asking"] = f"no answer within {ASKED_WITHIN_S:g} s"
         return {"state": self.state, "ready": self.state == "serving" and not problems, "problems": problems}
 
-    def metrics(self) -> bytes:
-        """Return the figures in the text format of Prometheus."""
+    async def metrics(self) -> bytes:
+        """Return the figures in the text format of Prometheus, health among them."""
+        health = await self.health()
+        folder = self.config.folder
+        free = None if folder is None else await asyncio.to_thread(_free_bytes, folder)
         registry = CollectorRegistry()
-        registry.register(_Figures(self.state, self._platform.statistics() if self._platform else None))
+        registry.register(_Figures(health, self._platform.statistics() if self._platform else None, free))
         return generate_latest(registry)
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """Return how much the disk of a log still takes; None while its folder is not there."""
+    try:
+        return disk_usage(folder).free
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # a registry keeps it by identity
 class _Figures:
     """The figures of a worker as Prometheus collects them."""
 
-    state: str
+    health: Mapping[str, Any]
     statistics: PlatformStatistics | None
+    free_bytes: int | None
 
     def collect(self) -> Iterator[Metric]:
-        serving = GaugeMetricFamily("agentic_worker_serving", "1 while envelopes are taken.")
-        serving.add_metric([], float(self.state == "serving"))
-        yield serving
-        if self.statistics is None:
-            return
-        pool, bus, ledger = self.statistics.pool, self.statistics.bus, self.statistics.ledger
+        is_serving, problems = self.health["state"] == "serving", self.health["problems"]
+        yield GaugeMetricFamily("agentic_worker_serving", "1 while envelopes are taken.", is_serving)
+        yield GaugeMetricFamily(
+            "agentic_worker_ready", "1 while they are, and all servers answer.", self.health["ready"]
+        )
+        problem = GaugeMetricFamily(
+            "agentic_worker_problem",
+            "1 for each part that cannot be used; /readyz says why.",
+            labels=["part"],
+        )
+        for part in sorted({*PARTS, *problems}):
+            problem.add_metric([part], part in problems)
+        yield problem
+        if self.free_bytes is not None:
+            yield GaugeMetricFamily(
+                "agentic_log_disk_free_bytes", "Room on the disk of the log.", self.free_bytes
+            )
+        if self.statistics is not None:
+            yield from self._counted(self.statistics)
+
+    def _counted(self, statistics: PlatformStatistics) -> Iterator[Metric]:
+        pool, bus, ledger = statistics.pool, statistics.bus, statistics.ledger
         ends = {
             "finished": pool.finished,
             "dead_letter": pool.dead_letters,
@@ -247,7 +279,7 @@ async def _answer(process: WorkerProcess, head: bytes) -> bytes:
             status = "200 OK" if health["ready"] else "503 Service Unavailable"
             body = json.dumps(health).encode()
         case b"GET", b"/metrics":
-            kind, body = "text/plain; version=0.0.4; charset=utf-8", process.metrics()
+            kind, body = "text/plain; version=0.0.4; charset=utf-8", await process.metrics()
         case _:
             status, body = "404 Not Found", b'{"allowed":["GET /livez","GET /readyz","GET /metrics"]}'
     lines = (
