@@ -1,4 +1,4 @@
-"""The published JSON Schemas: generated from the models, and compared with the files in the repository."""
+"""The published JSON Schemas and the AsyncAPI document: generated from the code, and compared with the files in the repository."""
 
 import json
 from collections.abc import Mapping
@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field, create_model
 
+from agentic_trading.app.asyncapi import bus_document
 from agentic_trading.app.options import OptionError
 from agentic_trading.bus.topic import DeadLetter
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
@@ -22,6 +23,9 @@ from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.structured.response import ANSWER_SCHEMA
+
+ASYNCAPI: Final = "asyncapi.yaml"
+"""It is written as JSON, which every reader of YAML reads."""
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -63,6 +67,11 @@ def published() -> dict[str, dict[str, Any]]:
     return {f"{name}.json": {"$schema": DIALECT, **schema} for name, schema in (messages | answers).items()}
 
 
+def published_files() -> dict[str, dict[str, Any]]:
+    """Return every file that is published, by its name: the schemas, and the document of the bus that refers to them."""
+    return {**published(), ASYNCAPI: bus_document()}
+
+
 def _event_model(body: type[EventBody]) -> type[BaseModel]:
     """Return the model of an event of one kind, with the body that it must have."""
     kind = (str, Field(json_schema_extra={"const": body.KIND}))
@@ -70,13 +79,13 @@ def _event_model(body: type[EventBody]) -> type[BaseModel]:
 
 
 def write_schemas(folder: Path) -> list[Path]:
-    """Write all schemas into `folder`, made if need be; returns the files.
+    """Write all schemas, and the document of the bus, into `folder`, made if need be; returns the files.
 
     Raises `OptionError` if they cannot be written there.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return [_write(folder / name, schema) for name, schema in published().items()]
+        return [_write(folder / name, schema) for name, schema in published_files().items()]
     except OSError as e:
         raise OptionError("--dir", f"{folder} ({e.strerror})", "a folder that can be written") from e
 
@@ -92,7 +101,7 @@ def _spelled(schema: dict[str, Any]) -> str:
 
 def check_schemas(folder: Path) -> list[Drift]:
     """Compare the files of `folder` with the models: one that differs, is missing, or belongs to no model."""
-    expected = published()
+    expected = published_files()
     drifts = [_drift(folder / name, schema) for name, schema in expected.items()]
     strays = [
         Drift(file, "belongs to no model")
