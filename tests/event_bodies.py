@@ -35,7 +35,7 @@ from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.event import PLATFORM, Event, EventBody
 from agentic_trading.llm.events import KINDS as LOG
-from agentic_trading.llm.events import FedBars, RunData, RunEnded, RunStarted, TailSetAside
+from agentic_trading.llm.events import ArchiveStarted, FedBars, RunData, RunEnded, RunStarted, TailSetAside
 from tests.build import NOW
 from tests.desk.analysis.build import judgement, provenance
 
@@ -144,6 +144,7 @@ BODIES: Final[tuple[EventBody, ...]] = (
         session_id="session-1", run_number=2, bars_done=300, interrupted=True, digest="1" * 64, lines=81,
         head="2" * 64, bars=(FedBars(symbol="BTCUSDT", rows=300, sha256="3" * 64, marks=("4" * 16,)),),
     ),
+    ArchiveStarted(archive_id="archive-1"),
 )  # fmt: skip
 """One body of each kind, in the order of a decision."""
 

@@ -27,7 +27,7 @@ from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.pool import WorkerPool
-from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.recorder import Recorder, RecordStream
 from agentic_trading.worker.runner import CallRunner, RecordedAnswerSource, RunnerDependencies
 
 CAPABILITIES = Capabilities.load()  # before a loop runs: tables are read from files
@@ -97,6 +97,7 @@ def gateway(
     capabilities: Capabilities = CAPABILITIES,
     policy: Policy | None = None,
     throttle: Throttle | None = None,
+    stream: RecordStream | None = None,
 ) -> MemoryGateway:
     """Return a gateway in memory; `script` is what its provider answers, or the provider, or several by name."""
     clock = clock or SimClock(START)
@@ -114,7 +115,7 @@ def gateway(
         policy=policy,
         throttle=throttle,
     )
-    recorder = Recorder(store, broker)
+    recorder = Recorder(store, broker, stream=stream)
     parts = RunnerDependencies(
         gate=gate,
         providers=providers,

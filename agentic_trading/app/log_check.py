@@ -6,7 +6,7 @@ from contextlib import aclosing
 from hashlib import file_digest
 from itertools import count
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel
 from typing_extensions import override
@@ -17,10 +17,14 @@ from agentic_trading.app.trading import records_of
 from agentic_trading.audit.verify import LogReport, ReadableLog, verify_log
 from agentic_trading.llm.errors import StoreError, UnreadableBodyError
 from agentic_trading.llm.events import FedBars, RunEnded
-from agentic_trading.llm.runs import RunInLog, runs_in_log
+from agentic_trading.llm.runs import RunInLog, is_archive, runs_in_log
 from agentic_trading.llm.store import Verification
 
 LogVerdict = Literal["whole", "broken", "cut off"]
+
+ARCHIVE_NOTE: Final = (
+    "it is an archive, and has records of other logs: whether it lacks any, `archive check` says"
+)
 
 RunName = tuple[str, int]
 """Session and number of a run."""
@@ -124,6 +128,8 @@ def _checked(verified: Verification, path: Path, folder: SessionFolder | None) -
         place = {"file": path, "line": verified.broken_line, "record_id": verified.broken_id}
         verdict = "cut off" if verified.is_unfinished else "broken"
         return check(LogFinding.model_validate({**place, "verdict": verdict, "reason": verified.reason}))
+    if is_archive(verified.runs):
+        return check(notes=(ARCHIVE_NOTE,))
     try:
         runs, wrong_ends = runs_in_log(verified.runs)
     except UnreadableBodyError as e:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field, create_model
 
 from agentic_trading.app.asyncapi import bus_document
 from agentic_trading.app.options import OptionError
+from agentic_trading.bus.log_stream import LogHead
 from agentic_trading.bus.topic import DeadLetter
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.events import KINDS as DESK
@@ -36,6 +37,7 @@ MESSAGES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({
     "event.v1": Event,
     "no_decision.v1": NoDecision,
     "dead_letter.v1": DeadLetter,
+    "log_head.v1": LogHead,
 })
 """What crosses a process or a disk, by the `$id` of its schema."""
 

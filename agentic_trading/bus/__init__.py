@@ -8,12 +8,12 @@ from agentic_trading.bus.errors import (
     SigningKeyError,
     UnreadableMessageError,
 )
+from agentic_trading.bus.log_stream import HEADS, RECORDS
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import (
     DEAD_LETTERS,
     ENVELOPES,
     EVENTS,
-    INTERACTIONS,
     REPLIES,
     Broker,
     Subscription,
@@ -24,7 +24,8 @@ __all__ = [
     "DEAD_LETTERS",
     "ENVELOPES",
     "EVENTS",
-    "INTERACTIONS",
+    "HEADS",
+    "RECORDS",
     "REPLIES",
     "Broker",
     "BusClosedError",

@@ -61,6 +61,7 @@ EVENT_RECORDED: Final = Kind(
 DEAD_LETTER_RECORDED: Final = Kind(
     "io.agentic_trading.llm.dead_letter.recorded.v1", "urn:agentic-trading:schema:dead_letter.v1"
 )
+LOG_ENDED: Final = Kind("io.agentic_trading.llm.log.ended.v1", "urn:agentic-trading:schema:log_head.v1")
 
 _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 _UUID: Final = re.compile(r"[\da-fA-F]{8}-[\da-fA-F]{4}-[\da-fA-F]{4}-[\da-fA-F]{4}-[\da-fA-F]{12}", re.ASCII)

@@ -194,11 +194,11 @@ def lane_topic(workflow: EnvelopeWorkflow, lane: str) -> Topic[Any]:
     return Topic(f"{topic.name}.{lane}", LLMEnvelope) if lane else topic
 
 
-INTERACTIONS: Final = Topic("llm.interactions", LLMInteraction, room=5)
-"""An interaction holds an envelope, an answer as text and the object read from it: see `largest_answer`."""
-
 REPLIES: Final = Topic("llm.replies", LLMInteraction, room=5)
-"""The attempts at an envelope that was asked, or its dead letter, by the address that the envelope gave: see `Broker.replies`."""
+"""The attempts at an envelope that was asked, or its dead letter, by the address that the envelope gave: see `Broker.replies`.
+
+An interaction holds an envelope, an answer as text and the object read from it: see `largest_answer`.
+"""
 
 EVENTS: Final = Topic("llm.events", Event)
 DEAD_LETTERS: Final = Topic("llm.dead-letters", DeadLetter, room=2)  # holds another message, in base64
@@ -216,7 +216,7 @@ def largest_answer(max_message_bytes: int) -> int:
     object those of the body, and as much as a message is left for what reading it found. Numbers with exponents, which are
     written out in the object, may still pass it.
     """
-    return max_message_bytes * (INTERACTIONS.room - 2) // 3
+    return max_message_bytes * (REPLIES.room - 2) // 3
 
 
 MAX_HEAD_BYTES = 1 << 16

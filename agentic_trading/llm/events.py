@@ -81,4 +81,17 @@ class RunEnded(EventBody, frozen=True):
     bars: tuple[FedBars, ...] = ()
 
 
-KINDS = Kinds[TailSetAside | RunStarted | RunEnded](TailSetAside, RunStarted, RunEnded)
+class ArchiveStarted(EventBody, frozen=True):
+    """The log is an archive: it has the records of other logs, in the order in which they came.
+
+    What a `run.ended` in it says of lines is about the log in which the run was written.
+    """
+
+    KIND = "archive.started"
+
+    archive_id: str
+
+
+KINDS = Kinds[TailSetAside | RunStarted | RunEnded | ArchiveStarted](
+    TailSetAside, RunStarted, RunEnded, ArchiveStarted
+)

@@ -10,7 +10,7 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import PLATFORM, Event
-from agentic_trading.llm.events import KINDS, FedBars, RunEnded, RunStarted, TailSetAside
+from agentic_trading.llm.events import KINDS, ArchiveStarted, FedBars, RunEnded, RunStarted, TailSetAside
 from agentic_trading.llm.store import RunRecord
 
 _clock = SystemClock()
@@ -119,6 +119,11 @@ class WrongEnd:
     reason: str
 
 
+def is_archive(records: Iterable[RunRecord]) -> bool:
+    """Whether a log begins as an archive: what runs in it say of lines is about the logs in which they were written."""
+    return any(record.seq == 1 and record.event.kind == ArchiveStarted.KIND for record in records)
+
+
 def runs_in_log(records: Iterable[RunRecord]) -> tuple[list[RunInLog], list[WrongEnd]]:
     """Return the runs of a log in the order of their newest starts, and the ends that do not fit what is before them.
 
@@ -142,7 +147,7 @@ def runs_in_log(records: Iterable[RunRecord]) -> tuple[list[RunInLog], list[Wron
                     runs[name] = RunInLog(
                         open_run.start_line, open_run.start_id, open_run.started, record.seq, ended
                     )
-            case TailSetAside() | None:
+            case TailSetAside() | ArchiveStarted() | None:
                 pass
             case unknown:
                 assert_never(unknown)

@@ -58,7 +58,7 @@ class ChainedRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A `run.started` or `run.ended` in the log: its line, the event, and the hash of the line before it."""
+    """A `run.started`, `run.ended` or `archive.started` in the log: its line, the event, and the hash of the line before it."""
 
     seq: int
     event: Event

@@ -202,7 +202,8 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     """Everything that a platform is made from; making one reads no file and no environment.
 
     `folder` holds the log, or that of each `name` in a folder below it; None keeps it in memory. `durability` None is that of the mode.
-    Workers take envelopes of `workflows`. `models` says which model an agent asks, by workflow. Without `tenants` there is one, `default`, without a limit.
+    Workers take envelopes of `workflows`, and finish them when they are on the log's stream, or in the store of this machine
+    (`ack_after`; None is the stream where the bus has servers). `models` says which model an agent asks, by workflow. Without `tenants` there is one, `default`, without a limit.
     Raises `ConfigError` that names every problem. `load_config` makes one from a file and the environment.
     """
 
@@ -212,6 +213,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     durability: Literal["group", "relaxed"] | None = None
     concurrency: Annotated[StrictInt, AfterValidator(_concurrency)] = 4
     workflows: Annotated[tuple[EnvelopeWorkflow, ...], Field(min_length=1)] = tuple(EnvelopeWorkflow)
+    ack_after: Literal["stream", "store"] | None = None
     zone: Annotated[StrictStr, AfterValidator(_zone)] = "UTC"
     models_file: PathValue | None = None
     prices_file: PathValue | None = None
@@ -352,6 +354,9 @@ def _cross_problems(config: PlatformConfig, origins: Mapping[str, str]) -> Itera
         if row.provider_keys == "own" and config.secrets_folder is None:
             found, allowed = '"own", and no folder has keys', 'a secrets_folder beside it, or "shared"'
             yield _problem(origins, f"tenants.{tenant}.provider_keys", found, allowed)
+    if config.ack_after is not None and config.bus.url is None:
+        found = f'"{config.ack_after}", and the bus is within this process'
+        yield _problem(origins, "ack_after", found, "left out, or a bus.url beside it")
     for provider, served in config.providers.items():
         names = [model.model for model in served.models]
         for name in sorted({name for name in names if names.count(name) > 1}):

@@ -11,6 +11,7 @@ from typing import Final, Self
 from zoneinfo import ZoneInfo
 
 from agentic_trading import __version__
+from agentic_trading.bus.log_stream import RECORDS
 from agentic_trading.bus.topic import Broker
 from agentic_trading.cancellation import on_first_signal
 from agentic_trading.client.gateway import GatewayReply, StructuredGateway
@@ -45,6 +46,7 @@ from agentic_trading.platform.workers import (
 from agentic_trading.structured.tools import tools_by_name
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
+from agentic_trading.worker.outbox import Outbox, cursor_file_of, streaming
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import RecordedAnswerSource
 
@@ -81,7 +83,7 @@ class Ports:
 class Platform:
     """A gateway and its workers within this process, as an async context manager; it is its own client.
 
-    Opened in this order: tables, policy and keys; the log; the bus; ledger, controls and rates; what the log knows of
+    Opened in this order: tables, policy and keys; the log; the bus; what sends the log to it, if it has servers; ledger, controls and rates; what the log knows of
     money is restored; limits of `[tenants]` are set where no operator has set one; providers; workers; a client.
     Whatever fails closes what is open. Leaving the block closes in reverse: calls under way are finished (after a
     cancellation for `CANCELLED_WITHIN_S` at most), what was recorded is kept, and envelopes that no worker has begun are
@@ -121,6 +123,7 @@ class Platform:
         self._client: StructuredGateway | None = None
         self._running: RunningPorts | None = None
         self._clients: Clients | None = None
+        self._outbox: Outbox | None = None
 
     async def __aenter__(self) -> Self:
         """Open everything; raises what is said of the class."""
@@ -142,7 +145,7 @@ class Platform:
         try:
             await self._stack.__aexit__(kind, e, trace)
         finally:
-            self._client = self._clients = self._running = None
+            self._client = self._clients = self._running = self._outbox = None
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
         """Have the call made, and return its last attempt: see `GatewayClient.ask`."""
@@ -184,10 +187,15 @@ class Platform:
         return self._running.statistics()
 
     async def problems(self) -> Mapping[str, str]:
-        """Ask now what keeps the workers from serving, by what cannot be used: `bus`, `ledger`; empty if nothing does."""
+        """Ask now what keeps the workers from serving, by what cannot be used: `bus`, `ledger`, `stream`; empty if nothing does."""
         if self._running is None:
             raise RuntimeError(_NOT_OPEN)
         return await self._running.problems()
+
+    @property
+    def outbox(self) -> Outbox | None:
+        """What sends the log to the bus, and knows how far it is; None while nothing is open, and for a bus within this process."""
+        return self._outbox
 
     @property
     def _own(self) -> StructuredGateway:
@@ -206,11 +214,10 @@ class Platform:
         store = await self._opened_log()
         log = port_adapters.file_log_of(store)
         folder = None if log is None else log.path.parent
-        if log is not None and self._records_run:
-            await self._stack.enter(run_on_record(log, self._start(), event_id=random_id()))
         broker = given.broker or await self._stack.make(partial(port_adapters.broker_of, config))
         if problems := [*answer_problems(config, broker.max_message_bytes, _given_names(config, given))]:
             raise ConfigError(problems)
+        await self._begin_stream_and_run(store, broker)
         ledger = given.ledger or await self._stack.make(self._made_ledger)
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
@@ -242,13 +249,24 @@ class Platform:
             recorded=given.recorded,
             counts=given.counts,
             tools=self._tools,
+            outbox=self._outbox,
         )
         pool = worker_pool_of(config, opened)
         await broker.check(pool.topics)
         await self._stack.enter(running(pool, drain_s=self._drain_s))
-        self._running = RunningPorts(pool, broker, ledger, config.tenant_ids)
+        self._running = RunningPorts(pool, broker, ledger, config.tenant_ids, self._outbox)
         self._clients = Clients(config, broker, files.signing)
         self._client = await self._stack.enter(self.client("platform"))
+
+    async def _begin_stream_and_run(self, store: InteractionStore, broker: Broker) -> None:
+        """Send the log to the bus, if it has servers, then put the run on record: its end is sent, too."""
+        log = port_adapters.file_log_of(store)
+        if self.config.bus.url is not None:
+            await broker.check([RECORDS])
+            cursor = None if log is None else cursor_file_of(log.path)
+            self._outbox = await self._stack.enter(streaming(store, broker, cursor))
+        if log is not None and self._records_run:
+            await self._stack.enter(run_on_record(log, self._start(), event_id=random_id()))
 
     def _start(self) -> RunStarted:
         config = self.config

@@ -67,11 +67,11 @@ def limiter_of(url: str | None, policy: Policy | None) -> Limiter:
     return RedisLimiter(url, rates)
 
 
-def broker_of(config: PlatformConfig) -> Broker:
+def broker_of(config: PlatformConfig, *, buffer: int = 256) -> Broker:
     """Return the bus of a configuration; without servers it is within this process, and forgets what every reader has read.
 
-    It blocks, as it reads files; nothing is connected yet. Raises `ConfigError` for files that cannot be had, and without
-    the client library.
+    A reader fetches `buffer` messages of a topic ahead. It blocks, as it reads files; nothing is connected yet. Raises
+    `ConfigError` for files that cannot be had, and without the client library.
     """
     bus = config.bus
     if bus.url is None:
@@ -85,6 +85,7 @@ def broker_of(config: PlatformConfig) -> Broker:
             namespace=bus.namespace,
             member=config.name,
             max_message_bytes=bus.max_message_bytes,
+            buffer=buffer,
             security=_kafka_security(config) if bus.is_encrypted else None,
         )
     except (ImportError, OSError, ValueError) as e:

@@ -33,6 +33,7 @@ from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.delivery import ProducerAcl
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
+from agentic_trading.worker.outbox import Outbox
 from agentic_trading.worker.pool import PoolStatistics, WorkerPool
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.response_cache import ResponseCache
@@ -64,6 +65,7 @@ class OpenPorts:
     recorded: RecordedAnswerSource | None
     counts: bool
     tools: Mapping[str, ToolDefinition]
+    outbox: Outbox | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,7 @@ class RunningPorts:
     broker: Broker
     ledger: Ledger
     tenants: Sequence[str]
+    outbox: Outbox | None = None
 
     def statistics(self) -> PlatformStatistics:
         """Return the counts so far."""
@@ -99,13 +102,16 @@ class RunningPorts:
             await self.ledger.checkpoint(self.tenants[0])
         except LedgerError as e:
             found["ledger"] = str(e)
+        if self.outbox is not None and (problem := self.outbox.problem):
+            found["stream"] = problem
         return found
 
 
 def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
     """Return the pool of a platform; it does not run yet."""
     files, clock = opened.files, opened.clock
-    recorder, wall = Recorder(opened.store, opened.broker, config.redaction), SystemClock()
+    stream = None if config.ack_after == "store" else opened.outbox
+    recorder, wall = Recorder(opened.store, opened.broker, config.redaction, stream), SystemClock()
     gate = Gate(
         ledger=opened.ledger,
         prices=files.tables.prices,

@@ -1,4 +1,4 @@
-"""Where an error ends: described in one line, logged, and the rest goes on; the two errors of a worker's own."""
+"""Where an error ends: described in one line, logged, and the rest goes on; the errors of a worker's own."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +66,18 @@ class UndeliverableError(LLMError):
         self.envelope_id = envelope_id
         self.trace_id = trace_id
         super().__init__(f"{reason}: {detail}")
+
+
+class UnstreamedError(LLMError):
+    """Line `seq` of the log is not on the bus yet, for `problem`, and is waited for no longer: its delivery comes again."""
+
+    def __init__(self, seq: int, problem: str) -> None:
+        self.seq = seq
+        self.problem = problem
+        because = f" ({problem})" if problem else ""
+        super().__init__(
+            f"line {seq} is on record and not on the bus yet{because}; the next start in this folder sends it"
+        )
 
 
 def id_conflict(envelope: LLMEnvelope) -> UndeliverableError:

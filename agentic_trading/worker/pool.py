@@ -20,7 +20,7 @@ from agentic_trading.llm.errors import RecordError, StoreError
 from agentic_trading.llm.fields import long_ids
 from agentic_trading.worker.claim import ClaimLostError, ClaimStore, ClaimStoreUnavailableError
 from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl
-from agentic_trading.worker.error_boundary import UndeliverableError, describe_error
+from agentic_trading.worker.error_boundary import UndeliverableError, UnstreamedError, describe_error
 from agentic_trading.worker.housekeeping import Housekeeper
 from agentic_trading.worker.recorder import DeadLetterPublisher, Recorder
 from agentic_trading.worker.runner import CallRunner
@@ -62,7 +62,8 @@ class WorkerPool:
     after `max_deliveries` becomes a dead letter. An envelope that was run already is not run again: the last attempt
     on record is published again. It takes envelopes of `workflows` alone, whose provider has one of `lanes` (the empty one
     is that of providers without a lane of their own). A log that cannot be written stops the pool: nothing more is taken, nothing that
-    is not stored is acknowledged, and `run` raises the `StoreError`.
+    is not stored is acknowledged, and `run` raises the `StoreError`. Where the log is streamed to the bus, nothing is
+    acknowledged, nor answered, before it is on the stream.
     """
 
     def __init__(
@@ -117,10 +118,12 @@ class WorkerPool:
     def stop(self) -> None:
         """Take no more envelopes; then `run` returns. Harmless twice.
 
-        Calls under way are finished, but no retry is waited for; events that wait are kept.
+        Calls under way are finished, but no retry is waited for; events that wait are kept. What is not on the stream
+        within a bound is given back as it stands.
         """
         self._waits.stop()
         self._runner.stop()
+        self._recorder.stop()
 
     async def run(self) -> None:
         """Serve all lanes and keep all events until `stop`; raises `StoreError` if the log gave up."""
@@ -219,7 +222,7 @@ class WorkerPool:
         sender = self._acl.of(delivery)
         event = read_event(delivery.message)
         self._acl.check_event(sender.principal, event)
-        await self._recorder.keep_event(event)
+        await self._recorder.streamed(await self._recorder.keep_event(event))
         self._counts["events"] += 1
         return True
 
@@ -234,6 +237,9 @@ class WorkerPool:
                 return await self._dead_letter(delivery, "unrecordable", str(e))
             case ClaimLostError():  # its new owner answers it
                 log.warning("claim_lost", topic=delivery.topic, position=delivery.position, reason=str(e))
+                return False
+            case UnstreamedError():  # it is on record, and its claim stands as it is
+                log.warning("stream_away", topic=delivery.topic, position=delivery.position, reason=str(e))
                 return False
             case ClaimStoreUnavailableError():
                 log.warning("claims_away", reason=str(e))

@@ -1,7 +1,7 @@
 """Records first, then messages: attempts stored and published, and dead letters."""
 
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import structlog
 
@@ -42,25 +42,56 @@ class ReplyRoute:
 NO_REPLY: Final = ReplyRoute()
 
 
+class RecordStream(Protocol):
+    """What carries the lines of the log to the bus."""
+
+    async def reached(self, seq: int) -> None:
+        """Return when all lines up to number `seq` are on the bus; raises `UnstreamedError` when that is given up."""
+        ...
+
+    def stop(self) -> None:
+        """Let no wait last longer than a bound from now on."""
+        ...
+
+
 class Recorder:
-    """Store each attempt, then send it to who asked: what is there is in the log, and `redaction` knows no secret in it."""
+    """Store each attempt, then send it to who asked: what is there is in the log, and `redaction` knows no secret in it.
+
+    With a `stream`, what is sent is on the stream, too, and so is whatever `streamed` is waited for.
+    """
 
     def __init__(
-        self, store: InteractionStore, broker: Broker | None = None, redaction: Redaction | None = None
+        self,
+        store: InteractionStore,
+        broker: Broker | None = None,
+        redaction: Redaction | None = None,
+        stream: RecordStream | None = None,
     ) -> None:
         self._store = store
         self._broker = broker
+        self._stream = stream
         self.redaction = redaction or Redaction()
 
     async def keep(self, interaction: LLMInteraction, *, final: bool, route: ReplyRoute = NO_REPLY) -> None:
         """Store an attempt durably, then send it by `route`; `final` marks the last one of its envelope.
 
         Raises `StoreError` or `RecordError` if it could not be kept; nothing is then sent. Raises
-        `UndeliverableError` for a last attempt that is on record and too large for the bus.
+        `UndeliverableError` for a last attempt that is on record and too large for the bus, and `UnstreamedError` for one
+        that is on record here alone when the worker ends.
         """
         kept = self.as_kept(interaction)
-        await self._store.store(kept)
+        await self.streamed(await self._store.store(kept))
         await self._publish(kept, route, final=final)
+
+    async def streamed(self, seq: int) -> None:
+        """Return when line `seq` of the log is on the stream, if there is one; raises `UnstreamedError`."""
+        if self._stream is not None:
+            await self._stream.reached(seq)
+
+    def stop(self) -> None:
+        """Wait for the stream no longer than a bound from now on. Harmless twice."""
+        if self._stream is not None:
+            self._stream.stop()
 
     def as_kept(self, interaction: LLMInteraction) -> LLMInteraction:
         """Return an attempt without secrets, as it leaves this process; raises `RecordError` where one cannot be left out."""
@@ -89,18 +120,21 @@ class Recorder:
         Raises `UndeliverableError` where it is an attempt at another envelope with the same id.
         """
         known = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
+        is_here = known is not None
         if known is None and last:
             known = LLMInteraction.from_wire(last)
         if known is None:
             return False
         if known.envelope.envelope_hash != envelope.envelope_hash:
             raise id_conflict(envelope)
+        if is_here and self._stream is not None:  # else the process that kept it has waited for that
+            await self.streamed(await self._store.store(known))
         await self._publish(known, route, final=True)
         return True
 
-    async def keep_event(self, event: Event) -> None:
-        """Store an event durably; raises `StoreError` or `RecordError` if it could not be kept."""
-        await self._store.record(self._redacted(event, event.id))
+    async def keep_event(self, event: Event) -> int:
+        """Store an event durably, and return its line's number; raises `StoreError` or `RecordError` if it could not be kept."""
+        return await self._store.record(self._redacted(event, event.id))
 
     def _redacted(self, record: R, record_id: str) -> R:
         if not self.redaction.known:

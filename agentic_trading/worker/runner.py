@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, assert_never
@@ -36,7 +36,7 @@ from agentic_trading.worker.call_context import (
     InputTokenCounter,
     UnsupportedSchemas,
 )
-from agentic_trading.worker.error_boundary import AttemptTakenError
+from agentic_trading.worker.error_boundary import AttemptTakenError, UnstreamedError
 from agentic_trading.worker.held_claim import UNCLAIMED, HeldClaim, KeptAnswer
 from agentic_trading.worker.next_attempt import (
     Attempted,
@@ -127,7 +127,8 @@ class CallRunner:
         Raises `ClaimLostError` once another owner has the envelope: nothing more of it is then sent, kept or published.
         Raises `AttemptTakenError` if an attempt was sent by another run: it is that run's to settle, store and publish.
         Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not published; and
-        `UndeliverableError` if the last one was kept, and is too large to be published.
+        `UndeliverableError` if the last one was kept, and is too large to be published; `UnstreamedError` if one was kept and is
+        not on the stream when the worker ends.
         """
         if not envelope.is_cacheable:
             call = self._prepare(envelope, principal, parked, claim, None, route)
@@ -203,7 +204,8 @@ class CallRunner:
         try:
             await keep()
         except asyncio.CancelledError:  # what was paid is on record; what is kept twice is kept once
-            await run_shielded(keep())
+            with suppress(UnstreamedError):
+                await run_shielded(keep())
             raise
         return interaction
 
@@ -333,4 +335,5 @@ class CallRunner:
             exchange.failure = exchange.sent.failure
         request, admission = exchange.request, exchange.admission
         attempted = await self._outcome(call, request, admission, exchange.charge, exchange.kept)
-        await self._keep(request.envelope, attempted, "final", call.route, call.cached)
+        with suppress(UnstreamedError):
+            await self._keep(request.envelope, attempted, "final", call.route, call.cached)

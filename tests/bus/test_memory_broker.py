@@ -9,7 +9,7 @@ import pytest
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import reply_message
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import EVENTS, INTERACTIONS, MAX_MESSAGE_BYTES, REPLIES, largest_answer
+from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, MAX_MESSAGE_BYTES, REPLIES, largest_answer
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.llm.provider import MAX_ANSWER_BYTES
 from tests.build import envelope, interaction
@@ -129,7 +129,7 @@ async def test_waits_that_time_out_leave_nothing_behind(broker: MemoryBroker) ->
 
 
 async def test_a_closed_subscription_leaves_nothing_behind(broker: MemoryBroker) -> None:
-    subscription = await broker.subscribe([EVENTS, INTERACTIONS], "group")
+    subscription = await broker.subscribe([EVENTS, DEAD_LETTERS], "group")
     alive = ref(subscription)
 
     await subscription.aclose()
@@ -153,12 +153,12 @@ async def test_a_wait_that_was_just_cancelled_is_passed_over(broker: MemoryBroke
 
 async def test_a_delivery_of_another_subscription_is_not_ours_to_finish(broker: MemoryBroker) -> None:
     events = await broker.subscribe([EVENTS], "events")
-    interactions = await broker.subscribe([INTERACTIONS], "interactions")
+    letters = await broker.subscribe([DEAD_LETTERS], "letters")
     await broker.publish(EVENTS, message())
     delivery = await events.take()
 
-    await interactions.ack(delivery)
-    await interactions.give_back(delivery)
+    await letters.ack(delivery)
+    await letters.give_back(delivery)
     await events.give_back(delivery)
 
     assert (await events.take()).deliveries == 2
@@ -177,18 +177,18 @@ def test_a_size_limit_that_lets_nothing_through_is_refused(size: int) -> None:
 
 async def test_months_of_requests_and_answers_leave_nothing_behind(forgetful: MemoryBroker) -> None:
     requests = await forgetful.subscribe([EVENTS], "workers")
-    answers = await forgetful.subscribe([INTERACTIONS], "clients")
+    answers = await forgetful.subscribe([DEAD_LETTERS], "clients")
 
     for number in range(2000):
         await forgetful.publish(EVENTS, message(f"trace-{number}"))
         request = await requests.take()
-        await forgetful.publish(INTERACTIONS, message(request.message.key))
+        await forgetful.publish(DEAD_LETTERS, message(request.message.key))
         await requests.ack(request)
         await answers.ack(await answers.take())
 
     statistics = forgetful.statistics()
-    assert statistics.published == {EVENTS.name: 2000, INTERACTIONS.name: 2000}
-    assert statistics.kept == {EVENTS.name: 0, INTERACTIONS.name: 0}
+    assert statistics.published == {EVENTS.name: 2000, DEAD_LETTERS.name: 2000}
+    assert statistics.kept == {EVENTS.name: 0, DEAD_LETTERS.name: 0}
     assert {(backlog.waiting, backlog.in_flight) for backlog in statistics.backlogs} == {(0, 0)}
 
 

@@ -11,9 +11,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import EVENTS, INTERACTIONS, Subscription, Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, Subscription, Topic
 
-ONE, OTHER = EVENTS, INTERACTIONS
+ONE, OTHER = EVENTS, DEAD_LETTERS
 GROUPS = ("one", "other")
 
 

@@ -1,6 +1,7 @@
 """The topics of the bus."""
 
-from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, INTERACTIONS, REPLIES
+from agentic_trading.bus.log_stream import HEADS, RECORDS
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, REPLIES
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 
 
@@ -14,9 +15,10 @@ def test_each_workflow_has_a_lane_of_its_own() -> None:
 
 
 def test_the_names_of_the_streams_are_part_of_the_contract() -> None:
-    assert [topic.name for topic in (INTERACTIONS, REPLIES, EVENTS, DEAD_LETTERS)] == [
-        "llm.interactions",
+    assert [topic.name for topic in (REPLIES, EVENTS, DEAD_LETTERS, RECORDS, HEADS)] == [
         "llm.replies",
         "llm.events",
         "llm.dead-letters",
+        "llm.records",
+        "llm.heads",
     ]

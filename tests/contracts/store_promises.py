@@ -15,8 +15,9 @@ from agentic_trading.llm import (
     RecordError,
     StoreError,
 )
+from agentic_trading.llm.log_line import read_line
 from agentic_trading.llm.store import ChainedRecord, Record, Verification
-from agentic_trading.llm.stores.record_codec import id_of, read_line, record_of
+from agentic_trading.llm.stores.record_codec import id_of, record_of
 from tests.build import NOW, event, interaction
 from tests.contracts.store_subject import Subject, all_of, kept, put
 

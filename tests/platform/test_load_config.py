@@ -180,7 +180,9 @@ def test_a_variable_that_nothing_reads_is_refused(
 
     [problem] = refused(file)
 
-    assert problem.startswith(f"{variable} is read by nothing; allowed: AGENTIC_CONCURRENCY, ")
+    assert problem.startswith(
+        f"{variable} is read by nothing; allowed: AGENTIC_ACK_AFTER, AGENTIC_CONCURRENCY, "
+    )
     assert problem.endswith(f"; did you mean {near}?" if near else "AGENTIC_TENANTS__ID__KEY")
     assert "sesame" not in problem
 

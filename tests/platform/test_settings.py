@@ -60,7 +60,9 @@ def test_a_variable_that_is_not_read_is_named_with_the_nearest_one(monkeypatch: 
 
     wrong, unread = refused.value.problems
     assert wrong.startswith("AGENTIC_LOG_LEVEL is 'loud'")
-    assert unread.startswith("AGENTIC_LEGDER_URL is read by nothing; allowed: AGENTIC_CONCURRENCY, ")
+    assert unread.startswith(
+        "AGENTIC_LEGDER_URL is read by nothing; allowed: AGENTIC_ACK_AFTER, AGENTIC_CONCURRENCY, "
+    )
     assert unread.endswith("; did you mean AGENTIC_LEDGER_URL?")
 
 

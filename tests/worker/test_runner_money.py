@@ -340,4 +340,4 @@ async def test_what_cannot_be_kept_is_not_told_and_holds_no_money() -> None:
             await desk.runner.run(asking(workflow).build())
 
         assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
-        assert desk.broker.statistics().published.get("llm.interactions", 0) == 0
+        assert desk.broker.statistics().published.get("llm.replies", 0) == 0

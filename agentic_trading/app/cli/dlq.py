@@ -81,7 +81,7 @@ def list_letters(
         async with aclosing(scan.letters(broker, meant)) as letters:
             return sorted([ListedLetter.of(letter) async for letter in letters], key=lambda each: each.time)
 
-    loaded = _loaded(config, bus)
+    loaded = loaded_with_bus(config, bus)
     show_list(_on_bus(loaded, found), scan, limit=limit, as_json=as_json)
 
 
@@ -98,7 +98,7 @@ def show_letter(
     from agentic_trading.app.cli.dlq_tables import show_one
     from agentic_trading.app.dead_letters import UnknownLetterError, letter_of
 
-    loaded = _loaded(config, bus)
+    loaded = loaded_with_bus(config, bus)
     try:
         letter, copies = _on_bus(loaded, lambda broker: letter_of(broker, letter_id))
     except UnknownLetterError as e:
@@ -137,7 +137,7 @@ def replay_letters(
         stop(
             ExitCode.BAD_INPUT, "--sign-as is given without --again; a message as it was keeps its signature"
         )
-    loaded = _loaded(config, bus)
+    loaded = loaded_with_bus(config, bus)
     replay = Replay(again=again, signer=_signer(sign_as, loaded) if sign_as else None)
     meant = LetterFilter(ids=ids, reason=reason)
     try:
@@ -173,7 +173,7 @@ def purge_letters(
     if bool(before) is every:
         stop(ExitCode.BAD_INPUT, "say which letters are meant; allowed is one of: --before TIME, --all")
     time = _moment("--before", before) if before else None
-    loaded = _loaded(config, bus)
+    loaded = loaded_with_bus(config, bus)
     purge = _on_bus(loaded, lambda broker: Purge.before(broker, time))
     say(purge_text(purge), err=True)
     if purge.messages:
@@ -182,7 +182,7 @@ def purge_letters(
     say(f"deleted: {pluralize(purge.messages, 'message')}")
 
 
-def _loaded(config: Path | None, bus: str) -> Any:
+def loaded_with_bus(config: Path | None, bus: str) -> Any:
     """Return the configuration, with the bus that is named; without one it has to have a bus."""
     from agentic_trading.app.options import OptionError
     from agentic_trading.app.settings import start

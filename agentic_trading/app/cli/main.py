@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from agentic_trading import __version__
 from agentic_trading.app.cli import (
+    archive,
     budget,
     config,
     dlq,
@@ -76,6 +77,7 @@ app.command("worker", short_help="Take envelopes from a bus and answer them.")(w
 app.command("submit", short_help="Put envelopes on a bus.")(worker.submit_command)
 app.add_typer(services.app, name="services")
 app.add_typer(topics.app, name="topics")
+app.add_typer(archive.app, name="archive")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(config.keys_app, name="keys")
 app.command("demo", short_help="Show the records at work, in a minute.")(look.demo_command)

@@ -12,6 +12,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.log_line import BrokenRecordError, IndexRow, check_link, index_row_of, read_line
 from agentic_trading.llm.store import (
     ChainedRecord,
     ChainHead,
@@ -24,16 +25,12 @@ from agentic_trading.llm.store import (
     Verification,
 )
 from agentic_trading.llm.stores.record_codec import (
-    BrokenRecordError,
-    IndexRow,
+    Identity,
     attempt_key,
     broken_at,
     check_keys,
-    check_link,
     identity_of,
-    index_row_of,
     interactions,
-    read_line,
     record_of,
     run_records,
     summary_of,
@@ -71,6 +68,10 @@ class MemoryInteractionStore:
     async def record(self, event: Event) -> int:
         """Keep one event, and return the number of its line."""
         return self._keep(event)
+
+    async def copy(self, line: ChainedRecord) -> int:
+        """Keep the record in a line of another log, byte for byte; return the number of its line here."""
+        return self._add(identity_of(record_of(line.record)), line.record)
 
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
         """Whether this attempt is on record."""
@@ -139,12 +140,14 @@ class MemoryInteractionStore:
         self._wake_followers()
 
     def _keep(self, record: Record) -> int:
+        return self._add(identity_of(record), wire_of(record))
+
+    def _add(self, identity: Identity, raw: bytes) -> int:
         if self._is_closed:
             raise StoreError(_PATH, "the store is closed; make a new one to go on")
-        identity = identity_of(record)
         if (known := self._known.get(identity.key)) is not None:
             return identity.check(known)
-        line, self._head = write_line(wire_of(record), self._head)
+        line, self._head = write_line(raw, self._head)
         self._lines.append(line)
         self._known[identity.key] = identity.at(self._head.seq)
         self._wake_followers()

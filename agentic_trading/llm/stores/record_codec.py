@@ -1,21 +1,21 @@
-"""A record and its bytes: its kind, its identity in a log, its row in the index, and its line in the hash chain."""
+"""A record and its bytes: its kind, its identity in a log, the line that is written, and what a log says of its traces and runs."""
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, get_args
+from typing import get_args
 
 import orjson
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex, utc_text
-from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordConflictError, RecordError
 from agentic_trading.llm.event import Event, check_event
-from agentic_trading.llm.events import RunEnded, RunStarted
+from agentic_trading.llm.events import ArchiveStarted, RunEnded, RunStarted
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
+from agentic_trading.llm.log_line import CHAIN_TAG, IndexRow
 from agentic_trading.llm.store import (
     ChainedRecord,
     ChainHead,
@@ -194,47 +194,6 @@ def _attempt_facts(
     )
 
 
-INTERACTION = "interaction"
-"""The kind of an interaction among the kinds of events."""
-
-_TOKENS_IN = ("input_tokens", "cache_read_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens")
-
-
-@dataclass(frozen=True, slots=True)
-class IndexRow:
-    """The facts of one record; what only interactions have is empty for an event, whose `attempt` is 0.
-
-    `time` is when it was recorded and `day` the same day, both UTC; `input_tokens` counts cached ones too.
-    """
-
-    id: str
-    kind: str
-    trace_id: str
-    causation_id: str
-    tenant: str
-    time: str
-    day: str
-    subject: str = ""
-    envelope_id: str = ""
-    request_hash: str = ""
-    occurrence: int = 0
-    attempt: int = 0
-    agent: str = ""
-    workflow: str = ""
-    provider: str = ""
-    model: str = ""
-    success: bool = True
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_nusd: int = 0
-
-
-def index_row_of(raw: bytes) -> IndexRow:
-    """Read the facts of a record's bytes; raises `ValueError` or `LookupError` for what is not a record."""
-    fields = orjson.loads(raw)
-    return _facts_of_interaction(fields) if "interaction_id" in fields else _facts_of_event(fields)
-
-
 def check_keys(by: Sequence[SpendKey]) -> tuple[SpendKey, ...]:
     """Return the keys of a sum; raises `ValueError` for one that there is not, naming those there are."""
     allowed = get_args(SpendKey)
@@ -258,59 +217,6 @@ def summary_of(trace_id: str, facts: Sequence[IndexRow]) -> TraceSummary:
     )
 
 
-def _facts_of_interaction(fields: dict[str, Any]) -> IndexRow:
-    envelope, result = fields["envelope"], fields["result"]
-    return IndexRow(
-        id=fields["interaction_id"],
-        kind=INTERACTION,
-        trace_id=envelope["trace_id"],
-        causation_id=envelope["causation_id"],
-        tenant=envelope["tenant_id"],
-        time=fields["stored_at"],
-        day=fields["stored_at"][:10],
-        subject=envelope["subject"],
-        envelope_id=envelope["envelope_id"],
-        request_hash=envelope["request_hash"],
-        occurrence=envelope["occurrence"],
-        attempt=result["attempt_number"],
-        agent=envelope["agent_id"],
-        workflow=envelope["workflow"],
-        provider=result["provider"],
-        model=result["model"] or envelope["model"],
-        success=result["success"],
-        input_tokens=sum(result[name] for name in _TOKENS_IN),
-        output_tokens=result["output_tokens"],
-        cost_nusd=result["cost_nusd"],
-    )
-
-
-def _facts_of_event(fields: dict[str, Any]) -> IndexRow:
-    subject = fields["body"].get("subject") or fields["body"].get("symbol")
-    return IndexRow(
-        id=fields["id"],
-        kind=fields["kind"],
-        trace_id=fields["trace_id"],
-        causation_id=fields["causation_id"],
-        tenant=fields["tenant_id"],
-        time=fields["time"],
-        day=fields["time"][:10],
-        subject=subject if isinstance(subject, str) else "",
-    )
-
-
-_TAG = b"agentic/log/v1\0"
-_TAIL = re.compile(rb',"seq":([1-9][0-9]{0,18}),"prev":"([0-9a-f]{64})","hash":"([0-9a-f]{64})"\}')
-_LONGEST_TAIL = len(b',"seq":,"prev":"","hash":""}') + 19 + 64 + 64
-
-
-class BrokenRecordError(TradingError, ValueError):
-    """A line is not what was written, or not where it was written; `reason` says what is wrong with it."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
-
-
 def write_line(record: bytes, head: ChainHead) -> tuple[bytes, ChainHead]:
     """Return the line that carries `record`, with its newline, and the head that it makes.
 
@@ -318,46 +224,16 @@ def write_line(record: bytes, head: ChainHead) -> tuple[bytes, ChainHead]:
     tokens, and become blanks. The hash is SHA-256 over a domain tag and all bytes before `,"hash":`.
     """
     body = b'%b,"seq":%d,"prev":"%b"' % (record[:-1].replace(b"\n", b" "), head.seq + 1, head.hash.encode())
-    digest = sha256_hex(_TAG, body)
+    digest = sha256_hex(CHAIN_TAG, body)
     return b'%b,"hash":"%b"}\n' % (body, digest.encode()), ChainHead(head.seq + 1, digest)
 
 
-def read_line(raw: bytes) -> ChainedRecord:
-    """Take a line apart, with or without its newline.
-
-    Raises `BrokenRecordError` if it does not end in `seq`, `prev` and `hash`, or if the hash is not that of its bytes.
-    """
-    end = len(raw) - raw.endswith(b"\n")
-    tail = _TAIL.search(raw, max(0, end - _LONGEST_TAIL), end)
-    if tail is None or tail.end() != end:
-        raise BrokenRecordError("it does not end in seq, prev and hash")
-    seq, prev, digest = (group.decode() for group in tail.groups())
-    if sha256_hex(_TAG, raw[: tail.end(2) + 1]) != digest:
-        raise BrokenRecordError("its hash is not that of its bytes")
-    return ChainedRecord(raw[:end], tail.start(), int(seq), prev, digest)
-
-
-def check_link(line: ChainedRecord, head: ChainHead) -> ChainHead:
-    """Return the head after `line`; raises `BrokenRecordError` if it does not continue the chain that ends in `head`."""
-    if line.seq != head.seq + 1:
-        raise BrokenRecordError(f"it is number {line.seq} and stands where number {head.seq + 1} belongs")
-    if line.prev != head.hash:
-        raise BrokenRecordError("it does not continue the line before it")
-    return line.head
-
-
-def holds_whole_line(raw: bytes) -> bool:
-    """Say whether a whole line ends inside `raw` and something follows it: no unfinished write leaves that."""
-    tail = _TAIL.search(raw)
-    return tail is not None and tail.end() < len(raw) - raw.endswith(b"\n")
-
-
-_RUN_KINDS = (RunStarted.KIND, RunEnded.KIND)
+_RUN_KINDS = (RunStarted.KIND, RunEnded.KIND, ArchiveStarted.KIND)
 _RUN_MARKS = tuple(f'"{kind}"'.encode() for kind in _RUN_KINDS)
 
 
 def run_records(line: ChainedRecord) -> list[RunRecord]:
-    """Return the start or the end of a run that a line carries, if it carries one."""
+    """Return the start or the end of a run, or the start of an archive, that a line carries, if it carries one."""
     if (
         not any(mark in line.record for mark in _RUN_MARKS)
         or orjson.loads(line.record).get("kind") not in _RUN_KINDS

@@ -11,8 +11,9 @@ import pytest
 
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.cli.main import main
+from agentic_trading.llm.log_line import read_line
 from agentic_trading.llm.store import ChainHead
-from agentic_trading.llm.stores.record_codec import read_line, write_line
+from agentic_trading.llm.stores.record_codec import write_line
 from tests.app.cli.conftest import Command, Ended
 from tests.app.logging_kept import logging_kept
 

@@ -38,10 +38,10 @@ def test_topics_are_made_found_right_and_their_lag_is_shown(kafka_servers: str, 
     lag = command("topics", "lag", *bus, "--group", "topics-test", "--json")
     shown = command("topics", "lag", *bus, "--group", "topics-test")
 
-    others = {"llm.interactions", "llm.replies", "llm.events", "llm.dead-letters"}
+    others = {"llm.replies", "llm.events", "llm.dead-letters", "llm.records", "llm.heads"}
     assert set(json.loads(made.out)["created"]) <= others | {topic.name for topic in ENVELOPES.values()}
     assert again.out == "created: nothing; all topics were there\n"
-    assert (checked.code, checked.out) == (ExitCode.DONE, "right: 8 topics\n")
+    assert (checked.code, checked.out) == (ExitCode.DONE, "right: 9 topics\n")
     (row,) = [row for row in json.loads(lag.out) if row["topic"] == "llm.events"]
     assert (row["group"], row["lag"]) == ("topics-test", row["end"] - row["committed"])
     assert row["lag"] >= 1

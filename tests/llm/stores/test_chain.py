@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.llm import LLMEnvelope, LLMInteraction
+from agentic_trading.llm.log_line import BrokenRecordError, check_link, holds_whole_line, read_line
 from agentic_trading.llm.store import GENESIS, ChainHead
-from agentic_trading.llm.stores.record_codec import (
-    BrokenRecordError,
-    check_link,
-    holds_whole_line,
-    read_line,
-    record_of,
-    write_line,
-)
+from agentic_trading.llm.stores.record_codec import record_of, write_line
 from tests.build import event, interaction
 
 RECORD = b'{"kind":"bar.closed","id":"1"}'

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.llm import JsonFileInteractionStore, StoreError
+from agentic_trading.llm.log_line import IndexRow
 from agentic_trading.llm.store import ChainedRecord
 from agentic_trading.llm.stores.jsonl.file import LogReader
 from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
-from agentic_trading.llm.stores.record_codec import IndexRow
 from tests.build import event, interaction
 from tests.llm.stores.jsonl_logs import written
 

@@ -8,16 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentic_trading.llm import Event, RecordError
+from agentic_trading.llm.log_line import index_row_of, read_line
 from agentic_trading.llm.store import ChainHead
-from agentic_trading.llm.stores.record_codec import (
-    id_of,
-    identity_of,
-    index_row_of,
-    interactions,
-    read_line,
-    record_of,
-    write_line,
-)
+from agentic_trading.llm.stores.record_codec import id_of, identity_of, interactions, record_of, write_line
 from tests.build import event, interaction
 
 fractions = st.decimals(allow_nan=False, allow_infinity=False).filter(

@@ -20,11 +20,11 @@ from agentic_trading.bus.brokers.kafka.connection import (
     start_within,
 )
 from agentic_trading.bus.errors import TopicSetupError
+from agentic_trading.bus.log_stream import HEADS, RECORDS
 from agentic_trading.bus.topic import (
     DEAD_LETTERS,
     ENVELOPES,
     EVENTS,
-    INTERACTIONS,
     MAX_HEAD_BYTES,
     MAX_MESSAGE_BYTES,
     REPLIES,
@@ -32,7 +32,7 @@ from agentic_trading.bus.topic import (
     lane_topic,
 )
 
-TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), INTERACTIONS, REPLIES, EVENTS, DEAD_LETTERS)
+TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), REPLIES, EVENTS, DEAD_LETTERS, RECORDS, HEADS)
 """The topics that the platform publishes to."""
 
 PARTITIONS: Final = 6

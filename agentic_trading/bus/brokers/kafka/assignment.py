@@ -49,15 +49,16 @@ class Watermark:
 class Assignment:
     """One partition from its assignment to its revocation; a late call for it touches no later assignment.
 
-    `start` is the offset from which it is read, and `committed` what the group knows to be done.
+    `start` is the offset from which it is read, `end` where it ended then, and `committed` what the group knows to be done.
     """
 
     __slots__ = (
-        "_deliveries", "_held", "_messages", "_queues", "_watermark", "committed", "is_revoked",
+        "_deliveries", "_end", "_held", "_messages", "_queues", "_watermark", "committed", "is_revoked",
         "partition", "topic",
     )  # fmt: skip
 
-    def __init__(self, topic: str, partition: int, start: int) -> None:
+    def __init__(self, topic: str, partition: int, start: int, end: int = 0) -> None:
+        self._end = end
         self.topic = topic
         self.partition = partition
         self.committed = start
@@ -90,7 +91,7 @@ class Assignment:
 
     def waiting(self, end: int | None) -> int:
         """Return how many messages are not handed out, with those up to offset `end` that were not fetched yet."""
-        return self._queues.waiting + max(0, (end or 0) - self._watermark.next_offset)
+        return self._queues.waiting + max(0, max(end or 0, self._end) - self._watermark.next_offset)
 
     def add(self, offset: int, message: Message) -> bool:
         """Queue a message; returns whether it is ready. One whose offset was seen is passed over."""

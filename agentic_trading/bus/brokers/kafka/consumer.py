@@ -145,9 +145,9 @@ class KafkaSubscription:
         return self._closing.is_set()
 
     def lag(self) -> Iterator[ConsumerLag]:
-        """Yield how much each topic's partitions of this reader have that is not done."""
+        """Yield how much each topic's partitions of this reader have that is not done; nothing before it has any."""
         ours = self._consumer.assignment()
-        for topic in self._partitions.topics:
+        for topic in filter(self._partitions.of, self._partitions.topics):
             waiting, in_flight = 0, 0
             for each in self._partitions.of(topic):
                 tp = self._partition_of(each)
@@ -258,7 +258,8 @@ class KafkaSubscription:
                     )
                     start = firsts[tp]
                 self._consumer.seek(tp, start)
-                self._partitions.begin(Assignment(self._settings.plain_name(tp.topic), tp.partition, start))
+                name = self._settings.plain_name(tp.topic)
+                self._partitions.begin(Assignment(name, tp.partition, start, ends[tp]))
             self._changed.set()
 
     async def give_up(self) -> None:

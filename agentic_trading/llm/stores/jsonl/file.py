@@ -16,18 +16,20 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError, StoreLockedError
 from agentic_trading.llm.event import PLATFORM, Event
 from agentic_trading.llm.events import TailSetAside
-from agentic_trading.llm.store import ChainedRecord, ChainHead, Record, RunRecord, Verification
-from agentic_trading.llm.stores.record_codec import (
+from agentic_trading.llm.log_line import (
     BrokenRecordError,
-    Identity,
     IndexRow,
-    broken_at,
     check_link,
     holds_whole_line,
-    identity_in,
-    identity_of,
     index_row_of,
     read_line,
+)
+from agentic_trading.llm.store import ChainedRecord, ChainHead, Record, RunRecord, Verification
+from agentic_trading.llm.stores.record_codec import (
+    Identity,
+    broken_at,
+    identity_in,
+    identity_of,
     record_of,
     run_records,
     write_line,

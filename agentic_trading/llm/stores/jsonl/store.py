@@ -13,6 +13,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.log_line import IndexRow
 from agentic_trading.llm.store import (
     ChainedRecord,
     LogEntry,
@@ -26,11 +27,11 @@ from agentic_trading.llm.stores.jsonl.file import START, Disk, LogPosition, LogR
 from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
 from agentic_trading.llm.stores.record_codec import (
-    IndexRow,
     attempt_key,
     check_keys,
     identity_of,
     interactions,
+    record_of,
     summary_of,
     wire_of,
 )
@@ -266,6 +267,15 @@ class JsonFileInteractionStore:
     async def record(self, event: Event) -> int:
         """Keep one event, and return the number of its line."""
         return await self._keep(event)
+
+    async def copy(self, line: ChainedRecord) -> int:
+        """Keep the record in a line of another log, byte for byte; return the number of its line here.
+
+        Raises as `store` and `record` do, and `ValueError` for a line that carries no record.
+        """
+        identity = identity_of(record_of(line.record))
+        self._wake_followers()
+        return await self._writer.write(identity, line.record)
 
     async def flush(self) -> None:
         """Return when all that was accepted is on disk; raises `StoreError` if it is not."""

@@ -1,0 +1,334 @@
+"""The archive has every record of every log once, and names what is missing, forged, in conflict or cut."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.audit.archive import opened_archive
+from agentic_trading.audit.source_logs import STATE_NAME
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.errors import BusUnavailableError
+from agentic_trading.bus.log_stream import RECORDS, StreamedLine
+from agentic_trading.bus.message import Message
+from agentic_trading.bus.topic import DEAD_LETTERS, Topic
+from agentic_trading.clock import SystemClock
+from agentic_trading.llm import Event, JsonFileInteractionStore, LLMInteraction, StoreError
+from agentic_trading.llm.log_line import read_line
+from agentic_trading.llm.store import ChainedRecord, ChainHead, Record
+from agentic_trading.llm.stores.jsonl.store import JsonlRecords
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.llm.stores.record_codec import write_line
+from tests.audit.archiving import WorkerLog, archive, archiver, checked, letters, reasons
+from tests.build import NOW, envelope, event, interaction
+
+
+def records_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the records of an archive but for its own first one, without their places in the chain."""
+    lines = [json.loads(line) for line in (folder / "interactions.jsonl").read_bytes().splitlines()]
+    return [{key: line[key] for key in line if key not in {"seq", "prev", "hash"}} for line in lines[1:]]
+
+
+def two_logs() -> tuple[WorkerLog, WorkerLog]:
+    """Return the logs of two workers: a trace went over both, and the second one repeats an attempt of the first."""
+    first, second = WorkerLog("log-1"), WorkerLog("log-2")
+    attempt = interaction(trace_id="t1")
+    first.add(event(trace_id="t1"), attempt, event(trace_id="t2"))
+    second.add(attempt.model_copy(update={"stored_at": NOW.replace(year=2027)}), event(trace_id="t1"))
+    return first, second
+
+
+async def test_records_of_two_logs_are_kept_once_as_they_were_spelled_and_nothing_is_missing(
+    tmp_path: Path,
+) -> None:
+    broker, (first, second) = MemoryBroker(), two_logs()
+    for log in (first, second, first):  # the first once more, as after a crash
+        await log.send(broker)
+
+    summary = await archive(tmp_path, broker)
+    check = await checked(tmp_path, broker)
+
+    wanted = [*first.lines, second.lines[1]]
+    spelled = {line.record for line in wanted}
+    kept = (await asyncio.to_thread((tmp_path / "interactions.jsonl").read_bytes)).splitlines()[1:]
+    assert {read_line(line).record for line in kept} == spelled
+    assert len(kept) == len(wanted) == 4
+    assert (summary.messages, summary.records, summary.dead_letters, summary.logs) == (8, 4, 0, 2)
+    assert (check.findings, check.notes, check.logs) == ((), (), {"log-1": 3, "log-2": 2})
+    async with aclosing(JsonlRecords(tmp_path / "interactions.jsonl")) as records:
+        assert [type(one) for one in await records.trace("t1")] == [Event, LLMInteraction, Event]
+
+
+async def test_what_was_archived_is_not_read_again_and_later_lines_go_on(tmp_path: Path) -> None:
+    broker, (first, second) = MemoryBroker(), two_logs()
+    await first.send(broker, 1, 2)
+    await archive(tmp_path, broker)
+
+    await first.send(broker, 3)
+    await second.send(broker)
+    summary = await archive(tmp_path, broker)
+
+    assert (summary.messages, summary.records) == (3, 2)
+    assert (await checked(tmp_path, broker)).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("sent", "missing"),
+    [
+        ((1, 2, 3, 4, 6), "line 5 is missing"),
+        ((3, 4, 5, 6), "lines 1 to 2 are missing"),
+        ((6, 2, 5, 1, 3), "line 4 is missing"),
+    ],
+)
+async def test_a_gap_is_named(sent: tuple[int, ...], missing: str, tmp_path: Path) -> None:
+    broker, log = MemoryBroker(), WorkerLog("log-1")
+    log.add(*(event() for _ in range(6)))
+    await log.send(broker, *sent)
+
+    await archive(tmp_path, broker)
+    before = reasons(await checked(tmp_path))
+    await log.send(broker)
+    await archive(tmp_path, broker)
+
+    assert before == [f"log-1: {missing}"]
+    assert (await checked(tmp_path)).findings == ()
+
+
+async def test_a_line_that_was_put_in_the_place_of_another_does_not_continue_the_chain(
+    tmp_path: Path,
+) -> None:
+    broker, log, forged = MemoryBroker(), WorkerLog("log-1"), WorkerLog("log-1")
+    log.add(*(event() for _ in range(3)))
+    line, _ = write_line(event().wire, log.lines[0].head)
+    forged.lines.append(read_line(line))
+    await log.send(broker, 1, 3)
+    await forged.send(broker)
+
+    await archive(tmp_path, broker)
+    before = reasons(await checked(tmp_path))
+    await log.send(broker, 2)
+    await archive(tmp_path, broker)
+
+    assert before == ["log-1: line 3 does not continue the line before it"]
+    assert "log-1: line 2 came twice, with different content" in reasons(await checked(tmp_path))
+
+
+@pytest.mark.parametrize("end", ["first", "last"])
+async def test_the_first_line_of_a_log_and_a_second_last_one_are_held_against_the_chain(
+    end: str, tmp_path: Path
+) -> None:
+    broker, log = MemoryBroker(), WorkerLog("log-1")
+    head = ChainHead(0, "a" * 64) if end == "first" else ChainHead(1, "b" * 64)
+    log.add(event(), event())
+    line, _ = write_line(event().wire, head)
+    await log.send(broker, *((2,) if end == "first" else ()))
+    log.lines.append(read_line(line))
+    await log.send(broker, 3)
+
+    await archive(tmp_path, broker)
+
+    found = reasons(await checked(tmp_path))
+    assert (
+        found[-1]
+        == {
+            "first": "log-1: line 2 does not continue the line before it",
+            "last": "log-1: line 2 came twice, with different content",
+        }[end]
+    )
+
+
+async def test_a_line_that_is_not_as_it_was_written_becomes_a_dead_letter_and_is_missing(
+    tmp_path: Path,
+) -> None:
+    broker, log = MemoryBroker(), WorkerLog("log-1")
+    log.add(event(), event(), event())
+    good = [StreamedLine(line, log.log_id).message() for line in log.lines]
+    changed = Message(good[1].key, good[1].value.replace(b"BTCUSDT", b"ETHUSDT"), good[1].headers)
+    other_place = Message(good[2].key, good[2].value, {**good[2].headers, "at_seq": "2"})
+    await broker.publish_all(RECORDS, [good[0], changed, other_place])
+
+    summary = await archive(tmp_path, broker)
+
+    assert [letter.reason for letter in await letters(broker)] == ["checksum", "decode"]
+    assert (summary.records, summary.dead_letters) == (1, 2)
+    assert reasons(await checked(tmp_path)) == []  # nothing says that there are more lines
+    log.add(event())
+    await log.send(broker, 4)
+    await archive(tmp_path, broker)
+    assert reasons(await checked(tmp_path)) == ["log-1: lines 2 to 3 are missing"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("differs", ["body", "answer", "price"])
+async def test_other_content_under_a_known_id_is_a_conflict_and_the_first_stays(
+    differs: str, tmp_path: Path, *, restarted: bool
+) -> None:
+    broker, first, second = MemoryBroker(), WorkerLog("log-1"), WorkerLog("log-2")
+    asked = envelope()
+    one: Record
+    other: Record
+    if differs == "body":
+        one, other = [event(id="e1", trace_id="t", body={"n": n}) for n in (1, 2)]
+    else:
+        changes: dict[str, Any] = {"answer": ("raw_output", '{"action":"sell"}'), "price": ("cost_nusd", 7)}
+        name, value = changes[differs]
+        one, other = interaction(envelope=asked), interaction(envelope=asked, **{name: value})
+    first.add(one)
+    second.add(other)
+    await first.send(broker)
+    if restarted or differs == "price":  # what a log knows of its own records says nothing of prices
+        await archive(tmp_path, broker)
+    await second.send(broker)
+    await archive(tmp_path, broker)
+
+    check = await checked(tmp_path)
+    (letter,) = await letters(broker)
+    assert (letter.reason, letter.raw) == ("conflict", second.lines[0].line)
+    assert len(records_of(tmp_path)) == 1
+    assert check.findings == ()
+    assert "1 records came with other content" in check.notes[0]
+
+
+class Full(MemoryBroker):
+    """A bus that takes no dead letter for once."""
+
+    refused = 0
+
+    async def publish(self, topic: Topic[Any], message: Message) -> None:
+        if topic is DEAD_LETTERS and not self.refused:
+            self.refused += 1
+            raise BusUnavailableError("bus:9092", "no answer")
+        await super().publish(topic, message)
+
+
+async def test_what_cannot_be_reported_is_not_acknowledged_and_comes_again(tmp_path: Path) -> None:
+    broker, log = Full(), WorkerLog("log-1")
+    log.add(event(), event())
+    await log.send(broker)
+    await broker.publish(RECORDS, Message("key", b"no line", {}))
+
+    summary = await archive(tmp_path, broker)
+
+    assert (broker.refused, summary.messages, summary.records) == (1, 3, 2)
+    assert len(await letters(broker)) == 1
+
+
+class Absent(MemoryBroker):
+    """A bus that is not there at first."""
+
+    asked = 0
+
+    async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Any:
+        self.asked += 1
+        if self.asked == 1:
+            raise BusUnavailableError("bus:9092", "no answer")
+        return await super().subscribe(topics, group)
+
+
+async def test_a_bus_that_is_away_at_the_start_is_tried_again_unless_only_its_end_is_wanted(
+    tmp_path: Path,
+) -> None:
+    broker, log = Absent(), WorkerLog("log-1")
+    log.add(event())
+    await log.send(broker)
+    with pytest.raises(BusUnavailableError):
+        await archive(tmp_path, broker)
+    broker.asked = 0
+
+    async with archiver(tmp_path, broker) as one, asyncio.timeout(5), asyncio.TaskGroup() as group:
+        running = group.create_task(one.run())
+        while (await broker_lag(broker)) != 0:  # noqa: ASYNC110 - the archiver says it to nothing else
+            await asyncio.sleep(0.01)
+        one.stop()
+
+    assert running.result().records == 1
+
+
+async def broker_lag(broker: MemoryBroker) -> int:
+    """Return how many records are not archived; -1 before anything reads them."""
+    lags = [each for each in broker.statistics().backlogs if each.topic == RECORDS.name]
+    return lags[0].waiting + lags[0].in_flight if lags else -1
+
+
+async def test_a_cut_archive_shows_against_its_head_on_the_bus_and_cannot_be_gone_on_with(
+    tmp_path: Path,
+) -> None:
+    broker, log = MemoryBroker(), WorkerLog("log-1")
+    log.add(event(), event())
+    await log.send(broker)
+    await archive(tmp_path, broker)
+    path, state = tmp_path / "interactions.jsonl", tmp_path / STATE_NAME
+    lines = await asyncio.to_thread(path.read_bytes)
+    await asyncio.to_thread(path.write_bytes, b"".join(lines.splitlines(keepends=True)[:-1]))
+
+    by_both = reasons(await checked(tmp_path, broker))
+    with pytest.raises(StoreError, match="not the 3 that the archive had"):
+        await archive(tmp_path, broker)
+    cut = json.loads(await asyncio.to_thread(state.read_bytes))
+    cut |= {"lines": 1, "hash": json.loads(lines.splitlines()[0])["hash"]}  # that file can be changed as well
+    await asyncio.to_thread(state.write_text, json.dumps(cut))
+
+    assert by_both[0] == ": the archive is cut: it had a line 3 by archive.json"
+    assert by_both[1].startswith(": the archive is cut: it had a line 3 by its head of 20")
+    assert reasons(await checked(tmp_path, broker)) == by_both[1:]
+    assert reasons(await checked(tmp_path)) == []
+
+
+async def test_an_archive_without_its_state_names_what_it_does_not_know(tmp_path: Path) -> None:
+    broker, log = MemoryBroker(), WorkerLog("log-1")
+    log.add(*(event() for _ in range(4)))
+    await log.send(broker, 1, 2)
+    await archive(tmp_path, broker)
+    await asyncio.to_thread((tmp_path / STATE_NAME).unlink)
+
+    without = reasons(await checked(tmp_path, MemoryBroker()))
+    await log.send(broker, 3, 4)
+    await archive(tmp_path, broker)
+
+    assert without[0].startswith(": archive.json is missing")
+    assert without[1].startswith(": no head of archive")
+    assert reasons(await checked(tmp_path)) == ["log-1: lines 1 to 2 are missing"]
+
+
+async def test_a_log_of_a_worker_is_no_archive(tmp_path: Path) -> None:
+    async with aclosing(JsonFileInteractionStore(tmp_path / "interactions.jsonl")) as store:
+        await store.record(event())
+
+    with pytest.raises(StoreError, match="a log that is no archive"):
+        await archive(tmp_path, MemoryBroker())
+    with pytest.raises(StoreError, match="holds no archive"):
+        await checked(tmp_path)
+
+
+async def test_a_state_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    await archive(tmp_path, MemoryBroker())
+    await asyncio.to_thread((tmp_path / STATE_NAME).write_bytes, b'{"archive_id"')
+
+    with pytest.raises(StoreError, match="is not what an archive writes"):
+        await checked(tmp_path)
+
+
+async def test_an_archive_in_memory_keeps_the_records_as_one_on_disk_does() -> None:
+    broker, store, (first, second) = MemoryBroker(), MemoryInteractionStore(), two_logs()
+    await first.send(broker)
+    await second.send(broker)
+
+    one = await opened_archive(store, None, broker, SystemClock())
+    summary = await one.run(until_end=True)
+
+    kept = [line async for line in _all(store)]
+    assert {line.record for line in kept[1:]} == {line.record for line in (*first.lines, second.lines[1])}
+    assert (summary.records, [*one.state.findings()]) == (4, [])
+
+
+async def _all(store: MemoryInteractionStore) -> AsyncGenerator[ChainedRecord]:
+    """Give the lines that a log has."""
+    await store.aclose()
+    async with aclosing(store.follow()) as batches:
+        async for batch in batches:
+            for line in batch:
+                yield line
