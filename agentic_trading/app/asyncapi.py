@@ -6,11 +6,13 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from agentic_trading.bus.codec import ENVELOPE_HASH_HEADER, FINAL_HEADER, REPLY_TO
+from agentic_trading.bus.log_stream import HASH_HEADER, HEADS, LOG_HEADER, NUMBER_HEADER, RECORDS
 from agentic_trading.bus.message import (
     DEAD_LETTER_RECORDED,
     ENVELOPE_REQUESTED,
     EVENT_RECORDED,
     INTERACTION_RECORDED,
+    LOG_ENDED,
     Kind,
     event_headers,
 )
@@ -27,6 +29,7 @@ from agentic_trading.bus.topic import (
 from agentic_trading.llm.envelope import SCHEMA_VERSION
 
 _SIGNED: Final = (PRINCIPAL_HEADER, SIGNATURE_HEADER)
+_LINE: Final = (LOG_HEADER, NUMBER_HEADER, HASH_HEADER)
 _TRACE: Final = "the trace: its messages keep their order"
 _ABOUT: Final = (
     "Written by `agentic-trading schemas write`; JSON, which is YAML. Servers are those of a deployment. Where a bus has a "
@@ -54,6 +57,9 @@ HEADERS: Final[Mapping[str, str]] = MappingProxyType({
     PRINCIPAL_HEADER: "who sent it",
     SIGNATURE_HEADER: "the proof: an HMAC-SHA256 over key, value and headers",
     REPLAYED_HEADER: "the dead letter from which it was published again; not signed",
+    LOG_HEADER: "the log in which the line stands",
+    NUMBER_HEADER: "the number of the line in its log",
+    HASH_HEADER: "the hash of the line; the body has that of the line before, too",
 })
 """What each header says."""
 
@@ -84,6 +90,13 @@ MESSAGES: Final[Mapping[str, BusMessage]] = MappingProxyType({
     "dead_letter": BusMessage(
         DEAD_LETTER_RECORDED, "a message that was given up, and why", sometimes=_SIGNED
     ),
+    "interaction_line": BusMessage(
+        INTERACTION_RECORDED, "a line of a log, byte for byte: an attempt, with seq, prev and hash", always=_LINE
+    ),
+    "event_line": BusMessage(
+        EVENT_RECORDED, "a line of a log, byte for byte: an event, with seq, prev and hash", always=_LINE
+    ),
+    "log_head": BusMessage(LOG_ENDED, "where the log of the archive ended"),
 })
 
 
@@ -117,6 +130,8 @@ CHANNELS: Final = (
     BusChannel(EVENTS, _TRACE, ("event",), "receive"),
     _REPLIES,
     BusChannel(DEAD_LETTERS, "that of the message", ("dead_letter",), "send"),
+    BusChannel(RECORDS, _TRACE, ("interaction_line", "event_line"), "send"),
+    BusChannel(HEADS, "the log of the archive", ("log_head",), "send"),
 )
 """Every topic of the bus, and for each workflow that of a provider with a lane of its own."""
 

@@ -25,11 +25,13 @@ from agentic_trading.governance.errors import (
     LedgerRolledBackError,
     LedgerUnavailableError,
 )
+from agentic_trading.llm.errors import StoreError
 from agentic_trading.platform.config import PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.settings import load_config
 from agentic_trading.platform.workers import PlatformStatistics
 from agentic_trading.worker.claim import ClaimStoreUnavailableError
+from agentic_trading.worker.outbox import OutboxLag
 
 log = structlog.get_logger()
 
@@ -143,12 +145,21 @@ class WorkerProcess:
 
     async def metrics(self) -> bytes:
         """Return the figures in the text format of Prometheus, health among them."""
-        health = await self.health()
-        folder = self.config.folder
+        health, lag, folder = await self.health(), await self._outbox_lag(), self.config.folder
         free = None if folder is None else await asyncio.to_thread(_free_bytes, folder)
+        counts = self._platform.statistics() if self._platform else None
         registry = CollectorRegistry()
-        registry.register(_Figures(health, self._platform.statistics() if self._platform else None, free))
+        registry.register(_Figures(health, counts, lag, free))
         return generate_latest(registry)
+
+    async def _outbox_lag(self) -> OutboxLag | None:
+        """Return how far the stream is behind the log; None while there is no stream, or a log that says nothing."""
+        outbox = self._platform.outbox if self._platform is not None else None
+        try:
+            async with asyncio.timeout(ASKED_WITHIN_S):
+                return None if outbox is None else await outbox.lag()
+        except (StoreError, TimeoutError):
+            return None
 
 
 def _free_bytes(folder: Path) -> int | None:
@@ -165,6 +176,7 @@ class _Figures:
 
     health: Mapping[str, Any]
     statistics: PlatformStatistics | None
+    lag: OutboxLag | None
     free_bytes: int | None
 
     def collect(self) -> Iterator[Metric]:
@@ -184,6 +196,16 @@ class _Figures:
         if self.free_bytes is not None:
             yield GaugeMetricFamily(
                 "agentic_log_disk_free_bytes", "Room on the disk of the log.", self.free_bytes
+            )
+        if self.lag is not None:
+            yield GaugeMetricFamily(
+                "agentic_outbox_lines", "Lines of the log that are not on the stream.", self.lag.lines
+            )
+            yield GaugeMetricFamily(
+                "agentic_outbox_oldest_seconds", "How long the oldest of them has waited.", self.lag.oldest_s
+            )
+            yield CounterMetricFamily(
+                "agentic_outbox_left_out", "Lines that are in the log alone.", self.lag.left_out
             )
         if self.statistics is not None:
             yield from self._counted(self.statistics)

@@ -13,9 +13,13 @@ from agentic_trading.app.asyncapi import CHANNELS, HEADERS, bus_document
 from agentic_trading.app.schemas import ASYNCAPI, check_schemas, published_files, write_schemas
 from agentic_trading.bus.brokers.kafka.admin import planned_topics
 from agentic_trading.bus.codec import dead_letter_message, envelope_message, event_message, reply_message
+from agentic_trading.bus.log_stream import LogHead, StreamedLine
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.signing import REPLAYED_HEADER, Signer
 from agentic_trading.bus.topic import DeadLetter
+from agentic_trading.llm.log_line import read_line
+from agentic_trading.llm.store import ChainHead, Record
+from agentic_trading.llm.stores.record_codec import write_line
 from tests.build import NOW, envelope, event, interaction
 
 DOCUMENT = bus_document()
@@ -54,12 +58,21 @@ def letter() -> Message:
     )  # fmt: skip
 
 
+def line(record: Record) -> Message:
+    written, _ = write_line(record.wire, ChainHead(6, "a" * 64))
+    return StreamedLine(read_line(written), "log-1").message()
+
+
 PUBLISHED = {
     "envelope": envelope_message(envelope(deadline=NOW, causation_id="c-1"), reply_to="a-1"),
     "event": event_message(event("order.filled")),
     "attempt": reply_message(interaction(), "a-1", final=True),
     "dead_letter": letter(),
+    "interaction_line": line(interaction()),
+    "event_line": line(event("order.filled")),
+    "log_head": LogHead.now("log-1", (3, "0" * 64), NOW).message(),
 }
+NOT_SIGNED = {"interaction_line", "event_line", "log_head"}
 
 
 def test_the_document_has_what_version_3_requires_and_is_yaml(tmp_path: Path) -> None:
@@ -93,11 +106,13 @@ def test_every_topic_is_a_channel_and_says_which_lane_it_is_of() -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_message_has_the_headers_that_the_document_says(name: str) -> None:
-    signed = SIGNER.sign(PUBLISHED[name])
-    said = {**DOCUMENT["components"]["messages"][name]["headers"], "additionalProperties": False}
+def test_a_message_is_what_the_document_says(name: str) -> None:
+    signed = PUBLISHED[name] if name in NOT_SIGNED else SIGNER.sign(PUBLISHED[name])
+    message = DOCUMENT["components"]["messages"][name]
+    said = {**message["headers"], "additionalProperties": False}
 
     jsonschema_rs.validate(said, dict(signed.headers))
+    jsonschema_rs.validate(found(message["payload"]["$ref"]), json.loads(signed.value))
     assert not jsonschema_rs.is_valid(said, {**signed.headers, "at_other": "1"})
     assert not jsonschema_rs.is_valid(said, {**signed.headers, "ce_type": "another"})
     replayed = {**signed.headers, REPLAYED_HEADER: "d-1"}
