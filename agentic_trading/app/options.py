@@ -6,14 +6,13 @@ from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
-from urllib.parse import urlsplit
 
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform.adapters import is_live
-from agentic_trading.platform.config import PlatformConfig, TenantConfig
+from agentic_trading.platform.config import PlatformConfig, TenantConfig, redis_address
 from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
 from agentic_trading.platform.settings import load_config
 
@@ -272,17 +271,11 @@ def listed(names: Sequence[str]) -> str:
 def check_ledger_url(url: str) -> None:
     """Raise `OptionError` for what is no address of a ledger's server; the address itself is not shown."""
     try:
-        parts = urlsplit(url)
-        place = parts.path if parts.scheme == "unix" else parts.hostname
-        is_one = parts.scheme in LEDGER_SCHEMES and bool(place) and parts.port != 0 and not parts.query
-    except ValueError:  # a port that is none
-        is_one = False
-    if not is_one:
-        allowed = "redis://HOST:PORT, rediss://HOST:PORT or unix://PATH, without options behind a ?"
-        raise OptionError("--ledger", "an address of nothing that can be a ledger's server", allowed)
+        redis_address(url)
+    except ValueError as e:
+        raise OptionError("--ledger", "an address of nothing that can be a ledger's server", str(e)) from e
 
 
-LEDGER_SCHEMES = frozenset({"redis", "rediss", "unix"})
 WARM_UP_BARS = 12 * 26 - 1
 """Five-minute bars until an analyst can be asked for the first time, but for the last one: a trend needs the average of
 21 hours, five times in a row."""

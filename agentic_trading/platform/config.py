@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 from pydantic import (
@@ -56,6 +56,7 @@ from agentic_trading.structured.suggestions import near_miss
 MOST_CONCURRENT: Final = 256
 
 _KAFKA = re.compile(r"kafka://[\w.\[\]:-]+:\d{1,5}(,[\w.\[\]:-]+:\d{1,5})*", re.ASCII)
+_TLS_FILES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 _USD = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?")
 
 
@@ -80,15 +81,24 @@ def _usd(value: Any) -> Decimal:
     )
 
 
-def _ledger_address(address: str) -> str:
+def redis_address(address: str) -> str:
+    """Return the address of a Redis as it is; raises `ValueError` with what is allowed, for anything else."""
     try:
         parts = urlsplit(address)
+        options = {
+            name
+            for name, _ in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+        }
         place = parts.path if parts.scheme == "unix" else parts.hostname
-        is_one = parts.scheme in {"redis", "rediss", "unix"} and place and parts.port != 0 and not parts.query
+        is_one = parts.scheme in {"redis", "rediss", "unix"} and bool(place) and parts.port != 0
+        is_one &= options <= (_TLS_FILES if parts.scheme == "rediss" else frozenset())
     except ValueError:  # a port that is no number
         is_one = False
     if not is_one:
-        raise ValueError("redis://HOST:PORT, rediss://HOST:PORT or unix://PATH, without options behind a ?")
+        files = ", ".join(sorted(_TLS_FILES))
+        raise ValueError(
+            f"redis://HOST:PORT, rediss://HOST:PORT or unix://PATH, behind a ? only {files} of rediss"
+        )
     return address
 
 
@@ -140,7 +150,7 @@ Usd = Annotated[Decimal, BeforeValidator(_usd), PlainSerializer("{:f}".format, w
 class LedgerConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     """Where budgets are counted: on the server at `url`, which workers share; without one, in this process."""
 
-    url: Annotated[StrictStr, AfterValidator(_ledger_address)] | None = Field(default=None, repr=False)
+    url: Annotated[StrictStr, AfterValidator(redis_address)] | None = Field(default=None, repr=False)
 
 
 class BusConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):

@@ -1,14 +1,18 @@
 """Platforms and clients on a shared bus: what keeps them from it, who serves what, and that they find each other."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
-from agentic_trading.bus.topic import ENVELOPES, lane_topic
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.errors import BusUnavailableError
+from agentic_trading.bus.log_stream import RECORDS
+from agentic_trading.bus.message import Message
+from agentic_trading.bus.topic import ENVELOPES, Topic, lane_topic
 from agentic_trading.ids import random_id
 from agentic_trading.llm import LLMInteraction
 from agentic_trading.llm.envelope import EnvelopeWorkflow
@@ -70,6 +74,49 @@ async def test_principals_of_a_shared_bus_have_to_be_proved(tmp_path: Path) -> N
             pass
 
     assert problems(refused) == ["principals_folder"]
+
+
+class Refusing(MemoryBroker):
+    """A bus that takes no records until it is told to."""
+
+    refuses = True
+
+    async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+        if self.refuses and topic is RECORDS:
+            raise BusUnavailableError("bus:9092", "no answer")
+        await super().publish_all(topic, messages)
+
+
+@pytest.mark.parametrize("ack_after", ["stream", "store", None])
+async def test_an_answer_waits_for_the_stream_or_for_the_store_alone(
+    ack_after: Literal["stream", "store"] | None, tmp_path: Path
+) -> None:
+    broker = Refusing()
+    config = PlatformConfig(folder=tmp_path, bus=NOWHERE, ack_after=ack_after)
+
+    async with (
+        asyncio.timeout(5),
+        Platform(config, Ports(providers={"scripted": scripted()}, broker=broker)) as it,
+    ):
+        async with asyncio.TaskGroup() as group:
+            asked = group.create_task(it.ask(envelope()))
+            while not (found := await it.problems()) or asked.done() is (ack_after != "store"):  # noqa: ASYNC110 - health is asked for
+                await asyncio.sleep(0.01)
+            broker.refuses = False
+        answer = asked.result()
+
+    assert isinstance(answer, LLMInteraction)
+    assert answer.result.success
+    assert "no answer" in found["stream"]
+    kinds = [each.message.headers.get("ce_subject") async for each in broker.scan(RECORDS)]
+    assert (kinds[0], kinds[-1], it.outbox) == ("run.started", "run.ended", None)
+
+
+def test_what_is_waited_for_is_a_setting_of_a_bus_with_servers() -> None:
+    with pytest.raises(ConfigError, match='"store", and the bus is within this process') as refused:
+        PlatformConfig(ack_after="store")
+
+    assert problems(refused) == ["ack_after"]
 
 
 async def test_a_client_without_workers_needs_a_bus_with_servers() -> None:

@@ -2,19 +2,21 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.errors import BusUnavailableError
 from agentic_trading.bus.log_stream import RECORDS, StreamedLine
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import Topic
-from agentic_trading.clock import SimClock
+from agentic_trading.clock import SimClock, SystemClock
 from agentic_trading.llm import JsonFileInteractionStore, StoreError
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.error_boundary import UnstreamedError
@@ -181,6 +183,23 @@ async def test_the_end_waits_for_a_bus_that_is_away_within_a_bound_and_leaves_th
             pass
 
     assert [message.headers["ce_id"] for message in await on_bus(broker)] == ["kept"]
+
+
+async def test_a_cursor_that_cannot_be_written_is_an_error_before_the_first_line_and_a_copy_afterwards(
+    tmp_path: Path,
+) -> None:
+    store, broker, folder = MemoryInteractionStore(), MemoryBroker(), tmp_path / "gone"
+    with pytest.raises(StoreError, match="cannot be written"):
+        await Outbox(store, broker, folder / "cursor", clock=SystemClock()).open()
+
+    await asyncio.to_thread(folder.mkdir)
+    with capture_logs() as logs:
+        async with streaming(store, broker, folder / "cursor") as outbox:
+            await asyncio.to_thread(shutil.rmtree, folder)
+            await outbox.reached(await store.record(event()))
+
+    assert len(await on_bus(broker)) == 1
+    assert {entry["event"] for entry in logs} == {"outbox_cursor_unwritten"}
 
 
 @pytest.mark.parametrize("closed", ["bus", "log"])

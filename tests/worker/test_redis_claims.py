@@ -172,6 +172,32 @@ async def test_a_claim_is_not_sure_any_more_after_a_gap_in_the_lease(server: Ser
     assert not one.holds(first), "another process may have taken it meanwhile"
 
 
+class Overtaken(RedisClaimStore):
+    """The answer to the first thing asked comes after that to the second."""
+
+    async def _run(self, step: str, key: ClaimKey, *given: str | bytes | int) -> Any:
+        is_first = not hasattr(self, "second")
+        if is_first:
+            self.second = asyncio.Event()
+        found = await super()._run(step, key, *given)
+        if is_first:
+            await self.second.wait()
+        else:
+            self.second.set()
+        return found
+
+
+async def test_claims_of_a_new_process_are_sure_in_whatever_order_their_answers_come(server: Server) -> None:
+    store = await asyncio.to_thread(partial(Overtaken, server.url, namespace=server.namespace))
+    server._opened.push_async_callback(store.aclose)
+
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(store.claim(ClaimKey("acme", f"e-{n}"), "one")) for n in range(2)]
+
+    claims = [task.result() for task in asked]
+    assert [isinstance(claim, Claim) and store.holds(claim) for claim in claims] == [True, True]
+
+
 async def test_the_lease_is_renewed_while_the_process_lives(server: Server) -> None:
     clock, two = Moved(), await server.process("two")
     one = await server.process("one", clock)

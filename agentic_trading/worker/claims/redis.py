@@ -207,12 +207,14 @@ class RedisClaimStore:
 
     def _heard(self, tenant: str, at: float) -> None:
         """Note that the server has heard this process, which it asked for at `at`."""
-        lease = self._leases.get(tenant)
+        lease, now = self._leases.get(tenant), self._clock.monotonic()
         until = at + _SURE * self._lease_s
-        if lease is None or lease.until < self._clock.monotonic():
+        if lease is None or lease.until < now:
             self._leases[tenant] = _Lease(at, until)
-        else:
-            lease.until = max(lease.until, until)
+            return
+        lease.until = max(lease.until, until)
+        if until > now:  # answers may come in another order than they were asked for
+            lease.since = min(lease.since, at)
 
     async def _run(self, step: str, key: ClaimKey, *given: str | bytes | int) -> Any:
         prefix = tag(self._namespace, key.tenant)

@@ -2,7 +2,6 @@
 
 import shutil
 import ssl
-import subprocess
 from collections.abc import Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import Topic
 from agentic_trading.llm.event import Event
 from tests import kafka_server
+from tests.certificates import make_certificates
 
 pytestmark = [
     pytest.mark.timeout(kafka_server.FIRST_START_S),
@@ -35,29 +35,9 @@ class Secured:
     folder: Path
 
 
-def openssl(folder: Path, *words: str) -> None:
-    subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)  # noqa: S607 - as it is installed
-
-
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an authority, and with a certificate of a server and of a client that it has signed."""
-    folder = tmp_path_factory.mktemp("certificates")
-    uses = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")
-    new = ("req", "-newkey", "rsa:2048", "-nodes")
-    openssl(
-        folder, *new, "-x509", "-days", "2", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem", *uses
-    )
-    (folder / "names").write_text(
-        "subjectAltName=IP:127.0.0.1\nextendedKeyUsage=serverAuth,clientAuth\n", encoding="utf-8"
-    )
-    signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
-    for name in ("server", "client"):
-        openssl(folder, *new, "-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr")
-        openssl(folder, "x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.pem")
-    parts = [(folder / name).read_text(encoding="utf-8") for name in ("server.key", "server.pem", "ca.pem")]
-    (folder / "server-store.pem").write_text("".join(parts), encoding="utf-8")
-    return folder
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
