@@ -91,7 +91,9 @@ MESSAGES: Final[Mapping[str, BusMessage]] = MappingProxyType({
         DEAD_LETTER_RECORDED, "a message that was given up, and why", sometimes=_SIGNED
     ),
     "interaction_line": BusMessage(
-        INTERACTION_RECORDED, "a line of a log, byte for byte: an attempt, with seq, prev and hash", always=_LINE
+        INTERACTION_RECORDED,
+        "a line of a log, byte for byte: an attempt, with seq, prev and hash",
+        always=_LINE,
     ),
     "event_line": BusMessage(
         EVENT_RECORDED, "a line of a log, byte for byte: an event, with seq, prev and hash", always=_LINE

@@ -38,7 +38,9 @@ def settings(path: Path, separator: str | None) -> dict[str, str]:
 
 def mounts(name: str) -> list[tuple[str, str]]:
     """Return what a service mounts, as (source, target)."""
-    return [(source, target) for source, target, *_ in (v.split(":") for v in SERVICES[name].get("volumes", ()))]
+    return [
+        (source, target) for source, target, *_ in (v.split(":") for v in SERVICES[name].get("volumes", ()))
+    ]
 
 
 def on_the_host(name: str, path: Path) -> Path:
@@ -111,7 +113,10 @@ def test_what_a_service_waits_for_can_come_true(name: str) -> None:
         if awaited["condition"] == "service_healthy":
             assert "healthcheck" in SERVICES[other]
         else:
-            assert (awaited["condition"], SERVICES[other]["restart"]) == ("service_completed_successfully", "no")
+            assert (awaited["condition"], SERVICES[other]["restart"]) == (
+                "service_completed_successfully",
+                "no",
+            )
 
 
 # --- the program ------------------------------------------------------------------------------------------
@@ -123,7 +128,9 @@ def test_a_command_is_one_of_the_program_and_names_files_that_are_there(name: st
 
     if name != "topics":
         assert on_the_host(name, given["config"]).is_file()
-        assert any(given["store"].is_relative_to(target) for source, target in mounts(name) if source[0] != ".")
+        assert any(
+            given["store"].is_relative_to(target) for source, target in mounts(name) if source[0] != "."
+        )
     assert SERVICES[name]["init"] is True
 
 
@@ -134,7 +141,10 @@ def test_the_configuration_is_right_and_needs_no_key(monkeypatch: pytest.MonkeyP
 
     assert asyncio.run(check_platform(config)) == []
     assert list(config.providers) == ["rules"]
-    assert config.bus.url == "kafka://" + SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"].rpartition("//")[2]
+    assert (
+        config.bus.url
+        == "kafka://" + SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"].rpartition("//")[2]
+    )
     assert config.ledger.url == f"redis://redis:{SERVICES['redis']['ports'][0].rpartition(':')[2]}/0"
     assert config.secrets_folder == FLEET.parent / "secrets"
 

@@ -33,7 +33,10 @@ every_alarm = pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm["
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[tuple[str, str]]]:
     """Return the names of a worker's figures with the labels that they come with, from one that serves in memory."""
     config = PlatformConfig(
-        name="w", folder=tmp_path_factory.mktemp("log"), bus=BusConfig(url="kafka://127.0.0.1:9"), providers={"rules": ProviderConfig()}
+        name="w",
+        folder=tmp_path_factory.mktemp("log"),
+        bus=BusConfig(url="kafka://127.0.0.1:9"),
+        providers={"rules": ProviderConfig()},
     )
 
     async def asked() -> bytes:
@@ -67,6 +70,16 @@ def test_an_alarm_speaks_of_figures_that_a_worker_has(
         assert set(labels) <= known | figures.get(name, set())
 
 
+def test_every_figure_is_explained(figures: dict[str, set[tuple[str, str]]]) -> None:
+    page = (OPERATE / "README.md").read_text(encoding="utf-8")
+    labels = {name for each in figures.values() for name, _ in each}
+
+    assert set(re.findall(r"`(agentic_\w+)", page)) == figures.keys()
+    assert {
+        name for named in re.findall(r"`agentic_\w+\{([\w,]+)\}`", page) for name in named.split(",")
+    } == labels
+
+
 @every_alarm
 def test_an_alarm_says_how_bad_it_is_and_has_a_page_that_names_it(alarm: dict[str, Any]) -> None:
     page = Path(alarm["annotations"]["page"])
@@ -80,7 +93,11 @@ def test_an_alarm_says_how_bad_it_is_and_has_a_page_that_names_it(alarm: dict[st
 def test_every_page_is_in_the_index() -> None:
     index = (OPERATE / "README.md").read_text(encoding="utf-8")
 
-    assert [page.name for page in OPERATE.glob("*.md") if page.name != "README.md" and f"]({page.name})" not in index] == []
+    assert [
+        page.name
+        for page in OPERATE.glob("*.md")
+        if page.name != "README.md" and f"]({page.name})" not in index
+    ] == []
 
 
 def test_every_worker_is_scraped_and_the_rules_are_read() -> None:
@@ -89,7 +106,9 @@ def test_every_worker_is_scraped_and_the_rules_are_read() -> None:
 
     assert scraped["static_configs"][0]["targets"] == [f"{name}:{port}" for name, port in ports.items()]
     assert ("./infra/prometheus", "/etc/prometheus") in mounts("prometheus")
-    assert [on_the_host("prometheus", Path(file)) for file in PROMETHEUS["rule_files"]] == [FOLDER / "alerts.yml"]
+    assert [on_the_host("prometheus", Path(file)) for file in PROMETHEUS["rule_files"]] == [
+        FOLDER / "alerts.yml"
+    ]
     assert len({alarm["alert"] for alarm in ALARMS}) == len(ALARMS)
     assert all(set(alarm) <= {"alert", "expr", "for", "labels", "annotations"} for alarm in ALARMS)
     assert SERVICES["prometheus"]["restart"] == "unless-stopped"
