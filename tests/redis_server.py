@@ -84,6 +84,19 @@ class RealServer:
         """End it in good order."""
         self._end(signal.SIGTERM)
 
+    def copy(self, to: Path) -> None:
+        """Copy what it has on disk; it answers again when this returns."""
+        self.stop()
+        shutil.copytree(self.append_only_files, to)
+        self.start()
+
+    def set_back(self, to: Path) -> None:
+        """Put an older copy in the place of what it has."""
+        self.kill()
+        shutil.rmtree(self.append_only_files)
+        shutil.copytree(to, self.append_only_files)
+        self.start()
+
     @contextmanager
     def held_up(self) -> Iterator[None]:
         """Keep it from doing anything for as long as the block lasts; what is sent to it waits."""

@@ -131,6 +131,7 @@ DOORS = {
         "PriceConfig",
         "ProviderConfig",
         "ProviderContext",
+        "RecoveryReport",
         "TenantConfig",
         "ToolDefinition",
         "load_config",

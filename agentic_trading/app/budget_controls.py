@@ -17,7 +17,7 @@ from agentic_trading.governance.controls_document import ControlStore, TenantCon
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, limit_text
-from agentic_trading.governance.rebuild import LedgerRebuild, rollback_error
+from agentic_trading.governance.rebuild import LedgerRebuild, require_not_behind
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform import restart
 from agentic_trading.platform.port_adapters import boards_of, ledger_of
@@ -125,16 +125,11 @@ class RunBudget:
 
     async def _require_checkpoint(self, ledger: Ledger) -> None:
         """Require the ledger to be as far as the log has seen it; raises `LedgerRolledBackError`."""
-        tenant = self.options.tenant
-        rebuild = LedgerRebuild(tenant, self.options.mode)
+        rebuild = LedgerRebuild(self.options.tenant, self.options.mode)
         async with aclosing(self.store.scan()) as entries:
             async for entry in entries:
                 rebuild.read(entry.record)
-        if rebuild.checkpoint is not None:
-            await ledger.require_at_least(tenant, rebuild.checkpoint)
-            found = await ledger.checkpoint(tenant)
-            if (gone := rollback_error(tenant, rebuild.checkpoint, found)) is not None:
-                raise gone
+        await require_not_behind(rebuild, ledger, SystemClock().now())
 
 
 def _wanted_on_server(options: RunOptions, document: TenantControls) -> Limit | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import assert_never
 
 from agentic_trading.governance.admission_decisions import (
@@ -25,6 +25,7 @@ from agentic_trading.governance.events import (
     ReservationExpired,
 )
 from agentic_trading.governance.ledger import (
+    Ledger,
     LedgerCheckpoint,
     LedgerEntry,
     ReservationRequest,
@@ -38,6 +39,9 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
+
+_KNOWN_FOR = timedelta(days=7)
+"""A server knows each call for longer than this after its end."""
 
 
 def checkpoint_event(tenant: str, checkpoint: LedgerCheckpoint, now: datetime) -> Event:
@@ -56,6 +60,31 @@ def rollback_error(
 ) -> LedgerRolledBackError | None:
     """Return the error for a ledger found behind its `known` checkpoint, or None."""
     return LedgerRolledBackError(tenant, str(known), str(found)) if found.is_behind(known) else None
+
+
+async def require_not_behind(books: "LedgerRebuild", ledger: Ledger, now: datetime) -> None:
+    """Raise `LedgerRolledBackError` for a ledger on a server that has lost what a log knows of it; asks it in any case.
+
+    It must have come as far as the checkpoint on record, and know the last call that the log has sent: a reservation is
+    acknowledged before its dispatch is on record. How long ago that was is not known where time is simulated. What the
+    ledger has lost closes it for all.
+    """
+    known = books.checkpoint
+    if known is not None:
+        await ledger.require_at_least(books.tenant, known)
+    found = await ledger.checkpoint(books.tenant)
+    last = books.last_sent()
+    if (
+        last is not None
+        and books.mode not in SIMULATED
+        and now - _KNOWN_FOR < last.sent_at <= now
+        and await ledger.state_of(last.reservation_id) is None
+    ):
+        known = replace(found, sequence=found.sequence + 1)  # the step by which it was reserved, at least
+        await ledger.require_at_least(books.tenant, known)
+        found = await ledger.checkpoint(books.tenant)
+    if known is not None and (gone := rollback_error(books.tenant, known, found)) is not None:
+        raise gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +209,14 @@ class LedgerRebuild:
             for id_, sent in found.items()
             if sent
         }
+
+    def last_sent(self) -> LostAttempt | None:
+        """Return the attempt that was dispatched last and was not taken back, whether it has an end or not."""
+        for id_, known in reversed(self._reservations.items()):
+            sent = [one for event_id, one in known.dispatches.items() if event_id not in known.taken_back]
+            if sent:
+                return LostAttempt(id_, sent[-1].entry.charged, sent[-1].sent_at)
+        return None
 
     def _read_event(self, event: Event) -> None:
         body = KINDS.must(event)

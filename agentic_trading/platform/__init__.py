@@ -15,6 +15,7 @@ from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.provider_config import ModelConfig, PriceConfig, ProviderConfig
 from agentic_trading.platform.settings import load_config
+from agentic_trading.worker.recover import RecoveryReport
 
 __all__ = [
     "BusConfig",
@@ -29,6 +30,7 @@ __all__ = [
     "PriceConfig",
     "ProviderConfig",
     "ProviderContext",
+    "RecoveryReport",
     "TenantConfig",
     "ToolDefinition",
     "load_config",

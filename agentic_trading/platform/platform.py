@@ -47,6 +47,7 @@ from agentic_trading.structured.tools import tools_by_name
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.outbox import Outbox, cursor_file_of, streaming
+from agentic_trading.worker.recover import RecoveryReport, recover
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import RecordedAnswerSource
 
@@ -94,7 +95,7 @@ class Platform:
     rules beyond JSON Schema, `rules` what the provider `rules` answers by, both by the `$id` of the schema. `tools` are
     those that envelopes may name in `tools_allowed`; a `ValueError` says which cannot be had. A caller
     that puts the start and the end of its run on record itself, as a session does, says so by `records_run=False`. With `drain_s`
-    calls that are under way when the block is left have as many seconds to end.
+    calls that are under way when the block is left have as many seconds to end. `recovery` is what earlier starts have left.
 
     Raises `ConfigError` for a configuration that cannot be had, `StoreError` for a log that cannot be used,
     `LedgerRolledBackError` for a shared ledger that is behind the log, and what its adapters raise.
@@ -112,6 +113,7 @@ class Platform:
         drain_s: float | None = None,
     ) -> None:
         self.config = config
+        self.recovery = RecoveryReport()
         self._given = ports or Ports()
         self._checks = checks
         self._rules = rules
@@ -204,8 +206,7 @@ class Platform:
         return self._client
 
     async def _open(self) -> None:
-        config, given = self.config, self._given
-        clock = given.clock or SystemClock()
+        config, given, clock = self.config, self._given, self._given.clock or SystemClock()
         files = await asyncio.to_thread(LoadedFiles.read, config, _given_names(config, given), given.tables)
         if given.broker is None and (unshared := [*bus_problems(config, files.policy)]):
             raise ConfigError(unshared)
@@ -217,21 +218,27 @@ class Platform:
         broker = given.broker or await self._stack.make(partial(port_adapters.broker_of, config))
         if problems := [*answer_problems(config, broker.max_message_bytes, _given_names(config, given))]:
             raise ConfigError(problems)
-        await self._begin_stream_and_run(store, broker)
+        if config.bus.url is not None:
+            self._outbox = await _opened_outbox(self._stack, store, broker)
+        if log is not None and self._records_run:  # after the outbox, which sends its end, too
+            await self._stack.enter(run_on_record(log, self._start(), event_id=random_id()))
         ledger = given.ledger or await self._stack.make(self._made_ledger)
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
         if limiter is None and _asks_live(config):
-            made = partial(port_adapters.limiter_of, config.ledger.url, files.policy)
-            limiter = await self._stack.make(made)
-        cache, lost = ResponseCache(clock), given.lost
+            limiter = await self._stack.make(
+                partial(port_adapters.limiter_of, config.ledger.url, files.policy)
+            )
+        claims = given.claims or await self._opened_claims()
+        is_shared = given.claims is not None or config.bus.url is not None
+        cache, unended = ResponseCache(clock, shared=claims if is_shared else None), given.lost
         if given.restore is not None:
             await given.restore(ledger, controls)
         else:
-            lost = await restart.carry_on(config, ledger, store, cache, restores=given.ledger is None)
+            unended = await restart.carry_on(config, ledger, store, cache, restores=given.ledger is None)
             await restart.seed_limits(config, ledger, controls)
         providers = await self._opened_providers(files, clock)
-        claims = given.claims or await self._opened_claims()
+        self.recovery = await recover(unended, ledger, claims, config.tenant_ids)
         opened = OpenPorts(
             files=files,
             store=store,
@@ -243,7 +250,7 @@ class Platform:
             limiter=limiter,
             providers=providers,
             clock=clock,
-            lost=lost,
+            lost=unended if given.restore is not None or config.ledger.url is None else {},
             cache=cache,
             checks=self._checks,
             recorded=given.recorded,
@@ -257,16 +264,6 @@ class Platform:
         self._running = RunningPorts(pool, broker, ledger, config.tenant_ids, self._outbox)
         self._clients = Clients(config, broker, files.signing)
         self._client = await self._stack.enter(self.client("platform"))
-
-    async def _begin_stream_and_run(self, store: InteractionStore, broker: Broker) -> None:
-        """Send the log to the bus, if it has servers, then put the run on record: its end is sent, too."""
-        log = port_adapters.file_log_of(store)
-        if self.config.bus.url is not None:
-            await broker.check([RECORDS])
-            cursor = None if log is None else cursor_file_of(log.path)
-            self._outbox = await self._stack.enter(streaming(store, broker, cursor))
-        if log is not None and self._records_run:
-            await self._stack.enter(run_on_record(log, self._start(), event_id=random_id()))
 
     def _start(self) -> RunStarted:
         config = self.config
@@ -328,6 +325,13 @@ class Platform:
             )  # fmt: skip
             made[name] = await self._stack.make(make)
         return Providers(made)
+
+
+async def _opened_outbox(stack: PortStack, store: InteractionStore, broker: Broker) -> Outbox:
+    """Send a log to the bus from now on; raises what `Broker.check` does before anything is on record."""
+    await broker.check([RECORDS])
+    log = port_adapters.file_log_of(store)
+    return await stack.enter(streaming(store, broker, None if log is None else cursor_file_of(log.path)))
 
 
 def _given_names(config: PlatformConfig, given: Ports) -> frozenset[str]:

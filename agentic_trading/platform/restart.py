@@ -14,9 +14,9 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import RemoveLimit, SetLimit, execute_command
 from agentic_trading.governance.controls_document import ControlStore, TenantControls
 from agentic_trading.governance.errors import CommandError
-from agentic_trading.governance.ledger import Ledger, LedgerCheckpoint
+from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, ceiling_text, limited_text
-from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt, rollback_error
+from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt, require_not_behind
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
@@ -40,7 +40,8 @@ async def carry_on(
 ) -> Mapping[str, LostAttempt]:
     """Restore what the log knows of money and cache its answers of level `recorded`, in one pass.
 
-    Returns the attempts that no earlier start has ended, by reservation. A ledger on a server has to be as far as the log has seen it; other workers may still end what has no end here.
+    Returns the attempts that no earlier start has ended, by reservation; with a ledger on a server other workers may have ended them, or still do.
+    Such a ledger has to be as far as the log has seen it.
     One that is not to be restored is left as it is. Raises `LedgerRolledBackError` for one that is behind, what it
     raises where it cannot be reached, and `StoreError` for a log that cannot be read.
     """
@@ -53,24 +54,16 @@ async def carry_on(
                 if isinstance(entry.record, LLMInteraction) and entry.record.envelope.is_cacheable:
                     answers.append(entry.record)
     cache.fill(answers)
-    lost: dict[str, LostAttempt] = {}
+    unended: dict[str, LostAttempt] = {}
     for tenant, rebuild in rebuilds.items():
+        unended |= rebuild.lost()
+        if not restores:
+            continue
         if config.ledger.url is None:
-            lost |= rebuild.lost()
-            if restores:
-                await ledger.restore(tenant, rebuild.entries())
-        elif restores:
-            await _require_not_behind(tenant, rebuild.checkpoint, ledger)
-    return lost
-
-
-async def _require_not_behind(tenant: str, known: LedgerCheckpoint | None, ledger: Ledger) -> None:
-    """Raise `LedgerRolledBackError` for a ledger behind its checkpoint in a log, if that has one; asks it in any case."""
-    if known is not None:
-        await ledger.require_at_least(tenant, known)
-    found = await ledger.checkpoint(tenant)
-    if known is not None and (gone := rollback_error(tenant, known, found)) is not None:
-        raise gone
+            await ledger.restore(tenant, rebuild.entries())
+        else:
+            await require_not_behind(rebuild, ledger, SystemClock().now())
+    return unended
 
 
 async def seed_limits(config: PlatformConfig, ledger: Ledger, controls: ControlStore | None) -> None:

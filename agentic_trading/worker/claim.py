@@ -1,8 +1,8 @@
 """The port that gives an envelope one owner at a time, and that keeps what its attempts gave for the next owner."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, Self
 
 from agentic_trading.llm.errors import LLMError
 
@@ -68,11 +68,44 @@ class ClaimStoreUnavailableError(LLMError):
         super().__init__(f"the claims cannot be reached: {why}")
 
 
+class ClaimsRolledBackError(ClaimStoreUnavailableError):
+    """The claims of `tenant` have forgotten steps that were acknowledged, or their ledger has: `found` comes before `known`."""
+
+    def __init__(self, tenant: str, known: str, found: str) -> None:
+        self.tenant = tenant
+        self.known = known
+        self.found = found
+        LLMError.__init__(
+            self,
+            f"the claims of {tenant!r} are closed: they had come to {known}, now they are at {found}; nothing may run "
+            "until `agentic-trading budget rebuild` has booked the logs again",
+        )
+
+
+ClaimState = Literal["claimed", "intended", "kept"]
+"""How far an envelope has come that is not finished: nothing sent, an attempt that may have been sent, all answers kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftClaim:
+    """An envelope that is not finished, and that no living owner runs: it goes on when it is delivered again."""
+
+    key: ClaimKey
+    state: ClaimState
+
+    @classmethod
+    def of(cls, key: ClaimKey, intended: Collection[int], kept: Collection[int]) -> Self:
+        """Return one of which these attempts were about to be sent, and these gave something."""
+        is_open = bool(set(intended) - set(kept))
+        return cls(key, "intended" if is_open else "kept" if kept else "claimed")
+
+
 class ClaimStore(Protocol):
-    """One living owner an envelope; a finished one stays finished.
+    """One living owner an envelope; a finished one stays finished. Of an answer that is frozen the first one is kept.
 
     The owner is the process that has called `begin`. Every step but `claim` is fenced: with a claim that was taken over
-    it changes nothing and raises `ClaimLostError`. Every step may raise `ClaimStoreUnavailableError`.
+    it changes nothing and raises `ClaimLostError`. Every step may raise `ClaimStoreUnavailableError`, and where claims
+    that were acknowledged are forgotten `ClaimsRolledBackError`: nothing is then claimed until an operator acts.
     """
 
     async def begin(self) -> None:
@@ -108,6 +141,18 @@ class ClaimStore(Protocol):
 
     async def release(self, claim: Claim) -> None:
         """Let another owner take it as it stands; this claim is not counted. A stale one changes nothing."""
+        ...
+
+    async def freeze(self, key: ClaimKey, answer: bytes, keep_s: float) -> bytes:
+        """Keep an answer for so long, unless one is kept under this key; return the one that is kept then."""
+        ...
+
+    async def frozen(self, key: ClaimKey) -> bytes:
+        """Return the answer that is kept under this key, empty where there is none."""
+        ...
+
+    async def left(self, tenant: str) -> Sequence[LeftClaim]:
+        """Return what is not finished and no living owner has run for a while, oldest first."""
         ...
 
     async def aclose(self) -> None:

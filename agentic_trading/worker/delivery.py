@@ -158,9 +158,10 @@ class EnvelopeHandler:
                 claim=held,
                 route=sender.route,
             )
-        except AttemptTakenError:
-            await self._claims.finish(claim, bytes)
-            await self._publish_last(envelope, b"", sender.route)
+        except AttemptTakenError:  # also where a server has forgotten that it was finished
+            known = await self._recorder.last_of(envelope)
+            await self._claims.finish(claim, lambda: known)
+            await self._publish_last(envelope, known, sender.route)
         except (RecordError, UndeliverableError):
             await self._claims.finish(claim, bytes)
             raise

@@ -284,7 +284,7 @@ async def streaming(
         try:
             yield outbox
         finally:
-            await run_shielded(outbox.drain(), longest_s=2 * drain_s)
+            await run_shielded(outbox.drain())
             task.cancel()
 
 

@@ -111,6 +111,13 @@ class Recorder:
         last = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
         return not is_kept or last is None or last.result.next_step == "final"
 
+    async def last_of(self, envelope: LLMEnvelope) -> bytes:
+        """Return the last attempt on record at this very envelope, as it leaves this process; empty where there is none."""
+        known = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
+        if known is None or known.envelope.envelope_hash != envelope.envelope_hash:
+            return b""
+        return self.as_kept(known).wire
+
     async def publish_again(
         self, envelope: LLMEnvelope, last: bytes = b"", *, route: ReplyRoute = NO_REPLY
     ) -> bool:

@@ -2,11 +2,14 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Self
 from weakref import WeakValueDictionary
+
+import structlog
 
 from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope
@@ -14,10 +17,16 @@ from agentic_trading.llm.envelope_rules import check_envelope
 from agentic_trading.llm.errors import EnvelopeValidationError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
+from agentic_trading.worker.claim import ClaimKey, ClaimStore, ClaimStoreUnavailableError
 from agentic_trading.worker.slots import Parking, StoppableWait
 
 MOST_CACHED = 10_000
 """Answers that are kept; beyond that those whose deadline has come go first, then those unused for the longest."""
+
+SHARED_S = 24 * 3600.0
+"""How long an answer without a deadline is kept for other processes."""
+
+log = structlog.get_logger()
 
 _Key = tuple[str, str, int]
 _NOT_CACHED: AbstractAsyncContextManager[None] = nullcontext()
@@ -30,6 +39,13 @@ class _CachedAttempts:
     envelope_id: str
     deadline: datetime | None
     attempts: tuple[LLMResult, ...]
+
+    @classmethod
+    def read(cls, answer: bytes) -> Self:
+        """Read what is shared: the attempts as they are on record, one a line."""
+        attempts = [LLMInteraction.from_wire(line) for line in answer.split(b"\n")]
+        envelope = attempts[-1].envelope
+        return cls(envelope.envelope_id, envelope.deadline, tuple(one.result for one in attempts))
 
     def served_to(self, envelope: LLMEnvelope) -> Mapping[int, LLMResult]:
         """Return the attempts by number: all for the very same envelope, for another one those that were answered."""
@@ -73,17 +89,18 @@ class CachedCall:
         self._cache = cache
         self._envelope = envelope
         self._served = served
-        self._attempts: list[LLMResult] = []
+        self._attempts: list[LLMInteraction] = []
 
     def find(self, attempt: int) -> LLMResult | None:
         """Return what this attempt gave when the request was answered first, or None."""
         return self._served.get(attempt)
 
-    def add(self, result: LLMResult) -> None:
+    async def add(self, interaction: LLMInteraction) -> None:
         """Take an attempt that is on record; the first accepted one is cached together with those before it."""
-        self._attempts.append(result)
-        if _is_first(result):
-            self._cache.store(self._envelope, self._attempts)
+        self._attempts.append(interaction)
+        if _is_first(interaction.result):
+            self._cache.store(self._envelope, [one.result for one in self._attempts])
+            await self._cache.share(self._attempts)
 
 
 class ResponseCache:
@@ -92,13 +109,17 @@ class ResponseCache:
     Without a deadline it is kept for as long as the process lives. Of two same requests at once the second waits for
     the first, so that one of them is paid for; that holds within one process. An answer of another model than the one
     asked for is not cached. The log is the truth: after a restart `fill` it from there.
+
+    What is kept in `shared`, without a deadline for a day, is the answer in all processes that share it: one that finds none
+    there asks. If two do so at once, both are answered, and the first is the answer from then on.
     """
 
-    def __init__(self, clock: Clock, *, most: int = MOST_CACHED) -> None:
+    def __init__(self, clock: Clock, *, most: int = MOST_CACHED, shared: ClaimStore | None = None) -> None:
         if most < 1:
             raise ValueError(f"most is {most}; allowed is 1 and more")
         self._clock = clock
         self._most = most
+        self._shared = shared
         self._cached: OrderedDict[_Key, _CachedAttempts] = OrderedDict()
         self._queues: WeakValueDictionary[_Key, _Queue] = WeakValueDictionary()
 
@@ -122,9 +143,31 @@ class ResponseCache:
         key, now = _key(envelope), self._clock.now()
         if self._known(key, now) is not None:
             return
-        if len(self._cached) >= self._most:
-            self._make_room(now)
-        self._cached[key] = _CachedAttempts(envelope.envelope_id, envelope.deadline, tuple(attempts))
+        self._put(key, _CachedAttempts(envelope.envelope_id, envelope.deadline, tuple(attempts)))
+
+    async def share(self, attempts: Sequence[LLMInteraction]) -> None:
+        """Keep these attempts for all processes, the last of which was accepted; take over what was there before."""
+        if self._shared is None:
+            return
+        envelope, now = attempts[-1].envelope, self._clock.now()
+        key = _key(envelope)
+        left_s = SHARED_S if envelope.deadline is None else (envelope.deadline - now).total_seconds()
+        answer = b"\n".join(one.wire for one in attempts)
+        try:
+            first = await self._shared.freeze(_shared_key(key), answer, left_s)
+        except ClaimStoreUnavailableError as e:
+            log.warning("answer_not_shared", envelope_id=envelope.envelope_id, reason=str(e))
+        else:
+            self._put(key, _CachedAttempts.read(first))
+
+    async def _look(self, envelope: LLMEnvelope) -> None:
+        """Take over what another process was answered first."""
+        key = _key(envelope)
+        if self._shared is None or self._known(key, self._clock.now()) is not None:
+            return
+        first = await self._shared.frozen(_shared_key(key))
+        if first:
+            self._put(key, _CachedAttempts.read(first))
 
     def turn(
         self, envelope: LLMEnvelope, waits: StoppableWait, parked: Parking = nullcontext
@@ -146,6 +189,8 @@ class ResponseCache:
             try:
                 async with parked() if must_wait else nullcontext():
                     has_turn = await self._acquired(queue.turn, envelope.deadline, waits)
+                if has_turn:
+                    await self._look(envelope)
                 yield CachedCall(self, envelope, self._served(envelope)) if has_turn else None
             finally:
                 if has_turn:
@@ -181,6 +226,11 @@ class ResponseCache:
             return None
         return cached
 
+    def _put(self, key: _Key, cached: _CachedAttempts) -> None:
+        if len(self._cached) >= self._most:
+            self._make_room(self._clock.now())
+        self._cached[key] = cached
+
     def _make_room(self, now: datetime) -> None:
         """Drop what is over, and a tenth if that is not enough: each sweep then makes room for many."""
         for key in [key for key, cached in self._cached.items() if cached.is_over(now)]:
@@ -191,6 +241,11 @@ class ResponseCache:
 
 def _key(envelope: LLMEnvelope) -> _Key:
     return envelope.tenant_id, envelope.request_hash, envelope.occurrence
+
+
+def _shared_key(key: _Key) -> ClaimKey:
+    tenant, request_hash, occurrence = key
+    return ClaimKey(tenant, f"{request_hash}:{occurrence}")
 
 
 def _is_first(result: LLMResult) -> bool:

@@ -214,7 +214,7 @@ class CallRunner:
     ) -> None:
         await self._parts.recorder.keep(interaction, final=final, route=route)
         if cached is not None:
-            cached.add(interaction.result)
+            await cached.add(self._parts.recorder.as_kept(interaction))
 
     async def _attempt(self, call: CallContext, request: ModelRequest, *, is_retry: bool) -> Attempted:
         recorded = await self._recorded(call, request)

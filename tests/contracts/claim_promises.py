@@ -145,6 +145,22 @@ async def all_who_wait_for_a_key_go_on_when_it_is_free(opens: Opens) -> None:
     await store.until_free(ClaimKey("acme", "nobody has it"))
 
 
+async def the_first_answer_that_is_frozen_is_kept_as_long_as_it_is_to_be(opens: Opens) -> None:
+    store = await opens()
+    other = ClaimKey("other", "e-1")
+    assert await store.frozen(KEY) == b""
+    assert await store.freeze(KEY, b"first", 60.0) == b"first"
+    assert await store.freeze(KEY, b"second", 60.0) == b"first"
+    assert (await store.frozen(KEY), await store.frozen(other)) == (b"first", b"")
+
+    await store.freeze(other, b"short", 0.01)
+    for _ in range(20_000):
+        if not await store.frozen(other):
+            break
+        await asyncio.sleep(0)
+    assert await store.freeze(other, b"next", 60.0) == b"next"
+
+
 async def a_store_is_closed_twice_without_harm(opens: Opens) -> None:
     store = await opens()
     await taken(store)
@@ -163,5 +179,6 @@ PROMISES = [
     other_content_under_one_key_shows,
     claims_are_counted_until_something_is_kept_and_a_release_takes_its_own_back,
     all_who_wait_for_a_key_go_on_when_it_is_free,
+    the_first_answer_that_is_frozen_is_kept_as_long_as_it_is_to_be,
     a_store_is_closed_twice_without_harm,
 ]

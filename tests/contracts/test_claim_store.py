@@ -87,6 +87,17 @@ class CountsReleases(MemoryClaimStore):
         self._held[claim.key].count += 1 if claim.key in self._held else 0
 
 
+class TheLastAnswerWins(MemoryClaimStore):
+    async def freeze(self, key: ClaimKey, answer: bytes, keep_s: float) -> bytes:
+        self._frozen.pop(key, None)
+        return await super().freeze(key, answer, keep_s)
+
+
+class FreezesForEver(MemoryClaimStore):
+    async def freeze(self, key: ClaimKey, answer: bytes, keep_s: float) -> bytes:
+        return await super().freeze(key, answer, 1e9)
+
+
 class WakesOne(MemoryClaimStore):
     def _free(self, held: Any) -> None:
         held.freed = None
@@ -107,6 +118,8 @@ class WakesOne(MemoryClaimStore):
             CountsReleases,
             promises.claims_are_counted_until_something_is_kept_and_a_release_takes_its_own_back,
         ),
+        (TheLastAnswerWins, promises.the_first_answer_that_is_frozen_is_kept_as_long_as_it_is_to_be),
+        (FreezesForEver, promises.the_first_answer_that_is_frozen_is_kept_as_long_as_it_is_to_be),
         (WakesOne, promises.all_who_wait_for_a_key_go_on_when_it_is_free),
     ],
 )
@@ -129,3 +142,11 @@ async def test_only_the_newest_finished_keys_are_remembered() -> None:
 
     assert isinstance(await store.claim(ClaimKey("acme", "a"), "one"), Claim)
     assert await store.claim(ClaimKey("acme", "c"), "one") == Finished()
+
+
+async def test_only_the_newest_frozen_answers_are_remembered() -> None:
+    store = MemoryClaimStore(remember=2)
+    for name in ("a", "b", "c"):
+        await store.freeze(ClaimKey("acme", name), name.encode(), 60.0)
+
+    assert [await store.frozen(ClaimKey("acme", name)) for name in ("a", "b", "c")] == [b"", b"b", b"c"]

@@ -7,6 +7,7 @@ import pytest
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.admission_decisions import ClockMode
+from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.ledger import Balance, LedgerCheckpoint, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
@@ -14,6 +15,7 @@ from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import (
     LedgerRebuild,
     checkpoint_event,
+    require_not_behind,
     rollback_error,
 )
 from agentic_trading.llm import RetryPolicy
@@ -23,7 +25,8 @@ from agentic_trading.llm.result import AttemptTrace, Stage, Usage
 from tests.build import event, interaction
 from tests.event_bodies import sample
 from tests.gateway import GOOD, START, MemoryGateway, asking, gateway, not_connected, timed_out
-from tests.governance.asking import tenant
+from tests.governance.asking import ask, tenant
+from tests.governance.away import AwayLedger
 from tests.worker.ticking import events
 
 EVERY_COUNTER = [Limit(kind, ANY, window, calls=10**6) for kind in ScopeKind for window in Window]
@@ -245,3 +248,30 @@ def test_warnings_and_commands_book_nothing() -> None:
         reading.read(sample(kind))
 
     assert (reading.entries(), reading.checkpoint) == ([], None)
+
+
+async def test_a_ledger_that_does_not_know_the_call_that_its_log_has_sent_last_has_gone_back_and_is_closed() -> (
+    None
+):
+    ledger = AwayLedger()
+    desk = gateway([GOOD, GOOD], ledger=ledger)
+    await desk.runner.run(asking(n=1).build())
+    ledger.leave("dispatch")
+    await desk.runner.run(asking(n=2).build())  # noted, and taken back
+    ledger.return_()
+    books, soon = await read(desk), START + timedelta(hours=1)
+
+    await require_not_behind(books, ledger, soon)
+    for long_ago_or_simulated in (
+        require_not_behind(books, MemoryLedger(), START + timedelta(days=7)),
+        require_not_behind(await read(desk, mode="backtest"), MemoryLedger(), soon),
+        require_not_behind(LedgerRebuild("default", "paper"), MemoryLedger(), soon),
+    ):
+        await long_ago_or_simulated
+    forgetful = MemoryLedger()
+    with pytest.raises(
+        LedgerRolledBackError, match="it had come to epoch 1, step 1, now it is at epoch 1, step 0"
+    ):
+        await require_not_behind(books, forgetful, soon)
+    with pytest.raises(LedgerRolledBackError):
+        await forgetful.reserve(ask(1, tenant="default"))

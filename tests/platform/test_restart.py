@@ -34,6 +34,7 @@ from agentic_trading.platform import (
     ProviderContext,
     local_gateway,
 )
+from agentic_trading.worker.recover import RecoveryReport
 from tests.gateway import START
 from tests.platform.calls import BUDGET_USD, SMALL_USD, asked, envelope, scripted, spent_nusd
 
@@ -156,6 +157,7 @@ async def test_a_call_that_an_earlier_start_has_lost_is_in_doubt_and_goes_on_und
     await store.aclose()
 
     async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
+        assert platform.recovery == RecoveryReport(1, 1, 46_904_000)
         outcome = await platform.ask_structured(asked)
         refused = await asked_until_refused(platform)
 

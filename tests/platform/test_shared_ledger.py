@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.clock import SimClock
+from agentic_trading.clock import SimClock, SystemClock
 from agentic_trading.governance.commands import AddHalt, execute_command
 from agentic_trading.governance.control_stores.redis import RedisControlStore
 from agentic_trading.governance.controls_document import HaltScope
@@ -18,14 +18,21 @@ from agentic_trading.governance.errors import (
     LedgerSettingsError,
     LedgerUnavailableError,
 )
+from agentic_trading.governance.events import AttemptDispatched
+from agentic_trading.governance.ledger import ReservationRequest
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.ledgers.redis import ALWAYS, RedisLedger
-from agentic_trading.governance.limits import Window
+from agentic_trading.governance.limits import ScopeKind, Window
+from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LedgerRebuild
-from agentic_trading.llm import FailureKind, StoreError, StoreLockedError
+from agentic_trading.llm import FailureKind, JsonFileInteractionStore, StoreError, StoreLockedError
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform import LedgerConfig, Platform, PlatformConfig, Ports, TenantConfig
+from agentic_trading.worker.claim import Claim
+from agentic_trading.worker.claims.redis import RedisClaimStore
+from agentic_trading.worker.held_claim import key_of
+from agentic_trading.worker.recover import RecoveryReport
 from tests import redis_server
 from tests.gateway import START
 from tests.platform.calls import SMALL_USD, asked, envelope, scripted, spent_nusd
@@ -197,3 +204,36 @@ async def test_one_without_the_shared_ledger_is_alone_in_its_folder(
         with pytest.raises(StoreError, match=r"another platform is open in it; .*share a \[ledger\] url"):
             async with made(tmp_path, "desk-b", urls[1 - shared]):
                 pass
+
+
+async def test_what_a_killed_start_has_sent_is_in_doubt_at_the_next_one_and_envelopes_that_nobody_runs_are_counted(
+    tmp_path: Path, own_redis: RealServer
+) -> None:
+    call, scopes = envelope(), {ScopeKind.TENANT: "default"}
+    wanted = ReservationRequest(
+        call.idempotency_key, 1, {ScopeKind.CALL: call.idempotency_key, **scopes}, Amount(46_904_000, 5_000)
+    )
+    ledger = await asyncio.to_thread(RedisLedger, own_redis.url)
+    async with aclosing(ledger):
+        await ledger.reserve(wanted)
+        await ledger.dispatch(wanted.reservation_id)
+    killed = await asyncio.to_thread(RedisClaimStore, own_redis.url, lease_s=0.001)
+    assert isinstance(await killed.claim(key_of(call), call.envelope_hash), Claim)
+    folder = tmp_path / "desk-a"
+    folder.mkdir()
+    log = JsonFileInteractionStore(folder / "interactions.jsonl")
+    sent = AttemptDispatched(
+        attempt=1, request_hash=call.request_hash, provider="scripted", model="scripted-1",
+        reservation_id=wanted.reservation_id, scopes=wanted.scope_ids, reserved_nusd=46_904_000, reserved_tokens=5_000,
+    )  # fmt: skip
+    await log.record(
+        sent.as_event(event_id="d-1", trace_id=call.trace_id, tenant_id="default", time=SystemClock().now())
+    )
+    await log.aclose()
+
+    claims = await asyncio.to_thread(RedisClaimStore, own_redis.url, name="desk-a", lease_s=0.001)
+    ports = Ports(providers={"scripted": scripted()}, claims=claims)
+    async with Platform(config(tmp_path, "desk-a", own_redis.url), ports) as platform:
+        assert platform.recovery == RecoveryReport(1, 1, 46_904_000, {"claimed": 1})
+    await claims.aclose()
+    await killed.aclose()

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal
 
 import pytest
@@ -147,7 +148,12 @@ class Fleet:
         self.provider = ScriptedProvider(self.script)
 
     async def serve(
-        self, delivery: Delivery, process: Process, log: MemoryInteractionStore | None = None
+        self,
+        delivery: Delivery,
+        process: Process,
+        log: MemoryInteractionStore | None = None,
+        *,
+        at: datetime = START,
     ) -> bool:
         """Let a worker serve a delivery; it has a log of its own unless it is given one."""
         log = log or MemoryInteractionStore()
@@ -159,7 +165,7 @@ class Fleet:
             store=process.port("store", log),
             broker=broker,
             ledger=process.port("ledger", self.ledger),
-            clock=Turning(START),
+            clock=Turning(at),
         )
         waits = StoppableWait(SimClock(START))
         handler = EnvelopeHandler(desk.runner, desk.recorder, claims, ProducerAcl(), waits)
@@ -188,8 +194,9 @@ class Fleet:
         return [entry.record for log in unique async for entry in log.scan()]
 
 
-def envelope_of(workflow: str) -> LLMEnvelope:
-    return asking(workflow).with_retry_policy(RetryPolicy(max_retries=2)).build()
+def envelope_of(workflow: str, *, deadline: datetime | None = None) -> LLMEnvelope:
+    builder = asking(workflow).with_retry_policy(RetryPolicy(max_retries=2))
+    return (builder.with_deadline(deadline) if deadline else builder).build()
 
 
 async def charged(fleet: Fleet) -> int:

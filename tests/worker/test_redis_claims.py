@@ -1,20 +1,21 @@
 """Claims on a server: several processes, ends of leases, answers that are lost, and a worker that is killed at each step."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import envelope_message
 from agentic_trading.bus.topic import ENVELOPES
-from agentic_trading.clock import Clock, SimClock
+from agentic_trading.clock import SimClock
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.worker.attempt_result import LOST
 from agentic_trading.worker.claim import (
     Busy,
     Claim,
@@ -23,14 +24,16 @@ from agentic_trading.worker.claim import (
     ClaimStore,
     ClaimStoreUnavailableError,
     Finished,
-    Spell,
 )
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.claims.redis import LEASE_S, RedisClaimStore
 from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl
+from agentic_trading.worker.held_claim import key_of
 from agentic_trading.worker.slots import Slots, StoppableWait
+from tests.contracts import claim_promises as promises
 from tests.gateway import GOOD, START, asking, gateway, held
-from tests.redis_server import RealServer, namespace
+from tests.redis_server import RealServer
+from tests.worker.claims_on_server import KEY, Moved, Server, ServerClaims, taken
 from tests.worker.test_crashes import (
     BILLED,
     IN_DOUBT,
@@ -43,68 +46,26 @@ from tests.worker.test_crashes import (
     charged,
     envelope_of,
 )
-from tests.worker.ticking import Wall
 
-KEY = ClaimKey("acme", "e-1")
-
-
-class Server:
-    """Claims of several processes in one namespace of a server."""
-
-    def __init__(self, url: str, opened: AsyncExitStack) -> None:
-        self.url, self.namespace, self._opened = url, namespace(), opened
-
-    async def process(self, name: str = "", clock: Clock | None = None) -> RedisClaimStore:
-        make = partial(RedisClaimStore, self.url, name=name, namespace=self.namespace, clock=clock)
-        store = await asyncio.to_thread(make)
-        self._opened.push_async_callback(store.aclose)
-        await store.begin()
-        return store
-
-    async def heard(self, tenant: str) -> None:
-        """Wait until a lease has been renewed."""
-        async with Redis.from_url(self.url) as client, asyncio.timeout(5):
-            while not await client.zcount(f"{self.namespace}:{{{tenant}}}:owners", 2, "+inf"):
-                pass
-
-    async def end_leases(self) -> None:
-        """Let all leases of the tenants of these tests have ended."""
-        async with Redis.from_url(self.url) as client:
-            for tenant in ("acme", "default"):
-                owners = f"{self.namespace}:{{{tenant}}}:owners"
-                names: Any = await client.zrange(owners, 0, -1)
-                if names:
-                    await client.zadd(owners, dict.fromkeys(names, 1))
+LEFT_AFTER: dict[str, list[Callable[[ClaimStore, Claim], Awaitable[None]]]] = {
+    "claimed": [],
+    "intended": [
+        lambda store, claim: store.intend(claim, 1, b"sent"),
+        lambda store, claim: store.keep(claim, 1, lambda: b"answer"),
+        lambda store, claim: store.intend(claim, 2, b"sent"),
+    ],
+    "kept": [
+        lambda store, claim: store.intend(claim, 1, b"sent"),
+        lambda store, claim: store.keep(claim, 1, lambda: b"answer"),
+    ],
+    "": [lambda store, claim: store.finish(claim, bytes)],
+}
 
 
 @pytest.fixture
 async def server(redis_url: str) -> AsyncIterator[Server]:
     async with AsyncExitStack() as opened:
         yield Server(redis_url, opened)
-
-
-class Moved(Wall):
-    """A clock that the test moves, and that wakes what is due by then."""
-
-    def __init__(self) -> None:
-        super().__init__(START)
-        self._moved = asyncio.Event()
-
-    async def sleep(self, seconds: float) -> None:
-        due = self.monotonic() + seconds
-        while self.monotonic() < due:
-            await self._moved.wait()
-
-    def advance(self, seconds: float) -> None:
-        self.advance_to(self.now() + timedelta(seconds=seconds))
-        self._moved.set()
-        self._moved = asyncio.Event()
-
-
-async def taken(store: ClaimStore) -> Claim:
-    claim = await store.claim(KEY, "one")
-    assert isinstance(claim, Claim)
-    return claim
 
 
 async def test_a_key_has_one_owner_among_all_processes(server: Server) -> None:
@@ -124,7 +85,8 @@ async def test_what_a_process_holds_is_free_when_its_lease_is_over_and_it_is_fen
     await server.end_leases()
 
     claim = await taken(two)
-    assert (claim.token, claim.count, dict(claim.intended)) == (stale.token + 1, 2, {1: b"sent"})
+    assert claim.token > stale.token
+    assert (claim.count, dict(claim.intended)) == (2, {1: b"sent"})
     with pytest.raises(ClaimLostError):
         await one.keep(stale, 1, lambda: b"answer")
     with pytest.raises(ClaimLostError):
@@ -221,6 +183,23 @@ async def test_a_claim_whose_answer_was_lost_is_given_again(server: Server) -> N
     await one.finish(lost, lambda: b"")
 
 
+async def test_what_no_living_process_runs_is_listed_by_how_far_it_has_come(server: Server) -> None:
+    one, two = await server.process("one"), await server.process("two")
+    claims = [
+        await promises.taken(one, ClaimKey("acme", f"e-{number}")) for number in range(1, len(LEFT_AFTER) + 1)
+    ]
+    for claim, steps in zip(claims, LEFT_AFTER.values(), strict=True):
+        for step in steps:
+            await step(one, claim)
+    assert await two.left("acme") == [], "its owner lives, or it was just taken"
+    await server.end_leases()
+
+    held = await promises.taken(two, ClaimKey("acme", "e-9"))
+    assert [one.state for one in await two.left("acme")] == [state for state in LEFT_AFTER if state]
+    assert await two.left("other") == []
+    assert two.holds(held)
+
+
 async def test_a_server_that_is_away_is_an_error_that_says_so_and_claims_go_on_when_it_is_back(
     own_redis: RealServer,
 ) -> None:
@@ -241,46 +220,6 @@ async def test_a_server_that_is_away_is_an_error_that_says_so_and_claims_go_on_w
     await store.intend(again, 1, b"sent")
     own_redis.kill()
     await store.aclose()
-
-
-class ServerClaims(SharedClaims):
-    """The claims of a fleet, on a server: each process opens them again under a name of its own."""
-
-    def __init__(self, server: Server) -> None:
-        super().__init__()
-        self._server = server
-        self._current: ClaimStore | None = None
-
-    async def of_a_process(self) -> ClaimStore:
-        self._current = await self._server.process()
-        return self._current
-
-    async def claim(self, key: ClaimKey, content: str) -> Any:
-        return await (self._current or await self.of_a_process()).claim(key, content)
-
-    def holds(self, claim: Claim) -> bool:
-        return self._current is not None and self._current.holds(claim)
-
-    async def intend(self, claim: Claim, attempt: int, facts: bytes) -> None:
-        assert self._current is not None
-        await self._current.intend(claim, attempt, facts)
-
-    async def keep(self, claim: Claim, attempt: int, spell: Spell) -> None:
-        assert self._current is not None
-        await self._current.keep(claim, attempt, spell)
-
-    async def finish(self, claim: Claim, spell: Spell) -> None:
-        assert self._current is not None
-        await self._current.finish(claim, spell)
-
-    async def release(self, claim: Claim) -> None:
-        assert self._current is not None
-        await self._current.release(claim)
-
-    async def end(self) -> None:
-        """Let the process that uses them have ended."""
-        await self._server.end_leases()
-        self._current = None
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
@@ -324,6 +263,47 @@ async def test_a_step_is_done_and_its_answer_is_lost_with_claims_on_a_server(
     assert is_done
     assert len(fleet.provider.requests) <= 1
     assert len(await fleet.told()) == 1
+
+
+@pytest.mark.parametrize("step", ["store.store", "broker.publish", "claims.finish"])
+async def test_what_is_on_record_here_is_finished_at_the_next_delivery_without_a_call(
+    step: str, server: Server
+) -> None:
+    claims = ServerClaims(server)
+    fleet, envelope = Fleet(claims=claims), envelope_of("analysis")
+    delivery = await fleet.delivery(envelope)
+    with pytest.raises(Killed):
+        await fleet.serve(delivery, Process(step, "before" if step == "claims.finish" else "after"))
+    await claims.end()
+
+    assert await fleet.serve(delivery, Process(), fleet.logs[0])
+
+    assert len(fleet.provider.requests) == 1
+    (final,) = await fleet.told()
+    assert await claims.claim(key_of(envelope), envelope.envelope_hash) == Finished(final.wire)
+
+
+@pytest.mark.parametrize("workflow", ["analysis", "execution"])
+@pytest.mark.parametrize("step", ["ledger.reserve", "ledger.dispatch", "provider.complete"])
+async def test_an_envelope_whose_deadline_is_over_when_it_is_taken_over_is_not_sent_any_more(
+    step: str, workflow: str, server: Server
+) -> None:
+    claims = ServerClaims(server)
+    fleet = Fleet(claims=claims)
+    delivery = await fleet.delivery(envelope_of(workflow, deadline=START + timedelta(minutes=1)))
+    with pytest.raises(Killed):
+        await fleet.serve(delivery, Process(step, "after"))
+    await claims.end()
+
+    assert await fleet.serve(delivery, Process(), at=START + timedelta(minutes=2))
+
+    assert len(fleet.provider.requests) == (step == "provider.complete")
+    (final,) = await fleet.told()
+    is_in_doubt = workflow == "execution" and step != "ledger.reserve"
+    assert final.result.in_doubt is is_in_doubt
+    assert final.result.failure is not None
+    assert final.result.failure.category == (LOST.category if is_in_doubt else FailureKind.EXPIRED)
+    assert await charged(fleet) >= fleet.ledger.statistics().charged_nusd
 
 
 def test_claims_in_memory_and_on_a_server_have_the_same_steps() -> None:

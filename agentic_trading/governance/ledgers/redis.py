@@ -36,7 +36,6 @@ from agentic_trading.governance.ledgers.redis_codec import (
     RedisSteps,
     RedisTenants,
     RedisTenantState,
-    ScriptReply,
     charged_calls,
 )
 from agentic_trading.governance.ledgers.redis_counters import (
@@ -53,6 +52,7 @@ from agentic_trading.governance.ledgers.redis_wait_queue import (
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limits import Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
+from agentic_trading.governance.redis import ScriptReply
 from agentic_trading.ids import NewId, random_id
 
 ALWAYS: Final[CountedWindows] = (

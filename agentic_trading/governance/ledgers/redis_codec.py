@@ -18,7 +18,6 @@ from agentic_trading.governance.ledger import (
     Blocked,
     Declined,
     ExpiredReservation,
-    LedgerCheckpoint,
     LedgerEntry,
     QueuedReservation,
     Reservation,
@@ -33,28 +32,7 @@ from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limits import UNITS, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
-from agentic_trading.governance.redis import LedgerKeys
-
-
-class ScriptReply(NamedTuple):
-    """One answer: a word, where the ledger is now, its server's time in ms, what it is fenced by, and the rest.
-
-    `own` is the sequence of the last step that this process took.
-    """
-
-    word: bytes
-    epoch: int
-    epoch_id: bytes
-    sequence: int
-    own: int
-    now_ms: int
-    closed: bytes
-    rest: Sequence[Any]
-
-    @property
-    def checkpoint(self) -> LedgerCheckpoint:
-        """How far the ledger has come."""
-        return LedgerCheckpoint(self.epoch, self.epoch_id.decode(), self.sequence)
+from agentic_trading.governance.redis import REBUILDING, LedgerKeys, ScriptReply, SeenSequence
 
 
 class TenantLimits(NamedTuple):
@@ -64,12 +42,6 @@ class TenantLimits(NamedTuple):
     version: int
     limits: tuple[Limit, ...]
     counted: tuple[tuple[ScopeKind, Window], ...]
-
-
-def read_reply(raw: Sequence[Any]) -> ScriptReply:
-    """Return an answer as the scripts give it."""
-    word, epoch, epoch_id, sequence, own, now_ms, closed = raw[0].split(b" ", 6)
-    return ScriptReply(word, int(epoch), epoch_id, int(sequence), int(own), int(now_ms), closed, raw[1:])
 
 
 def read_limits(facts: Sequence[bytes]) -> TenantLimits:
@@ -191,8 +163,8 @@ def _rows(facts: Sequence[Any], width: int) -> Iterator[Sequence[Any]]:
         yield facts[start : start + width]
 
 
-class RedisTenantState:
-    """What a process knows of one tenant; it grows with each answer, and the server must not be behind it at the next."""
+class RedisTenantState(SeenSequence):
+    """What a process knows of one tenant's ledger; it grows with each answer."""
 
     def __init__(
         self,
@@ -202,48 +174,14 @@ class RedisTenantState:
         limits: Sequence[Limit],
         counted: CountedWindows,
     ) -> None:
+        super().__init__()
         self.name = name
         self.keys = keys
         self.planner = planner
-        self.known = LedgerCheckpoint(0, "", 0)
-        self.own = 0
         self.revision = 0
         self._limits = limits
         self._counted = tuple(counted)
         planner.apply_limits(LimitSet(limits, counted))
-
-    @property
-    def known_facts(self) -> tuple[int, str, int, int]:
-        """The first arguments of every script: the checkpoint that is known, and the sequence of our last step."""
-        return self.known.epoch, self.known.epoch_id, self.known.sequence, self.own
-
-    def saw(self, reply: ScriptReply) -> None:
-        """Take note of an answer; answers may come in another order than the steps were taken."""
-        known, epoch = self.known, reply.epoch
-        if epoch > known.epoch:
-            self.known, self.own = reply.checkpoint, reply.own
-        elif epoch == known.epoch and not self.is_behind(reply):
-            self.own = max(self.own, reply.own)
-            if reply.sequence > known.sequence:
-                self.known = reply.checkpoint
-
-    def is_behind(self, reply: ScriptReply) -> bool:
-        """Whether an answer comes from a ledger that has lost what another one knew."""
-        known = self.known
-        return reply.epoch < known.epoch or (
-            reply.epoch == known.epoch and reply.epoch_id.decode() != known.epoch_id
-        )
-
-    def require_at_least(self, checkpoint: LedgerCheckpoint) -> None:
-        """Take note of how far the ledger had come in another process, if that is not what is known, or before it."""
-        known = self.known
-        if checkpoint.epoch > known.epoch or (
-            checkpoint.epoch == known.epoch
-            and (checkpoint.epoch_id != known.epoch_id or checkpoint.sequence > known.sequence)
-        ):
-            if (checkpoint.epoch, checkpoint.epoch_id) != (known.epoch, known.epoch_id):
-                self.own = 0
-            self.known = checkpoint
 
     def apply_limits(self, limits: TenantLimits) -> None:
         """Count by the server's limits from now on; before a first `apply_limits`, by those of this process."""
@@ -328,9 +266,8 @@ class RedisSteps:
         if not self._is_checked:
             await self.check()
         facts = (*tenant.known_facts, self._process, *args)
-        reply = read_reply(await self._server.run(script, tenant.keys.with_calls(calls), facts))
+        reply = tenant.read(await self._server.run(script, tenant.keys.with_calls(calls), facts))
         self.server_ahead_s = reply.now_ms / 1000 - self._clock.monotonic()
-        tenant.saw(reply)
         if reply.epoch:
             self._tenants.keep(tenant)
         if reply.word == b"BACK":
@@ -356,7 +293,6 @@ class RedisSteps:
         return [id_.decode() for id_ in (await self.run(tenant, script, *args)).rest[0]]
 
 
-_REBUILDING = b"a log that is being booked again"  # as in ledger.lua
 _CALL_FIELDS = (
     "mark", "state", "names", "nusd", "tokens", "calls", "charged_nusd", "charged_tokens", "charged_calls",
 )  # fmt: skip
@@ -369,7 +305,7 @@ async def charged_calls(
 
     While a rebuild is under way or has broken off, those of the epochs of before are among them.
     """
-    has_gone_back = look.closed not in {b"", _REBUILDING}
+    has_gone_back = look.closed not in {b"", REBUILDING}
     epoch_ids = {look.epoch_id}
     async for unbooked in server.values(tenant.keys.meta, ["unbooked"]):
         epoch_ids |= {id_ for _, ids in unbooked for id_ in ids.split()}

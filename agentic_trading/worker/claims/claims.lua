@@ -1,9 +1,15 @@
--- One step of a claim. KEYS: 1 the claim, 2 the owners of the tenant with the end of their leases, 3 the last attempt.
--- ARGV: 1 step, 2 owner (its start, a colon, its name), 3 lease in ms; then what the step takes.
-local CLAIM, OWNERS, LAST = KEYS[1], KEYS[2], KEYS[3]
-local step, owner, lease = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+-- One step of a claim, behind sequence.lua. KEYS: 1 where the tenant's sequence stands, 2 the claim, 3 the owners of the tenant
+-- with the end of their leases, 4 the last attempt, 5 the claims that are not finished, with when each was taken.
+-- ARGV: the first are those of sequence.lua; then step, owner (its start, a colon, its name), lease in ms, the envelope, and
+-- what the step takes.
+local CLAIM, OWNERS, LAST, OPEN = unpack(KEYS, 2, 5)
+local name, owner, lease, id = ARGV[FIRST], ARGV[FIRST + 1], tonumber(ARGV[FIRST + 2]), ARGV[FIRST + 3]
+local EPOCH = 1099511627776 -- 2^40: more than the steps of an epoch
+local has_gone_back = closed and closed ~= REBUILDING
+
+local function given(number)
+  return ARGV[FIRST + 3 + number]
+end
 
 local function renew()
   redis.call('ZREMRANGEBYSCORE', OWNERS, '-inf', now)
@@ -12,34 +18,37 @@ end
 
 -- An earlier process of the same name has ended: it had its log, which only one process can have.
 local function end_namesakes()
-  local name = string.match(owner, ':(.*)$')
+  local own_name = string.match(owner, ':(.*)$')
   for _, other in ipairs(redis.call('ZRANGE', OWNERS, 0, -1)) do
-    if other ~= owner and name ~= '' and string.match(other, ':(.*)$') == name then
+    if other ~= owner and own_name ~= '' and string.match(other, ':(.*)$') == own_name then
       redis.call('ZREM', OWNERS, other)
     end
   end
 end
 
+-- A token is larger than each one before it, also of an epoch that the server has forgotten.
 local function claim(content, handed_out)
-  local known, holder, token, count, done = unpack(
+  local known_content, holder, token, count, done = unpack(
     redis.call('HMGET', CLAIM, 'content', 'owner', 'token', 'count', 'done'))
-  if known and known ~= content then
-    return {'other'}
+  if known_content and known_content ~= content then
+    return answer('OTHER')
   elseif done then
-    return {'finished', redis.call('GET', LAST) or ''}
+    return answer('FINISHED', redis.call('GET', LAST) or '')
   end
   end_namesakes()
   renew()
   if holder == owner and token == handed_out then
-    return {'busy'}
+    return answer('BUSY')
   elseif holder ~= owner then -- else its answer was lost on the way back
     if holder and redis.call('ZSCORE', OWNERS, holder) then
-      return {'busy'}
+      return answer('BUSY')
     end
-    token, count = tostring(tonumber(token or 0) + 1), tostring(tonumber(count or 0) + 1)
+    step()
+    token, count = string.format('%.0f', epoch * EPOCH + sequence), tostring(tonumber(count or 0) + 1)
     redis.call('HSET', CLAIM, 'content', content, 'owner', owner, 'token', token, 'count', count)
+    redis.call('ZADD', OPEN, now, id)
   end
-  return {'claim', token, count, redis.call('HGETALL', CLAIM)}
+  return answer('CLAIM', token, count, redis.call('HGETALL', CLAIM))
 end
 
 local function is_held(token)
@@ -47,36 +56,49 @@ local function is_held(token)
   return holder == owner and current == token
 end
 
-if step == 'renew' then
+-- While a log is booked again nothing new begins, and what has begun may end.
+local function begins()
+  return name == 'claim' or name == 'intend' and given(3) ~= ''
+end
+
+if name == 'renew' then
   renew()
-  return {'done'}
-elseif step == 'end' then
+  return answer(has_gone_back and 'BACK' or 'DONE')
+elseif name == 'end' then
   redis.call('ZREM', OWNERS, owner)
-  return {'done'}
-elseif step == 'claim' then
-  return claim(ARGV[4], ARGV[5])
-elseif not is_held(ARGV[4]) then
-  return {'lost'}
-elseif step == 'intend' then
-  if ARGV[6] == '' then
-    redis.call('HDEL', CLAIM, 'i:' .. ARGV[5])
+  return answer('DONE')
+elseif has_gone_back then
+  return answer('BACK')
+elseif closed and begins() then
+  return answer('CLOSED')
+elseif name == 'claim' then
+  return claim(given(1), given(2))
+elseif not is_held(given(1)) then
+  return answer('LOST')
+end
+
+step()
+if name == 'intend' then
+  if given(3) == '' then
+    redis.call('HDEL', CLAIM, 'i:' .. given(2))
   else
-    redis.call('HSET', CLAIM, 'i:' .. ARGV[5], ARGV[6])
+    redis.call('HSET', CLAIM, 'i:' .. given(2), given(3))
   end
-elseif step == 'keep' then
-  redis.call('HSET', CLAIM, 'k:' .. ARGV[5], ARGV[6], 'count', '0')
-elseif step == 'finish' then
+elseif name == 'keep' then
+  redis.call('HSET', CLAIM, 'k:' .. given(2), given(3), 'count', '0')
+elseif name == 'finish' then
   local content = redis.call('HGET', CLAIM, 'content')
   redis.call('DEL', CLAIM)
   redis.call('HSET', CLAIM, 'content', content, 'done', '1')
-  redis.call('PEXPIRE', CLAIM, ARGV[6])
-  if ARGV[5] ~= '' then
-    redis.call('SET', LAST, ARGV[5], 'PX', ARGV[7])
+  redis.call('PEXPIRE', CLAIM, given(3))
+  redis.call('ZREM', OPEN, id)
+  if given(2) ~= '' then
+    redis.call('SET', LAST, given(2), 'PX', given(4))
   end
-elseif step == 'release' then
+elseif name == 'release' then
   redis.call('HDEL', CLAIM, 'owner')
   if tonumber(redis.call('HGET', CLAIM, 'count')) > 0 then
     redis.call('HINCRBY', CLAIM, 'count', -1)
   end
 end
-return {'done'}
+return answer('DONE')

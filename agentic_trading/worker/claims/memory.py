@@ -2,9 +2,19 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agentic_trading.worker.claim import Busy, Claim, ClaimKey, ClaimLostError, Finished, OtherContent, Spell
+from agentic_trading.worker.claim import (
+    Busy,
+    Claim,
+    ClaimKey,
+    ClaimLostError,
+    Finished,
+    LeftClaim,
+    OtherContent,
+    Spell,
+)
 
 
 @dataclass(slots=True)
@@ -27,6 +37,7 @@ class MemoryClaimStore:
         self._remember = remember
         self._held: dict[ClaimKey, _Held] = {}
         self._finished: OrderedDict[ClaimKey, str] = OrderedDict()
+        self._frozen: OrderedDict[ClaimKey, tuple[bytes, float]] = OrderedDict()
 
     async def begin(self) -> None:
         """Do nothing: tasks live as long as the process."""
@@ -89,8 +100,36 @@ class MemoryClaimStore:
             held.is_free = True
             self._free(held)
 
+    async def freeze(self, key: ClaimKey, answer: bytes, keep_s: float) -> bytes:
+        """Keep an answer, unless one is kept."""
+        if kept := self._answer(key):
+            return kept
+        self._frozen[key] = answer, asyncio.get_running_loop().time() + keep_s
+        if len(self._frozen) > self._remember:
+            self._frozen.popitem(last=False)
+        return answer
+
+    async def frozen(self, key: ClaimKey) -> bytes:
+        """Return the answer that is kept."""
+        return self._answer(key)
+
+    async def left(self, tenant: str) -> Sequence[LeftClaim]:
+        """Return what is free and not finished."""
+        return [
+            LeftClaim.of(key, held.intended, held.kept)
+            for key, held in self._held.items()
+            if held.is_free and key.tenant == tenant
+        ]
+
     async def aclose(self) -> None:
         """Do nothing: claims end with the process."""
+
+    def _answer(self, key: ClaimKey) -> bytes:
+        answer, until = self._frozen.get(key, (b"", 0.0))
+        if until > asyncio.get_running_loop().time():
+            return answer
+        self._frozen.pop(key, None)
+        return b""
 
     def _own(self, claim: Claim) -> _Held:
         held = self._held.get(claim.key)

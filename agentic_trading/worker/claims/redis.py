@@ -1,11 +1,13 @@
 """Claims of all processes that use the same Redis."""
 
 import asyncio
-from collections.abc import Mapping
+import math
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from hashlib import sha1
 from importlib.resources import files
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 from redis.asyncio import Redis
@@ -13,7 +15,7 @@ from redis.exceptions import NoScriptError, RedisError
 
 from agentic_trading.cancellation import OwnedTasks
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.governance.redis import tag
+from agentic_trading.governance.redis import LedgerKeys, ScriptReply, SeenSequence, sequence_script, tag
 from agentic_trading.ids import random_id
 from agentic_trading.redis import pool_of, within_time
 from agentic_trading.worker.claim import (
@@ -21,8 +23,10 @@ from agentic_trading.worker.claim import (
     Claim,
     ClaimKey,
     ClaimLostError,
+    ClaimsRolledBackError,
     ClaimStoreUnavailableError,
     Finished,
+    LeftClaim,
     OtherContent,
     Spell,
 )
@@ -39,6 +43,9 @@ LAST_S: Final = 15 * 60.0
 _SURE: Final = 0.8
 """The part of a lease in which it surely lasts, however the clocks go."""
 
+MOST_LEFT: Final = 1000
+"""How many claims without a living owner are listed."""
+
 _LOOK_AGAIN_S: Final = 0.25
 
 log = structlog.get_logger()
@@ -50,6 +57,16 @@ class _Lease:
 
     since: float
     until: float
+
+
+class _Keys(NamedTuple):
+    """The keys of one claim, in the order of its script."""
+
+    sequence: str
+    claim: str
+    owners: str
+    last: str
+    open: str
 
 
 @dataclass(slots=True)
@@ -68,6 +85,8 @@ class RedisClaimStore:
     the same `name` holds: only one process at a time may have a name. Without a name there is none before.
 
     A claim that is not finished stays until it is; a finished one is known for `DONE_S`, its last attempt for `LAST_S`.
+    Its steps advance the sequence of the tenant's ledger in the same namespace: whichever of the two finds that the server was
+    set back closes both, and a rebuild of the ledger opens both. While one is under way, nothing is claimed or sent.
     Make it before the loop runs, or in a thread: it reads its script from disk.
     """
 
@@ -80,13 +99,16 @@ class RedisClaimStore:
         lease_s: float = LEASE_S,
         clock: Clock | None = None,
     ) -> None:
-        self._owner = f"{random_id()}:{name}"
+        self._process = random_id()
+        self._owner = f"{self._process}:{name}"
         self._namespace = namespace
         self._lease_s = lease_s
         self._clock = clock or SystemClock()
-        self._script = (files(__package__) / "claims.lua").read_text("utf-8")
+        self._script = sequence_script() + (files(__package__) / "claims.lua").read_text("utf-8")
         self._sha1 = sha1(self._script.encode(), usedforsecurity=False).hexdigest()
         self._client = Redis.from_pool(pool_of(url))
+        self._seen: dict[str, SeenSequence] = {}
+        self._closed: set[str] = set()
         self._leases: dict[str, _Lease] = {}
         self._held: dict[ClaimKey, _HeldKey] = {}
         self._tasks = OwnedTasks()
@@ -129,20 +151,22 @@ class RedisClaimStore:
     async def _claimed(
         self, key: ClaimKey, content: str, asked_at: float, handed_out: str
     ) -> Claim | Busy | Finished | OtherContent:
-        answer = await self._run("claim", key, content, handed_out)
-        match answer[0]:
-            case b"other":
+        reply = await self._run("claim", key, content, handed_out)
+        match reply.word:
+            case b"OTHER":
                 return OtherContent()
-            case b"finished":
-                return Finished(answer[1])
-            case b"busy":
+            case b"FINISHED":
+                return Finished(reply.rest[0])
+            case b"BUSY":
                 self._heard(key.tenant, asked_at)
                 return Busy()
             case _:
                 self._heard(key.tenant, asked_at)
-                fields = dict(zip(answer[3][::2], answer[3][1::2], strict=True))
-                attempts = {mark: _by_attempt(fields, mark) for mark in (b"i:", b"k:")}
-                return Claim(key, int(answer[1]), int(answer[2]), attempts[b"i:"], attempts[b"k:"])
+                token, count, raw = reply.rest
+                fields = dict(zip(raw[::2], raw[1::2], strict=True))
+                return Claim(
+                    key, int(token), int(count), _by_attempt(fields, b"i:"), _by_attempt(fields, b"k:")
+                )
 
     async def until_free(self, key: ClaimKey) -> None:  # noqa: ARG002 - the server is asked for it, again and again
         """Wait a little: how long an owner takes is not known."""
@@ -170,6 +194,43 @@ class RedisClaimStore:
         finally:
             self._let_go(claim)
 
+    async def freeze(self, key: ClaimKey, answer: bytes, keep_s: float) -> bytes:
+        """Keep an answer, unless one is kept; it is no step, so that one that was forgotten is only paid again."""
+        name = self._frozen(key)
+        async with _reaching():
+            if await self._client.set(name, answer, px=max(1, round(keep_s * 1000)), nx=True):
+                return answer
+        return await self.frozen(key) or answer
+
+    async def frozen(self, key: ClaimKey) -> bytes:
+        """Return the answer that is kept."""
+        client: Any = self._client
+        async with _reaching():
+            return await client.get(self._frozen(key)) or b""
+
+    async def left(self, tenant: str) -> Sequence[LeftClaim]:
+        """Return what no living process has run for a lease, oldest first; not in one step, and of many the oldest."""
+        client: Any = self._client  # its pipelines have wrong types
+        keys = self._keys(ClaimKey(tenant, ""))
+        async with _reaching():
+            seconds, micros = await client.time()
+            now_ms = seconds * 1000 + micros // 1000
+            before_ms = now_ms - round(self._lease_s * 1000)
+            ids = await client.zrange(
+                keys.open, "-inf", str(before_ms), byscore=True, offset=0, num=MOST_LEFT
+            )
+            living = set(await client.zrange(keys.owners, f"({now_ms}", "+inf", byscore=True))
+            pipeline = client.pipeline(transaction=False)
+            for id_ in ids:
+                claim = self._keys(ClaimKey(tenant, id_.decode())).claim
+                pipeline.hget(claim, "owner").hkeys(claim)
+            found = await pipeline.execute()
+        return [
+            LeftClaim.of(ClaimKey(tenant, id_.decode()), _numbers(names, b"i:"), _numbers(names, b"k:"))
+            for id_, owner, names in zip(ids, found[::2], found[1::2], strict=True)
+            if owner not in living and names
+        ]
+
     async def aclose(self) -> None:
         """End the lease, if the server can be reached; else it runs out."""
         if self._renewing is not None:
@@ -185,8 +246,7 @@ class RedisClaimStore:
         await self._client.aclose()
 
     async def _step(self, step: str, claim: Claim, *given: str | bytes | int) -> None:
-        answer = await self._run(step, claim.key, claim.token, *given)
-        if answer[0] == b"lost":
+        if (await self._run(step, claim.key, claim.token, *given)).word == b"LOST":
             raise ClaimLostError(claim.key)
 
     def _let_go(self, claim: Claim) -> None:
@@ -197,13 +257,16 @@ class RedisClaimStore:
     async def _renew(self) -> None:
         while True:
             await self._clock.sleep(self._lease_s / 3)
-            try:
-                for tenant in list(self._leases):
-                    asked_at = self._clock.monotonic()
+            for tenant in list(self._leases):
+                asked_at = self._clock.monotonic()
+                try:
                     await self._run("renew", ClaimKey(tenant, ""))
+                except ClaimStoreUnavailableError as e:
+                    if isinstance(e, ClaimsRolledBackError):
+                        self._leases[tenant].until = -math.inf  # what was claimed before is not sent any more
+                    log.warning("claims_not_renewed", tenant=tenant, reason=str(e))
+                else:
                     self._heard(tenant, asked_at)
-            except ClaimStoreUnavailableError as e:
-                log.warning("claims_not_renewed", reason=str(e))
 
     def _heard(self, tenant: str, at: float) -> None:
         """Note that the server has heard this process, which it asked for at `at`."""
@@ -216,23 +279,51 @@ class RedisClaimStore:
         if until > now:  # answers may come in another order than they were asked for
             lease.since = min(lease.since, at)
 
-    async def _run(self, step: str, key: ClaimKey, *given: str | bytes | int) -> Any:
-        prefix = tag(self._namespace, key.tenant)
-        keys = (
-            f"{prefix}:claim:{key.envelope_id}",
-            f"{prefix}:owners",
-            f"{prefix}:last:{key.envelope_id}",
+    async def _run(self, step: str, key: ClaimKey, *given: str | bytes | int) -> ScriptReply:
+        seen = self._seen.setdefault(key.tenant, SeenSequence())
+        keys = self._keys(key)
+        lease_ms = round(self._lease_s * 1000)
+        facts = (*seen.known_facts, self._process, step, self._owner, lease_ms, key.envelope_id, *given)
+        values = (*keys, *facts)
+        async with _reaching():
+            try:
+                raw = await self._client.evalsha(self._sha1, len(keys), *values)
+            except NoScriptError:  # a new server, or one whose scripts were flushed
+                raw = await self._client.eval(self._script, len(keys), *values)
+        reply = seen.read(raw)
+        if reply.word not in {b"BACK", b"CLOSED"}:
+            self._closed.discard(key.tenant)
+            return reply
+        known, found = reply.closed.decode(), str(reply.checkpoint)
+        if reply.word == b"BACK" and key.tenant not in self._closed:
+            self._closed.add(key.tenant)
+            log.error("claims_rolled_back", tenant=key.tenant, known=known, found=found)
+        raise ClaimsRolledBackError(key.tenant, known, found)
+
+    def _frozen(self, key: ClaimKey) -> str:
+        return f"{tag(self._namespace, key.tenant)}:answer:{key.envelope_id}"
+
+    def _keys(self, key: ClaimKey) -> _Keys:
+        prefix, id_ = tag(self._namespace, key.tenant), key.envelope_id
+        sequence = LedgerKeys.of(self._namespace, key.tenant).meta
+        return _Keys(
+            sequence, f"{prefix}:claim:{id_}", f"{prefix}:owners", f"{prefix}:last:{id_}", f"{prefix}:open"
         )
-        values = (*keys, step, self._owner, round(self._lease_s * 1000), *given)
-        try:
-            async with within_time():
-                try:
-                    return await self._client.evalsha(self._sha1, len(keys), *values)
-                except NoScriptError:  # a new server, or one whose scripts were flushed
-                    return await self._client.eval(self._script, len(keys), *values)
-        except (RedisError, OSError) as e:
-            raise ClaimStoreUnavailableError(f"{type(e).__name__}: {e}") from e
+
+
+@asynccontextmanager
+async def _reaching() -> AsyncGenerator[None]:
+    try:
+        async with within_time():
+            yield
+    except (RedisError, OSError) as e:
+        raise ClaimStoreUnavailableError(f"{type(e).__name__}: {e}") from e
 
 
 def _by_attempt(fields: Mapping[bytes, bytes], mark: bytes) -> dict[int, bytes]:
-    return {int(name[2:]): value for name, value in fields.items() if name.startswith(mark)}
+    return {number: fields[mark + str(number).encode()] for number in _numbers(fields, mark)}
+
+
+def _numbers(names: Iterable[bytes], mark: bytes) -> list[int]:
+    """Return the attempts of which fields with this mark are kept."""
+    return [int(name[2:]) for name in names if name.startswith(mark)]

@@ -15,10 +15,11 @@ from agentic_trading.governance.errors import (
 )
 from agentic_trading.governance.ledger import Blocked, Reservation, ReservationState
 from agentic_trading.governance.ledgers.redis import RedisLedger
-from agentic_trading.governance.ledgers.redis_codec import RedisSteps, RedisTenantState, ScriptReply
+from agentic_trading.governance.ledgers.redis_codec import RedisSteps, RedisTenantState
 from agentic_trading.governance.ledgers.redis_wait_queue import RedisQueuedRequest
 from agentic_trading.governance.limits import ANY, LARGEST, Ceiling, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.redis import ScriptReply
 from agentic_trading.ids import fraction
 from tests.contracts.ledger_opening import in_line
 from tests.governance.asking import (

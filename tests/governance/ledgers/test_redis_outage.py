@@ -1,7 +1,6 @@
 """The server is killed before, between and after the steps of a call; an older file is put in its place."""
 
 import asyncio
-import shutil
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from functools import partial
@@ -235,20 +234,6 @@ async def test_who_waits_is_served_after_a_restart(own_redis: RealServer) -> Non
         assert (await of_tenant(ledger)).held == Amount(90, 0, 1)
 
 
-def set_back(server: RealServer, to: Path) -> None:
-    """Put an older append-only file into the place of the newer one."""
-    server.stop()
-    shutil.rmtree(server.append_only_files)
-    shutil.copytree(to, server.append_only_files)
-    server.start()
-
-
-def copied(server: RealServer, to: Path) -> None:
-    server.stop()
-    shutil.copytree(server.append_only_files, to)
-    server.start()
-
-
 async def test_an_older_file_put_in_place_closes_admission_for_all(
     own_redis: RealServer, tmp_path: Path
 ) -> None:
@@ -256,12 +241,12 @@ async def test_an_older_file_put_in_place_closes_admission_for_all(
         ledger = await opens([tenant(100)])
         settled = ask(30)
         await spend(ledger, settled)
-        await asyncio.to_thread(copied, own_redis, tmp_path / "older")
+        await asyncio.to_thread(own_redis.copy, tmp_path / "older")
         doubtful = ask(20)
         await answered(lambda: ledger.reserve(doubtful))
         await ledger.dispatch(doubtful.reservation_id)
         await ledger.in_doubt(doubtful.reservation_id)
-        await asyncio.to_thread(set_back, own_redis, tmp_path / "older")
+        await asyncio.to_thread(own_redis.set_back, tmp_path / "older")
 
         newcomer = await opens([tenant(100)])
         await answered(lambda: ledger.waiting("another tenant"))

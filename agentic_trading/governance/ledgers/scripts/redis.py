@@ -18,6 +18,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from agentic_trading.cancellation import OwnedTasks
 from agentic_trading.clock import Clock
 from agentic_trading.governance.errors import LedgerSettingsError, LedgerUnavailableError
+from agentic_trading.governance.redis import sequence_script
 from agentic_trading.redis import pool_of, unsafe_setting, within_time
 
 _BUNDLES: Final = 6
@@ -283,6 +284,7 @@ def _scripts() -> dict[str, _Script]:
     folder = files(__package__)
     found = {}
     for name, pieces in _PIECES.items():
-        source = "\n".join((folder / f"{piece}.lua").read_text("utf-8") for piece in (*pieces, name))
+        read = ((folder / f"{piece}.lua").read_text("utf-8") for piece in (*pieces, name))
+        source = "\n".join((sequence_script(), *read))
         found[name] = _Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
     return found

@@ -1,0 +1,200 @@
+"""A platform whose Redis was set back: it waits until an operator rebuilds the ledger, and what is finished is not run again."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import structlog
+from structlog.typing import EventDict
+
+from agentic_trading.app.budget_log import rebuild_ledger
+from agentic_trading.governance.errors import LedgerRolledBackError
+from agentic_trading.llm import LLMInteraction
+from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.platform import Platform, Ports
+from agentic_trading.worker.claim import ClaimsRolledBackError
+from agentic_trading.worker.claims.redis import LEASE_S, RedisClaimStore
+from agentic_trading.worker.held_claim import key_of
+from tests.gateway import asking
+from tests.platform.calls import envelope, scripted
+from tests.platform.test_shared_ledger import config
+from tests.redis_server import RealServer
+from tests.worker.test_crashes import answering
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Platforms with their ledger and their claims on one server, and the folder of their logs."""
+
+    folder: Path
+    server: RealServer
+    provider: ScriptedProvider
+    lease_s: float = LEASE_S
+
+    @asynccontextmanager
+    async def opened(self, name: str = "desk-a") -> AsyncGenerator[tuple[Platform, RedisClaimStore]]:
+        claims = await asyncio.to_thread(RedisClaimStore, self.server.url, name=name, lease_s=self.lease_s)
+        await claims.begin()
+        ports = Ports(providers={"scripted": self.provider}, claims=claims)
+        try:
+            configured = config(self.folder, name, self.server.url).model_copy(update={"tenants": {}})
+            async with Platform(configured, ports) as platform:
+                yield platform, claims
+        finally:
+            await claims.aclose()
+
+    async def rebuilt(self) -> None:
+        logs = sorted(self.folder.glob("*/interactions.jsonl"))
+        await rebuild_ledger(logs, self.server.url, "default")
+
+    async def copied(self, to: Path) -> None:
+        await asyncio.to_thread(self.server.copy, to)
+
+    async def set_back(self, to: Path) -> None:
+        await asyncio.to_thread(self.server.set_back, to)
+
+
+@pytest.fixture
+def desk(tmp_path: Path, own_redis: RealServer) -> Desk:
+    return Desk(tmp_path / "desks", own_redis, scripted())
+
+
+class Seen:
+    """Wait for an event of the log of operators."""
+
+    def __init__(self, event: str) -> None:
+        self._event, self._has_come = event, asyncio.Event()
+
+    def __call__(self, _logger: object, _name: str, entry: EventDict) -> EventDict:
+        if entry["event"] == self._event:
+            self._has_come.set()
+        return entry
+
+    async def has_come(self) -> None:
+        async with asyncio.timeout(10):
+            await self._has_come.wait()
+
+
+@contextmanager
+def logged(event: str) -> Iterator[Seen]:
+    before, seen = structlog.get_config()["processors"], Seen(event)
+    structlog.configure(processors=[seen, *before])
+    try:
+        yield seen
+    finally:
+        structlog.configure(processors=before)
+
+
+async def test_an_envelope_that_is_delivered_again_waits_for_the_rebuild_and_is_answered_from_the_log(
+    desk: Desk, tmp_path: Path
+) -> None:
+    async with desk.opened() as (platform, _):
+        await platform.ask(envelope(1))
+        await desk.copied(tmp_path / "older")
+        asked = envelope(2)
+        first = await platform.ask(asked)
+        assert isinstance(first, LLMInteraction)
+        await desk.set_back(tmp_path / "older")
+
+        with logged("claims_rolled_back") as alarm:
+            async with asyncio.TaskGroup() as group:
+                again = group.create_task(platform.ask(asked))
+                await alarm.has_come()
+                assert not again.done()
+                await desk.rebuilt()
+        answer = await again
+        assert isinstance(answer, LLMInteraction)
+        assert answer.wire == first.wire
+    assert len(desk.provider.requests) == 2
+
+    async with desk.opened("desk-b") as (other, _):
+        elsewhere = await other.ask(asked)
+        assert isinstance(elsewhere, LLMInteraction), elsewhere
+        assert elsewhere.wire == first.wire, "its claim keeps the last attempt"
+    assert len(desk.provider.requests) == 2
+
+
+async def test_a_worker_without_the_log_of_a_finished_envelope_whose_claim_was_forgotten_pays_nothing(
+    desk: Desk, tmp_path: Path
+) -> None:
+    asked = envelope(2)
+    async with desk.opened() as (platform, _):
+        await platform.ask(envelope(1))
+        await desk.copied(tmp_path / "older")
+        await platform.ask(asked)
+        await desk.set_back(tmp_path / "older")
+    with pytest.raises(LedgerRolledBackError):
+        async with desk.opened():
+            pass
+    await desk.rebuilt()
+
+    async with desk.opened("desk-b") as (other, _):
+        answer = await other.ask(asked)
+    assert isinstance(answer, NoDecision)
+    assert "taken_elsewhere" in answer.reason.description
+    assert len(desk.provider.requests) == 2
+
+
+async def test_a_start_finds_by_its_log_that_the_server_was_set_back_and_closes_the_claims_of_all(
+    desk: Desk, tmp_path: Path
+) -> None:
+    asked = envelope(2)
+    async with desk.opened() as (platform, _):
+        await platform.ask(envelope(1))
+    await desk.copied(tmp_path / "older")
+    async with desk.opened() as (platform, _):
+        first = await platform.ask(asked)
+    await desk.set_back(tmp_path / "older")
+
+    with pytest.raises(LedgerRolledBackError, match="budget rebuild"):
+        async with desk.opened():
+            pass
+    claims = await asyncio.to_thread(RedisClaimStore, desk.server.url, name="desk-c")
+    with pytest.raises(ClaimsRolledBackError):
+        await claims.claim(key_of(asked), asked.envelope_hash)
+    await claims.aclose()
+
+    await desk.rebuilt()
+    async with desk.opened() as (platform, _):
+        again = await platform.ask(asked)
+    assert isinstance(first, LLMInteraction)
+    assert isinstance(again, LLMInteraction)
+    assert again.wire == first.wire
+    assert len(desk.provider.requests) == 2
+
+
+class CopiesTheServer(ScriptedProvider):
+    """While it answers for the first time, the server's file is copied: it knows that an attempt is on its way."""
+
+    def __init__(self, server: RealServer, to: Path) -> None:
+        super().__init__(answering)
+        self._server, self._to = server, to
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        if not self.requests:
+            await asyncio.to_thread(self._server.copy, self._to)
+        return await super().complete(request)
+
+
+@pytest.mark.parametrize("workflow", ["analysis", "execution"])
+async def test_where_the_server_knows_no_more_than_that_an_attempt_is_on_its_way_no_order_is_sent_again(
+    workflow: str, tmp_path: Path, own_redis: RealServer
+) -> None:
+    provider = CopiesTheServer(own_redis, tmp_path / "older")
+    desk, asked = Desk(tmp_path / "desks", own_redis, provider, lease_s=1.0), asking(workflow).build()
+    async with desk.opened() as (platform, _):
+        first = await platform.ask(asked)
+        assert first.failure is None, first.failure
+    await desk.set_back(tmp_path / "older")
+    await desk.rebuilt()
+
+    async with desk.opened("desk-b") as (other, _):
+        await other.ask(asked)
+
+    is_order = workflow == "execution"
+    assert [request.attempt for request in provider.requests] == ([1] if is_order else [1, 2])

@@ -1,0 +1,81 @@
+"""What a start finds that earlier ones have left, and what it says of it."""
+
+from collections.abc import Sequence
+
+from structlog.testing import capture_logs
+
+from agentic_trading.governance.ledger import ReservationState
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.rebuild import LostAttempt
+from agentic_trading.worker.claim import ClaimKey, ClaimStoreUnavailableError, LeftClaim
+from agentic_trading.worker.claims.memory import MemoryClaimStore
+from agentic_trading.worker.recover import RecoveryReport, recover
+from tests.contracts.claim_promises import taken
+from tests.gateway import START
+from tests.governance.asking import ask, reserved, spend
+from tests.governance.away import AwayLedger
+
+
+def lost(*ids: str) -> dict[str, LostAttempt]:
+    return {id_: LostAttempt(id_, Amount(30, 0), START) for id_ in ids}
+
+
+async def left_claims() -> MemoryClaimStore:
+    """Return claims of which four envelopes are not finished, and nobody runs three."""
+    claims = MemoryClaimStore()
+    for number, state in enumerate(("claimed", "intended", "kept", "held")):
+        claim = await taken(claims, ClaimKey("acme", f"e-{number}"))
+        if state != "claimed":
+            await claims.intend(claim, 1, b"sent")
+        if state == "kept":
+            await claims.keep(claim, 1, bytes)
+        if state != "held":
+            await claims.release(claim)
+    await claims.release(await taken(claims, ClaimKey("other", "e-9")))
+    return claims
+
+
+async def test_an_attempt_that_may_have_been_sent_is_in_doubt_and_what_nobody_runs_is_counted() -> None:
+    ledger = MemoryLedger()
+    sent, unsent, answered = (ask(30, key=key) for key in ("sent", "unsent", "answered"))
+    for wanted in (sent, unsent):
+        await reserved(ledger, wanted)
+    await ledger.dispatch(sent.reservation_id)
+    await spend(ledger, answered)
+    unended = lost(sent.reservation_id, unsent.reservation_id, answered.reservation_id, "acme:forgotten:1")
+
+    claims = await left_claims()
+    with capture_logs() as logs:
+        reports = [await recover(unended, ledger, claims, ["acme"]) for _ in range(2)]
+
+    assert reports == [RecoveryReport(3, 1, 30, {"claimed": 1, "intended": 1, "kept": 1})] * 2
+    assert await ledger.state_of(sent.reservation_id) is ReservationState.IN_DOUBT
+    assert await ledger.state_of(unsent.reservation_id) is ReservationState.RESERVED
+    assert await ledger.state_of(answered.reservation_id) is ReservationState.SETTLED
+    assert [(entry["event"], entry["log_level"]) for entry in logs[:2]] == [
+        ("attempts_left", "warning"),
+        ("claims_left", "info"),
+    ]
+    assert logs[1]["envelopes"] == ["e-0", "e-1", "e-2"]
+
+
+async def test_what_cannot_be_reached_at_a_start_is_said_and_keeps_no_worker_from_starting() -> None:
+    class Away(MemoryClaimStore):
+        async def left(self, tenant: str) -> Sequence[LeftClaim]:
+            raise ClaimStoreUnavailableError("connection refused")
+
+    ledger = AwayLedger()
+    ledger.leave()
+
+    with capture_logs() as logs:
+        report = await recover(lost("acme:sent:1"), ledger, Away(), ["acme"])
+
+    assert report == RecoveryReport()
+    assert [entry["event"] for entry in logs] == ["attempts_not_recovered", "claims_not_listed"]
+
+
+async def test_a_start_that_finds_nothing_says_nothing() -> None:
+    with capture_logs() as logs:
+        assert await recover({}, MemoryLedger(), MemoryClaimStore(), ["acme"]) == RecoveryReport()
+    assert logs == []
