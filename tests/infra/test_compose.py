@@ -3,10 +3,12 @@
 import asyncio
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 from typer.main import get_command
 
@@ -51,14 +53,21 @@ def on_the_host(name: str, path: Path) -> Path:
     raise AssertionError(f"{name} does not mount {path}")
 
 
-def parsed(name: str) -> dict[str, Any]:
-    """Return the options of a service's command, as the program reads them."""
+def options_of(words: Sequence[str]) -> dict[str, Any]:
+    """Return the options of a command of ours as the program reads them; raises what it raises for a wrong one."""
     command: Any = get_command(app)
-    words = list(SERVICES[name]["command"])
-    while words[0] in getattr(command, "commands", {}):
+    words = list(words)
+    while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]
+    if hasattr(command, "commands") and words and not words[0].startswith("-"):
+        raise ValueError(f"{words[0]} is no command of {command.name}")
     given: dict[str, Any] = command.make_context(command.name, words).params
     return given
+
+
+def parsed(name: str) -> dict[str, Any]:
+    """Return the options of a service's command."""
+    return options_of(SERVICES[name]["command"])
 
 
 def test_the_parts_of_a_fleet_are_there() -> None:
@@ -117,6 +126,18 @@ def test_what_a_service_waits_for_can_come_true(name: str) -> None:
                 "service_completed_successfully",
                 "no",
             )
+
+
+def test_what_is_no_command_or_option_is_refused() -> None:
+    for words in (
+        ["wrker"],
+        ["topics", "make"],
+        ["worker", "--nam", "w"],
+        ["archive", "--keep"],
+        ["dlq", "show"],
+    ):
+        with pytest.raises((ValueError, typer.BadParameter.__bases__[0])):
+            options_of(words)
 
 
 # --- the program ------------------------------------------------------------------------------------------

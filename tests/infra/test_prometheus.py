@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.platform.config import BusConfig, PlatformConfig
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.provider_config import ProviderConfig
-from tests.infra.test_compose import ROOT, SERVICES, WORKERS, mounts, on_the_host, parsed
+from tests.infra.test_compose import ROOT, SERVICES, WORKERS, mounts, on_the_host, options_of, parsed
 
 FOLDER = ROOT / "infra/prometheus"
 PROMETHEUS: dict[str, Any] = yaml.safe_load((FOLDER / "prometheus.yml").read_text(encoding="utf-8"))
@@ -88,6 +89,23 @@ def test_an_alarm_says_how_bad_it_is_and_has_a_page_that_names_it(alarm: dict[st
     assert alarm["annotations"]["summary"]
     assert f"`{alarm['alert']}`" in (ROOT / page).read_text(encoding="utf-8").partition("\n\n")[2]
     assert f"]({page.name})" in (OPERATE / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*sorted(OPERATE.glob("*.md")), ROOT / "infra/README.md"],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_a_command_of_a_page_is_one_of_the_program(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+    commands = re.findall(r"^(agentic-trading .*)$", blocks, re.MULTILINE)
+    commands += re.findall(r"`(agentic-trading [^`\n]*)`", text)
+
+    for command in commands:
+        words = shlex.split(command.partition(" > ")[0], comments=True)[1:]
+        if words[-1] != "run":  # the name of a command, without what it needs
+            options_of(words)
 
 
 def test_every_page_is_in_the_index() -> None:
