@@ -3,7 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import current_thread, main_thread
 from typing import Any, TypeVar
 
@@ -89,6 +89,13 @@ class OwnedTasks:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._errors.append(error)
+
+
+async def set_within(seconds: float, event: asyncio.Event) -> None:
+    """Wait for `event`, but not longer than `seconds`."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def end_wait(limit: asyncio.Timeout) -> None:

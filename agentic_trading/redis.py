@@ -34,9 +34,12 @@ def within_time() -> asyncio.Timeout:
     return asyncio.timeout(ANSWER_S)
 
 
-def pool_of(url: str, *, connections: int = 8, connect_s: float = ANSWER_S) -> BlockingConnectionPool:
+def pool_of(
+    url: str, *, connections: int = 8, connect_s: float = ANSWER_S, ca_file: str = ""
+) -> BlockingConnectionPool:
     """Return connections to a server that is away if it takes none within `connect_s` seconds.
 
+    `ca_file` holds the authorities that may have signed its certificate, where they are not those of the system.
     None is made before it is needed. Steps have no limit of time here: be `within_time`. The client's own limit for what
     is sent loses cancellations (it is `asyncio.wait_for`, in Python 3.11), so that a task could not be ended.
     """
@@ -48,6 +51,7 @@ def pool_of(url: str, *, connections: int = 8, connect_s: float = ANSWER_S) -> B
         socket_timeout=None,
         retry=Retry(NoBackoff(), 0),
         driver_info=None,  # it would be read from disk for each connection, on the loop
+        **({"ssl_ca_certs": ca_file} if ca_file else {}),
     )
 
 

@@ -2,8 +2,10 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -68,11 +70,17 @@ def ids() -> NewId:
     return seeded_ids("tests")
 
 
+@pytest.fixture(scope="session")
+def redis_named() -> Iterator[Callable[[str], str]]:
+    """Give the address of a real server by its name (one of `redis_server.servers()`), started when it is asked for."""
+    with ExitStack() as running:
+        yield cache(lambda name: running.enter_context(redis_server.running(name)))
+
+
 @pytest.fixture(scope="session", params=redis_server.servers())
-def redis_url(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Give the address of a real server that all tests share; use keys of `redis_server.namespace()`."""
-    with redis_server.running(request.param) as url:
-        yield url
+def redis_url(request: pytest.FixtureRequest, redis_named: Callable[[str], str]) -> str:
+    """Return the address of a real server that all tests share; use keys of `redis_server.namespace()`."""
+    return redis_named(request.param)
 
 
 @pytest.fixture(params=[name for name in redis_server.servers() if name != "given"] or ["valkey"])

@@ -6,11 +6,15 @@ import pytest
 
 DOORS = {
     "audit": [
+        "ArchiveCheck",
+        "Archiver",
         "CausalPath",
         "LogReport",
         "SpendReport",
         "TraceTree",
         "UnknownRecordError",
+        "check_archive",
+        "opened_archive",
         "spend_report",
         "verify_log",
         "why",

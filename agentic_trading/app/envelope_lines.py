@@ -56,7 +56,9 @@ async def submit_lines(
     `counts` says then how many were published.
     """
     if config.bus.url is None:
-        raise OptionError("--bus", "left out", "kafka://HOST:PORT, or url in [bus] of the configuration")
+        raise OptionError(
+            "--bus", "left out", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
+        )
     try:
         async with (
             remote_gateway(config, name="submit") as gateway,

@@ -349,7 +349,9 @@ def worker_config(
         overrides["providers"] = {name: {} for name in providers}
     config = load_config(path, flags=FLAGS, **overrides)
     if config.bus.url is None:
-        raise OptionError("--bus", "left out", "kafka://HOST:PORT, or url in [bus] of the configuration")
+        raise OptionError(
+            "--bus", "left out", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
+        )
     if not config.providers:
         raise OptionError(
             "--provider", "left out", "a provider to serve, or [providers.NAME] of the configuration"

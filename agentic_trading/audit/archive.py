@@ -26,9 +26,9 @@ from agentic_trading.bus.errors import (
     MessageTooLargeError,
     UnreadableMessageError,
 )
-from agentic_trading.bus.log_stream import HEADS, RECORDS, LogHead, StreamedLine
+from agentic_trading.bus.log_stream import LogHead, StreamedLine
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.topic import DEAD_LETTERS, Broker, DeadLetter, Subscription
+from agentic_trading.bus.topic import DEAD_LETTERS, HEADS, RECORDS, Broker, DeadLetter, Subscription
 from agentic_trading.clock import Clock
 from agentic_trading.ids import derived_id, random_id
 from agentic_trading.llm.errors import RecordConflictError, RecordError, StoreError

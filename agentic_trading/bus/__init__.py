@@ -8,12 +8,13 @@ from agentic_trading.bus.errors import (
     SigningKeyError,
     UnreadableMessageError,
 )
-from agentic_trading.bus.log_stream import HEADS, RECORDS
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import (
     DEAD_LETTERS,
     ENVELOPES,
     EVENTS,
+    HEADS,
+    RECORDS,
     REPLIES,
     Broker,
     Subscription,

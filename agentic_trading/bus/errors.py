@@ -5,6 +5,8 @@ TradingError
     ├── BusClosedError            the broker or the subscription was closed
     ├── BusAddressError           an address names no bus
     ├── BusUnavailableError       the broker's servers cannot be reached, or do not answer in time
+    ├── BusSettingsError          the broker's server may forget what it has acknowledged, or is too old
+    ├── BacklogFullError          a topic has as many messages as it may keep
     ├── TopicSetupError           a topic is missing, or not set up as its messages need it
     ├── MessageTooLargeError      the broker does not take messages of this size
     ├── UnreadableMessageError    a message is not what its topic carries; its sender must send another
@@ -36,12 +38,15 @@ class BusClosedError(BusError):
 
 
 class BusAddressError(BusError, ValueError):
-    """The address `url` names no bus."""
+    """The address `url` names no bus; what stands before an @ in it, a name and a password, is not shown."""
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        before, at, place = url.rpartition("@")
+        scheme, separator, _ = before.partition("://")
+        self.url = f"{scheme if separator else ''}{separator}***@{place}" if at else url
         super().__init__(
-            f"the bus is {url!r:.200}; allowed is kafka://HOST:PORT, several with commas between"
+            f"the bus is {self.url!r:.200}; allowed is kafka://HOST:PORT, several with commas between, "
+            "redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix://PATH, without options behind a ?"
         )
 
 
@@ -56,6 +61,30 @@ class BusUnavailableError(BusError):
         self.problem = problem
         super().__init__(
             f"{problem}; servers: {servers}; see that they run and can be reached, then try again"
+        )
+
+
+class BusSettingsError(BusError, ValueError):
+    """The server of a bus cannot be relied on: `setting` is `found`; `allowed` says what it must be."""
+
+    def __init__(self, setting: str, found: str, allowed: str) -> None:
+        self.setting = setting
+        self.found = found
+        self.allowed = allowed
+        super().__init__(f"the server of the bus has {setting} = {found!r}; allowed is {allowed}")
+
+
+class BacklogFullError(BusError):
+    """A `partition` of `topic` keeps `size` messages, and may keep `limit`: nothing was added."""
+
+    def __init__(self, topic: str, partition: int, size: int, limit: int) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.size = size
+        self.limit = limit
+        super().__init__(
+            f"topic {topic} keeps {size} messages in partition {partition}, and no more than {limit} are allowed; "
+            "see by agentic-trading topics lag which group does not finish them, or raise max_backlog"
         )
 
 

@@ -16,7 +16,6 @@ from agentic_trading.bus.message import (
     header,
     source,
 )
-from agentic_trading.bus.topic import REPLIES, Topic
 from agentic_trading.canonical import utc_text
 from agentic_trading.llm.log_line import INTERACTION, BrokenRecordError, index_row_of, read_line
 from agentic_trading.llm.store import ChainedRecord
@@ -121,9 +120,3 @@ class LogHead(BaseModel, frozen=True, extra="allow"):
 
 
 _HEAD = TypeAdapter(LogHead)
-
-RECORDS: Final = Topic("llm.records", StreamedLine, room=REPLIES.room)
-"""All lines of all logs, of interactions and of events; the records of a trace keep their order."""
-
-HEADS: Final = Topic("llm.heads", LogHead)
-"""Where the archive's log ended, again and again: a log that was cut shows against it."""

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
 
+from agentic_trading.bus.errors import MessageTooLargeError
 from agentic_trading.canonical import sha256_hex
 
 
@@ -17,6 +18,18 @@ class Message:
     key: str
     value: bytes
     headers: Mapping[str, str]
+
+    @property
+    def key_bytes(self) -> bytes:
+        """The key as a server keeps it, also one that was read from bytes that are no text."""
+        return self.key.encode("utf-8", "surrogateescape")
+
+    def check_size(self, topic: str, *, most: int, most_in_head: int) -> None:
+        """Raise `MessageTooLargeError` for a message that is larger than `topic` takes."""
+        if len(self.value) > most:
+            raise MessageTooLargeError(topic, len(self.value), most)
+        if self.head_size > most_in_head:
+            raise MessageTooLargeError(topic, self.head_size, most_in_head, "key and headers")
 
     @property
     def head_size(self) -> int:

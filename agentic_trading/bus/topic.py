@@ -1,7 +1,8 @@
 """The named streams of the bus, what each of them carries, and the port to a broker."""
 
 from base64 import b64decode, b64encode
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -18,6 +19,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
+from agentic_trading.bus.log_stream import LogHead, StreamedLine
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.ids import derived_id
@@ -204,6 +206,36 @@ EVENTS: Final = Topic("llm.events", Event)
 DEAD_LETTERS: Final = Topic("llm.dead-letters", DeadLetter, room=2)  # holds another message, in base64
 
 
+RECORDS: Final = Topic("llm.records", StreamedLine, room=REPLIES.room)
+"""All lines of all logs, of interactions and of events; the records of a trace keep their order."""
+
+HEADS: Final = Topic("llm.heads", LogHead)
+"""Where the archive's log ended, again and again: a log that was cut shows against it."""
+
+
+TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), REPLIES, EVENTS, DEAD_LETTERS, RECORDS, HEADS)
+"""The topics that the platform publishes to."""
+
+
+def topics_with(lanes: Iterable[str]) -> list[Topic[Any]]:
+    """Return the topics of the platform, and those of `lanes` that providers have of their own."""
+    return [*TOPICS, *(lane_topic(workflow, lane) for lane in lanes for workflow in ENVELOPES)]
+
+
+CREATE: Final = "agentic-trading topics create makes those that are missing"
+"""What to do where a topic is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProblem:
+    """What is wrong with a topic: `what` is `found`, and `wanted` is what the bus needs."""
+
+    topic: str
+    what: str
+    found: str
+    wanted: str
+
+
 MAX_MESSAGE_BYTES = 1 << 20
 """The largest value of a message, unless a broker is set up otherwise; it is also Kafka's own default."""
 
@@ -231,6 +263,15 @@ class ConsumerLag:
     topic: str
     waiting: int
     in_flight: int
+
+
+def summed(lags: Iterable[ConsumerLag]) -> tuple[ConsumerLag, ...]:
+    """Return one lag for each group and topic, in their order."""
+    waiting, in_flight = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for lag in lags:
+        waiting[lag.group, lag.topic] += lag.waiting
+        in_flight[lag.group, lag.topic] += lag.in_flight
+    return tuple(ConsumerLag(*each, waiting[each], in_flight[each]) for each in sorted(waiting))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -103,9 +104,15 @@ def redis_address(address: str) -> str:
 
 
 def _bus_address(address: str) -> str:
-    if not _KAFKA.fullmatch(address):
-        raise ValueError("kafka://HOST:PORT, several with commas between")
-    return address
+    if _KAFKA.fullmatch(address):
+        return address
+    with suppress(ValueError):
+        place = urlsplit(redis_address(address))
+        if not place.query and (place.scheme == "unix" or (place.path.strip("/") or "0").isdecimal()):
+            return address
+    raise ValueError(
+        "kafka://HOST:PORT, several with commas between, redis://HOST:PORT, rediss://HOST:PORT or unix://PATH"
+    )
 
 
 def _zone(name: str) -> str:
@@ -157,7 +164,7 @@ class BusConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=Tru
     """The bus: on the servers at `url`, which clients and workers share; without one, within this process.
 
     Buses of different `namespace` on the same servers know nothing of each other. Connections are encrypted once one of the
-    files or `username` is given: `ca_file` has the authorities, the system's if left out, `certificate_file` and `key_file` are this client's own,
+    files or `username` is given (to a Redis, by `rediss://`): `ca_file` has the authorities, the system's if left out, `certificate_file` and `key_file` are this client's own,
     and the password of `username` is all that stands in `password_file`.
     """
 
@@ -169,6 +176,11 @@ class BusConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=Tru
     key_file: PathValue | None = None
     username: StrictStr = ""
     password_file: PathValue | None = None
+
+    @property
+    def is_on_kafka(self) -> bool:
+        """Whether its servers are a Kafka; else they are a Redis, if there are any."""
+        return self.url is not None and self.url.startswith("kafka:")
 
     @property
     def is_encrypted(self) -> bool:
@@ -261,8 +273,8 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
         if isinstance(context, LoadedFrom):
             self._loaded = context
         keys = (key.get_secret_value().strip() for key in self._loaded.secrets.values())
-        password = urlsplit(self.ledger.url or "").password or ""
-        self._loaded.redaction.add(*keys, password, unquote(password))
+        passwords = [urlsplit(url or "").password or "" for url in (self.ledger.url, self.bus.url)]
+        self._loaded.redaction.add(*keys, *passwords, *map(unquote, passwords))
 
     def origin_of(self, place: str) -> str:
         """Return where the value at a place such as `ledger.url` is from.
@@ -300,8 +312,9 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     def public_values(self) -> dict[str, Any]:
         """Return the whole tree as JSON values, `PlatformConfig` again when handed back; a password in an address is hidden."""
         values = self.model_dump(mode="json")
-        if self.ledger.url is not None:
-            values["ledger"]["url"] = without_password(self.ledger.url)
+        for table in ("ledger", "bus"):
+            if (url := values[table]["url"]) is not None:
+                values[table]["url"] = without_password(url)
         return values
 
     @property
@@ -364,19 +377,26 @@ def _cross_problems(config: PlatformConfig, origins: Mapping[str, str]) -> Itera
         if row.provider_keys == "own" and config.secrets_folder is None:
             found, allowed = '"own", and no folder has keys', 'a secrets_folder beside it, or "shared"'
             yield _problem(origins, f"tenants.{tenant}.provider_keys", found, allowed)
-    if config.ack_after is not None and config.bus.url is None:
-        found = f'"{config.ack_after}", and the bus is within this process'
-        yield _problem(origins, "ack_after", found, "left out, or a bus.url beside it")
     for provider, served in config.providers.items():
         names = [model.model for model in served.models]
         for name in sorted({name for name in names if names.count(name) > 1}):
             found = f"a list with {names.count(name)} rows for {name}"
             yield _problem(origins, f"providers.{provider}.models", found, "one row a model")
+    yield from _bus_problems(config, origins)
+
+
+def _bus_problems(config: PlatformConfig, origins: Mapping[str, str]) -> Iterator[ConfigProblem]:
     bus = config.bus
+    if config.ack_after is not None and bus.url is None:
+        found = f'"{config.ack_after}", and the bus is within this process'
+        yield _problem(origins, "ack_after", found, "left out, or a bus.url beside it")
     if bool(bus.username) != bool(bus.password_file):
         yield _problem(
             origins, "bus.password_file", str(bus.password_file), "both or neither, with bus.username"
         )
+    if bus.certificate_file is not None and bus.url is not None and not bus.is_on_kafka:
+        found, allowed = f"{bus.certificate_file}, and the bus is on Redis", "left out, or a bus on Kafka"
+        yield _problem(origins, "bus.certificate_file", found, allowed)
     if bus.key_file is not None and bus.certificate_file is None:
         yield _problem(
             origins, "bus.key_file", str(bus.key_file), "one together with its bus.certificate_file"

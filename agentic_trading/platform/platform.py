@@ -11,8 +11,7 @@ from typing import Final, Self
 from zoneinfo import ZoneInfo
 
 from agentic_trading import __version__
-from agentic_trading.bus.log_stream import RECORDS
-from agentic_trading.bus.topic import Broker
+from agentic_trading.bus.topic import RECORDS, Broker
 from agentic_trading.cancellation import on_first_signal
 from agentic_trading.client.gateway import GatewayReply, StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome

@@ -1,8 +1,10 @@
 """The adapters of the ports that a platform opens beside its providers, as its configuration names their servers and files."""
 
+from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote, urlsplit
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.topic import Broker
@@ -76,33 +78,62 @@ def broker_of(config: PlatformConfig, *, buffer: int = 256) -> Broker:
     bus = config.bus
     if bus.url is None:
         return MemoryBroker(max_message_bytes=bus.max_message_bytes, retain_acknowledged=False)
-    try:
+    settings = replace(bus_settings_of(config), buffer=buffer)
+    if bus.is_on_kafka:
         from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
-        from agentic_trading.bus.brokers.kafka.connection import settings_of
 
-        settings = settings_of(
-            bus.url,
-            namespace=bus.namespace,
-            member=config.name,
-            max_message_bytes=bus.max_message_bytes,
-            buffer=buffer,
-            security=_kafka_security(config) if bus.is_encrypted else None,
-        )
+        return KafkaBroker(settings)
+    from agentic_trading.bus.brokers.redis.broker import RedisBroker
+
+    return RedisBroker(settings)
+
+
+def bus_settings_of(config: PlatformConfig) -> Any:
+    """Return how the servers of a bus are reached: `KafkaSettings` or `RedisBusSettings`; blocks and raises as `broker_of` does."""
+    try:
+        return _kafka_settings(config) if config.bus.is_on_kafka else _redis_settings(config)
     except (ImportError, OSError, ValueError) as e:
-        allowed = "files that can be read, and aiokafka: pip install 'agentic-trading[kafka]'"
+        allowed = "files that can be read, and for Kafka aiokafka: pip install 'agentic-trading[kafka]'"
         raise ConfigError([
             ConfigProblem(config.origin_of("bus.url"), "bus", f"of no use ({e})", allowed)
         ]) from e
-    return KafkaBroker(settings)
 
 
-def _kafka_security(config: PlatformConfig) -> Any:
-    from agentic_trading.bus.brokers.kafka.connection import KafkaSecurity
+def _kafka_settings(config: PlatformConfig) -> Any:
+    from agentic_trading.bus.brokers.kafka.connection import KafkaSecurity, settings_of
+
+    bus, security = config.bus, None
+    if bus.is_encrypted:
+        password = _bus_password(config)
+        security = KafkaSecurity(bus.ca_file, bus.certificate_file, bus.key_file, bus.username, password)
+    return settings_of(
+        bus.url or "",
+        namespace=bus.namespace,
+        member=config.name,
+        max_message_bytes=bus.max_message_bytes,
+        security=security,
+    )
+
+
+def _redis_settings(config: PlatformConfig) -> Any:
+    from agentic_trading.bus.brokers.redis.connection import redis_settings_of
 
     bus = config.bus
-    password = "" if bus.password_file is None else bus.password_file.read_text("utf-8").strip()
+    parts = urlsplit(bus.url or "")
+    if bus.username:
+        login = f"{quote(bus.username, safe='')}:{quote(_bus_password(config), safe='')}"
+        parts = parts._replace(netloc=f"{login}@{parts.netloc.rpartition('@')[2]}")
+    named = {"namespace": bus.namespace} if bus.namespace else {}
+    return redis_settings_of(
+        parts.geturl(), ca_file=bus.ca_file, max_message_bytes=bus.max_message_bytes, **named
+    )
+
+
+def _bus_password(config: PlatformConfig) -> str:
+    file = config.bus.password_file
+    password = "" if file is None else file.read_text("utf-8").strip()
     config.redaction.add(password)
-    return KafkaSecurity(bus.ca_file, bus.certificate_file, bus.key_file, bus.username, password)
+    return password
 
 
 def claims_of(config: PlatformConfig) -> ClaimStore:

@@ -15,9 +15,9 @@ import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
 from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
-from agentic_trading.bus.log_stream import NUMBER_HEADER, RECORDS, StreamedLine
+from agentic_trading.bus.log_stream import NUMBER_HEADER, StreamedLine
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import Broker
+from agentic_trading.bus.topic import RECORDS, Broker
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.ids import random_id

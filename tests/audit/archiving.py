@@ -9,8 +9,8 @@ from agentic_trading.audit.archive import Archiver, ArchiveSummary, opened_archi
 from agentic_trading.audit.source_logs import ArchiveCheck, check_archive
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import read_dead_letter
-from agentic_trading.bus.log_stream import HEADS, RECORDS, LogHead, StreamedLine
-from agentic_trading.bus.topic import DEAD_LETTERS, Broker, DeadLetter
+from agentic_trading.bus.log_stream import LogHead, StreamedLine
+from agentic_trading.bus.topic import DEAD_LETTERS, HEADS, RECORDS, Broker, DeadLetter
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm import JsonFileInteractionStore
 from agentic_trading.llm.log_line import read_line

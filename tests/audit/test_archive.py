@@ -13,9 +13,9 @@ from agentic_trading.audit.archive import opened_archive
 from agentic_trading.audit.source_logs import STATE_NAME
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.errors import BusUnavailableError
-from agentic_trading.bus.log_stream import RECORDS, StreamedLine
+from agentic_trading.bus.log_stream import StreamedLine
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import DEAD_LETTERS, Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, RECORDS, Topic
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm import Event, JsonFileInteractionStore, LLMInteraction, StoreError
 from agentic_trading.llm.log_line import read_line

@@ -1,7 +1,6 @@
 """The topics of the bus."""
 
-from agentic_trading.bus.log_stream import HEADS, RECORDS
-from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, REPLIES
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, HEADS, RECORDS, REPLIES
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 
 

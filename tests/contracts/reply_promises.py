@@ -135,4 +135,5 @@ WITHOUT_A_GROUP: Sequence[Promise] = (
     a_scan_goes_from_the_oldest_message_to_the_last_one_of_now,
     a_scan_that_is_given_up_leaves_nothing_behind,
     what_is_deleted_is_neither_scanned_nor_handed_to_a_later_group,
+    a_check_passes_for_topics_that_are_there_and_a_closed_broker_has_none,
 )

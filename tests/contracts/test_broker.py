@@ -13,7 +13,7 @@ from agentic_trading.bus.errors import MessageTooLargeError
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import REPLIES, Broker, BrokerStatistics, Subscription, Topic
 from agentic_trading.ids import random_id
-from tests import kafka_server
+from tests import kafka_server, redis_bus, redis_server
 from tests.contracts import broker_promises as promises
 from tests.contracts import reply_promises as replies
 from tests.contracts.broker_opening import ALLOWED_BYTES, Bus
@@ -24,7 +24,9 @@ PROMISES = (*OF_GROUPS, *replies.WITHOUT_A_GROUP)
 ON_KAFKA = pytest.mark.timeout(kafka_server.FIRST_START_S)
 
 
-@pytest.fixture(params=["memory", "memory-forgetful", pytest.param("kafka", marks=ON_KAFKA)])
+@pytest.fixture(
+    params=["memory", "memory-forgetful", pytest.param("kafka", marks=ON_KAFKA), *redis_server.servers()]
+)
 def opens(request: pytest.FixtureRequest) -> Callable[[], Bus]:
     """Return what opens an adapter; one of its deliveries may take as many seconds as the bus is patient."""
     if request.param == "kafka":
@@ -33,6 +35,13 @@ def opens(request: pytest.FixtureRequest) -> Callable[[], Bus]:
             kafka_server.broker(servers, namespace="contract", max_message_bytes=ALLOWED_BYTES),
             10.0,
             lambda topics: kafka_server.make_topics(servers, topics, namespace="contract"),
+        )
+    if request.param in redis_server.servers():
+        url, namespace = request.getfixturevalue("redis_named")(request.param), redis_server.namespace()
+        return lambda: Bus(
+            redis_bus.broker(url, namespace, max_message_bytes=ALLOWED_BYTES),
+            5.0,
+            lambda topics: redis_bus.make_topics(url, namespace, topics),
         )
     retain = request.param == "memory"
     return lambda: Bus(MemoryBroker(max_message_bytes=ALLOWED_BYTES, retain_acknowledged=retain), 2.0)
@@ -269,6 +278,11 @@ class DeletesNothing(Whole):
         """Do nothing."""
 
 
+class ChecksNothing(Whole):
+    async def check(self, topics: Sequence[Topic[Any]]) -> None:
+        """Do nothing."""
+
+
 BROKEN: Sequence[tuple[Callable[[], Broker], Promise]] = (
     (DropsHeaders, promises.a_message_arrives_as_it_was_sent),
     (ReversesBatches, promises.a_batch_arrives_in_its_order),
@@ -305,6 +319,7 @@ BROKEN: Sequence[tuple[Callable[[], Broker], Promise]] = (
     (ScansToTheFirst, replies.a_scan_goes_from_the_oldest_message_to_the_last_one_of_now),
     (HoldsScannedMessages, replies.a_scan_that_is_given_up_leaves_nothing_behind),
     (DeletesNothing, replies.what_is_deleted_is_neither_scanned_nor_handed_to_a_later_group),
+    (ChecksNothing, replies.a_check_passes_for_topics_that_are_there_and_a_closed_broker_has_none),
 )
 FOUND = (AssertionError, TimeoutError, ExceptionGroup, MessageTooLargeError, pytest.fail.Exception)
 

@@ -1,9 +1,9 @@
 """Every ledger keeps every promise of the port, and the suite finds those that break one."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack
-from functools import cache, partial
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import pytest
 
@@ -26,13 +26,6 @@ PATIENCE_S = 4.0
 PROMISES = (*LIMITS, *STEPS, *LINE, *LEASES, *CHANGES, *HISTORY, *ENTRIES)
 FOUND_OUT = (*BROKEN, *BROKEN_IN_TIME)
 FOUND = (AssertionError, TimeoutError, ExceptionGroup, LedgerError, pytest.fail.Exception)
-
-
-@pytest.fixture(scope="session")
-def redis_named() -> Iterator[Callable[[str], str]]:
-    """Give the address of a real server by its name (one of `redis_server.servers()`), started when it is asked for."""
-    with ExitStack() as running:
-        yield cache(lambda name: running.enter_context(redis_server.running(name)))
 
 
 Adapter = Callable[[pytest.FixtureRequest], AbstractAsyncContextManager[Opens]]

@@ -1,6 +1,5 @@
 """Workers in processes of their own, on a real Kafka and a real Redis: a session, envelopes from a file, health, and the end."""
 
-import asyncio
 import json
 import re
 import signal
@@ -11,7 +10,6 @@ import pytest
 
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.cli.main import main
-from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
 from agentic_trading.ids import random_id
 from agentic_trading.llm import EnvelopeBuilder, LLMProvider
 from tests import kafka_server, redis_server
@@ -30,12 +28,23 @@ def redis() -> Iterator[redis_server.RealServer]:
         yield server
 
 
+ON_BOTH = pytest.mark.parametrize("bus", ["kafka", "redis"], indirect=True)
+
+
 @pytest.fixture
-def config(kafka_servers: str, redis: redis_server.RealServer, tmp_path: Path) -> Path:
+def bus(request: pytest.FixtureRequest, redis: redis_server.RealServer) -> str:
+    """Return the address of a bus: on Kafka, but for a test that asks for others."""
+    if getattr(request, "param", "kafka") == "redis":
+        return redis.url
+    return f"kafka://{request.getfixturevalue('kafka_servers')}"
+
+
+@pytest.fixture
+def config(bus: str, redis: redis_server.RealServer, tmp_path: Path) -> Path:
     """Return the file of a fleet whose bus has no topics yet."""
     path = tmp_path / "fleet.toml"
     path.write_text(
-        f'mode = "backtest"\n[bus]\nurl = "kafka://{kafka_servers}"\nnamespace = "flow-{random_id()}"\n'
+        f'mode = "backtest"\n[bus]\nurl = "{bus}"\nnamespace = "flow-{random_id()}"\n'
         f'[ledger]\nurl = "{redis.url}"\n[providers.rules]\n[providers.scripted]\n'
         'options = { answers = ["{}", "{}", "{}", "{}", "{}", "{}"] }\n',
         encoding="utf-8",
@@ -44,11 +53,7 @@ def config(kafka_servers: str, redis: redis_server.RealServer, tmp_path: Path) -
 
 
 def make_topics(config: Path) -> None:
-    text = config.read_text("utf-8")
-    found = re.search(r'kafka://(\S+)"\nnamespace = "(\S+)"', text)
-    assert found
-    settings = kafka_server.settings(found[1], namespace=found[2])
-    asyncio.run(create_topics(settings, planned_topics(partitions=2), replicas=1))
+    assert command("topics", "create", "--config", config) == ExitCode.DONE
 
 
 @pytest.fixture
@@ -77,6 +82,7 @@ def anonymous(log: Path) -> list[str]:
     ]
 
 
+@ON_BOTH
 def test_a_session_whose_calls_are_made_elsewhere_decides_what_one_in_a_process_does(
     config: Path,
     fleet: tuple[RunningWorker, RunningWorker],
@@ -102,6 +108,7 @@ def test_a_session_whose_calls_are_made_elsewhere_decides_what_one_in_a_process_
     capsys.readouterr()
 
 
+@ON_BOTH
 def test_envelopes_of_a_file_are_answered_and_what_is_none_is_named(
     config: Path,
     fleet: tuple[RunningWorker, RunningWorker],

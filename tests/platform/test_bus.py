@@ -10,9 +10,8 @@ import pytest
 from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.errors import BusUnavailableError
-from agentic_trading.bus.log_stream import RECORDS
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import ENVELOPES, Topic, lane_topic
+from agentic_trading.bus.topic import ENVELOPES, RECORDS, Topic, lane_topic
 from agentic_trading.ids import random_id
 from agentic_trading.llm import LLMInteraction
 from agentic_trading.llm.envelope import EnvelopeWorkflow

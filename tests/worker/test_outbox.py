@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.errors import BusUnavailableError
-from agentic_trading.bus.log_stream import RECORDS, StreamedLine
+from agentic_trading.bus.log_stream import StreamedLine
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import Topic
+from agentic_trading.bus.topic import RECORDS, Topic
 from agentic_trading.clock import SimClock, SystemClock
 from agentic_trading.llm import JsonFileInteractionStore, StoreError
 from agentic_trading.llm.stores.memory import MemoryInteractionStore

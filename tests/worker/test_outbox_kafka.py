@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from agentic_trading.bus.log_stream import RECORDS
+from agentic_trading.bus.topic import RECORDS
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.services.kafka import KafkaService
 from agentic_trading.worker.outbox import streaming

@@ -122,7 +122,8 @@ def _checked(config: Any, folder: Path) -> Any:
     """Check an archive, with a configuration also against the heads on its bus; what is no head there is passed over."""
     from agentic_trading.app.trading import records_of
     from agentic_trading.audit.source_logs import check_archive
-    from agentic_trading.bus.log_stream import HEADS, LogHead
+    from agentic_trading.bus.log_stream import LogHead
+    from agentic_trading.bus.topic import HEADS
     from agentic_trading.platform import port_adapters
 
     async def heads() -> list[Any]:

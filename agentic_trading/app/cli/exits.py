@@ -43,7 +43,7 @@ _MEANINGS = {
 
 def exit_code_of(error: TradingError) -> ExitCode:
     """Return the code for an error that a command ends with."""
-    from agentic_trading.bus.errors import BusUnavailableError
+    from agentic_trading.bus.errors import BusSettingsError, BusUnavailableError
     from agentic_trading.governance.errors import (
         ControlsUnavailableError,
         ControlsUnreadableError,
@@ -53,6 +53,7 @@ def exit_code_of(error: TradingError) -> ExitCode:
     from agentic_trading.llm.errors import StoreError
 
     places = (
+        BusSettingsError,
         BusUnavailableError,
         StoreError,
         LedgerUnavailableError,

@@ -1,39 +1,51 @@
-"""`agentic-trading topics`: the topics of a Kafka are made, checked, and the lag of each group is shown."""
+"""`agentic-trading topics`: the topics of a bus are made, checked, and the lag of each group is shown."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
+from agentic_trading.app.cli.worker import BusUrl
 
-app = typer.Typer(help="The topics of a Kafka: create, check, lag.", no_args_is_help=True)
+app = typer.Typer(help="The topics of a Kafka or a Redis: create, check, lag.", no_args_is_help=True)
 
 T = TypeVar("T")
 
-BusUrl = Annotated[
-    str, typer.Option("--bus", metavar="URL", help="kafka://HOST:PORT, several with commas between.")
-]
 Partitions = Annotated[
-    int, typer.Option("--partitions", metavar="N", min=1, max=1000, help="How many of each topic, at least.")
+    int | None,
+    typer.Option(
+        "--partitions",
+        metavar="N",
+        min=1,
+        max=1000,
+        help="How many of each topic: on Kafka at least (6), on Redis exactly and for good (16).",
+    ),
 ]
 RetentionDays = Annotated[
-    int,
+    int | None,
     typer.Option(
-        "--retention-days", metavar="N", min=1, max=3650, help="How long messages are kept, at least."
+        "--retention-days",
+        metavar="N",
+        min=1,
+        max=3650,
+        help="How long messages are kept, at least (7); Kafka only.",
     ),
 ]
 Replicas = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--replicas",
         metavar="N",
         min=0,
         max=9,
-        help="Copies of each message; 0: three, or one a server of fewer.",
+        help="Copies of each message; 0: three, or one a server of fewer. Kafka only.",
     ),
 ]
 GroupNames = Annotated[
@@ -44,20 +56,25 @@ GroupNames = Annotated[
 @app.command("create")
 def create_missing(
     *,
-    bus: BusUrl,
-    partitions: Partitions = 6,
-    replicas: Replicas = 0,
-    retention_days: RetentionDays = 7,
+    config: ConfigFile = None,
+    bus: BusUrl = None,
+    partitions: Partitions = None,
+    replicas: Replicas = None,
+    retention_days: RetentionDays = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the topics that are missing; those that are there stay as they are. Ends when each can be written to."""
-    _require_client()
     from agentic_trading.app.cli.output import show_json
-    from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
-    from agentic_trading.bus.brokers.kafka.connection import settings_of
 
-    plans = planned_topics(partitions=partitions, retention_days=retention_days)
-    made = _run(create_topics(settings_of(bus), plans, replicas=replicas))
+    loaded, topics = _loaded(config, bus)
+    settings = _settings(loaded)
+    if _is_redis(loaded, replicas=replicas, retention_days=retention_days):
+        made = _run(_redis_topics(settings, partitions).create(topics))
+    else:
+        from agentic_trading.bus.brokers.kafka.admin import create_topics
+
+        plans = _kafka_plans(topics, settings, partitions, retention_days)
+        made = _run(create_topics(settings, plans, replicas=replicas or 0))
     if as_json:
         show_json({"created": made})
     else:
@@ -66,58 +83,116 @@ def create_missing(
 
 @app.command("check")
 def check_all(
-    *, bus: BusUrl, partitions: Partitions = 6, retention_days: RetentionDays = 7, as_json: AsJson = False
+    *,
+    config: ConfigFile = None,
+    bus: BusUrl = None,
+    partitions: Partitions = None,
+    retention_days: RetentionDays = None,
+    as_json: AsJson = False,
 ) -> None:
     """Hold the topics against what the bus needs; exit 1 and a line for each that is missing or set up otherwise."""
-    _require_client()
     from agentic_trading.app.cli.output import print_table, rows, show_json, table
-    from agentic_trading.bus.brokers.kafka.admin import check_topics, planned_topics
-    from agentic_trading.bus.brokers.kafka.connection import settings_of
 
-    plans = planned_topics(partitions=partitions, retention_days=retention_days)
-    problems = _run(check_topics(settings_of(bus), plans))
+    loaded, topics = _loaded(config, bus)
+    settings = _settings(loaded)
+    if _is_redis(loaded, retention_days=retention_days):
+        problems = _run(_redis_topics(settings, partitions).check(topics))
+    else:
+        from agentic_trading.bus.brokers.kafka.admin import check_topics
+
+        problems = _run(check_topics(settings, _kafka_plans(topics, settings, partitions, retention_days)))
     if as_json:
         show_json(problems)
     elif problems:
         cells = [(each.topic, each.what, each.found, each.wanted) for each in problems]
         print_table(rows(table("topic", "what", "is", "needed"), cells))
     else:
-        say(f"right: {len(plans)} topics")
+        say(f"right: {len(topics)} topics")
     if problems:
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
 @app.command("lag")
-def show_lag(*, bus: BusUrl, group: GroupNames = None, as_json: AsJson = False) -> None:
-    """Print what each group has not done, by topic and partition; a group that never committed is not there."""
-    _require_client()
-    from agentic_trading.app.cli.output import print_table, rows, show_json, table
-    from agentic_trading.bus.brokers.kafka.admin import group_lags, planned_topics
-    from agentic_trading.bus.brokers.kafka.connection import settings_of
-
-    names = [plan.name for plan in planned_topics()]
-    lags = _run(group_lags(settings_of(bus), names, group or ()))
-    if as_json:
-        show_json([
-            {
-                "group": each.group, "topic": each.topic, "partition": each.partition,
-                "committed": each.committed, "end": each.end, "lag": each.lag,
-            }
-            for each in lags
-        ])  # fmt: skip
+def show_lag(
+    *, config: ConfigFile = None, bus: BusUrl = None, group: GroupNames = None, as_json: AsJson = False
+) -> None:
+    """Print what each group has not done: on Kafka by topic and partition, on Redis by topic, waiting and handed out."""
+    loaded, topics = _loaded(config, bus)
+    settings = _settings(loaded)
+    if _is_redis(loaded):
+        behind = _run(_redis_topics(settings, None).lag(topics, group or ()))
+        counted = [(each.group, each.topic, each.waiting, each.in_flight) for each in behind]
+        _show(counted, ("waiting", "pending"), as_json=as_json)
         return
-    cells = [
-        (each.group, each.topic, *map(str, (each.partition, each.committed, each.end, each.lag)))
-        for each in lags
-    ]
-    numbers = ("partition", "committed", "end", "lag")
-    print_table(rows(table("group", "topic", *numbers, right=numbers), cells))
+    from agentic_trading.bus.brokers.kafka.admin import group_lags
+
+    lags = _run(group_lags(settings, [topic.name for topic in topics], group or ()))
+    cells = [(each.group, each.topic, each.partition, each.committed, each.end, each.lag) for each in lags]
+    _show(cells, ("partition", "committed", "end", "lag"), as_json=as_json)
 
 
-def _require_client() -> None:
-    if find_spec("aiokafka") is None:
+def _show(lags: Sequence[tuple[str | int, ...]], numbers: Sequence[str], *, as_json: bool) -> None:
+    """Print a row a lag: its group, its topic, and its numbers."""
+    from agentic_trading.app.cli.output import print_table, rows, show_json, table
+
+    if as_json:
+        show_json([dict(zip(("group", "topic", *numbers), lag, strict=True)) for lag in lags])
+    else:
+        cells = [tuple(map(str, lag)) for lag in lags]
+        print_table(rows(table("group", "topic", *numbers, right=tuple(numbers)), cells))
+
+
+def _loaded(config: Path | None, bus: str | None) -> tuple[Any, Sequence[Any]]:
+    """Return the configuration that names a bus, and the topics of that bus."""
+    from agentic_trading.app.options import OptionError
+    from agentic_trading.bus.topic import topics_with
+    from agentic_trading.platform.settings import load_config
+
+    loaded = load_config(config, flags={"bus": "--bus"}, bus={"url": bus} if bus else None)
+    if loaded.bus.url is None:
+        raise OptionError(
+            "--bus", "left out", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
+        )
+    lanes = sorted({row.lane for row in loaded.providers.values()} - {""})
+    return loaded, topics_with(lanes)
+
+
+def _settings(loaded: Any) -> Any:
+    """Return how the servers of the bus are reached; a missing library ends the command."""
+    from agentic_trading.platform.port_adapters import bus_settings_of
+
+    if loaded.bus.is_on_kafka and find_spec("aiokafka") is None:
         needs = "this needs aiokafka, which is not installed"
         stop(ExitCode.BAD_INPUT, f"{needs}; run pip install 'agentic-trading[kafka]'")
+    return bus_settings_of(loaded)
+
+
+def _is_redis(loaded: Any, *, replicas: int | None = None, retention_days: int | None = None) -> bool:
+    """Return whether a bus is on Redis; an option that has no meaning there ends the command."""
+    if loaded.bus.is_on_kafka:
+        return False
+    for option, value in (("--replicas", replicas), ("--retention-days", retention_days)):
+        if value is not None:
+            keeps = "a Redis keeps every message until all groups have finished it"
+            stop(ExitCode.BAD_INPUT, f"{option} is for a bus on Kafka; {keeps}")
+    return True
+
+
+def _redis_topics(settings: Any, partitions: int | None) -> Any:
+    from agentic_trading.bus.brokers.redis.redis import RedisTopics
+
+    return RedisTopics(settings if partitions is None else replace(settings, partitions=partitions))
+
+
+def _kafka_plans(topics: Any, settings: Any, partitions: int | None, retention_days: int | None) -> Any:
+    from agentic_trading.bus.brokers.kafka.admin import PARTITIONS, RETENTION_DAYS, plan_of
+
+    return plan_of(
+        topics,
+        max_message_bytes=settings.max_message_bytes,
+        partitions=partitions or PARTITIONS,
+        retention_days=retention_days or RETENTION_DAYS,
+    )
 
 
 def _run(work: Coroutine[Any, Any, T]) -> T:

@@ -11,7 +11,11 @@ from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, say
 
 BusUrl = Annotated[
     str | None,
-    typer.Option("--bus", metavar="URL", help="kafka://HOST:PORT; if left out, the configuration's."),
+    typer.Option(
+        "--bus",
+        metavar="URL",
+        help="kafka://HOST:PORT or redis://HOST:PORT; if left out, the configuration's.",
+    ),
 ]
 WorkerLedger = Annotated[
     str | None,

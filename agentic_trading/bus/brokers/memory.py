@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
-from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
+from agentic_trading.bus.errors import BusClosedError
 from agentic_trading.bus.keyed_queues import KeyedQueues, Takers
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import (
@@ -69,13 +69,9 @@ class MemoryBroker:
         """Raise what `publish` promises for a message that is not taken."""
         if self._closed:
             raise BusClosedError("the memory broker")
-        size, allowed = len(message.value), self._max_message_bytes * topic.room
-        if size > allowed:
-            raise MessageTooLargeError(topic.name, size, allowed)
-        if message.head_size > MAX_HEAD_BYTES * topic.room:
-            raise MessageTooLargeError(
-                topic.name, message.head_size, MAX_HEAD_BYTES * topic.room, "key and headers"
-            )
+        message.check_size(
+            topic.name, most=self._max_message_bytes * topic.room, most_in_head=MAX_HEAD_BYTES * topic.room
+        )
 
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
         """Read `topics` in turn, each that has something ready, as one of the readers of `group`."""

@@ -17,8 +17,8 @@ import pytest
 
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
-from agentic_trading.bus.log_stream import RECORDS
 from agentic_trading.bus.message import Message
+from agentic_trading.bus.topic import RECORDS
 from agentic_trading.ids import random_id
 from agentic_trading.llm.log_line import read_line
 from agentic_trading.platform import BusConfig, LedgerConfig, Platform, PlatformConfig, Ports, ProviderConfig

@@ -1,4 +1,4 @@
-"""`agentic-trading topics` makes, checks and watches the topics of a real Kafka."""
+"""`agentic-trading topics` makes, checks and watches the topics of a real Kafka and a real Redis."""
 
 import asyncio
 import json
@@ -9,7 +9,7 @@ import pytest
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import ENVELOPES, EVENTS
-from tests import kafka_server
+from tests import kafka_server, redis_bus, redis_server
 from tests.app.cli.conftest import Command
 
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
@@ -48,15 +48,70 @@ def test_topics_are_made_found_right_and_their_lag_is_shown(kafka_servers: str, 
     assert "topics-test" in shown.out
 
 
+async def use_redis(url: str, namespace: str) -> None:
+    """Publish three events, of which a group finishes one and holds another."""
+    async with aclosing(redis_bus.broker(url, namespace)) as broker:
+        await broker.publish_all(
+            EVENTS, [Message("a", b"", {}), Message("a", b"", {}), Message("b", b"", {})]
+        )
+        reader = await broker.subscribe([EVENTS], "topics-test")
+        await reader.ack(await reader.take())
+        await reader.take()
+
+
+def test_topics_of_a_redis_are_made_found_right_and_their_lag_is_shown(
+    redis_url: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace = redis_server.namespace()
+    monkeypatch.setenv("AGENTIC_BUS__NAMESPACE", namespace)
+    bus = ("--bus", redis_url)
+
+    before = command("topics", "check", *bus)
+    made = command("topics", "create", *bus, "--json")
+    again = command("topics", "create", *bus)
+    checked = command("topics", "check", *bus)
+    other = command("topics", "check", *bus, "--partitions", "4", "--json")
+    asyncio.run(use_redis(redis_url, namespace))
+    lag = command("topics", "lag", *bus, "--json")
+    shown = command("topics", "lag", *bus, "--group", "topics-test")
+
+    assert (before.code, before.out.count("missing")) == (ExitCode.FOUND_WRONG, 8)
+    assert len(json.loads(made.out)["created"]) == 8
+    assert again.out == "created: nothing; all topics were there\n"
+    assert (checked.code, checked.out) == (ExitCode.DONE, "right: 9 topics\n")
+    wrong = {"topic": "llm.events", "what": "partitions", "found": "16", "wanted": "4"}
+    assert wrong in json.loads(other.out)
+    (row,) = json.loads(lag.out)
+    assert (row["group"], row["topic"], row["waiting"] + row["pending"]) == ("topics-test", "llm.events", 2)
+    assert "pending" in shown.out
+
+
+def test_an_option_that_has_no_meaning_on_redis_and_a_server_that_is_away_are_said_in_one_line(
+    command: Command,
+) -> None:
+    refused = command("topics", "create", "--bus", "redis://127.0.0.1:1", "--replicas", "3")
+    away = command("topics", "lag", "--bus", "redis://:secret-password@127.0.0.1:1")
+
+    assert (refused.code, refused.err) == (
+        ExitCode.BAD_INPUT,
+        "Error: --replicas is for a bus on Kafka; a Redis keeps every message until all groups have finished it\n",
+    )
+    assert (away.code, away.err.count("\n")) == (ExitCode.LOG_UNUSABLE, 1)
+    assert "servers: 127.0.0.1:1; see that they run" in away.err
+    assert "secret-password" not in away.err
+
+
 @pytest.mark.parametrize(
-    "bus", ["redis://127.0.0.1:6379", "kafka://", "kafka://host", "kafka://a:1,b", "127.0.0.1:9092"]
+    "bus",
+    ["redis://", "redis://host/bus", "kafka://", "kafka://host", "kafka://a:1,b", "127.0.0.1:9092"],
 )
 def test_an_address_that_names_no_bus_is_refused_with_what_is_allowed(bus: str, command: Command) -> None:
     ended = command("topics", "check", "--bus", bus)
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert (
-        ended.err == f"Error: the bus is {bus!r}; allowed is kafka://HOST:PORT, several with commas between\n"
+    assert ended.err.startswith("Error: --bus: bus.url is ")
+    assert ended.err.endswith(
+        "; allowed: kafka://HOST:PORT, several with commas between, redis://HOST:PORT, rediss://HOST:PORT or unix://PATH\n"
     )
 
 

@@ -13,27 +13,20 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from agentic_trading.bus.brokers.kafka.connection import (
-    CREATE,
     KafkaSettings,
     bus_error,
     close_within,
     start_within,
 )
 from agentic_trading.bus.errors import TopicSetupError
-from agentic_trading.bus.log_stream import HEADS, RECORDS
 from agentic_trading.bus.topic import (
-    DEAD_LETTERS,
-    ENVELOPES,
-    EVENTS,
+    CREATE,
     MAX_HEAD_BYTES,
     MAX_MESSAGE_BYTES,
-    REPLIES,
     Topic,
-    lane_topic,
+    TopicProblem,
+    topics_with,
 )
-
-TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), REPLIES, EVENTS, DEAD_LETTERS, RECORDS, HEADS)
-"""The topics that the platform publishes to."""
 
 PARTITIONS: Final = 6
 DAY_MS: Final = 86_400_000
@@ -50,16 +43,6 @@ class TopicPlan:
     name: str
     partitions: int
     settings: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class TopicProblem:
-    """What is wrong with a topic: `what` is `found`, and `wanted` is what the bus needs."""
-
-    topic: str
-    what: str
-    found: str
-    wanted: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +91,8 @@ def planned_topics(
     retention_days: int = RETENTION_DAYS,
 ) -> list[TopicPlan]:
     """Return how the topics of the platform are to be set up, and those of `lanes` that providers have of their own."""
-    of_lanes = [lane_topic(workflow, lane) for lane in lanes for workflow in ENVELOPES]
     return plan_of(
-        [*TOPICS, *of_lanes],
+        topics_with(lanes),
         max_message_bytes=max_message_bytes,
         partitions=partitions,
         retention_days=retention_days,

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from itertools import groupby
 from typing import Any
 
 from agentic_trading.bus.brokers.kafka.admin import delete_messages, require_topics
@@ -13,7 +12,7 @@ from agentic_trading.bus.brokers.kafka.partition_reader import ReplyReader, scan
 from agentic_trading.bus.brokers.kafka.producer import MessagePublisher
 from agentic_trading.bus.errors import BusClosedError
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import REPLIES, BrokerStatistics, ConsumerLag, Subscription, Topic
+from agentic_trading.bus.topic import REPLIES, BrokerStatistics, Subscription, Topic, summed
 
 
 class KafkaBroker:
@@ -109,13 +108,5 @@ class KafkaBroker:
 
     def statistics(self) -> BrokerStatistics:
         """Return what was published through this object, and how far its own readers lag; what is kept, Kafka knows."""
-        lags = sorted(
-            (lag for each in self._subscriptions if not each.is_closed for lag in each.lag()),
-            key=lambda lag: (lag.group, lag.topic),
-        )
-        sums = [
-            ConsumerLag(group, topic, sum(lag.waiting for lag in same), sum(lag.in_flight for lag in same))
-            for (group, topic), each in groupby(lags, key=lambda lag: (lag.group, lag.topic))
-            for same in [list(each)]
-        ]
-        return BrokerStatistics(published=dict(self._published), kept={}, backlogs=tuple(sums))
+        lags = [lag for each in self._subscriptions if not each.is_closed for lag in each.lag()]
+        return BrokerStatistics(published=dict(self._published), kept={}, backlogs=summed(lags))

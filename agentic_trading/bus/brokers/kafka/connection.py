@@ -21,14 +21,12 @@ from aiokafka.errors import (
 from aiokafka.producer.message_accumulator import MessageAccumulator
 
 from agentic_trading.bus.errors import BusAddressError, BusError, BusUnavailableError, TopicSetupError
-from agentic_trading.bus.topic import MAX_MESSAGE_BYTES
+from agentic_trading.bus.topic import CREATE, MAX_MESSAGE_BYTES
 
 CLOSE_S: Final = 2.0
 """How long a client of Kafka may take to close: its own close waits for ever for a server that is gone."""
 
 _ADDRESS: Final = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:]+\]):\d{1,5}", re.ASCII)
-
-CREATE: Final = "agentic-trading topics create makes those that are missing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +129,6 @@ def settings_of(url: str, **settings: Any) -> KafkaSettings:
     if scheme != "kafka" or not all(_ADDRESS.fullmatch(server) for server in servers.split(",")):
         raise BusAddressError(url)
     return KafkaSettings(servers, **settings)
-
-
-def key_bytes(key: str) -> bytes:
-    """Return the key of a message as it stands in a record, also one that was read from bytes that are no text."""
-    return key.encode("utf-8", "surrogateescape")
 
 
 def installed_codec() -> str:

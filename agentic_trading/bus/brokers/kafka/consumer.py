@@ -11,10 +11,9 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aiokafka.errors import ConsumerStoppedError, IllegalOperation, KafkaError
 from typing_extensions import override
 
-from agentic_trading.bus.brokers.kafka.assignment import AssignedPartitions, Assignment
+from agentic_trading.bus.assignment import AssignedPartitions, Assignment
 from agentic_trading.bus.brokers.kafka.connection import (
     CLOSE_S,
-    CREATE,
     KafkaSettings,
     bus_error,
     close_within,
@@ -24,7 +23,8 @@ from agentic_trading.bus.brokers.kafka.connection import (
 from agentic_trading.bus.errors import BusClosedError, TopicSetupError
 from agentic_trading.bus.keyed_queues import Takers
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import ConsumerLag
+from agentic_trading.bus.topic import CREATE, ConsumerLag
+from agentic_trading.cancellation import set_within
 
 log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ class KafkaSubscription:
         self._settings = settings
         self._group = group
         self._consumer = _consumer_of(settings, settings.full_name(group), member)
-        self._partitions = AssignedPartitions(topics, settings.buffer)
+        self._partitions = AssignedPartitions[Assignment](topics, settings.buffer)
         self._takers = Takers()
         self._tasks = AsyncExitStack()
         self._beginning = asyncio.Lock()
@@ -334,10 +334,3 @@ def message_of(record: ConsumerRecord) -> Message:
     key = record.key.decode("utf-8", "surrogateescape") if record.key else ""
     headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
     return Message(key, record.value or b"", headers)
-
-
-async def set_within(seconds: float, event: asyncio.Event) -> None:
-    """Wait for `event`, but not longer than `seconds`."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

@@ -18,7 +18,6 @@ from agentic_trading.bus.brokers.kafka.connection import (
     bus_error,
     close_within,
     ended_within,
-    key_bytes,
     start_within,
 )
 from agentic_trading.bus.brokers.kafka.consumer import (
@@ -26,11 +25,11 @@ from agentic_trading.bus.brokers.kafka.consumer import (
     POLL_MS,
     RETRY_S,
     message_of,
-    set_within,
 )
 from agentic_trading.bus.errors import BusClosedError
 from agentic_trading.bus.keyed_queues import Takers
-from agentic_trading.bus.message import Delivery
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.cancellation import set_within
 
 log = structlog.get_logger()
 
@@ -50,7 +49,7 @@ class ReplyReader:
     def __init__(self, settings: KafkaSettings, topic: str, address: str) -> None:
         self._settings = settings
         self._topic = topic
-        self._key = key_bytes(address)
+        self._key = Message(address, b"", {}).key_bytes
         self._consumer = _consumer_of(settings)
         self._waiting: deque[Delivery] = deque()
         self._takers = Takers()

@@ -9,17 +9,15 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 
 from agentic_trading.bus.brokers.kafka.admin import topic_settings
 from agentic_trading.bus.brokers.kafka.connection import (
-    CREATE,
     KafkaSettings,
     bus_error,
     close_within,
     installed_codec,
-    key_bytes,
     start_within,
 )
 from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError, TopicSetupError
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import MAX_HEAD_BYTES, Topic
+from agentic_trading.bus.topic import CREATE, MAX_HEAD_BYTES, Topic
 
 BATCH_BYTES: Final = 262_144
 """How large a batch may get: sixteen times the client's default, and six times its rate for records of 6.6 KB."""
@@ -135,7 +133,7 @@ class MessagePublisher:
 
 def _record_of(message: Message) -> dict[str, Any]:
     return {
-        "key": key_bytes(message.key),
+        "key": message.key_bytes,
         "value": message.value,
         "headers": [(name, value.encode()) for name, value in message.headers.items()],
     }

@@ -3,9 +3,7 @@
 import pytest
 
 from agentic_trading.bus.brokers.kafka.admin import (
-    TOPICS,
     PartitionLag,
-    TopicProblem,
     check_topics,
     create_topics,
     group_lags,
@@ -13,7 +11,15 @@ from agentic_trading.bus.brokers.kafka.admin import (
 )
 from agentic_trading.bus.errors import BusUnavailableError, TopicSetupError
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, MAX_HEAD_BYTES, MAX_MESSAGE_BYTES, Topic
+from agentic_trading.bus.topic import (
+    DEAD_LETTERS,
+    ENVELOPES,
+    MAX_HEAD_BYTES,
+    MAX_MESSAGE_BYTES,
+    TOPICS,
+    Topic,
+    TopicProblem,
+)
 from agentic_trading.ids import random_id
 from agentic_trading.llm.event import Event
 from tests import kafka_server

@@ -1,6 +1,5 @@
 """Encrypted connections and passwords, with a real Kafka and an authority of the test's own."""
 
-import shutil
 import ssl
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -15,12 +14,8 @@ from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import Topic
 from agentic_trading.llm.event import Event
 from tests import kafka_server
-from tests.certificates import make_certificates
 
-pytestmark = [
-    pytest.mark.timeout(kafka_server.FIRST_START_S),
-    pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed"),
-]
+pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
 PASSWORD = "a-password-that-nothing-shows"  # noqa: S105 - of a server that lives as long as a test
 TOPIC = Topic("events", Event)
 
@@ -33,11 +28,6 @@ class Secured:
     certificate: str
     plain: str
     folder: Path
-
-
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")

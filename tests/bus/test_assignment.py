@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.bus.brokers.kafka.assignment import AssignedPartitions, Assignment, Watermark
+from agentic_trading.bus.assignment import AssignedPartitions, Assignment, Watermark
 from agentic_trading.bus.message import Delivery, Message
 
 OFFSETS = st.lists(st.integers(1, 4), min_size=1, max_size=30)
@@ -141,7 +141,7 @@ def test_what_waits_is_what_is_queued_and_what_was_not_fetched_yet(end: int | No
 
 
 def test_a_full_topic_has_no_room_until_half_of_it_is_done() -> None:
-    made = AssignedPartitions(["full", "other"], buffer=4)
+    made = AssignedPartitions[Assignment](["full", "other"], buffer=4)
     full, other = Assignment("full", 0, 0), Assignment("other", 0, 0)
     made.begin(full)
     made.begin(other)
@@ -157,3 +157,16 @@ def test_a_full_topic_has_no_room_until_half_of_it_is_done() -> None:
     assert rooms == [True] * 4 + [False, False, True]
     assert other in made.with_room()
     assert not made.is_full("full")
+
+
+def test_what_has_ended_is_forgotten_but_not_a_later_assignment_of_the_same_partition() -> None:
+    made = AssignedPartitions[Assignment](["topic"], buffer=4)
+    first, second = filled("a"), filled("a")
+    made.begin(first)
+
+    made.end(first)
+    made.begin(second)
+    made.end(first)
+
+    assert (first.is_revoked, second.is_revoked) == (True, False)
+    assert [*made] == [second]

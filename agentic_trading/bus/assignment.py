@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from typing import Generic, TypeVar
 
 from agentic_trading.bus.keyed_queues import KeyedQueues
 from agentic_trading.bus.message import Delivery, Message
@@ -135,18 +136,21 @@ class Assignment:
         del self._held[delivery.position]
 
 
-class AssignedPartitions:
+A = TypeVar("A", bound=Assignment)
+
+
+class AssignedPartitions(Generic[A]):
     """The partitions that a reader has, by topic and by number; topics take turns, and so do partitions of a topic.
 
     A topic is full with `buffer` messages that are here and not done, until half of them are done.
     """
 
     def __init__(self, topics: Sequence[str], buffer: int) -> None:
-        self._topics: dict[str, dict[int, Assignment]] = {topic: {} for topic in topics}  # next in turn first
+        self._topics: dict[str, dict[int, A]] = {topic: {} for topic in topics}  # next in turn first
         self._buffer = buffer
         self._full: set[str] = set()
 
-    def __iter__(self) -> Iterator[Assignment]:
+    def __iter__(self) -> Iterator[A]:
         for partitions in self._topics.values():
             yield from partitions.values()
 
@@ -155,21 +159,27 @@ class AssignedPartitions:
         """The topics that are read, the next in turn first."""
         return list(self._topics)
 
-    def of(self, topic: str) -> Collection[Assignment]:
+    def of(self, topic: str) -> Collection[A]:
         """Return the partitions of a topic."""
         return self._topics[topic].values()
 
-    def get(self, topic: str, partition: int) -> Assignment | None:
+    def get(self, topic: str, partition: int) -> A | None:
         """Return a partition, or None if this reader does not have it, or does not read it yet."""
         return self._topics.get(topic, {}).get(partition)
 
-    def begin(self, assignment: Assignment) -> None:
+    def begin(self, assignment: A) -> None:
         """Add a partition."""
         self._topics[assignment.topic][assignment.partition] = assignment
 
-    def with_room(self) -> list[Assignment]:
+    def end(self, assignment: A) -> None:
+        """Revoke and forget a partition, unless another assignment of it has begun since."""
+        assignment.revoke()
+        if self.get(assignment.topic, assignment.partition) is assignment:
+            del self._topics[assignment.topic][assignment.partition]
+
+    def with_room(self) -> list[A]:
         """Return the partitions of topics that are not full."""
-        found: list[Assignment] = []
+        found: list[A] = []
         for topic, partitions in self._topics.items():
             unfinished = sum(each.unfinished for each in partitions.values())
             if unfinished >= self._buffer:
@@ -184,7 +194,7 @@ class AssignedPartitions:
         """Whether a topic was full when `with_room` was last asked."""
         return topic in self._full
 
-    def next_ready(self) -> Assignment | None:
+    def next_ready(self) -> A | None:
         """Return the partition in turn that has something ready, or None."""
         for topic, partitions in self._topics.items():
             for number, assignment in partitions.items():
@@ -194,12 +204,12 @@ class AssignedPartitions:
                     return assignment
         return None
 
-    def holder(self, delivery: Delivery) -> Assignment | None:
+    def holder(self, delivery: Delivery) -> A | None:
         """Return the partition of which `delivery` is held, or None if it is not held here any more."""
         assignment = self.get(delivery.topic, delivery.partition)
         return assignment if assignment is not None and assignment.holds(delivery) else None
 
-    def uncommitted(self) -> dict[Assignment, int]:
+    def uncommitted(self) -> dict[A, int]:
         """Return the positions that the group does not know yet."""
         return {each: each.position for each in self if each.position != each.committed}
 

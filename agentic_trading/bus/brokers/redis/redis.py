@@ -1,0 +1,267 @@
+"""The server of a bus: its scripts, its streams, and the topics as they are made and checked."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from agentic_trading.bus.brokers.redis.connection import RedisBusSettings, TopicKeys
+from agentic_trading.bus.errors import BusSettingsError, BusUnavailableError, TopicSetupError
+from agentic_trading.bus.topic import CREATE, REPLIES, ConsumerLag, Topic, TopicProblem, summed
+from agentic_trading.redis import ANSWER_S, pool_of, unsafe_setting
+
+LEAST_VERSION: Final = 7
+"""The first one that numbers the messages of a stream by itself (`0-*`)."""
+
+CONNECTIONS: Final = 64
+"""Each reader waits on one of its own."""
+
+Entry = tuple[bytes, Mapping[bytes, bytes]]
+
+
+class StreamServer:
+    """The server at `url`; whatever fails there is a `BusUnavailableError`. Nothing is connected before it is needed."""
+
+    def __init__(self, settings: RedisBusSettings) -> None:
+        self._server = settings.server
+        ca_file = str(settings.ca_file) if settings.ca_file is not None else ""
+        self._pool: Any = pool_of(settings.url, connections=CONNECTIONS, ca_file=ca_file)
+        self._redis: Any = Redis.from_pool(self._pool)
+        self._scripts: Mapping[str, _Script] = {}
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Look once whether the server may be relied on; raises `BusSettingsError`, and `BusUnavailableError`."""
+        async with self._opening:
+            if not self._scripts:
+                await self._check()
+                self._scripts = await asyncio.to_thread(_scripts)
+
+    async def _check(self) -> None:
+        async with self._reaching("looking at the server's settings"):
+            try:
+                version = str((await self._redis.info("server"))["redis_version"])
+                unsafe = await unsafe_setting(self._redis)
+            except ResponseError as e:
+                allowed = "to let INFO and CONFIG GET be read, or to check them elsewhere"
+                raise BusSettingsError("CONFIG", str(e), allowed) from e
+        if int(version.partition(".")[0]) < LEAST_VERSION:
+            raise BusSettingsError("redis_version", version, f"{LEAST_VERSION}.0 or newer")
+        if unsafe is not None:
+            raise BusSettingsError(*unsafe)
+
+    async def run(
+        self,
+        name: str,
+        keys: Sequence[str | bytes],
+        given: Sequence[Any],
+        *,
+        doing: str,
+        within_s: float = ANSWER_S,
+    ) -> Any:
+        """Run a script; without an answer in time it is not known whether it was run."""
+        async with self._reaching(doing, within_s):
+            script = self._scripts[name]
+            try:
+                return await self._redis.evalsha(script.sha, len(keys), *keys, *given)
+            except NoScriptError:  # a new server, or one whose scripts were flushed
+                return await self._redis.eval(script.source, len(keys), *keys, *given)
+
+    async def read(self, after: Mapping[Any, str], *, most: int, wait_s: float) -> dict[bytes, list[Entry]]:
+        """Wait at most `wait_s` for messages behind these ids, and return what is there, by stream."""
+        async with self._reaching("waiting for messages", wait_s + ANSWER_S):
+            found = await self._redis.xread(dict(after), count=most, block=max(1, round(1000 * wait_s)))
+        return dict(found or ())
+
+    async def last_ids(self, streams: Sequence[str | bytes]) -> list[str]:
+        """Return the id of the last message of each stream; `0-0` of one that is empty."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream in streams:
+            pipeline.xrevrange(stream, count=1)
+        async with self._reaching("asking for the ends of streams"):
+            found = await pipeline.execute()
+        return [last[0][0].decode() if last else "0-0" for last in found]
+
+    async def page(self, stream: str, after: str, last: str, *, most: int) -> list[Entry]:
+        """Return the next messages of a stream behind `after`, up to `last`."""
+        async with self._reaching("reading"):
+            found: list[Entry] = await self._redis.xrange(stream, f"({after}", last, count=most)
+        return found
+
+    async def keep(self, key: str | bytes, seconds: int) -> None:
+        """Let a stream of replies stay for as long from now on."""
+        async with self._reaching("keeping a stream of replies"):
+            await self._redis.expire(key, seconds)
+
+    async def partitions(self, topics: Sequence[TopicKeys]) -> list[int | None]:
+        """Return how many partitions each topic was made with; None where it was not."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for topic in topics:
+            pipeline.hget(topic.meta, "partitions")
+        async with self._reaching("asking for topics"):
+            return [None if found is None else int(found) for found in await pipeline.execute()]
+
+    async def make(self, topic: TopicKeys) -> bool:
+        """Note how many partitions a topic has; returns whether it was not there."""
+        async with self._reaching("making topics"):
+            return bool(await self._redis.hsetnx(topic.meta, "partitions", topic.partitions))
+
+    async def groups(self, streams: Sequence[str]) -> list[list[Mapping[str, Any]]]:
+        """Return what the server says of the groups of each stream; nothing for a stream that is not there."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream in streams:
+            pipeline.xinfo_groups(stream)
+        async with self._reaching("asking for groups"):
+            found = await pipeline.execute(raise_on_error=False)
+            for each in found:
+                if isinstance(each, Exception) and "no such key" not in str(each):
+                    raise each
+        return [[] if isinstance(each, Exception) else each for each in found]
+
+    async def sizes(self, streams: Sequence[str]) -> list[int]:
+        """Return how many messages each stream keeps."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream in streams:
+            pipeline.xlen(stream)
+        async with self._reaching("asking for sizes"):
+            return list(await pipeline.execute())
+
+    async def trim(self, firsts: Mapping[str, str]) -> None:
+        """Delete what stands before an id, in each of these streams."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for stream, first in firsts.items():
+            pipeline.xtrim(stream, minid=first, approximate=False)
+        async with self._reaching("deleting messages"):
+            await pipeline.execute()
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+    @asynccontextmanager
+    async def _reaching(self, doing: str, within_s: float = ANSWER_S) -> AsyncGenerator[None]:
+        try:
+            async with asyncio.timeout(within_s):
+                yield
+        except TimeoutError as e:
+            await self._drop_idle()
+            raise BusUnavailableError(self._server, f"{doing} took too long") from e
+        except (RedisError, OSError) as e:
+            if not isinstance(e, ResponseError):
+                await self._drop_idle()
+            raise BusUnavailableError(self._server, f"{doing} failed: {type(e).__name__}: {e}") from e
+
+    async def _drop_idle(self) -> None:
+        """Close the connections that nothing uses: they are as dead, and each would fail once more."""
+        with suppress(RedisError, OSError):
+            async with asyncio.timeout(ANSWER_S):
+                await self._pool.disconnect(inuse_connections=False)
+
+
+class RedisTopics:
+    """The topics at `settings.url`; each step raises `BusUnavailableError` where the server cannot be reached."""
+
+    def __init__(self, settings: RedisBusSettings) -> None:
+        self._settings = settings
+
+    async def create(self, topics: Sequence[Topic[Any]]) -> list[str]:
+        """Make the topics that are missing, with `settings.partitions` for good, and return their names.
+
+        Raises `BusSettingsError` for a server that may forget.
+        """
+        async with self._opened() as server:
+            await server.open()
+            return [topic.name for topic in topics if await server.make(self._settings.keys_of(topic.name))]
+
+    async def check(self, topics: Sequence[Topic[Any]]) -> list[TopicProblem]:
+        """Return what is wrong with the server, and with its topics."""
+        async with self._opened() as server:
+            problems = []
+            try:
+                await server.open()
+            except BusSettingsError as e:
+                problems.append(TopicProblem("-", e.setting, e.found, e.allowed))
+            made = await server.partitions([self._settings.keys_of(topic.name) for topic in topics])
+            for topic, partitions in zip(topics, made, strict=True):
+                sizes = await server.sizes(self._streams(topic.name)) if topic.name != REPLIES.name else []
+                problems += self._problems(topic.name, partitions, sizes)
+            return problems
+
+    def _problems(self, topic: str, partitions: int | None, sizes: Sequence[int]) -> Iterator[TopicProblem]:
+        wanted, most = self._settings.partitions, self._settings.max_backlog
+        if partitions is None:
+            yield TopicProblem(topic, "topic", "missing", f"{wanted} partitions")
+        elif partitions != wanted:
+            yield TopicProblem(topic, "partitions", str(partitions), str(wanted))
+        for partition, size in enumerate(sizes):
+            if size >= most:
+                what = f"messages in partition {partition}"
+                yield TopicProblem(topic, what, str(size), f"fewer than {most}")
+
+    async def lag(self, topics: Sequence[Topic[Any]], groups: Sequence[str] = ()) -> list[ConsumerLag]:
+        """Return how far `groups`, or all that there are, are behind, by group and topic."""
+        lags = []
+        async with self._opened() as server:
+            for topic in topics:
+                for found in await server.groups(self._streams(topic.name)):
+                    for each in found:
+                        waiting, pending = each["lag"] or 0, each["pending"]
+                        lags.append(ConsumerLag(each["name"].decode(), topic.name, waiting, pending))
+        return [lag for lag in summed(lags) if not groups or lag.group in groups]
+
+    def _streams(self, topic: str) -> list[str]:
+        keys = self._settings.keys_of(topic)
+        return [keys.stream(partition) for partition in range(keys.partitions)]
+
+    @asynccontextmanager
+    async def _opened(self) -> AsyncGenerator[StreamServer]:
+        server = StreamServer(self._settings)
+        try:
+            yield server
+        finally:
+            await server.aclose()
+
+
+def made_or_raise(topic: str, made: int | None, partitions: int) -> None:
+    """Raise `TopicSetupError` for a topic that was not made, or with another number of partitions."""
+    found = [b"missing"] if made is None else [b"partitions", made] if made != partitions else [b"done"]
+    done_or_raise(found, topic, partitions)
+
+
+def done_or_raise(answer: Sequence[Any], topic: str, partitions: int) -> Sequence[Any]:
+    """Return the answer of a script that looks at a topic; raises `TopicSetupError` for one that is not as it has to be."""
+    match answer[0]:
+        case b"missing":
+            raise TopicSetupError(topic, "is not there", CREATE)
+        case b"partitions":
+            made = int(answer[1])
+            raise TopicSetupError(
+                topic, f"was made with {made} partitions, not {partitions}", f"set partitions to {made}"
+            )
+        case _:
+            return answer
+
+
+@dataclass(frozen=True, slots=True)
+class _Script:
+    """What the server runs in one piece, and the SHA-1 by which it knows it."""
+
+    source: str
+    sha: str
+
+
+@cache
+def _scripts() -> Mapping[str, _Script]:
+    """Return all of them by name; reads files."""
+    found = {}
+    for name in ("publish", "lease", "read", "finish"):
+        source = (files(__package__) / f"{name}.lua").read_text("utf-8")
+        found[name] = _Script(source, sha1(source.encode(), usedforsecurity=False).hexdigest())
+    return found

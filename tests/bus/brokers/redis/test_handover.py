@@ -1,0 +1,145 @@
+"""Who owns a partition of a real Redis: readers share, come and go, and each key keeps its order."""
+
+import asyncio
+from contextlib import aclosing
+
+from agentic_trading.bus.brokers.redis.broker import RedisBroker
+from agentic_trading.bus.brokers.redis.consumer import RedisSubscription
+from agentic_trading.bus.errors import BusClosedError
+from agentic_trading.bus.message import Delivery
+from agentic_trading.bus.topic import Subscription
+from tests.redis_bus import (
+    PATIENCE_S,
+    Place,
+    is_so,
+    neighbours_out_of_order,
+    opened,
+    publish,
+    take,
+)
+
+
+async def test_two_readers_share_the_partitions_and_one_that_leaves_hands_its_own_over(many: Place) -> None:
+    async with aclosing(many.broker()) as one, aclosing(many.broker()) as other:
+        first, second = await opened(one), await opened(other)
+        await is_so(lambda: _shares(first, second, [8, 8]))
+
+        await first.aclose()
+        await is_so(lambda: _shares(second, second, [16, 16]))
+
+
+async def _shares(one: RedisSubscription, other: RedisSubscription, wanted: list[int]) -> bool:
+    await asyncio.sleep(0)
+    return [len([*reader._partitions]) for reader in (one, other)] == wanted
+
+
+async def with_both_under_way(broker: RedisBroker) -> tuple[RedisSubscription, list[Delivery]]:
+    """Return a reader of two partitions, with the first message of each under way."""
+    await publish(broker, "a:0", "a:1", "d:0", "d:1")
+    reader = await opened(broker)
+    held = [await take(reader), await take(reader)]
+    assert {each.partition for each in held} == {0, 1}
+    return reader, held
+
+
+async def given_up(reader: RedisSubscription) -> int:
+    """Wait until a reader has a partition that it hands out no more, and return which."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not any(each.is_revoked for each in reader._partitions):
+            await reader._lease.renew()
+    return next(each.partition for each in reader._partitions if each.is_revoked)
+
+
+async def test_a_partition_goes_over_when_what_is_under_way_is_done(two: Place) -> None:
+    async with aclosing(two.broker(drain_s=PATIENCE_S)) as broker:
+        first, held = await with_both_under_way(broker)
+        second = await opened(broker)
+        partition = await given_up(first)
+        async with asyncio.TaskGroup() as group:
+            waiting = group.create_task(take(second))
+            for _ in range(3):
+                await first._lease.renew(first._lease.drained())
+                await second._lease.renew()
+            is_waiting = not waiting.done()
+            for delivery in held:
+                await first.ack(delivery)
+
+    assert is_waiting
+    assert (waiting.result().partition, waiting.result().message.value) == (partition, b"1")
+
+
+async def test_what_takes_longer_than_the_drain_comes_again_at_the_next_owner(two: Place) -> None:
+    async with aclosing(two.broker(drain_s=0.1)) as broker:
+        first, held = await with_both_under_way(broker)
+        second = await opened(broker)
+        again = await take(second)
+        (same,) = [each for each in held if each.partition == again.partition]
+        await first.ack(same)
+        await first.give_back(same)
+        await first.aclose()
+        await second.aclose()
+
+        assert (again.message, again.position) == (same.message, same.position)
+        assert await two.pending() == 4
+
+
+class Fleet:
+    """Readers that come and go, each with a few tasks; what is done, in order."""
+
+    def __init__(self, where: Place) -> None:
+        self.where = where
+        self.done: list[tuple[str, int]] = []
+        self.grown = asyncio.Condition()
+
+    async def reads(self, leaves: asyncio.Event) -> None:
+        """Read with three tasks until this reader is to leave."""
+        async with aclosing(self.where.broker(buffer=16, lease_s=3.0)) as broker:
+            reader = await opened(broker)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(3):
+                    group.create_task(self._work(reader))
+                await leaves.wait()
+                await reader.aclose()
+
+    async def _work(self, reader: Subscription) -> None:
+        while True:
+            try:
+                delivery = await reader.take()
+            except BusClosedError:
+                return
+            await asyncio.sleep(0)
+            self.done.append((delivery.message.key, int(delivery.message.value)))
+            await reader.ack(delivery)
+            async with self.grown:
+                self.grown.notify_all()
+
+    async def has_done(self, count: int) -> None:
+        """Wait until so many distinct messages are done."""
+        async with asyncio.timeout(PATIENCE_S), self.grown:
+            await self.grown.wait_for(lambda: len(set(self.done)) >= count)
+
+
+async def test_when_readers_join_and_leave_nothing_is_lost_and_each_key_keeps_its_order(many: Place) -> None:
+    fleet, leaves, total = Fleet(many), [asyncio.Event() for _ in range(3)], 40 * 30
+
+    async def publish_from(first: int, until: int) -> None:
+        async with aclosing(many.broker()) as broker:
+            await publish(broker, *(f"k{key}:{n}" for n in range(first, until) for key in range(40)))
+
+    async with asyncio.TaskGroup() as group:
+        await publish_from(0, 10)
+        group.create_task(fleet.reads(leaves[0]))
+        group.create_task(fleet.reads(leaves[1]))
+        await fleet.has_done(200)
+        await publish_from(10, 20)
+        group.create_task(fleet.reads(leaves[2]))
+        await fleet.has_done(600)
+        leaves[0].set()
+        await publish_from(20, 30)
+        await fleet.has_done(total)
+        leaves[1].set()
+        leaves[2].set()
+
+    assert neighbours_out_of_order(fleet.done) == []
+    assert len(fleet.done) - total <= 3 * len(leaves)  # what a reader that left held may come again
+    assert await many.pending() == 0
