@@ -12,16 +12,18 @@ BARS :=
 # One with which the first run is hit by every kind of fault; a test holds it to that.
 SEED := 5
 
-# Coverage is judged by what the tests of the parts reach; those of whole programs run beside them without it, as it
-# slows a test down several times (hence thirty seconds instead of twenty), and those of packages that are not judged
-# beside or behind them, so that both rows end together. In CI each runs once, in two rows at the same time, and the
-# words of the first row are printed after the others'; elsewhere `cov` runs the tests of the parts itself.
+# Coverage is judged by what the tests of the parts reach; those of whole programs, and those of packages that are not
+# judged, run beside them without it, as it slows a test down several times (hence thirty seconds instead of twenty). In CI
+# each runs once, in three rows at the same time: many tests wait for a server. The words of the other rows are printed
+# after those of the parts; elsewhere `cov` runs the tests of the parts itself.
 WHOLE := tests/app tests/flows
 UNJUDGED := $(addprefix tests/,desk platform benchmarks audit bus client replay infra golden) $(wildcard tests/test_*.py)
 COVERED := $(PY) -m coverage run -m pytest --timeout=30 $(addprefix --ignore=,$(WHOLE) $(UNJUDGED))
-BOTH = $(PY) -m pytest --timeout=60 $(WHOLE) >whole.log 2>&1 & whole=$$!; \
-  $(COVERED); parts=$$?; $(PY) -m pytest --timeout=30 $(UNJUDGED); unjudged=$$?; wait $$whole; whole=$$?; \
-  $(PY) -c "print(open('whole.log', encoding='utf-8').read())"; exit $$((parts + unjudged + whole))
+ROWS = $(PY) -m pytest --timeout=60 $(WHOLE) >whole.log 2>&1 & whole=$$!; \
+  $(PY) -m pytest --timeout=60 $(UNJUDGED) >unjudged.log 2>&1 & unjudged=$$!; \
+  $(COVERED); parts=$$?; wait $$unjudged; unjudged=$$?; wait $$whole; whole=$$?; \
+  $(PY) -c "print(*(open(f, encoding='utf-8').read() for f in ('unjudged.log', 'whole.log')), sep='\n')"; \
+  exit $$((parts + unjudged + whole))
 
 .DEFAULT_GOAL := run
 .DELETE_ON_ERROR:
@@ -33,7 +35,7 @@ run: $(READY)  ## a small model's session as it was recorded, then the rules' as
 	  --inject malformed=5%,timeout=2%,refusal=1%,truncated=1% --seed $(SEED) $(if $(BARS),--bars $(BARS)) --out $(BASELINE)
 
 test: $(READY_DEV)  ## every test, in random order
-	$(if $(CI),$(BOTH),$(PY) -m pytest)
+	$(if $(CI),$(ROWS),$(PY) -m pytest)
 
 check: lint types arch cov  ## all that must be green before a commit
 	$(VENV)/bin/agentic-trading schemas check
@@ -62,7 +64,7 @@ bench: $(READY_DEV)  ## what a call costs, beside what others cost
 clean:  ## take away what was made, but for runs/
 	@$(call find_python) -c "import pathlib, shutil; \
 	  [shutil.rmtree(p, ignore_errors=True) for p in ('$(VENV)', '.mypy_cache', '.ruff_cache', '.pytest_cache', '.import_linter_cache', '.hypothesis')]; \
-	  [pathlib.Path(p).unlink(missing_ok=True) for p in ('.coverage', 'whole.log')]"
+	  [pathlib.Path(p).unlink(missing_ok=True) for p in ('.coverage', 'unjudged.log', 'whole.log')]"
 
 # What counts money and what reads answers: here not one branch stays untested.
 EXACT := governance/prices.py governance/ledger.py governance/ledgers/* governance/gate.py governance/sent_call.py \
