@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from agentic_trading.bus.codec import ENVELOPE_HASH_HEADER, FINAL_HEADER, REPLY_TO
-from agentic_trading.bus.log_stream import HASH_HEADER, HEADS, LOG_HEADER, NUMBER_HEADER, RECORDS
+from agentic_trading.bus.log_stream import HASH_HEADER, LOG_HEADER, NUMBER_HEADER
 from agentic_trading.bus.message import (
     DEAD_LETTER_RECORDED,
     ENVELOPE_REQUESTED,
@@ -21,7 +21,9 @@ from agentic_trading.bus.topic import (
     DEAD_LETTERS,
     ENVELOPES,
     EVENTS,
+    HEADS,
     MAX_MESSAGE_BYTES,
+    RECORDS,
     REPLIES,
     Topic,
     lane_topic,
@@ -33,8 +35,9 @@ _LINE: Final = (LOG_HEADER, NUMBER_HEADER, HASH_HEADER)
 _TRACE: Final = "the trace: its messages keep their order"
 _ABOUT: Final = (
     "Written by `agentic-trading schemas write`; JSON, which is YAML. Servers are those of a deployment. Where a bus has a "
-    "namespace, topics and groups begin with it and a dot. Delivery is at least once: de-duplicate on `ce_id`. Header values "
-    "are printable ASCII, anything else and % percent-encoded; the CloudEvents are in binary mode."
+    "namespace, topics and groups begin with it and a dot. On a Redis each topic is a set of streams, with the same keys and "
+    "headers. Delivery is at least once: de-duplicate on `ce_id`. Header values are printable ASCII, anything else and % "
+    "percent-encoded; the CloudEvents are in binary mode."
 )
 
 HEADERS: Final[Mapping[str, str]] = MappingProxyType({
