@@ -18,12 +18,13 @@ import pytest
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import RECORDS
+from agentic_trading.bus.topic import RECORDS, TOPICS
 from agentic_trading.ids import random_id
 from agentic_trading.llm.log_line import read_line
 from agentic_trading.platform import BusConfig, LedgerConfig, Platform, PlatformConfig, Ports, ProviderConfig
+from agentic_trading.platform.port_adapters import broker_of
 from agentic_trading.worker.outbox import OutboxLag
-from tests import kafka_server
+from tests import kafka_server, redis_bus
 from tests.app.cli.conftest import Command
 from tests.audit.archiving import WorkerLog
 from tests.build import event
@@ -129,13 +130,34 @@ def test_what_two_workers_recorded_is_archived_whole_and_read_by_every_command(
     assert json.loads(rebuilt.out)["charged_nusd"] == sums[0]
 
 
+@pytest.fixture
+def redis_streams(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> BusConfig:
+    """Give a bus of the test's own on Redis, which commands find in their environment."""
+    made = BusConfig(url=redis_url, namespace=f"archive-{random_id()}")
+    monkeypatch.setenv("AGENTIC_BUS__URL", redis_url)
+    monkeypatch.setenv("AGENTIC_BUS__NAMESPACE", made.namespace)
+    asyncio.run(redis_bus.make_topics(redis_url, made.namespace, TOPICS))
+    return made
+
+
 def test_a_gap_and_a_cut_archive_end_the_check_with_1(
-    bus: BusConfig, kafka_servers: str, tmp_path: Path, command: Command
+    bus: BusConfig, tmp_path: Path, command: Command
 ) -> None:
+    check_gap_and_cut(bus, tmp_path, command)
+
+
+def test_an_archive_of_a_bus_on_redis_is_checked_in_the_same_way(
+    redis_streams: BusConfig, tmp_path: Path, command: Command
+) -> None:
+    check_gap_and_cut(redis_streams, tmp_path, command)
+
+
+def check_gap_and_cut(bus: BusConfig, tmp_path: Path, command: Command) -> None:
+    """Archive a log without its second line, cut the archive, and expect both to be named."""
     log, path = WorkerLog("log-1"), tmp_path / "archive" / "interactions.jsonl"
     log.add(event(), event(), event())
 
-    asyncio.run(send(kafka_servers, bus, log, 1, 3))
+    asyncio.run(send(bus, log, 1, 3))
     done = command("archive", "--store", "archive", "--until-end")
     gap = command("archive", "check", "--store", "archive")
     lines = path.read_bytes().splitlines(keepends=True)
@@ -171,11 +193,11 @@ def test_nothing_is_lost_when_a_worker_and_the_archiver_are_killed(
     assert writer.stdout is not None
     next(line for line in writer.stdout if int(line) >= WRITTEN // 3)
     kill(writer)
-    asyncio.run(send(kafka_servers, bus, other))
+    asyncio.run(send(bus, other))
     wait_until(lambda: has_sources(archived.with_name("archive.json")))
     kill(archiver)
     with started(*writing) as again:
-        asyncio.run(send(kafka_servers, bus, other))  # copies
+        asyncio.run(send(bus, other))  # copies
         again.communicate(timeout=30)
     done = command("archive", "--store", "archive", "--until-end", "--json")
     check = command("archive", "check", "--store", "archive", "--bus", bus.url, "--json")
@@ -194,9 +216,9 @@ def test_nothing_is_lost_when_a_worker_and_the_archiver_are_killed(
     assert len(archived.read_bytes().splitlines()) == 1 + WRITTEN + 200
 
 
-async def send(servers: str, bus: BusConfig, log: WorkerLog, *numbers: int) -> None:
+async def send(bus: BusConfig, log: WorkerLog, *numbers: int) -> None:
     """Send lines of a log by their numbers; all if none is named."""
-    async with aclosing(kafka_server.broker(servers, namespace=bus.namespace)) as broker:
+    async with aclosing(await asyncio.to_thread(broker_of, PlatformConfig(bus=bus))) as broker:
         await log.send(broker, *numbers)
 
 
