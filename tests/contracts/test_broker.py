@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.errors import MessageTooLargeError
 from agentic_trading.bus.message import Delivery, Message
@@ -19,22 +20,30 @@ from tests.contracts import reply_promises as replies
 from tests.contracts.broker_opening import ALLOWED_BYTES, Bus
 from tests.contracts.broker_promises import PROMISES as OF_GROUPS
 from tests.contracts.broker_promises import Promise
+from tests.contracts.confluent_broker import ConfluentBroker
 
 PROMISES = (*OF_GROUPS, *replies.WITHOUT_A_GROUP)
 ON_KAFKA = pytest.mark.timeout(kafka_server.FIRST_START_S)
 
 
 @pytest.fixture(
-    params=["memory", "memory-forgetful", pytest.param("kafka", marks=ON_KAFKA), *redis_server.servers()]
+    params=[
+        "memory",
+        "memory-forgetful",
+        pytest.param("kafka", marks=ON_KAFKA),
+        pytest.param("confluent", marks=ON_KAFKA),
+        *redis_server.servers(),
+    ]
 )
 def opens(request: pytest.FixtureRequest) -> Callable[[], Bus]:
     """Return what opens an adapter; one of its deliveries may take as many seconds as the bus is patient."""
-    if request.param == "kafka":
+    if request.param in {"kafka", "confluent"}:
         servers = request.getfixturevalue("kafka_servers")
+        kind, namespace = (KafkaBroker, "contract") if request.param == "kafka" else (ConfluentBroker, "")
         return lambda: Bus(
-            kafka_server.broker(servers, namespace="contract", max_message_bytes=ALLOWED_BYTES),
+            kind(kafka_server.settings(servers, namespace=namespace, max_message_bytes=ALLOWED_BYTES)),
             10.0,
-            lambda topics: kafka_server.make_topics(servers, topics, namespace="contract"),
+            lambda topics: kafka_server.make_topics(servers, topics, namespace=namespace),
         )
     if request.param in redis_server.servers():
         url, namespace = request.getfixturevalue("redis_named")(request.param), redis_server.namespace()

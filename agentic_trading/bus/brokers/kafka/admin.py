@@ -10,7 +10,12 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import (
+    KafkaError,
+    TopicAlreadyExistsError,
+    TopicAuthorizationFailedError,
+    for_code,
+)
 
 from agentic_trading.bus.brokers.kafka.connection import (
     KafkaSettings,
@@ -252,15 +257,18 @@ async def _topics(admin: Any) -> dict[str, list[Mapping[str, Any]]]:
 
 
 async def _settings(admin: Any, names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the settings of each topic that is there; raises `TopicSetupError` for one that may not be looked at."""
     if not names:
         return {}
     answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names])
-    return {
-        name: {entry[0]: entry[1] for entry in entries}
-        for answer in answers
-        for code, _why, _type, name, entries in answer.resources
-        if not code
-    }
+    found = {}
+    for code, _why, _type, name, entries in (each for answer in answers for each in answer.resources):
+        if for_code(code) is TopicAuthorizationFailedError:
+            found_out = "has settings that may not be read by this client"
+            raise TopicSetupError(name, found_out, "allow DescribeConfigs in the server's ACL")
+        if not code:
+            found[name] = {entry[0]: entry[1] for entry in entries}
+    return found
 
 
 def _have_leaders(there: Mapping[str, Sequence[Mapping[str, Any]]], plans: Iterable[TopicPlan]) -> bool:

@@ -1,5 +1,6 @@
 """Encrypted connections and passwords, with a real Kafka and an authority of the test's own."""
 
+import asyncio
 import ssl
 from collections.abc import Iterator
 from contextlib import aclosing
@@ -7,12 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
+from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.brokers.kafka.connection import KafkaSecurity
-from agentic_trading.bus.errors import BusUnavailableError
+from agentic_trading.bus.errors import BusUnavailableError, TopicSetupError
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, Topic
+from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.event import Event
+from agentic_trading.services.kafka import KafkaService
 from tests import kafka_server
 
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
@@ -110,3 +122,74 @@ def test_a_connection_is_checked_against_the_name_of_the_server() -> None:
 
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
+
+
+def allow(servers: str, *rights: tuple[str, ResourceType, str, AclOperation]) -> None:
+    """Allow users something on topics and groups that begin so."""
+    entries = [
+        AclBinding(
+            kind, name, ResourcePatternType.PREFIXED, f"User:{user}", "*", operation, AclPermissionType.ALLOW
+        )
+        for user, kind, name, operation in rights
+    ]
+    admin = AdminClient({"bootstrap.servers": servers})
+    for done in admin.create_acls(entries).values():
+        done.result(10)
+
+
+@pytest.fixture
+def guarded(certificates: Path, tmp_path: Path) -> Iterator[KafkaService]:
+    """Give a server that lets its users do what its ACL allows: `desk` asks, `worker` answers."""
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    settings = {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": certificates / "server-store.pem",
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "listener.name.login.scram-sha-512.sasl.jaas.config": login,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",  # who comes by the port without a password, which only tests have
+    }
+    users = dict.fromkeys(("worker", "desk", "other"), PASSWORD)
+    topic, group, read, write = ResourceType.TOPIC, ResourceType.GROUP, AclOperation.READ, AclOperation.WRITE
+    with kafka_server.own_server(
+        tmp_path, listeners={"LOGIN": "SASL_SSL"}, users=users, settings=settings
+    ) as server:
+        allow(
+            server.bootstrap_servers,
+            ("desk", topic, "llm.envelopes.", write), ("desk", topic, "llm.", AclOperation.DESCRIBE_CONFIGS),
+            ("worker", topic, "llm.envelopes.", read), ("worker", group, "workers", read),
+            ("worker", topic, "llm.dead-letters", write), ("worker", topic, "llm.", AclOperation.DESCRIBE_CONFIGS),
+            ("other", topic, "llm.envelopes.", write),
+        )  # fmt: skip
+        yield server
+
+
+async def test_a_user_may_do_what_the_servers_acl_allows_and_is_told_what_it_may_not(
+    guarded: KafkaService, certificates: Path
+) -> None:
+    plain, login_at = await asyncio.to_thread(
+        lambda: (guarded.bootstrap_servers, guarded.address_of("LOGIN"))
+    )
+    lane = ENVELOPES[EnvelopeWorkflow.GENERAL]
+    await kafka_server.make_topics(plain, [lane, DEAD_LETTERS])
+
+    def broker(user: str) -> KafkaBroker:
+        security = KafkaSecurity(ca_file=certificates / "ca.pem", username=user, password=PASSWORD)
+        return kafka_server.broker(login_at, security=security)
+
+    async with (
+        aclosing(broker("desk")) as desk,
+        aclosing(broker("worker")) as worker,
+        aclosing(broker("other")) as other,
+    ):
+        await desk.publish(lane, Message("trace", b"1", {}))
+        taken = await (await worker.subscribe([lane], "workers")).take()
+        await worker.publish(DEAD_LETTERS, Message("trace", b"2", {}))
+        with pytest.raises(
+            TopicSetupError, match="may not be used by this client; allow it in the server's ACL"
+        ):
+            await desk.publish(DEAD_LETTERS, Message("trace", b"3", {}))
+        with pytest.raises(TopicSetupError, match="allow DescribeConfigs in the server's ACL"):
+            await other.publish(lane, Message("trace", b"4", {}))
+
+    assert taken.message.value == b"1"
