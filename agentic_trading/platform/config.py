@@ -382,25 +382,16 @@ def _cross_problems(config: PlatformConfig, origins: Mapping[str, str]) -> Itera
         for name in sorted({name for name in names if names.count(name) > 1}):
             found = f"a list with {names.count(name)} rows for {name}"
             yield _problem(origins, f"providers.{provider}.models", found, "one row a model")
-    yield from _bus_problems(config, origins)
-
-
-def _bus_problems(config: PlatformConfig, origins: Mapping[str, str]) -> Iterator[ConfigProblem]:
-    bus = config.bus
-    if config.ack_after is not None and bus.url is None:
-        found = f'"{config.ack_after}", and the bus is within this process'
-        yield _problem(origins, "ack_after", found, "left out, or a bus.url beside it")
-    if bool(bus.username) != bool(bus.password_file):
-        yield _problem(
-            origins, "bus.password_file", str(bus.password_file), "both or neither, with bus.username"
-        )
-    if bus.certificate_file is not None and bus.url is not None and not bus.is_on_kafka:
-        found, allowed = f"{bus.certificate_file}, and the bus is on Redis", "left out, or a bus on Kafka"
-        yield _problem(origins, "bus.certificate_file", found, allowed)
-    if bus.key_file is not None and bus.certificate_file is None:
-        yield _problem(
-            origins, "bus.key_file", str(bus.key_file), "one together with its bus.certificate_file"
-        )
+    bus, is_on_redis = config.bus, config.bus.url is not None and not config.bus.is_on_kafka
+    waits, cert = f'"{config.ack_after}", and the bus is within this process', bus.certificate_file
+    for is_wrong, place, value, instead in (
+        (config.ack_after and bus.url is None, "ack_after", waits, "left out, or a bus.url beside it"),
+        (bool(bus.username) != bool(bus.password_file), "bus.password_file", bus.password_file, "both or neither, with bus.username"),
+        (cert and is_on_redis, "bus.certificate_file", f"{cert}, and the bus is on Redis", "left out, or a bus on Kafka"),
+        (bus.key_file and not cert, "bus.key_file", bus.key_file, "one together with its bus.certificate_file"),
+    ):  # fmt: skip
+        if is_wrong:
+            yield _problem(origins, place, str(value), instead)
 
 
 def _problem(origins: Mapping[str, str], place: str, found: str, allowed: str) -> ConfigProblem:

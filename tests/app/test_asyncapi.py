@@ -9,8 +9,15 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from agentic_trading.app.asyncapi import CHANNELS, HEADERS, bus_document
-from agentic_trading.app.schemas import ASYNCAPI, check_schemas, published_files, write_schemas
+from agentic_trading.app.schemas import (
+    ASYNCAPI,
+    CHANNELS,
+    HEADERS,
+    bus_document,
+    check_schemas,
+    published_files,
+    write_schemas,
+)
 from agentic_trading.bus.brokers.kafka.admin import planned_topics
 from agentic_trading.bus.codec import dead_letter_message, envelope_message, event_message, reply_message
 from agentic_trading.bus.log_stream import LogHead, StreamedLine
