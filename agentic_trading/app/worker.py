@@ -20,11 +20,7 @@ from agentic_trading.bus.errors import BusUnavailableError, TopicSetupError
 from agentic_trading.cancellation import on_first_signal
 from agentic_trading.clock import AsOfClock
 from agentic_trading.errors import TradingError
-from agentic_trading.governance.errors import (
-    ControlsUnavailableError,
-    LedgerRolledBackError,
-    LedgerUnavailableError,
-)
+from agentic_trading.governance.errors import ControlsUnavailableError, LedgerUnavailableError
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.platform.config import PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Platform, Ports
@@ -42,7 +38,8 @@ AWAY: Final = (
     ControlsUnavailableError,
     ClaimStoreUnavailableError,
 )
-"""What a worker waits for at its start instead of ending: servers that are away, and topics that are not made yet."""
+"""What a worker waits for at its start instead of ending: servers that are away, topics that are not made yet, and a ledger
+that was set back, until it is rebuilt."""
 
 PARTS: Final = ("asking", "bus", "ledger", "start", "stream")
 """What may keep a worker from serving, in `Platform.problems` and before it is open: each has a figure while it does not, too."""
@@ -112,9 +109,6 @@ class WorkerProcess:
                     self.state = "serving"
                     on_serving()
                 await self._stopping.wait()
-        except LedgerRolledBackError as e:  # what was lost is not back by itself
-            self.problem = str(e)
-            raise
         finally:
             self._platform = None
 
