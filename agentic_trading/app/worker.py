@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any, Final
 
 import structlog
@@ -20,11 +21,13 @@ from agentic_trading.cancellation import on_first_signal
 from agentic_trading.clock import AsOfClock
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.errors import ControlsUnavailableError, LedgerUnavailableError
+from agentic_trading.llm.errors import StoreError
 from agentic_trading.platform.config import PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.settings import load_config
 from agentic_trading.platform.workers import PlatformStatistics
 from agentic_trading.worker.claim import ClaimStoreUnavailableError
+from agentic_trading.worker.outbox import OutboxLag
 
 log = structlog.get_logger()
 
@@ -37,6 +40,9 @@ AWAY: Final = (
 )
 """What a worker waits for at its start instead of ending: servers that are away, topics that are not made yet, and a ledger
 that was set back, until it is rebuilt."""
+
+PARTS: Final = ("asking", "bus", "ledger", "start", "stream")
+"""What may keep a worker from serving, in `Platform.problems` and before it is open: each has a figure while it does not, too."""
 
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 15.0
@@ -131,27 +137,75 @@ class WorkerProcess:
                 problems["asking"] = f"no answer within {ASKED_WITHIN_S:g} s"
         return {"state": self.state, "ready": self.state == "serving" and not problems, "problems": problems}
 
-    def metrics(self) -> bytes:
-        """Return the figures in the text format of Prometheus."""
+    async def metrics(self) -> bytes:
+        """Return the figures in the text format of Prometheus, health among them."""
+        health, lag, folder = await self.health(), await self._outbox_lag(), self.config.folder
+        free = None if folder is None else await asyncio.to_thread(_free_bytes, folder)
+        counts = self._platform.statistics() if self._platform else None
         registry = CollectorRegistry()
-        registry.register(_Figures(self.state, self._platform.statistics() if self._platform else None))
+        registry.register(_Figures(health, counts, lag, free))
         return generate_latest(registry)
+
+    async def _outbox_lag(self) -> OutboxLag | None:
+        """Return how far the stream is behind the log; None while there is no stream, or a log that says nothing."""
+        outbox = self._platform.outbox if self._platform is not None else None
+        try:
+            async with asyncio.timeout(ASKED_WITHIN_S):
+                return None if outbox is None else await outbox.lag()
+        except (StoreError, TimeoutError):
+            return None
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """Return how much the disk of a log still takes; None while its folder is not there."""
+    try:
+        return disk_usage(folder).free
+    except OSError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, eq=False)  # a registry keeps it by identity
 class _Figures:
     """The figures of a worker as Prometheus collects them."""
 
-    state: str
+    health: Mapping[str, Any]
     statistics: PlatformStatistics | None
+    lag: OutboxLag | None
+    free_bytes: int | None
 
     def collect(self) -> Iterator[Metric]:
-        serving = GaugeMetricFamily("agentic_worker_serving", "1 while envelopes are taken.")
-        serving.add_metric([], float(self.state == "serving"))
-        yield serving
-        if self.statistics is None:
-            return
-        pool, bus, ledger = self.statistics.pool, self.statistics.bus, self.statistics.ledger
+        is_serving, problems = self.health["state"] == "serving", self.health["problems"]
+        yield GaugeMetricFamily("agentic_worker_serving", "1 while envelopes are taken.", is_serving)
+        yield GaugeMetricFamily(
+            "agentic_worker_ready", "1 while they are, and all servers answer.", self.health["ready"]
+        )
+        problem = GaugeMetricFamily(
+            "agentic_worker_problem",
+            "1 for each part that cannot be used; /readyz says why.",
+            labels=["part"],
+        )
+        for part in sorted({*PARTS, *problems}):
+            problem.add_metric([part], part in problems)
+        yield problem
+        if self.free_bytes is not None:
+            yield GaugeMetricFamily(
+                "agentic_log_disk_free_bytes", "Room on the disk of the log.", self.free_bytes
+            )
+        if self.lag is not None:
+            yield GaugeMetricFamily(
+                "agentic_outbox_lines", "Lines of the log that are not on the stream.", self.lag.lines
+            )
+            yield GaugeMetricFamily(
+                "agentic_outbox_oldest_seconds", "How long the oldest of them has waited.", self.lag.oldest_s
+            )
+            yield CounterMetricFamily(
+                "agentic_outbox_left_out", "Lines that are in the log alone.", self.lag.left_out
+            )
+        if self.statistics is not None:
+            yield from self._counted(self.statistics)
+
+    def _counted(self, statistics: PlatformStatistics) -> Iterator[Metric]:
+        pool, bus, ledger = statistics.pool, statistics.bus, statistics.ledger
         ends = {
             "finished": pool.finished,
             "dead_letter": pool.dead_letters,
@@ -241,7 +295,7 @@ async def _answer(process: WorkerProcess, head: bytes) -> bytes:
             status = "200 OK" if health["ready"] else "503 Service Unavailable"
             body = json.dumps(health).encode()
         case b"GET", b"/metrics":
-            kind, body = "text/plain; version=0.0.4; charset=utf-8", process.metrics()
+            kind, body = "text/plain; version=0.0.4; charset=utf-8", await process.metrics()
         case _:
             status, body = "404 Not Found", b'{"allowed":["GET /livez","GET /readyz","GET /metrics"]}'
     lines = (

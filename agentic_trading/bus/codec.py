@@ -31,8 +31,8 @@ M = TypeVar("M", bound=WireModel)
 REPLY_TO: Final = "at_reply_to"
 """The header by which a message asks for replies, and where."""
 
-_FINAL: Final = "ce_final"
-_ENVELOPE_HASH: Final = "at_envelope_hash"
+FINAL_HEADER: Final = "ce_final"
+ENVELOPE_HASH_HEADER: Final = "at_envelope_hash"
 _ADDRESS: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 _MAJOR: Final = SCHEMA_VERSION.partition(".")[0]
 _BROKEN: Final = (ValueError, TypeError, ArithmeticError, RecursionError)
@@ -70,8 +70,8 @@ def reply_message(interaction: LLMInteraction, address: str, *, final: bool) -> 
         cause=envelope.envelope_id,
         subject=envelope.subject,
     )
-    headers[_FINAL] = "true" if final else "false"
-    headers[_ENVELOPE_HASH] = envelope.envelope_hash
+    headers[FINAL_HEADER] = "true" if final else "false"
+    headers[ENVELOPE_HASH_HEADER] = envelope.envelope_hash
     return Message(address, interaction.wire, headers)
 
 
@@ -137,8 +137,8 @@ def reply_head(message: Message) -> ReplyHead:
         kind == INTERACTION_RECORDED.type,
         kind == DEAD_LETTER_RECORDED.type,
         header(message, "ce_causationid"),
-        headers.get(_ENVELOPE_HASH, ""),
-        headers.get(_FINAL) == "true",
+        headers.get(ENVELOPE_HASH_HEADER, ""),
+        headers.get(FINAL_HEADER) == "true",
     )
 
 

@@ -225,7 +225,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
 
     `folder` holds the log, or that of each `name` in a folder below it; None keeps it in memory. `durability` None is that of the mode.
     Workers take envelopes of `workflows`, and finish them when they are on the log's stream, or in the store of this machine
-    (`ack_after`; None is the stream where the bus has servers). `models` says which model an agent asks, by workflow. Without `tenants` there is one, `default`, without a limit.
+    (`ack_after`; None is the stream of a Kafka, and no stream on a Redis). `models` says which model an agent asks, by workflow. Without `tenants` there is one, `default`, without a limit.
     Raises `ConfigError` that names every problem. `load_config` makes one from a file and the environment.
     """
 

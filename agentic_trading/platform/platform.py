@@ -217,7 +217,7 @@ class Platform:
         broker = given.broker or await self._stack.make(partial(port_adapters.broker_of, config))
         if problems := [*answer_problems(config, broker.max_message_bytes, _given_names(config, given))]:
             raise ConfigError(problems)
-        if config.bus.url is not None:
+        if _is_streamed(config):
             self._outbox = await _opened_outbox(self._stack, store, broker)
         if log is not None and self._records_run:  # after the outbox, which sends its end, too
             await self._stack.enter(run_on_record(log, self._start(), event_id=random_id()))
@@ -324,6 +324,11 @@ class Platform:
             )  # fmt: skip
             made[name] = await self._stack.make(make)
         return Providers(made)
+
+
+def _is_streamed(config: PlatformConfig) -> bool:
+    """Whether the log is sent to the bus: to a Redis, which would keep what no archiver reads, only where that is set."""
+    return config.bus.is_on_kafka or config.ack_after is not None
 
 
 async def _opened_outbox(stack: PortStack, store: InteractionStore, broker: Broker) -> Outbox:

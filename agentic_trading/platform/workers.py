@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -17,10 +17,10 @@ from agentic_trading.governance.burn_rate import Alerts, BurnRateMeter
 from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.ledger import Ledger, LedgerStatistics
+from agentic_trading.governance.ledger import Ledger, LedgerCheckpoint, LedgerStatistics
 from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.limits import Windows
-from agentic_trading.governance.rebuild import LostAttempt
+from agentic_trading.governance.rebuild import LostAttempt, rollback_error
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.throttle import Throttle
 from agentic_trading.ids import random_id
@@ -86,20 +86,26 @@ class RunningPorts:
     ledger: Ledger
     tenants: Sequence[str]
     outbox: Outbox | None = None
+    _seen: dict[str, LedgerCheckpoint] = field(default_factory=dict)
 
     def statistics(self) -> PlatformStatistics:
         """Return the counts so far."""
         return PlatformStatistics(self.pool.statistics(), self.broker.statistics(), self.ledger.statistics())
 
     async def problems(self) -> Mapping[str, str]:
-        """Return what cannot be used now, and why."""
+        """Return what cannot be used now, and why; a ledger, too, that is behind what it was when it was asked before."""
         found = {}
         try:
             await self.broker.check(self.pool.topics)
         except BusError as e:
             found["bus"] = str(e)
         try:
-            await self.ledger.checkpoint(self.tenants[0])
+            for tenant in self.tenants:
+                now = await self.ledger.checkpoint(tenant)
+                known = self._seen.setdefault(tenant, now)
+                if (gone := rollback_error(tenant, known, now)) is not None:
+                    raise gone
+                self._seen[tenant] = now
         except LedgerError as e:
             found["ledger"] = str(e)
         if self.outbox is not None and (problem := self.outbox.problem):

@@ -156,13 +156,22 @@ def test_a_worker_whose_redis_is_away_is_alive_and_not_ready(
     make_topics(config)
     with worker(tmp_path / "logs", "w1", "--config", str(config)) as running:
         running.is_ready()
+        before = running.metrics()
         redis.kill()
-        away = running.health()
+        away, figures = running.health(), running.metrics()
         redis.start()
         running.is_ready()
         code = running.ends()
 
+    is_problem = 'agentic_worker_problem{part="ledger"}'
     assert (away["state"], list(away["problems"])) == ("serving", ["ledger"])
+    assert (before["agentic_worker_ready"], before[is_problem]) == (1, 0)
+    assert (figures["agentic_worker_serving"], figures["agentic_worker_ready"], figures[is_problem]) == (
+        1,
+        0,
+        1,
+    )
+    assert figures["agentic_log_disk_free_bytes"] > 0
     assert code == 0
 
 

@@ -1,14 +1,32 @@
-"""The compose file keeps its promises; it is parsed here, not started."""
+"""The compose file keeps its promises and fits the program; it is parsed here, not started."""
 
+import asyncio
+import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
+from typer.main import get_command
+
+from agentic_trading.app.cli.main import app
+from agentic_trading.app.worker import worker_config
+from agentic_trading.bus.brokers.kafka.admin import planned_topics
+from agentic_trading.platform.check import check_platform
+from agentic_trading.platform.settings import load_config
+from agentic_trading.platform.workers import CANCELLED_WITHIN_S
+from agentic_trading.worker.outbox import DRAIN_S
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+OURS = sorted(name for name, service in SERVICES.items() if "build" in service)
+WORKERS = [name for name in OURS if SERVICES[name]["command"][0] == "worker"]
+DOCKERFILE = (ROOT / "infra/Dockerfile").read_text(encoding="utf-8")
+FLEET = ROOT / "infra/fleet.toml"
 
 every_service = pytest.mark.parametrize("name", sorted(SERVICES))
 
@@ -22,22 +40,49 @@ def settings(path: Path, separator: str | None) -> dict[str, str]:
 
 def mounts(name: str) -> list[tuple[str, str]]:
     """Return what a service mounts, as (source, target)."""
-    return [(source, target) for source, target, *_ in (v.split(":") for v in SERVICES[name]["volumes"])]
+    return [
+        (source, target) for source, target, *_ in (v.split(":") for v in SERVICES[name].get("volumes", ()))
+    ]
 
 
-def test_kafka_and_redis_are_there() -> None:
-    assert {"kafka", "redis"} <= set(SERVICES)
+def on_the_host(name: str, path: Path) -> Path:
+    """Return what a service sees at `path`."""
+    for source, target in mounts(name):
+        if path.is_relative_to(target) and source.startswith("./"):
+            return ROOT / source / path.relative_to(target)
+    raise AssertionError(f"{name} does not mount {path}")
 
 
-@every_service
+def options_of(words: Sequence[str]) -> dict[str, Any]:
+    """Return the options of a command of ours as the program reads them; raises what it raises for a wrong one."""
+    command: Any = get_command(app)
+    words = list(words)
+    while words and words[0] in getattr(command, "commands", {}):
+        command = command.commands[words.pop(0)]
+    if hasattr(command, "commands") and words and not words[0].startswith("-"):
+        raise ValueError(f"{words[0]} is no command of {command.name}")
+    given: dict[str, Any] = command.make_context(command.name, words).params
+    return given
+
+
+def parsed(name: str) -> dict[str, Any]:
+    """Return the options of a service's command."""
+    return options_of(SERVICES[name]["command"])
+
+
+def test_the_parts_of_a_fleet_are_there() -> None:
+    assert set(SERVICES) == {"kafka", "redis", "topics", "worker-1", "worker-2", "archiver", "prometheus"}
+    assert OURS == ["archiver", "topics", "worker-1", "worker-2"]
+
+
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - set(OURS)))
 def test_an_image_is_pinned_to_a_full_version(name: str) -> None:
     _, _, tag = SERVICES[name]["image"].rpartition(":")
 
-    assert tag.count(".") == 2
-    assert tag.replace(".", "").isdigit()
+    assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag)
 
 
-@every_service
+@pytest.mark.parametrize("name", sorted(set(SERVICES) - {"topics", "archiver"}))
 def test_a_service_says_when_it_is_healthy(name: str) -> None:
     check = SERVICES[name]["healthcheck"]
 
@@ -47,14 +92,118 @@ def test_a_service_says_when_it_is_healthy(name: str) -> None:
 
 @every_service
 def test_a_port_is_bound_to_loopback_only(name: str) -> None:
-    assert SERVICES[name]["ports"]
-    assert all(port.startswith("127.0.0.1:") for port in SERVICES[name]["ports"])
+    ports = SERVICES[name].get("ports", [])
+
+    assert all(port.startswith("127.0.0.1:") for port in ports)
+    assert bool(ports) is (name not in {"topics", "archiver"})
+
+
+def test_no_port_of_the_host_is_given_away_twice() -> None:
+    ports = [port.rsplit(":", 1)[0] for service in SERVICES.values() for port in service.get("ports", ())]
+
+    assert len(ports) == len(set(ports))
 
 
 @every_service
 def test_every_mounted_path_exists_and_every_volume_is_declared(name: str) -> None:
     for source, _ in mounts(name):
         assert (ROOT / source).exists() if source.startswith("./") else source in COMPOSE["volumes"]
+
+
+def test_every_volume_is_of_one_service() -> None:
+    named = [source for name in SERVICES for source, _ in mounts(name) if not source.startswith("./")]
+
+    assert sorted(named) == sorted(COMPOSE["volumes"])
+
+
+@every_service
+def test_what_a_service_waits_for_can_come_true(name: str) -> None:
+    for other, awaited in SERVICES[name].get("depends_on", {}).items():
+        if awaited["condition"] == "service_healthy":
+            assert "healthcheck" in SERVICES[other]
+        else:
+            assert (awaited["condition"], SERVICES[other]["restart"]) == (
+                "service_completed_successfully",
+                "no",
+            )
+
+
+def test_what_is_no_command_or_option_is_refused() -> None:
+    for words in (
+        ["wrker"],
+        ["topics", "make"],
+        ["worker", "--nam", "w"],
+        ["archive", "--keep"],
+        ["dlq", "show"],
+    ):
+        with pytest.raises((ValueError, typer.BadParameter.__bases__[0])):
+            options_of(words)
+
+
+# --- the program ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_command_is_one_of_the_program_and_names_files_that_are_there(name: str) -> None:
+    given = parsed(name)
+
+    if name != "topics":
+        assert on_the_host(name, given["config"]).is_file()
+        assert any(
+            given["store"].is_relative_to(target) for source, target in mounts(name) if source[0] != "."
+        )
+    assert SERVICES[name]["init"] is True
+
+
+def test_the_configuration_is_right_and_needs_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGENTIC_LEDGER_URL", raising=False)
+
+    config = load_config(FLEET)
+
+    assert asyncio.run(check_platform(config)) == []
+    assert list(config.providers) == ["rules"]
+    assert (
+        config.bus.url
+        == "kafka://" + SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"].rpartition("//")[2]
+    )
+    assert config.ledger.url == f"redis://redis:{SERVICES['redis']['ports'][0].rpartition(':')[2]}/0"
+    assert config.secrets_folder == FLEET.parent / "secrets"
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_a_worker_is_what_its_command_and_the_configuration_say(name: str, tmp_path: Path) -> None:
+    given = parsed(name)
+    config = worker_config(FLEET, runs=tmp_path, name=given["name"], folder=given["store"])
+    port = given["http"].rpartition(":")[2]
+
+    assert config.name == name
+    assert on_the_host(name, given["config"].parent / "secrets") == FLEET.parent / "secrets"
+    assert SERVICES[name]["ports"][0].rpartition(":")[2] == port
+    assert f"http://127.0.0.1:{port}/readyz" in SERVICES[name]["healthcheck"]["test"][-1]
+
+
+@pytest.mark.parametrize("name", WORKERS)
+def test_a_worker_is_not_killed_while_it_ends_in_order(name: str) -> None:
+    grace = int(SERVICES[name]["stop_grace_period"].removesuffix("s"))
+
+    assert grace > parsed(name)["drain_s"] + CANCELLED_WITHIN_S + 2 * DRAIN_S
+
+
+def test_the_image_is_made_of_files_that_are_there_and_runs_without_rights() -> None:
+    copied = [line.split()[1:-1] for line in DOCKERFILE.splitlines() if line.startswith("COPY ")]
+    sources = [source for words in copied for source in words if not words[0].startswith("--from")]
+    ignored = (ROOT / "infra/Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    stage = DOCKERFILE.rpartition("FROM ")[2]
+    entry = next(line for line in stage.splitlines() if line.startswith("ENTRYPOINT "))
+
+    assert all((ROOT / source).exists() for source in sources)
+    assert {f"!{Path(source)}" for source in sources} == {line for line in ignored if line.startswith("!")}
+    assert "pip install --no-cache-dir '.[kafka]' -c constraints.txt" in DOCKERFILE
+    assert re.search(r"^USER (?!root)\w+$", stage, re.MULTILINE)
+    assert json.loads(entry.removeprefix("ENTRYPOINT ")) == ["agentic-trading"]
+
+
+# --- Kafka ------------------------------------------------------------------------------------------------
 
 
 def test_kafka_runs_in_kraft_mode_as_broker_and_controller() -> None:
@@ -70,6 +219,12 @@ def test_kafka_runs_in_kraft_mode_as_broker_and_controller() -> None:
     assert environment["KAFKA_INTER_BROKER_LISTENER_NAME"] in listeners
     assert listeners == protocols
     assert not [key for key in environment if "ZOOKEEPER" in key]
+
+
+def test_kafka_is_the_one_that_is_tested() -> None:
+    pom = (ROOT / "agentic_trading/services/pom.xml").read_text(encoding="utf-8")
+
+    assert f"<kafka.version>{SERVICES['kafka']['image'].rpartition(':')[2]}<" in pom
 
 
 def test_kafka_keeps_its_log_on_the_named_volume() -> None:
@@ -88,6 +243,24 @@ def test_one_kafka_node_asks_for_no_copies_that_it_cannot_make() -> None:
     assert set(copies.values()) == {"1"}
 
 
+def test_topics_are_made_as_the_bus_plans_them_and_the_server_takes_them() -> None:
+    properties = settings(ROOT / "infra/kafka/server.properties", "=")
+    given = parsed("topics")
+    plans = planned_topics(partitions=given["partitions"], retention_days=given["retention_days"])
+
+    hours_ms = int(properties["log.retention.hours"]) * 3_600_000
+    assert {plan.settings["retention.ms"] for plan in plans} == {str(hours_ms)}
+    assert plans == planned_topics(partitions=given["partitions"])
+    assert properties["num.partitions"] == str(given["partitions"])
+    assert given["partitions"] >= len(WORKERS)
+    largest = max(int(plan.settings["max.message.bytes"]) for plan in plans)
+    assert min(int(properties["message.max.bytes"]), int(properties["replica.fetch.max.bytes"])) >= largest
+    assert given["bus"] == load_config(FLEET).bus.url
+
+
+# --- Redis ------------------------------------------------------------------------------------------------
+
+
 def test_redis_has_every_write_on_disk_and_evicts_nothing() -> None:
     configuration = settings(ROOT / "infra/redis/redis.conf", None)
 
@@ -104,5 +277,6 @@ def test_redis_reads_the_mounted_file_and_keeps_its_data_on_the_named_volume() -
     assert ("redis-data", configuration["dir"]) in mounts("redis")
 
 
-def test_the_file_says_that_it_is_not_run_here() -> None:
-    assert "NOT RUN HERE" in (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+@pytest.mark.parametrize("file", ["docker-compose.yml", "infra/Dockerfile", "infra/README.md"])
+def test_a_file_says_that_it_is_not_run_here(file: str) -> None:
+    assert "not run here" in (ROOT / file).read_text(encoding="utf-8").lower()

@@ -111,6 +111,19 @@ async def test_an_answer_waits_for_the_stream_or_for_the_store_alone(
     assert (kinds[0], kinds[-1], it.outbox) == ("run.started", "run.ended", None)
 
 
+@pytest.mark.parametrize(("ack_after", "is_sent"), [(None, False), ("store", True)])
+async def test_a_log_is_sent_to_a_redis_only_where_it_is_said_so(
+    ack_after: Literal["store"] | None, *, is_sent: bool, tmp_path: Path
+) -> None:
+    broker = MemoryBroker()
+    config = PlatformConfig(folder=tmp_path, bus=BusConfig(url="redis://127.0.0.1:1"), ack_after=ack_after)
+
+    async with Platform(config, Ports(providers={"scripted": scripted()}, broker=broker)) as platform:
+        assert (await platform.ask(envelope())).actionable
+
+    assert bool([each async for each in broker.scan(RECORDS)]) is is_sent
+
+
 def test_what_is_waited_for_is_a_setting_of_a_bus_with_servers() -> None:
     with pytest.raises(ConfigError, match='"store", and the bus is within this process') as refused:
         PlatformConfig(ack_after="store")

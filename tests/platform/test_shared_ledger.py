@@ -8,7 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from redis.asyncio import Redis
 
+from agentic_trading.app.budget_log import rebuild_ledger
 from agentic_trading.clock import SimClock, SystemClock
 from agentic_trading.governance.commands import AddHalt, execute_command
 from agentic_trading.governance.control_stores.redis import RedisControlStore
@@ -151,6 +153,23 @@ async def test_a_server_that_has_forgotten_is_not_gone_on_with(tmp_path: Path, o
         with pytest.raises(LedgerRolledBackError, match="budget rebuild"):
             async with made(tmp_path / "desks", name, own_redis.url):
                 pass
+
+
+async def test_a_platform_that_runs_says_that_its_server_was_set_back_until_it_is_rebuilt(
+    tmp_path: Path, own_redis: RealServer
+) -> None:
+    async with made(tmp_path, "desk-a", own_redis.url) as platform:
+        await asked_of_all([platform], 1)
+        before = await platform.problems()
+        async with Redis.from_url(own_redis.url) as client:
+            await client.flushall()
+        gone = [await platform.problems(), await platform.problems()]
+        await rebuild_ledger([tmp_path / "desk-a" / "interactions.jsonl"], own_redis.url, "default")
+        after = await platform.problems()
+
+    assert (before, after) == ({}, {})
+    assert [set(each) for each in gone] == [{"ledger"}] * 2
+    assert all("has gone back: it had come to epoch 1" in each["ledger"] for each in gone)
 
 
 async def test_a_server_that_cannot_be_reached_is_an_error_of_opening(

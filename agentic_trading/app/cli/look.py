@@ -230,7 +230,7 @@ Folder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder o
 
 @schemas_app.command("write")
 def write_schema_files(folder: Folder = Path("schemas")) -> None:
-    """Write every schema from the models."""
+    """Write every schema from the models, and asyncapi.yaml from the topics of the bus."""
     from agentic_trading.app.schemas import write_schemas
 
     for file in write_schemas(folder):
@@ -240,7 +240,7 @@ def write_schema_files(folder: Folder = Path("schemas")) -> None:
 @schemas_app.command("check")
 def check_schema_files(folder: Folder = Path("schemas")) -> None:
     """Compare the files with the models; exit 1 names every file that differs."""
-    from agentic_trading.app.schemas import check_schemas, published
+    from agentic_trading.app.schemas import check_schemas, published_files
 
     drifts = check_schemas(folder)
     if drifts:
@@ -250,7 +250,7 @@ def check_schema_files(folder: Folder = Path("schemas")) -> None:
             ExitCode.FOUND_WRONG,
             f"the schemas in {folder} are not those of the models; {remedy}\n{differing}",
         )
-    say(f"{len(published())} schemas in {folder} are those of the models")
+    say(f"{len(published_files())} files in {folder} are those of the models")
 
 
 Source = Annotated[str, typer.Argument(metavar="NAME", help="A sample, a CSV file, or - for standard input.")]

@@ -85,9 +85,9 @@ def _show(names: list[ServiceName] | None, folder: Path, *, as_json: bool) -> No
     if as_json:
         show_json(found)
         return
-    variables = {"kafka": "KAFKA_BOOTSTRAP_SERVERS", "redis": "AGENTIC_LEDGER_URL"}
+    variables = {"kafka": "AGENTIC_BUS__URL=kafka://", "redis": "AGENTIC_LEDGER_URL="}
     for found_name, state in found.items():
         if state["pid"] is None:
             say(f"# {found_name} does not run")
         else:
-            say(f"{variables[found_name]}={state['address']}  # {found_name}, process id {state['pid']}")
+            say(f"{variables[found_name]}{state['address']}  # {found_name}, process id {state['pid']}")

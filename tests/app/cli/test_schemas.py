@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.schemas import published
+from agentic_trading.app.schemas import published_files
 from tests.app.cli.conftest import Command
 
 
@@ -12,9 +12,9 @@ def test_what_is_written_passes_the_check(command: Command) -> None:
 
     checked = command("schemas", "check")
 
-    assert {Path(line).name for line in written.out.splitlines()} == set(published())
+    assert {Path(line).name for line in written.out.splitlines()} == set(published_files())
     assert checked.code == ExitCode.DONE
-    assert f"{len(published())} schemas in schemas" in checked.out
+    assert f"{len(published_files())} files in schemas" in checked.out
 
 
 def test_a_file_that_differs_is_named(command: Command) -> None:

@@ -1,0 +1,132 @@
+"""Prometheus reads the workers of the compose file, and every alarm speaks of figures that a worker has and has its page."""
+
+import asyncio
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from agentic_trading.app.worker import WorkerProcess
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.platform.config import BusConfig, PlatformConfig
+from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.platform.provider_config import ProviderConfig
+from tests.infra.test_compose import ROOT, SERVICES, WORKERS, mounts, on_the_host, options_of, parsed
+
+FOLDER = ROOT / "infra/prometheus"
+PROMETHEUS: dict[str, Any] = yaml.safe_load((FOLDER / "prometheus.yml").read_text(encoding="utf-8"))
+ALARMS: list[dict[str, Any]] = [
+    rule
+    for group in yaml.safe_load((FOLDER / "alerts.yml").read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+]
+OPERATE = ROOT / "docs/operate"
+
+every_alarm = pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm["alert"])
+
+
+@pytest.fixture(scope="module")
+def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[tuple[str, str]]]:
+    """Return the names of a worker's figures with the labels that they come with, from one that serves in memory."""
+    config = PlatformConfig(
+        name="w",
+        folder=tmp_path_factory.mktemp("log"),
+        bus=BusConfig(url="kafka://127.0.0.1:9"),
+        providers={"rules": ProviderConfig()},
+    )
+
+    async def asked() -> bytes:
+        async with Platform(config, Ports(broker=MemoryBroker())) as platform:
+            return await WorkerProcess(config, 1.0, "serving", _platform=platform).metrics()
+
+    text = asyncio.run(asked()).decode()
+    samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {
+        name: {label for sample in samples if sample.name == name for label in sample.labels.items()}
+        for name in {sample.name for sample in samples}
+    }
+
+
+def selectors(expression: str) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """Yield the figures that an expression selects, each with the labels that it asks for by equality."""
+    for name, labels in re.findall(r"\b(agentic_\w+|up)\b(?:\{([^}]*)\})?", expression):
+        yield name, re.findall(r'(\w+)="([^"]*)"', labels)
+
+
+@every_alarm
+def test_an_alarm_speaks_of_figures_that_a_worker_has(
+    alarm: dict[str, Any], figures: dict[str, set[tuple[str, str]]]
+) -> None:
+    named = list(selectors(alarm["expr"]))
+
+    assert named
+    for name, labels in named:
+        known = {("job", each["job_name"]) for each in PROMETHEUS["scrape_configs"]}
+        assert name == "up" or name in figures
+        assert set(labels) <= known | figures.get(name, set())
+
+
+def test_every_figure_is_explained(figures: dict[str, set[tuple[str, str]]]) -> None:
+    page = (OPERATE / "README.md").read_text(encoding="utf-8")
+    labels = {name for each in figures.values() for name, _ in each}
+
+    assert set(re.findall(r"`(agentic_\w+)", page)) == figures.keys()
+    assert {
+        name for named in re.findall(r"`agentic_\w+\{([\w,]+)\}`", page) for name in named.split(",")
+    } == labels
+
+
+@every_alarm
+def test_an_alarm_says_how_bad_it_is_and_has_a_page_that_names_it(alarm: dict[str, Any]) -> None:
+    page = Path(alarm["annotations"]["page"])
+
+    assert alarm["labels"]["severity"] in {"page", "ticket"}
+    assert alarm["annotations"]["summary"]
+    assert f"`{alarm['alert']}`" in (ROOT / page).read_text(encoding="utf-8").partition("\n\n")[2]
+    assert f"]({page.name})" in (OPERATE / "README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*sorted(OPERATE.glob("*.md")), ROOT / "infra/README.md"],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_a_command_of_a_page_is_one_of_the_program(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"```sh\n(.*?)```", text, re.DOTALL))
+    commands = re.findall(r"^(agentic-trading .*)$", blocks, re.MULTILINE)
+    commands += re.findall(r"`(agentic-trading [^`\n]*)`", text)
+
+    for command in commands:
+        words = shlex.split(command.partition(" > ")[0], comments=True)[1:]
+        if words[-1] != "run":  # the name of a command, without what it needs
+            options_of(words)
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (OPERATE / "README.md").read_text(encoding="utf-8")
+
+    assert [
+        page.name
+        for page in OPERATE.glob("*.md")
+        if page.name != "README.md" and f"]({page.name})" not in index
+    ] == []
+
+
+def test_every_worker_is_scraped_and_the_rules_are_read() -> None:
+    [scraped] = PROMETHEUS["scrape_configs"]
+    ports = {name: parsed(name)["http"].rpartition(":")[2] for name in WORKERS}
+
+    assert scraped["static_configs"][0]["targets"] == [f"{name}:{port}" for name, port in ports.items()]
+    assert ("./infra/prometheus", "/etc/prometheus") in mounts("prometheus")
+    assert [on_the_host("prometheus", Path(file)) for file in PROMETHEUS["rule_files"]] == [
+        FOLDER / "alerts.yml"
+    ]
+    assert len({alarm["alert"] for alarm in ALARMS}) == len(ALARMS)
+    assert all(set(alarm) <= {"alert", "expr", "for", "labels", "annotations"} for alarm in ALARMS)
+    assert SERVICES["prometheus"]["restart"] == "unless-stopped"
