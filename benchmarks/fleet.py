@@ -43,7 +43,6 @@ GOAL_MS = 2.2
 
 MOST_RATIO = 3.0
 PROGRAM = Path(sys.executable).parent / "agentic-trading"
-PEERS = ("dbos", "restate")
 TICKS_S = os.sysconf("SC_CLK_TCK")
 SCHEMA = {
     "$id": "advice.v1",
@@ -229,13 +228,6 @@ def print_steps(steps: Mapping[str, Sequence[float]]) -> None:
     print(f"  {'their sum':<50}{sum(median(took) for took in steps.values() if took):>9.2f}")
 
 
-def print_peers() -> None:
-    """Say where peers are measured, of those whose script is here."""
-    for name in PEERS:
-        if (ROOT / "benchmarks" / "peers" / name).exists():
-            print(f"{name}: benchmarks/peers/{name} measures it")
-
-
 def judged(fleet: Sequence[Row], here: Sequence[Row]) -> bool:
     """Print the goal and what is promised; return whether that holds."""
     busiest, beside = fleet[-1], here[-1]
@@ -276,7 +268,6 @@ def main() -> int:
     )
     print_rows(fleet, here)
     print_steps(steps)
-    print_peers()
     return 0 if judged(fleet, here) else 1
 
 

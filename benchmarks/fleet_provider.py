@@ -15,6 +15,7 @@ from agentic_trading.llm.result import Usage
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
 from agentic_trading.platform.adapters import ProviderContext
 from agentic_trading.worker.claims.redis import RedisClaimStore
+from agentic_trading.worker.outbox import Outbox
 
 MODEL: Final = "instant-1"
 ANSWER: Final = '{"action":"wait","size":0}'
@@ -30,10 +31,11 @@ STEPS: Final = (
     (RedisClaimStore, "keep"),
     (RedisLedger, "settle"),
     (JsonFileInteractionStore, "store"),
+    (Outbox, "reached"),
     (MessagePublisher, "publish_all"),
     (RedisClaimStore, "finish"),
 )
-"""The steps of a call that wait for a server or a disk, in their order."""
+"""The steps of a call that wait for a server or a disk, in their order; what is published are replies and the outbox's lines."""
 
 
 class _Instant:

@@ -14,9 +14,7 @@ from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.topic import ENVELOPES, REPLIES, Subscription
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.errors import LedgerUnavailableError
-from agentic_trading.governance.ledger import Settlement
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm import LLMEnvelope, LLMInteraction, ProviderError, RetryPolicy
 from agentic_trading.llm.errors import FailureKind
@@ -305,20 +303,6 @@ async def test_an_envelope_that_kills_its_workers_becomes_a_dead_letter() -> Non
     assert fleet.provider.requests == []
 
 
-class Unreachable(SharedClaims):
-    """Claims that cannot be reached once `is_away`; no lease is sure by then."""
-
-    is_away = False
-
-    async def keep(self, claim: Claim, attempt: int, spell: Spell) -> None:
-        if self.is_away:
-            raise ClaimStoreUnavailableError("connection closed by server")
-        await super().keep(claim, attempt, spell)
-
-    def holds(self, claim: Claim) -> bool:
-        return not self.is_away and super().holds(claim)
-
-
 class Frozen(ScriptedProvider):
     """While it answers, its worker is frozen until another one has taken the envelope and ended it."""
 
@@ -364,100 +348,6 @@ async def test_an_answer_that_comes_after_another_worker_has_ended_the_envelope_
     spent = await fleet.ledger.balances("default")
     assert sum(balance.in_doubt.nusd for balance in spent) == 0
     assert await charged(fleet) == statistics.charged_nusd
-
-
-@dataclass
-class Unkept(Process):
-    """Its claims cannot be reached after an attempt, while its lease lasts; its ledger is told of no charge. It ends at its second reservation."""
-
-    reserves: int = 0
-
-    def reached(self, step: str, moment: Moment) -> None:
-        if (step, moment) == ("claims.keep", "before"):
-            raise ClaimStoreUnavailableError("away")
-        self.reserves += (step, moment) == ("ledger.reserve", "before")
-        if self.reserves == 2:
-            self.is_dead = True
-        super().reached(step, moment)
-
-
-@pytest.mark.parametrize("kind", [FailureKind.SERVER_ERROR, FailureKind.TIMEOUT])
-async def test_an_attempt_on_record_that_could_not_be_kept_is_followed_by_the_next_one(
-    kind: FailureKind,
-) -> None:
-    def script(request: Any) -> ScriptedReply:
-        return (
-            ProviderError(kind, "later", sent=kind is FailureKind.TIMEOUT) if request.attempt == 1 else GOOD
-        )
-
-    fleet, log = Fleet(script), MemoryInteractionStore()
-    delivery = await fleet.delivery(envelope_of("analysis"))
-    with pytest.raises(Killed):
-        await fleet.serve(delivery, Unkept(), log)
-    fleet.claims.end_owner()
-    assert await fleet.serve(delivery, Process(), log)
-
-    assert [request.attempt for request in fleet.provider.requests] == [1, 2]
-    steps = [each.result.next_step for each in await fleet.records() if isinstance(each, LLMInteraction)]
-    assert steps == ["retry", "final"]
-    (final,) = await fleet.told()
-    assert final.result.actionable
-    assert held(await fleet.ledger.balances("default"))["nusd"] == 0
-
-
-@pytest.mark.parametrize("workflow", ["analysis", "execution"])
-async def test_a_charge_that_ended_with_its_process_is_booked_as_it_is_on_record(workflow: str) -> None:
-    class Pending(MemoryLedger):
-        is_away = True
-
-        async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
-            if self.is_away:  # as `DegradedModeLedger` answers for a server that is away
-                return Settlement(reservation_id, actual, actual, Amount(0, 0, 0))
-            return await super().settle(reservation_id, actual)
-
-    ledger, log = Pending(), MemoryInteractionStore()
-    fleet = Fleet(ledger=ledger)
-    delivery = await fleet.delivery(envelope_of(workflow))
-    process = Unkept("claims.finish", "before")
-    with pytest.raises(Killed):
-        await fleet.serve(delivery, process, log)
-    fleet.claims.end_owner()
-    ledger.is_away = False
-    assert await fleet.serve(delivery, Process(), log)
-
-    (final,) = await fleet.told()
-    assert len(fleet.provider.requests) == 1
-    assert held(await ledger.balances("default"))["nusd"] == 0
-    assert ledger.statistics().charged_nusd == final.result.cost_nusd > 0
-
-
-@pytest.mark.parametrize("fails", [False, True])
-async def test_what_comes_when_the_claim_may_be_over_and_cannot_be_asked_for_is_not_used(
-    *, fails: bool
-) -> None:
-    claims = Unreachable()
-    fleet = Fleet(claims=claims)
-    delivery = await fleet.delivery(envelope_of("execution"))
-
-    class Woken(ScriptedProvider):
-        async def complete(self, request: Any) -> Any:
-            claims.end_owner()
-            fleet.provider = ScriptedProvider(answering)
-            await fleet.serve(delivery, Process())
-            claims.is_away = True
-            if fails:
-                raise ProviderError(FailureKind.TIMEOUT, "no answer", sent=True)
-            return await super().complete(request)
-
-    fleet.provider = Woken(answering)
-    with pytest.raises(ClaimLostError):
-        await fleet.serve(delivery, Process())
-
-    ends = {each.wire for each in await fleet.records() if isinstance(each, LLMInteraction)}
-    assert len(ends) == 1, "two logs have an end of the same attempt, and they differ"
-    (final,) = await fleet.told()
-    assert {final.wire} == ends
-    assert held(await fleet.ledger.balances("default"))["nusd"] == 0
 
 
 async def test_what_was_noted_and_never_dispatched_is_not_charged_and_goes_on_under_the_next_number() -> None:
