@@ -223,9 +223,10 @@ def _again_only_with_a_reason(evidence: Evidence) -> Check:
 
 def _why_again(evidence: Evidence, line: Billed) -> str:
     same = evidence.attempts_of(line.call).get(line.attempt, ())
-    if any(each.in_doubt for each in same):
-        return "a time-out" if any(each.failure == "timeout" for each in same) else "a doubt"
-    return next((each.failure for each in same if each.failure), "")
+    failed = {each.failure for each in same if each.failure} - {"shutdown"}
+    if failed:
+        return min(failed)
+    return "doubt" if any(each.in_doubt for each in same) else ""
 
 
 def _no_order_again(evidence: Evidence) -> Check:

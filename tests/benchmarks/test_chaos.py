@@ -58,7 +58,7 @@ def test_what_is_sound_breaks_no_promise(capsys: pytest.CaptureFixture[str]) -> 
     assert print_checks(checks_of(SOUND))
     said = capsys.readouterr().out
     assert "3 / 3 / 0 / 0 (0 dead letters)" in said
-    assert "1 a time-out, 1 server_error" in said
+    assert "1 server_error, 1 timeout" in said
     assert "1,200 - 800 (1) = 400" in said
 
 
