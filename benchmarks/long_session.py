@@ -60,6 +60,8 @@ def write_bars(path: Path, count: int) -> None:
 def slope(samples: Sequence[tuple[float, float]], bars: int) -> float:
     """Return by how many MB a process grew in 100,000 bars; `samples` are (how far it was, MB)."""
     end = samples[-1][0] if samples else 0
+    if not end:  # it was too quick, or the machine too busy, to be seen on its way
+        return 0.0
     settled = [(at / end * bars, mb) for at, mb in samples if at >= SETTLED * end]
     if len(settled) < 2:
         return 0.0

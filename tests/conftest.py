@@ -30,6 +30,25 @@ WAITS_FOR_THE_DISK = ("os.fsync", "os.fdatasync", "os.pwrite", "os.truncate", "o
 """What blockbuster does not watch by itself; a commit to disk belongs into a thread."""
 
 
+ON_EVERY_SERVER = ("bus", "contracts", "governance", "worker")
+"""Packages whose tests run on every kind of Redis server; of whole programs it is enough to see them on one."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what would run once more on another kind of server."""
+    others = redis_server.servers()[1:]
+    packages = {Path(__file__).parent / name for name in ON_EVERY_SERVER}
+    left_out = [
+        item
+        for item in items
+        if not packages.intersection(item.path.parents)
+        and any(value in others for value in getattr(getattr(item, "callspec", None), "params", {}).values())
+    ]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
 @pytest.fixture(scope="session")
 def loop_guard() -> BlockBuster:
     """Return the guard that knows which calls block; it looks at calls from our own package only."""

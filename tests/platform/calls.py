@@ -9,6 +9,7 @@ from agentic_trading.llm import (
     LLMEnvelope,
     LLMProvider,
 )
+from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.platform import (
@@ -28,9 +29,16 @@ SMALL_USD = Decimal("0.0475")
 
 
 def envelope(
-    n: int = 0, *, tenant: str = "default", provider: str = "scripted", model: str = "scripted-1"
+    n: int = 0,
+    *,
+    tenant: str = "default",
+    provider: str = "scripted",
+    model: str = "scripted-1",
+    retry_policy: RetryPolicy | None = None,
 ) -> LLMEnvelope:
     builder = EnvelopeBuilder().for_general().with_instructions("Advise.").with_context({"n": n})
+    if retry_policy is not None:
+        builder = builder.with_retry_policy(retry_policy)
     return builder.with_tenant(tenant).with_provider(LLMProvider(provider), model).build()
 
 

@@ -15,6 +15,7 @@ from agentic_trading.bus.topic import ENVELOPES, RECORDS, Topic, lane_topic
 from agentic_trading.ids import random_id
 from agentic_trading.llm import LLMInteraction
 from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.platform import (
@@ -223,7 +224,10 @@ async def test_an_envelope_is_served_where_its_provider_is_and_a_fallback_reache
         remote_gateway(asking) as gateway,
     ):
         direct = await gateway.ask(envelope(1, provider="house", model="quant-7b"))
-        fallen = await gateway.ask_structured(envelope(2, provider="down", model="quant-7b"))
+        once = RetryPolicy(max_retries=0)
+        fallen = await gateway.ask_structured(
+            envelope(2, provider="down", model="quant-7b", retry_policy=once)
+        )
 
     logs = {
         name: (tmp_path / name / "interactions.jsonl").read_text("utf-8") for name in ("at-down", "at-house")

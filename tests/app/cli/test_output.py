@@ -165,8 +165,14 @@ def test_a_wrong_option_is_named_without_its_escapes(capsys: pytest.CaptureFixtu
     assert "\x1b" not in capsys.readouterr().err
 
 
-DOORS = {"exits.py": {"echo"}, "output.py": {"echo", "print", "Console"}, "parse_records.py": {"write"}}
-"""What may print: `say`, `print_table` and `print_json`, and lines of JSON that `escape_json_line` has made."""
+DOORS = {
+    "exits.py": {"echo"},
+    "output.py": {"echo", "print", "Console"},
+    "parse_records.py": {"write"},
+    "dlq.py": {"write"},
+}
+"""What may print: `say`, `print_table` and `print_json`, lines of JSON that `escape_json_line` has made, and the bytes of a message where
+no terminal is."""
 PRINTS = {"print", "echo", "secho", "prompt", "confirm", "style", "Console", "write", "print_exc", "rprint"}
 
 
