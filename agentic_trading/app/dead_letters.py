@@ -43,6 +43,10 @@ class UnknownLetterError(TradingError, ValueError):
         super().__init__(f"no dead letter has the {name} {value!r:.200}; {allowed}")
 
 
+_UNPROVED = frozenset({"signature", "not_allowed"})
+"""Reasons of letters whose message must not be signed by another principal."""
+
+
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
     """Which letters are meant; what is left out restricts nothing, and without anything all are."""
@@ -193,6 +197,11 @@ class Replay:
             envelope = read_envelope(Delivery(letter.source_topic, letter.position, message, 1))
         except UnreadableMessageError as e:
             raise ReplayError(letter.id, f"it holds no envelope that can be read here ({e})") from e
+        if letter.reason in _UNPROVED:
+            problem = f"{letter.reason}: its sender was not proved, or may not send it"
+            raise ReplayError(
+                letter.id, f"{problem}; --again would sign it as another, allowed is a replay without it"
+            )
         is_signed = message.headers.keys() >= {PRINCIPAL_HEADER, SIGNATURE_HEADER}
         if is_signed and self.signer is None:
             principal = message.headers[PRINCIPAL_HEADER]

@@ -44,6 +44,12 @@ PROVIDERS: Final = (*WITHOUT_MODEL, *MODELS, CONFIGURED)
 DEFAULT_BUDGET_USD = Decimal(5)
 
 
+BACKTEST_APART: Final = (
+    "a bus.namespace for backtests (AGENTIC_BUS__NAMESPACE): their workers take an envelope's as_of for the present, "
+    "and would run live envelopes of a shared bus whose deadline is over"
+)
+
+
 class OptionError(TradingError, ValueError):
     """An option of a run is wrong: `option` names it, `was` its value, `allowed` what it may be."""
 
@@ -136,6 +142,11 @@ class RunOptions:
             raise OptionError(
                 "--inject", repr(self.inject), "faults in answers of this process, without --bus"
             )
+        if self.resume:
+            allowed = "a new --out: a session over a bus cannot go on where it was interrupted"
+            raise OptionError("--resume", "given together with --bus", allowed)
+        if self.mode == "backtest" and not self.config.bus.namespace:
+            raise OptionError("--mode", "backtest, and the bus has no namespace", BACKTEST_APART)
         if self.config.ledger.url is None:
             allowed = "the server of the ledger of the workers on the bus, where the limit of this run stands"
             raise OptionError("--ledger", "left out, and the calls are made elsewhere", allowed)

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import disk_usage
+from socket import gethostname
 from typing import Any, Final
 
 import structlog
@@ -14,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
-from agentic_trading.app.options import OptionError
+from agentic_trading.app.options import BACKTEST_APART, OptionError
 from agentic_trading.app.trading import CHECKS, RULES
 from agentic_trading.bus.errors import BusUnavailableError, TopicSetupError
 from agentic_trading.cancellation import on_first_signal
@@ -50,6 +51,7 @@ ASKED_WITHIN_S: Final = 5.0
 REQUEST_WITHIN_S: Final = 5.0
 MOST_REQUEST_BYTES: Final = 8192
 MOST_CONNECTIONS: Final = 32
+MOST_NAME: Final = 64
 
 
 class ListenError(TradingError, ValueError):
@@ -350,11 +352,16 @@ def worker_config(
         raise OptionError(
             "--provider", "left out", "a provider to serve, or [providers.NAME] of the configuration"
         )
+    if config.mode == "backtest" and not config.bus.namespace:
+        raise OptionError("--mode", "backtest, and the bus has no namespace", BACKTEST_APART)
     if tenants and not config.bus.namespace:
         allowed = "a bus.namespace for them: workers of one bus serve the same tenants"
         raise OptionError("--tenant", f"{', '.join(tenants)}, and the bus has no namespace", allowed)
     folder = config.folder if config.folder is not None else runs / "workers"
-    changes: dict[str, object] = {"name": config.name or "worker", "folder": folder}
+    changes: dict[str, object] = {
+        "name": config.name or f"worker@{gethostname()}"[:MOST_NAME],
+        "folder": folder,
+    }
     if tenants:
         changes["tenants"] = {name: config.tenants.get(name, TenantConfig()) for name in tenants}
     return config.model_copy(update=changes)

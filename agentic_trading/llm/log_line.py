@@ -121,7 +121,10 @@ def _facts_of_interaction(fields: dict[str, Any]) -> IndexRow:
 
 
 def _facts_of_event(fields: dict[str, Any]) -> IndexRow:
-    subject = fields["body"].get("subject") or fields["body"].get("symbol")
+    body = fields["body"]
+    if not isinstance(body, dict):
+        raise TypeError(f"the body of event {fields['id']!r:.100} is no object")
+    subject = body.get("subject") or body.get("symbol")
     return IndexRow(
         id=fields["id"],
         kind=fields["kind"],

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from agentic_trading.bus.errors import SigningKeyError
 from agentic_trading.bus.signing import read_keys
-from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, largest_answer
+from agentic_trading.bus.topic import largest_answer
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.errors import PolicyError
 from agentic_trading.governance.policy import Policy
@@ -40,7 +40,7 @@ async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> 
         problems += model_problems(config, capabilities, prices, (clock or SystemClock()).now())
     for name, factory in factories.items():
         problems += await _check_provider(config, name, factory, capabilities)
-    problems += answer_problems(config, MAX_MESSAGE_BYTES)
+    problems += answer_problems(config, config.bus.max_message_bytes)
     problems += await asyncio.to_thread(lambda: list(principal_problems(config)))
     folder = config.secrets_folder
     if folder is not None and not await asyncio.to_thread(folder.is_dir):

@@ -384,10 +384,12 @@ def _cross_problems(config: PlatformConfig, origins: Mapping[str, str]) -> Itera
             yield _problem(origins, f"providers.{provider}.models", found, "one row a model")
     bus, is_on_redis = config.bus, config.bus.url is not None and not config.bus.is_on_kafka
     waits, cert = f'"{config.ack_after}", and the bus is within this process', bus.certificate_file
+    is_plain, plain = (bus.url or "").startswith("redis:"), "given, and redis:// encrypts nothing"
     for is_wrong, place, value, instead in (
         (config.ack_after and bus.url is None, "ack_after", waits, "left out, or a bus.url beside it"),
         (bool(bus.username) != bool(bus.password_file), "bus.password_file", bus.password_file, "both or neither, with bus.username"),
         (cert and is_on_redis, "bus.certificate_file", f"{cert}, and the bus is on Redis", "left out, or a bus on Kafka"),
+        (is_plain and (bus.ca_file or bus.username), "bus.url", plain, "rediss://HOST:PORT, to which both belong"),
         (bus.key_file and not cert, "bus.key_file", bus.key_file, "one together with its bus.certificate_file"),
     ):  # fmt: skip
         if is_wrong:

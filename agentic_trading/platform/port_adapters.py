@@ -162,9 +162,12 @@ def memory_log() -> InteractionStore:
 async def opened_log(folder: Path, config: PlatformConfig) -> JsonFileInteractionStore:
     """Return the log in a folder, locked for this process: durable before it is published, or as `durability` says.
 
+    A backtest's is written behind, unless its calls come from a bus: whoever asked is told that they are on record.
+
     Raises `StoreLockedError` while another process has it, `StoreError` for one that cannot be gone on with.
     """
-    durability = config.durability or ("relaxed" if config.mode == "backtest" else "group")
+    is_repeatable = config.mode == "backtest" and config.bus.url is None
+    durability = config.durability or ("relaxed" if is_repeatable else "group")
     store = JsonFileInteractionStore(folder / LOG_NAME, durability=Durability(durability))
     try:
         await store.open()

@@ -7,6 +7,7 @@ from agentic_trading.bus.codec import read_envelope, reply_address
 from agentic_trading.bus.errors import SignatureError
 from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.signing import Signer, Verifier
+from agentic_trading.bus.topic import MAX_MESSAGE_BYTES
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import serving_as_of
 from agentic_trading.governance.events import KINDS as GOVERNANCE
@@ -93,8 +94,10 @@ class EnvelopeHandler:
         claims: ClaimStore,
         acl: ProducerAcl,
         waits: StoppableWait,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self._runner = runner
+        self._max_message_bytes = max_message_bytes
         self._recorder = recorder
         self._claims = claims
         self._acl = acl
@@ -106,7 +109,7 @@ class EnvelopeHandler:
         Raises `UndeliverableError` and what `CallRunner.run` and the claims raise.
         """
         sender = self._acl.of(delivery)
-        envelope = read_envelope(delivery)
+        envelope = read_envelope(delivery, max_bytes=self._max_message_bytes)
         self._acl.check_tenant(sender.principal, envelope.tenant_id)
         with serving_as_of(envelope.as_of):
             return await self._serve(envelope, sender, slot)

@@ -106,7 +106,9 @@ class WorkerPool:
         self._acl = acl or ProducerAcl()
         self._dead_letters = DeadLetterPublisher(broker, clock, recorder.redaction)
         self._waits = StoppableWait(clock)
-        self._envelopes = EnvelopeHandler(runner, recorder, claims, self._acl, self._waits)
+        self._envelopes = EnvelopeHandler(
+            runner, recorder, claims, self._acl, self._waits, broker.max_message_bytes
+        )
         self._fatal: StoreError | None = None
         self._counts = {"finished": 0, "dead_letters": 0, "given_back": 0, "events": 0}
 

@@ -30,7 +30,7 @@ WorkerName = Annotated[
     typer.Option(
         "--name",
         metavar="NAME",
-        help="Its name, which no other worker of the bus has; if left out, the configuration's, else worker.",
+        help="Its name, which no other worker of the bus has; if left out, the configuration's, else worker@HOST.",
     ),
 ]
 LogFolder = Annotated[
