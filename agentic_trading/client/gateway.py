@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
+
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from agentic_trading.bus.codec import envelope_message, event_message
+from agentic_trading.bus.errors import BusUnavailableError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import EVENTS, Broker, Subscription, Topic, lane_topic
@@ -24,6 +27,9 @@ from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.store import InteractionStore
 
 GatewayReply = LLMInteraction | NoDecision
+
+PUBLISH_WITHIN_S: Final = 30.0
+"""How long a bus that is away is tried again before what is published is an error."""
 
 _REMEMBERED = 10_000
 """Envelopes that a client recognises; one whose occurrence was set counts twice."""
@@ -119,7 +125,7 @@ class GatewayClient:
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
         """Publish an envelope without waiting; returns it as published (its occurrence may have been set)."""
         envelope = self._with_occurrence(envelope)
-        await self._broker.publish(self._topic_of(envelope), self._sign(envelope_message(envelope)))
+        await self._publish(self._topic_of(envelope), self._sign(envelope_message(envelope)))
         return envelope
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
@@ -150,7 +156,7 @@ class GatewayClient:
         check_event(event)
         if self._store is not None:
             await self._store.record(event)
-        await self._broker.publish(EVENTS, self._sign(event_message(event)))
+        await self._publish(EVENTS, self._sign(event_message(event)))
 
     async def _answer(self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None) -> GatewayReply:
         """Publish an envelope and wait for its last attempt; those before it are put into `attempts`, if it is given."""
@@ -163,7 +169,7 @@ class GatewayClient:
         call = PendingCall(envelope, message, reply, attempts, signer)
         self._pending.add(call)
         try:
-            await self._broker.publish(self._topic_of(envelope), message)
+            await self._publish(self._topic_of(envelope), message)
             async with asyncio.timeout(self._reply_timeout_s):
                 answer = await reply
         except TimeoutError:
@@ -179,6 +185,16 @@ class GatewayClient:
     async def _read(self, replies: Subscription) -> None:
         while True:
             self._pending.receive((await replies.take()).message)
+
+    async def _publish(self, topic: Topic[Any], message: Message) -> None:
+        """Publish a message; a bus that is away is waited for, `PUBLISH_WITHIN_S` at most: ids keep copies harmless."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(BusUnavailableError),
+            wait=wait_exponential(multiplier=0.1, max=2.0),
+            stop=stop_after_delay(PUBLISH_WITHIN_S),
+            reraise=True,
+        )
+        await retrying(self._broker.publish, topic, message)
 
     def _topic_of(self, envelope: LLMEnvelope) -> Topic[Any]:
         return lane_topic(envelope.workflow, self._lanes.get(envelope.provider, ""))

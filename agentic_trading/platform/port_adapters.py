@@ -162,7 +162,7 @@ def memory_log() -> InteractionStore:
 async def opened_log(folder: Path, config: PlatformConfig) -> JsonFileInteractionStore:
     """Return the log in a folder, locked for this process: durable before it is published, or as `durability` says.
 
-    A backtest's is written behind, unless its calls come from a bus: whoever asked is told that they are on record.
+    A backtest's is written behind, unless its calls come from a bus, where a reply says that they are on record.
 
     Raises `StoreLockedError` while another process has it, `StoreError` for one that cannot be gone on with.
     """
