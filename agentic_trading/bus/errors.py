@@ -84,7 +84,8 @@ class BacklogFullError(BusError):
         self.limit = limit
         super().__init__(
             f"topic {topic} keeps {size} messages in partition {partition}, and no more than {limit} are allowed; "
-            "see by agentic-trading topics lag which group does not finish them, or raise max_backlog"
+            "start the reader or the archiver of the topic (agentic-trading topics lag says which group does not finish them), "
+            "or destroy the group that reads no more"
         )
 
 

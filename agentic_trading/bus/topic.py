@@ -176,12 +176,14 @@ M = TypeVar("M", bound=WireModel)
 class Topic(Generic[M]):
     """A stream of messages that carry `model`.
 
-    `room` is how many times a broker's largest message one of this topic may be.
+    `room` is how many times a broker's largest message one of this topic may be. `newest` is how many messages a partition
+    keeps, read or not, on a broker that would refuse more else (Redis); without it, all that a group has not finished.
     """
 
     name: str
     model: type[M]
     room: int = 1
+    newest: int | None = None
 
 
 ENVELOPES: Final = {
@@ -203,13 +205,14 @@ An interaction holds an envelope, an answer as text and the object read from it:
 """
 
 EVENTS: Final = Topic("llm.events", Event)
-DEAD_LETTERS: Final = Topic("llm.dead-letters", DeadLetter, room=2)  # holds another message, in base64
+DEAD_LETTERS: Final = Topic("llm.dead-letters", DeadLetter, room=2, newest=10_000)
+"""A letter holds another message, in base64. Without a place for the next one its message could never be finished."""
 
 
 RECORDS: Final = Topic("llm.records", StreamedLine, room=REPLIES.room)
 """All lines of all logs, of interactions and of events; the records of a trace keep their order."""
 
-HEADS: Final = Topic("llm.heads", LogHead)
+HEADS: Final = Topic("llm.heads", LogHead, newest=1_000)
 """Where the archive's log ended, again and again: a log that was cut shows against it."""
 
 

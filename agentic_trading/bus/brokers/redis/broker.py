@@ -6,6 +6,8 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
+import structlog
+
 from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
 from agentic_trading.bus.brokers.redis.consumer import RedisSubscription
 from agentic_trading.bus.brokers.redis.lease import PartitionLease
@@ -20,6 +22,7 @@ from agentic_trading.bus.brokers.redis.stream_reader import (
 from agentic_trading.bus.errors import BacklogFullError, BusClosedError
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import (
+    HEADS,
     MAX_HEAD_BYTES,
     REPLIES,
     BrokerStatistics,
@@ -29,13 +32,16 @@ from agentic_trading.bus.topic import (
 )
 from agentic_trading.clock import Clock, SystemClock
 
+log = structlog.get_logger()
+
 
 class RedisBroker:
     """Keep the promise of `Broker` on one server; topics must be there (`topics create`).
 
     A partition is read by one reader of a group at a time, which hands out its keys independently of each other. What
     every group has finished is dropped, so a group that comes later gets what is left; a topic that no group reads is kept
-    whole, until `max_backlog`. Nothing is connected before it is needed. For one event loop.
+    whole, until `max_backlog`. Of a topic with `newest` the oldest ones go instead. Nothing is connected before it is
+    needed. For one event loop.
     """
 
     def __init__(self, settings: RedisBusSettings, *, clock: Clock | None = None) -> None:
@@ -59,9 +65,9 @@ class RedisBroker:
     async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
         """Add messages to a topic in their order, all of them or none; they are kept when this returns.
 
-        Beside what the port says, raises `BacklogFullError` where a partition would keep more than `max_backlog`,
-        `TopicSetupError`, `BusSettingsError`, and `BusUnavailableError` without an answer in time: they may then be there
-        or not.
+        Beside what the port says, raises `BacklogFullError` where a partition would keep more than `max_backlog` and the
+        topic has no `newest`, `TopicSetupError`, `BusSettingsError`, and `BusUnavailableError` without an answer in time:
+        they may then be there or not.
         """
         if self._is_closed:
             raise BusClosedError("the Redis broker")
@@ -81,7 +87,7 @@ class RedisBroker:
             settings.partitions,
             settings.max_backlog,
             REPLIES_STAY_S if is_reply else 0,
-            REPLIES_KEPT,
+            REPLIES_KEPT if is_reply else min(topic.newest or 0, settings.max_backlog),
         ]
         for message in messages:
             key = message.key_bytes
@@ -95,6 +101,8 @@ class RedisBroker:
             full = str([*streams][int(answer[1]) - 1])
             partition = int(full.rpartition(":")[2])
             raise BacklogFullError(topic.name, partition, int(answer[2]), settings.max_backlog)
+        if int(answer[1]) and topic.name != HEADS.name:  # an old head says nothing that the next one does not
+            log.warning("redis_oldest_messages_gone", topic=topic.name, count=int(answer[1]))
 
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
         """Read `topics` as one of the readers of `group`; raises as `publish_all` does, but for sizes."""

@@ -190,7 +190,8 @@ class RedisTopics:
                 problems.append(TopicProblem("-", e.setting, e.found, e.allowed))
             made = await server.partitions([self._settings.keys_of(topic.name) for topic in topics])
             for topic, partitions in zip(topics, made, strict=True):
-                sizes = await server.sizes(self._streams(topic.name)) if topic.name != REPLIES.name else []
+                may_fill = topic.name != REPLIES.name and topic.newest is None
+                sizes = await server.sizes(self._streams(topic.name)) if may_fill else []
                 problems += self._problems(topic.name, partitions, sizes)
             return problems
 

@@ -2,14 +2,17 @@
 
 import asyncio
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
+from agentic_trading.bus.brokers.redis.redis import RedisTopics
 from agentic_trading.bus.brokers.redis.stream_reader import REPLIES_KEPT, REPLIES_STAY_S
 from agentic_trading.bus.errors import BacklogFullError
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import REPLIES, TOPICS, Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, HEADS, REPLIES, TOPICS, Topic
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.llm import LLMInteraction
 from agentic_trading.llm.event import Event
@@ -33,7 +36,8 @@ async def test_a_topic_with_too_many_messages_refuses_more_until_some_are_finish
         await broker.publish_all(TOPIC, [Message("a", b"1", {}), Message("a", b"2", {})])
         batch = [Message("d", b"0", {}), Message("a", b"3", {}), Message("a", b"4", {})]
         with pytest.raises(
-            BacklogFullError, match="topic events keeps 2 messages in partition 1, and no more than 3"
+            BacklogFullError,
+            match=r"topic events keeps 2 messages in partition 1, and no more than 3 .*start the reader",
         ) as e:
             await broker.publish_all(TOPIC, batch)
         scanned = [each.message.value async for each in broker.scan(TOPIC)]
@@ -45,6 +49,57 @@ async def test_a_topic_with_too_many_messages_refuses_more_until_some_are_finish
 
     assert (e.value.topic, e.value.partition, e.value.size, e.value.limit) == ("events", 1, 2, 3)
     assert scanned == [b"1", b"2"]  # none of the batch, though partition 0 had room
+
+
+@pytest.mark.parametrize(
+    ("topic", "warned"), [(DEAD_LETTERS, [1, 4]), (HEADS, [])], ids=lambda each: getattr(each, "name", "")
+)
+async def test_a_topic_that_no_group_reads_keeps_its_newest_messages_and_takes_more(
+    redis_url: str, namespace: str, topic: Topic[Any], warned: list[int]
+) -> None:
+    small = replace(topic, newest=3)
+    await redis_bus.make_topics(redis_url, namespace, [small], partitions=2)
+    async with aclosing(redis_bus.broker(redis_url, namespace, partitions=2)) as broker:
+        with capture_logs() as logs:
+            await broker.publish(small, Message("d", b"other partition", {}))
+            for n in range(1, 5):
+                await broker.publish(small, Message("a", b"%d" % n, {}))
+            await broker.publish_all(small, [Message("a", b"%d" % n, {}) for n in range(5, 9)])
+        kept = [(each.position, each.message.value) async for each in broker.scan(small)]
+
+        await broker.delete_before(small, {1: 8})
+        left = [each.position async for each in broker.scan(small)]
+        await broker.delete_before(small, {1: 9})
+        await broker.publish(small, Message("a", b"9", {}))
+        after = [each.position async for each in broker.scan(small)]
+
+    assert kept == [(1, b"other partition"), (6, b"6"), (7, b"7"), (8, b"8")]
+    assert (left, after) == ([1, 8], [1, 9])
+    assert [each["count"] for each in logs if each["event"] == "redis_oldest_messages_gone"] == warned
+
+
+@pytest.mark.parametrize("topic", [DEAD_LETTERS, HEADS], ids=lambda topic: topic.name)
+async def test_letters_and_heads_keep_no_more_than_a_partition_may_and_are_not_full_there(
+    redis_url: str, namespace: str, topic: Topic[Any]
+) -> None:
+    settings = redis_bus.settings(redis_url, namespace, partitions=2, max_backlog=2)
+    await RedisTopics(settings).create([topic])
+    async with aclosing(redis_bus.broker(redis_url, namespace, partitions=2, max_backlog=2)) as broker:
+        await broker.publish_all(topic, [Message("a", b"%d" % n, {}) for n in range(3)])
+        problems = await RedisTopics(settings).check([topic])
+
+        group = await broker.subscribe([topic], "group")
+        first = await group.take()
+        await broker.publish_all(topic, [Message("a", b"%d" % n, {}) for n in range(3, 6)])
+        await group.ack(first)
+        async with asyncio.timeout(5):
+            while (later := await group.take()).position < 6:
+                await group.ack(later)
+        await group.aclose()
+
+    assert problems == []
+    # What a group holds may go as well, and it goes on.
+    assert (first.position, later.position, later.message.value) == (2, 6, b"5")
 
 
 async def test_replies_stay_for_an_hour_and_a_client_that_is_gone_leaves_no_more_than_a_few(
