@@ -275,3 +275,15 @@ async def test_a_ledger_that_does_not_know_the_call_that_its_log_has_sent_last_h
         await require_not_behind(books, forgetful, soon)
     with pytest.raises(LedgerRolledBackError):
         await forgetful.reserve(ask(1, tenant="default"))
+
+
+async def test_a_ledger_before_the_checkpoint_on_record_has_gone_back_and_one_beyond_it_has_not() -> None:
+    ledger = MemoryLedger()
+    await ledger.reserve(ask(1, tenant="default"))
+    come_to = await ledger.checkpoint("default")
+    books = LedgerRebuild("default", "paper")
+    books.read(checkpoint_event("default", come_to, START))
+
+    await require_not_behind(books, ledger, START)
+    with pytest.raises(LedgerRolledBackError):
+        await require_not_behind(books, MemoryLedger(), START)
