@@ -13,9 +13,10 @@ from typing import IO
 from pydantic import ValidationError
 
 from agentic_trading.app.options import OptionError
+from agentic_trading.bus.errors import BusError
 from agentic_trading.client.gateway import GatewayReply, StructuredGateway
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.errors import FailureReason, NoDecision
 from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.port_stack import first_useful
@@ -33,10 +34,15 @@ class SubmissionCounts:
     answered: int = 0
     failed: int = 0
     wrong: int = 0
+    waits: bool = False
 
     def text(self) -> str:
         """Return the counts as a sentence."""
-        answers = f", {self.answered:,} answered, {self.failed:,} of them failed" if self.answered else ""
+        answers = f", {self.answered:,} answered, {self.failed:,} of them failed" if self.waits else ""
+        if self.waits and (open_ := self.submitted - self.answered):
+            answers += (
+                f"; {open_:,} are on the bus and will be run: the same command again prints their answers"
+            )
         wrong = f"; {self.wrong:,} were no envelopes and were left out" if self.wrong else ""
         return f"submitted {self.submitted:,}{answers}{wrong}"
 
@@ -55,6 +61,10 @@ async def submit_lines(
     The envelopes of one trace keep their order. What cannot be read is named by `say` and counted. Raises `OptionError` without a bus, and what the bus raises:
     `counts` says then how many were published.
     """
+    counts.waits = answered is not None
+    if config.sign_as and config.principals_folder is None:
+        allowed = "a principals_folder in the configuration, with a key to sign with, or no --sign-as"
+        raise OptionError("--sign-as", f"{config.sign_as}, and nothing is signed", allowed)
     if config.bus.url is None:
         raise OptionError(
             "--bus", "left out", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
@@ -165,11 +175,23 @@ async def _send(
         await gateway.submit(envelope)
         counts.submitted += 1
         return
-    answer = await gateway.ask(envelope)
-    counts.submitted += 1
+    counts.submitted += 1  # before the wait: it may be broken off, and the envelope is on the bus
+    try:
+        answer = await gateway.ask(envelope)
+    except BusError:
+        counts.submitted -= 1
+        raise
     counts.answered += 1
     counts.failed += answer.failure is not None
     answered(_outcome_line(envelope, answer))
+
+
+def _failure_of(failure: FailureReason) -> dict[str, str]:
+    why = failure.description
+    return {
+        "kind": failure.category,
+        "why": f"{why}: {failure.technical_details}" if failure.technical_details else why,
+    }
 
 
 def _outcome_line(envelope: LLMEnvelope, answer: GatewayReply) -> str:
@@ -179,7 +201,7 @@ def _outcome_line(envelope: LLMEnvelope, answer: GatewayReply) -> str:
         "envelope_id": envelope.envelope_id,
         "trace_id": envelope.trace_id,
         "actionable": answer.actionable,
-        "failure": None if failure is None else {"kind": failure.category, "why": failure.description},
+        "failure": None if failure is None else _failure_of(failure),
     }
     if not isinstance(answer, NoDecision):
         result = answer.result

@@ -48,6 +48,9 @@ PARTS: Final = ("asking", "bus", "ledger", "start", "stream")
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 15.0
 ASKED_WITHIN_S: Final = 5.0
+LOOKS_EVERY_S: Final = 10.0
+"""How often a worker looks for itself whether all servers answer; what has changed is logged."""
+
 REQUEST_WITHIN_S: Final = 5.0
 MOST_REQUEST_BYTES: Final = 8192
 MOST_CONNECTIONS: Final = 32
@@ -75,6 +78,7 @@ class WorkerProcess:
     drain_s: float
     state: str = "starting"
     problem: str = ""
+    _reported: frozenset[str] = frozenset()
     _platform: Platform | None = None
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -110,7 +114,9 @@ class WorkerProcess:
                 if not self._stopping.is_set():
                     self.state = "serving"
                     on_serving()
-                await self._stopping.wait()
+                while not self._stopping.is_set():
+                    await self._wait(LOOKS_EVERY_S)
+                    await self.health()
         finally:
             self._platform = None
 
@@ -137,7 +143,16 @@ class WorkerProcess:
                     problems |= await self._platform.problems()
             except TimeoutError:
                 problems["asking"] = f"no answer within {ASKED_WITHIN_S:g} s"
+            self._report(problems)
         return {"state": self.state, "ready": self.state == "serving" and not problems, "problems": problems}
+
+    def _report(self, problems: Mapping[str, str]) -> None:
+        """Log what has come to be in the way, and that nothing is any more."""
+        for part in problems.keys() - self._reported:
+            log.warning("worker_not_ready", part=part, reason=problems[part])
+        if self._reported and not problems:
+            log.warning("worker_ready")
+        self._reported = frozenset(problems)
 
     async def metrics(self) -> bytes:
         """Return the figures in the text format of Prometheus, health among them."""
@@ -348,6 +363,11 @@ def worker_config(
         raise OptionError(
             "--bus", "left out", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
         )
+    if config.ledger.url is None:
+        allowed = (
+            "redis://HOST:PORT, which all workers of the bus share, or url in [ledger] of the configuration"
+        )
+        raise OptionError("--ledger", "left out", allowed)
     if not config.providers:
         raise OptionError(
             "--provider", "left out", "a provider to serve, or [providers.NAME] of the configuration"

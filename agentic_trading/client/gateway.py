@@ -8,6 +8,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, Protocol, Self
 
+import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from agentic_trading.bus.codec import envelope_message, event_message
@@ -26,10 +27,15 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.store import InteractionStore
 
+log = structlog.get_logger()
+
 GatewayReply = LLMInteraction | NoDecision
 
 PUBLISH_WITHIN_S: Final = 30.0
 """How long a bus that is away is tried again before what is published is an error."""
+
+SLOW_S: Final = 30.0
+"""After how long without an answer a client says so."""
 
 _REMEMBERED = 10_000
 """Envelopes that a client recognises; one whose occurrence was set counts twice."""
@@ -168,6 +174,7 @@ class GatewayClient:
         signer = None if self._signer is None else self._signer.as_now()
         call = PendingCall(envelope, message, reply, attempts, signer)
         self._pending.add(call)
+        slow = asyncio.get_running_loop().call_later(SLOW_S, _report_slow, envelope.envelope_id)
         try:
             await self._publish(self._topic_of(envelope), message)
             async with asyncio.timeout(self._reply_timeout_s):
@@ -175,6 +182,7 @@ class GatewayClient:
         except TimeoutError:
             return no_answer(envelope.envelope_id, f"no worker answered within {self._reply_timeout_s:g} s")
         finally:
+            slow.cancel()
             self._pending.remove(call)
         if self._store is not None:
             received = [*(attempts or ()), *([] if isinstance(answer, NoDecision) else [answer])]
@@ -226,3 +234,8 @@ class GatewayClient:
         counts[envelope.request_hash] += 1
         self._counts[key] = (envelope.as_of, counts)
         return occurrence
+
+
+def _report_slow(envelope_id: str) -> None:
+    why = "a call takes long, waits for its budget, or no worker of the bus serves it"
+    log.warning("no_answer_yet", envelope_id=envelope_id, after_s=SLOW_S, perhaps=why)

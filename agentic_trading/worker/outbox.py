@@ -176,7 +176,11 @@ class Outbox:
             try:
                 await self.reached(head)
             except UnstreamedError:
-                log.warning("outbox_behind", lines=head - self._cursor.seq, problem=self._problem)
+                log.warning(
+                    "outbox_behind",
+                    lines=head - self._cursor.seq,
+                    problem=self._problem or "no answer in time",
+                )
         await self.save()
 
     async def save(self, *, sync: bool = False) -> None:

@@ -159,8 +159,10 @@ def test_a_worker_whose_redis_is_away_is_alive_and_not_ready(
         before = running.metrics()
         redis.kill()
         away, figures = running.health(), running.metrics()
+        running.waits_for("worker_not_ready .*part=ledger")
         redis.start()
         running.is_ready()
+        running.waits_for("worker_ready")
         code = running.ends()
 
     is_problem = 'agentic_worker_problem{part="ledger"}'

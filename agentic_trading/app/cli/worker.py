@@ -104,6 +104,8 @@ def worker_command(
     """
     from agentic_trading.app.settings import configure_logging, start
     from agentic_trading.app.worker import WorkerProcess, status_server, worker_config
+    from agentic_trading.platform.check import check_platform
+    from agentic_trading.platform.errors import ConfigError
 
     settings = start()
     loaded = worker_config(
@@ -123,6 +125,8 @@ def worker_command(
     process = WorkerProcess(loaded, drain_s)
 
     async def serve() -> None:
+        if problems := await check_platform(loaded):
+            raise ConfigError(problems)
         async with status_server(process, http) as address:
             say(f"{loaded.name}: {address}/readyz, log in {loaded.folder}/{loaded.name}", err=True)
             await process.run(lambda: say(f"{loaded.name} serves {', '.join(loaded.providers)}", err=True))
