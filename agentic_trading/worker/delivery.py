@@ -152,13 +152,19 @@ class EnvelopeHandler:
             raise UndeliverableError(
                 "crash_loop", detail, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id
             )
-        held = HeldClaim(self._claims, claim)
+        try:
+            await self._run_to_end(envelope, claim, sender, slot)
+        except BaseException:  # one that is finished by now stays so
+            await run_shielded(self._claims.release(claim))
+            raise
+
+    async def _run_to_end(self, envelope: LLMEnvelope, claim: Claim, sender: Sender, slot: Slot) -> None:
         try:
             last = await self._runner.run(
                 envelope,
                 principal=sender.principal,
                 parked=slot.given_back,
-                claim=held,
+                claim=HeldClaim(self._claims, claim),
                 route=sender.route,
             )
         except AttemptTakenError:  # also where a server has forgotten that it was finished
@@ -167,9 +173,6 @@ class EnvelopeHandler:
             await self._publish_last(envelope, known, sender.route)
         except (RecordError, UndeliverableError):
             await self._claims.finish(claim, bytes)
-            raise
-        except BaseException:
-            await run_shielded(self._claims.release(claim))
             raise
         else:
             await self._claims.finish(claim, lambda: self._recorder.as_kept(last).wire)

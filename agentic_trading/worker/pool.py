@@ -11,7 +11,12 @@ from typing import Any
 import structlog
 
 from agentic_trading.bus.codec import read_event
-from agentic_trading.bus.errors import BusUnavailableError, SignatureError, UnreadableMessageError
+from agentic_trading.bus.errors import (
+    BacklogFullError,
+    BusUnavailableError,
+    SignatureError,
+    UnreadableMessageError,
+)
 from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, REPLIES, Broker, Subscription, Topic, lane_topic
 from agentic_trading.clock import Clock
@@ -38,11 +43,15 @@ OTHERS = (EnvelopeWorkflow.PLANNING, EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow
 PARKED_A_WORKER = 8
 """How many calls may wait for headroom, for each that has a slot."""
 
-AWAY = (BusUnavailableError, ClaimStoreUnavailableError, LedgerUnavailableError)
-"""What is no delivery's fault: servers that cannot be reached. It comes again until they are back, however often."""
+BUS_AWAY = (BusUnavailableError, BacklogFullError)
+AWAY = (*BUS_AWAY, ClaimStoreUnavailableError, LedgerUnavailableError)
+"""What is no delivery's fault: servers that cannot be reached, or are full. It comes again until they are back, however often."""
 
 AWAY_S = 1.0
 """How long a delivery waits for such a server, before it comes again."""
+
+MOST_FAILING = 10_000
+"""Of how many deliveries it is known how often they failed; some of them may be another worker's by now."""
 
 GROUP = "workers"
 EXECUTIONS_GROUP = "workers-execution"
@@ -63,7 +72,7 @@ class WorkerPool:
     """Run `workers` envelopes at once, and as many executions beside them, until stopped; parked calls are not counted.
 
     One delivery is one boundary: whatever it raises, its neighbours go on. A delivery that raises comes again, and
-    after `max_deliveries` becomes a dead letter. An envelope that was run already is not run again: the last attempt
+    after `max_deliveries` that failed becomes a dead letter. An envelope that was run already is not run again: the last attempt
     on record is published again. It takes envelopes of `workflows` alone, whose provider has one of `lanes` (the empty one
     is that of providers without a lane of their own). A log that cannot be written stops the pool: nothing more is taken, nothing that
     is not stored is acknowledged, and `run` raises the `StoreError`. Where the log is streamed to the bus, nothing is
@@ -110,6 +119,7 @@ class WorkerPool:
             runner, recorder, claims, self._acl, self._waits, broker.max_message_bytes
         )
         self._fatal: StoreError | None = None
+        self._failures: dict[tuple[str, int, int], int] = {}
         self._counts = {"finished": 0, "dead_letters": 0, "given_back": 0, "events": 0}
 
     @property
@@ -124,7 +134,7 @@ class WorkerPool:
     def stop(self) -> None:
         """Take no more envelopes; then `run` returns. Harmless twice.
 
-        Calls under way are finished, but no retry is waited for; events that wait are kept. What is not on the stream
+        Calls under way are finished, but no retry is waited for; events that wait are kept, up to one that cannot be. What is not on the stream
         within a bound is given back as it stands.
         """
         self._waits.stop()
@@ -194,19 +204,21 @@ class WorkerPool:
                     await self._within_boundary(delivery, envelopes, serve)
 
     async def _keep_events(self, events: Subscription) -> None:
-        """Keep what comes; after a stop, what is there to be taken."""
+        """Keep what comes; after a stop, what is there to be taken, up to the first one that cannot be kept now."""
         is_last_look = False
         while self._fatal is None and not is_last_look:
             was_stopped = self._waits.is_stopped
             delivery = await self._waits.result_of(events.take())
             if delivery is not None:
-                await self._within_boundary(delivery, events, self._keep_event)
+                is_done = await self._within_boundary(delivery, events, self._keep_event)
+                if self._waits.is_stopped and not is_done:  # it is ready at once, and would be taken for ever
+                    return
             is_last_look = was_stopped and delivery is None
 
     async def _within_boundary(
         self, delivery: Delivery, subscription: Subscription, handle: Callable[[Delivery], Awaitable[bool]]
-    ) -> None:
-        """Handle a delivery and acknowledge it; what it raises concerns no other, but for a log that gave up."""
+    ) -> bool:
+        """Handle a delivery and acknowledge it, or return False; what it raises concerns no other, but for a log that gave up."""
         try:
             is_done = await handle(delivery)
         except StoreError as e:
@@ -215,9 +227,11 @@ class WorkerPool:
         except Exception as e:  # noqa: BLE001 - the boundary: one delivery's error is not its neighbours'
             is_done = await self._after_error(delivery, e)
         if is_done:
+            self._failures.pop(_place(delivery), None)
             await subscription.ack(delivery)
         else:
             await subscription.give_back(delivery)
+        return is_done
 
     async def _serve(self, delivery: Delivery, *, slot: Slot) -> bool:
         is_done = await self._envelopes.serve(delivery, slot=slot)
@@ -261,11 +275,20 @@ class WorkerPool:
         log.error(
             "delivery_failed", topic=delivery.topic, position=delivery.position, error=describe_error(e)
         )
-        if delivery.deliveries < self._max_deliveries:
+        failures = self._failed(delivery)
+        if failures < self._max_deliveries:
             self._counts["given_back"] += 1
             return False
-        detail = f"failed {delivery.deliveries} times, last with {describe_error(e)}"
+        detail = f"failed {failures} times, last with {describe_error(e)}"
         return await self._dead_letter(delivery, "crash_loop", detail)
+
+    def _failed(self, delivery: Delivery) -> int:
+        """Count a failure; the broker counts deliveries too that ended by no fault of theirs, and none that another has had."""
+        failures = min(self._failures.pop(_place(delivery), 0) + 1, delivery.deliveries)
+        self._failures[_place(delivery)] = failures
+        if len(self._failures) > MOST_FAILING:
+            del self._failures[next(iter(self._failures))]
+        return failures
 
     async def _dead_letter(
         self, delivery: Delivery, reason: str, detail: str, envelope_id: str = "", trace_id: str = ""
@@ -279,7 +302,7 @@ class WorkerPool:
                 trace_id=trace_id,
                 route=self._acl.route_of(delivery),
             )
-        except BusUnavailableError as e:
+        except BUS_AWAY as e:
             return await self._wait_for_server(e)
         except Exception as e:  # noqa: BLE001 - other deliveries are served without the letter
             log.error(  # noqa: TRY400 - in one line
@@ -293,3 +316,7 @@ class WorkerPool:
             log.error("log_unwritable", path=str(e.path), reason=e.reason)
             self._fatal = e
         self.stop()
+
+
+def _place(delivery: Delivery) -> tuple[str, int, int]:
+    return delivery.topic, delivery.partition, delivery.position

@@ -34,9 +34,15 @@ class Server:
 
     async def heard(self, tenant: str) -> None:
         """Wait until a lease has been renewed."""
-        async with Redis.from_url(self.url) as client, asyncio.timeout(5):
-            while not await client.zcount(f"{self.namespace}:{{{tenant}}}:owners", 2, "+inf"):
+        async with asyncio.timeout(5):
+            while not await self.leases_of(tenant):
                 pass
+
+    async def leases_of(self, tenant: str) -> int:
+        """Return how many leases were begun or renewed since `end_leases`."""
+        async with Redis.from_url(self.url) as client:
+            count: int = await client.zcount(f"{self.namespace}:{{{tenant}}}:owners", 2, "+inf")
+            return count
 
     async def end_leases(self) -> None:
         """Let all leases of the tenants of these tests have ended, and all claims have been taken before that."""

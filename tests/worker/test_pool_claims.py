@@ -1,20 +1,24 @@
 """Servers that are away, and claims that are lost while a call is under way: the envelope is served all the same."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.bus.errors import BusUnavailableError
+from agentic_trading.bus.errors import BacklogFullError, BusError, BusUnavailableError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, REPLIES, Topic
 from agentic_trading.governance.errors import LedgerUnavailableError
 from agentic_trading.governance.ledger import Settlement
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.prices import Amount
-from agentic_trading.llm import LLMInteraction, RetryPolicy
+from agentic_trading.llm import LLMInteraction, NoDecision, RetryPolicy
+from agentic_trading.llm.errors import RecordError
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.claim import Claim, ClaimKey, ClaimLostError, ClaimStoreUnavailableError, Spell
 from agentic_trading.worker.claims.memory import MemoryClaimStore
+from agentic_trading.worker.error_boundary import UnstreamedError
 from agentic_trading.worker.pool import AWAY_S
 from tests.gateway import GOOD, START, asking, gateway
 from tests.worker.running import running
@@ -66,23 +70,30 @@ async def test_a_claim_that_is_lost_while_the_provider_answers_is_served_again_a
     assert kinds.count("attempt.answered_late") == 1
 
 
+NO_BROKER = BusUnavailableError("127.0.0.1:9092", "no broker answers")
+FULL = BacklogFullError("any", 0, 1000, 1000)
+
+
 class Away(MemoryBroker):
     """A bus that takes nothing for `topic` for some time."""
 
-    def __init__(self, topic: Topic[Any], times: int = 10) -> None:
+    def __init__(self, topic: Topic[Any], error: BusError = NO_BROKER, times: int = 10) -> None:
         super().__init__()
-        self._refused, self._times = topic, times
+        self._refused, self._error, self._times = topic, error, times
 
     async def publish(self, topic: Topic[Any], message: Message) -> None:
         if topic is self._refused and self._times > 0:
             self._times -= 1
-            raise BusUnavailableError("127.0.0.1:9092", "no broker answers")
+            raise self._error
         await super().publish(topic, message)
 
 
-async def test_an_answer_whose_bus_is_away_is_sent_when_it_is_back_however_long_that_takes() -> None:
+@pytest.mark.parametrize("error", [NO_BROKER, FULL])
+async def test_an_answer_whose_bus_is_away_or_full_is_sent_when_it_is_back_however_long_that_takes(
+    error: BusError,
+) -> None:
     clock = Turning(START)
-    desk = gateway([GOOD], broker=Away(REPLIES), clock=clock)
+    desk = gateway([GOOD], broker=Away(REPLIES, error), clock=clock)
 
     async with running(desk) as client:
         answer = await client.ask(asking(clock=clock).build())
@@ -94,11 +105,12 @@ async def test_an_answer_whose_bus_is_away_is_sent_when_it_is_back_however_long_
 
 
 @pytest.mark.timeout(5)
-async def test_a_message_whose_dead_letter_the_bus_does_not_take_now_is_not_acknowledged_without_one() -> (
-    None
-):
+@pytest.mark.parametrize("error", [NO_BROKER, FULL])
+async def test_a_message_whose_dead_letter_the_bus_does_not_take_now_is_not_acknowledged_without_one(
+    error: BusError,
+) -> None:
     clock = Turning(START)
-    desk = gateway([], broker=Away(DEAD_LETTERS), clock=clock)
+    desk = gateway([], broker=Away(DEAD_LETTERS, error), clock=clock)
     letters = await desk.broker.subscribe([DEAD_LETTERS], "test")
     unreadable = next(iter(ENVELOPES.values()))
 
@@ -129,3 +141,51 @@ async def test_an_answer_is_not_given_up_because_the_ledger_cannot_be_told_of_it
 
     assert isinstance(answer, LLMInteraction)
     assert desk.pool.statistics().dead_letters == 0
+
+
+AWAY_OR_LOST = [
+    ClaimStoreUnavailableError("connection refused"),
+    LedgerUnavailableError("connection refused"),
+    NO_BROKER,
+    FULL,
+    ClaimLostError(ClaimKey("default", "e-1")),
+    UnstreamedError(1, "no answer"),
+]
+
+
+@pytest.mark.parametrize("error", AWAY_OR_LOST, ids=lambda error: type(error).__name__)
+async def test_what_is_no_fault_of_a_delivery_does_not_count_towards_its_dead_letter(
+    error: Exception,
+) -> None:
+    class Failing(MemoryClaimStore):
+        raised = [error] * 5 + [RuntimeError("a bug in an adapter")] * 2
+
+        async def claim(self, key: ClaimKey, content: str) -> Any:
+            if self.raised:
+                raise self.raised.pop(0)
+            return await super().claim(key, content)
+
+    clock = Turning(START)
+    desk = gateway([GOOD], claims=Failing(), clock=clock)
+
+    async with running(desk) as client:
+        answer = await client.ask(asking(clock=clock).build())
+
+    assert isinstance(answer, LLMInteraction)
+    assert (desk.pool.statistics().given_back, desk.pool.statistics().dead_letters) == (2, 0)
+
+
+async def test_the_claim_of_an_attempt_that_is_taken_is_free_again_where_its_end_cannot_be_read() -> None:
+    class Unreadable(MemoryInteractionStore):
+        async def get_by_envelope_id(self, envelope_id: str, *, tenant: str | None = None) -> Any:
+            raise RecordError(envelope_id, "has no JSON spelling")
+
+    desk = gateway(lambda _request: GOOD, store=Unreadable())
+    await desk.runner.run(envelope := asking().build())
+
+    async with running(desk) as client, asyncio.timeout(2):
+        answers = [await client.ask(envelope) for _ in range(2)]
+
+    assert ["unrecordable" in each.reason.description for each in answers if isinstance(each, NoDecision)] == [
+        True, True,
+    ]  # fmt: skip

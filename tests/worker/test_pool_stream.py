@@ -82,6 +82,18 @@ async def test_an_event_is_acknowledged_when_it_is_on_the_stream() -> None:
     assert (before, waiting(desk)) == (1, 0)
 
 
+async def test_a_stop_ends_though_an_event_in_hand_does_not_come_on_the_stream() -> None:
+    stream = Stream()
+    desk = gateway(stream=stream)
+
+    async with asyncio.timeout(2), running(desk):
+        await desk.broker.publish(EVENTS, event_message(event()))
+        await stream.asked.wait()
+
+    assert waiting(desk) == 1
+    assert stream.lines == [1]  # it was not taken again
+
+
 async def test_a_stop_gives_the_wait_up_and_the_next_worker_answers_without_another_call() -> None:
     broker, store, claims, stream = MemoryBroker(), MemoryInteractionStore(), MemoryClaimStore(), Stream()
     desk = gateway([GOOD], broker=broker, store=store, claims=claims, stream=stream)

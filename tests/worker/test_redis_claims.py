@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import envelope_message
@@ -171,6 +172,61 @@ async def test_the_lease_is_renewed_while_the_process_lives(server: Server) -> N
 
     assert one.holds(claim)
     assert await two.claim(KEY, "one") == Busy()
+
+
+async def test_a_tenant_of_which_nothing_is_claimed_is_not_renewed_and_a_new_lease_makes_no_old_claim_sure(
+    server: Server,
+) -> None:
+    clock, other = Moved(), ClaimKey("default", "e-1")
+    one = await server.process("one", clock)
+    kept = await taken(one)
+    released = await promises.taken(one, other)
+    await one.release(released)
+    for _ in range(3):
+        await server.end_leases()
+        clock.advance(LEASE_S / 3)
+        await server.heard("acme")
+
+    assert await server.leases_of("default") == 0
+    assert one.holds(kept)
+    again = await promises.taken(one, other)
+    assert [one.holds(claim) for claim in (again, released)] == [True, False]
+
+
+async def test_the_owners_of_a_tenant_are_forgotten_some_leases_after_the_last_one_was_heard(
+    server: Server,
+) -> None:
+    await taken(await server.process())
+    make = partial(RedisClaimStore, server.url, namespace=server.namespace, lease_s=0.5)
+    async with aclosing(await asyncio.to_thread(make)) as shorter, Redis.from_url(server.url) as client:
+        assert await shorter.claim(KEY, "one") == Busy()
+        left_ms = await client.pttl(f"{server.namespace}:{{acme}}:owners")
+
+    assert LEASE_S < left_ms / 1000 <= 4 * LEASE_S, "a shorter lease ends no longer one"
+
+
+class SideBySide(RedisClaimStore):
+    """Two renewals go on when both have begun."""
+
+    async def _run(self, step: str, key: ClaimKey, *given: str | bytes | int) -> Any:
+        self.both = getattr(self, "both", None) or asyncio.Barrier(2)
+        if step == "renew":
+            await self.both.wait()
+        return await super()._run(step, key, *given)
+
+
+@pytest.mark.timeout(5)
+async def test_the_leases_of_several_tenants_are_renewed_side_by_side(server: Server) -> None:
+    clock = Moved()
+    make = partial(SideBySide, server.url, namespace=server.namespace, clock=clock)
+    async with aclosing(await asyncio.to_thread(make)) as one:
+        await one.begin()
+        for tenant in ("acme", "default"):
+            await promises.taken(one, ClaimKey(tenant, "e-1"))
+        await server.end_leases()
+        clock.advance(LEASE_S / 3)
+        for tenant in ("acme", "default"):
+            await server.heard(tenant)
 
 
 async def test_a_claim_whose_answer_was_lost_is_given_again(server: Server) -> None:

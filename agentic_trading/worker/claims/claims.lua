@@ -14,6 +14,9 @@ end
 local function renew()
   redis.call('ZREMRANGEBYSCORE', OWNERS, '-inf', now)
   redis.call('ZADD', OWNERS, now + lease, owner)
+  if redis.call('PTTL', OWNERS) < lease then -- nothing stays of a tenant of which nothing is claimed any more
+    redis.call('PEXPIRE', OWNERS, 4 * lease)
+  end
 end
 
 -- An earlier process of the same name has ended: it had its log, which only one process can have.

@@ -88,8 +88,9 @@ class RedisClaimStore:
     """Keep the port's promises among all processes that name the same server and `namespace`.
 
     An owner is one start of a process. It lives for `lease_s` seconds after it was heard last, by the server's clock, and
-    is heard every third of that. A claim whose owner does not live is free; so is at once what an earlier process with
-    the same `name` holds: only one process at a time may have a name. Without a name there is none before.
+    is heard every third of that in each tenant of which it holds or asks for a claim. A claim whose owner does not live is
+    free; so is at once what an earlier process with the same `name` holds: only one process at a time may have a name.
+    Without a name there is none before.
 
     A claim that is not finished stays until it is; a finished one is known for `DONE_S`, its last attempt for `LAST_S`.
     Its steps advance the sequence of the tenant's ledger in the same namespace: whichever of the two finds that the server was
@@ -123,7 +124,7 @@ class RedisClaimStore:
         self._renewing: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Be heard from now on, in every tenant of which something is claimed."""
+        """Be heard from now on, in every tenant of which a claim is held or asked for."""
         if self._renewing is None:
             self._renewing = self._tasks.start(self._renew(), name="claims-lease")
 
@@ -267,16 +268,22 @@ class RedisClaimStore:
     async def _renew(self) -> None:
         while True:
             await self._clock.sleep(self._lease_s / 3)
-            for tenant in list(self._leases):
-                asked_at = self._clock.monotonic()
-                try:
-                    await self._run("renew", ClaimKey(tenant, ""))
-                except ClaimStoreUnavailableError as e:
-                    if isinstance(e, ClaimsRolledBackError):
-                        self._leases[tenant].until = -math.inf  # what was claimed before is not sent any more
-                    log.warning("claims_not_renewed", tenant=tenant, reason=str(e))
-                else:
-                    self._heard(tenant, asked_at)
+            held = {key.tenant for key in self._held}
+            self._leases = {tenant: lease for tenant, lease in self._leases.items() if tenant in held}
+            async with asyncio.TaskGroup() as group:
+                for tenant in self._leases:
+                    group.create_task(self._renew_lease(tenant), name=f"claims-lease-{tenant}")
+
+    async def _renew_lease(self, tenant: str) -> None:
+        asked_at = self._clock.monotonic()
+        try:
+            await self._run("renew", ClaimKey(tenant, ""))
+        except ClaimStoreUnavailableError as e:
+            if isinstance(e, ClaimsRolledBackError):
+                self._leases[tenant].until = -math.inf  # what was claimed before is not sent any more
+            log.warning("claims_not_renewed", tenant=tenant, reason=str(e))
+        else:
+            self._heard(tenant, asked_at)
 
     def _heard(self, tenant: str, at: float) -> None:
         """Note that the server has heard this process, which it asked for at `at`."""
