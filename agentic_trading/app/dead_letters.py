@@ -18,6 +18,9 @@ from agentic_trading.errors import TradingError
 from agentic_trading.ids import derived_id
 
 _NEAREST: Final = 3
+_NEAR_ID: Final = 0.8
+_LEAST_BEGINNING: Final = 8
+"""How many characters of an id stand for it; ids that were drawn by chance share fewer."""
 _AGE: Final = re.compile(r"(\d{1,6})([mhd])", re.ASCII)
 _LANE: Final = re.compile(r"\.[a-z0-9][a-z0-9-]*", re.ASCII)
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
@@ -33,13 +36,17 @@ class ReplayError(TradingError, ValueError):
 
 
 class UnknownLetterError(TradingError, ValueError):
-    """No dead letter that is kept has this `value` of a `name`, an id or a reason; `nearest` are those nearest to it."""
+    """No dead letter that is kept has this `value` of a `name`, an id or a reason; `nearest` are those of `known` near to it."""
 
-    def __init__(self, name: str, value: str, nearest: Collection[str]) -> None:
+    def __init__(self, name: str, value: str, known: Collection[str]) -> None:
         self.name = name
         self.value = value
-        self.nearest = tuple(nearest)
-        allowed = f"the nearest are {', '.join(self.nearest)}" if nearest else "there are no dead letters"
+        begins = [each for each in sorted(known) if begins_with(each, value)][:_NEAREST]
+        near = _NEAR_ID if name == "id" else 0.0
+        self.nearest = tuple(begins or get_close_matches(value, sorted(known), _NEAREST, near))
+        allowed = "dlq list names those that there are" if known else "there are no dead letters"
+        if self.nearest:
+            allowed = f"the nearest are {', '.join(self.nearest)}"
         super().__init__(f"no dead letter has the {name} {value!r:.200}; {allowed}")
 
 
@@ -68,10 +75,15 @@ class LetterFilter:
 
 @dataclass(slots=True)
 class LetterScan:
-    """What a scan of the dead letters has found so far: how often each id and reason, and how many messages that are no letters."""
+    """What a scan of the dead letters has found so far: how often each id, reason and topic, and how many messages that are no letters.
+
+    `replayed` are the ids of letters whose replay is a letter again.
+    """
 
     copies: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
+    topics: Counter[str] = field(default_factory=Counter)
+    replayed: set[str] = field(default_factory=set)
     unreadable: int = 0
 
     async def letters(self, broker: Broker, meant: LetterFilter) -> AsyncGenerator[DeadLetter]:
@@ -83,8 +95,12 @@ class LetterScan:
                     self.unreadable += 1
                     continue
                 self.copies[letter.id] += 1
+                if self.copies[letter.id] > 1:
+                    continue
                 self.reasons[letter.reason] += 1
-                if self.copies[letter.id] == 1 and meant.has(letter):
+                self.topics[letter.source_topic] += 1
+                self.replayed.add(replay_of(letter))
+                if meant.has(letter):
                     yield letter
 
     def require(self, meant: LetterFilter) -> None:
@@ -93,14 +109,15 @@ class LetterScan:
         for name, wanted, known in (("id", meant.ids, self.copies), ("reason", reasons, self.reasons)):
             for each in wanted:
                 if each not in known:
-                    raise UnknownLetterError(
-                        name, each, get_close_matches(each, sorted(known), _NEAREST, 0.0)
-                    )
+                    raise UnknownLetterError(name, each, known)
 
 
 @dataclass(frozen=True, slots=True)
 class ListedLetter:
-    """A letter without its message; `problem` is why it cannot be replayed, empty where it can."""
+    """A letter without its message; `problem` is why it cannot be replayed, empty where it can.
+
+    `replay_of` is the letter whose replay it is, empty for none.
+    """
 
     id: str
     time: datetime
@@ -111,6 +128,7 @@ class ListedLetter:
     envelope_id: str
     size: int
     problem: str
+    replay_of: str
 
     @classmethod
     def of(cls, letter: DeadLetter) -> Self:
@@ -125,7 +143,13 @@ class ListedLetter:
             letter.envelope_id,
             letter.raw_size,
             replay_problem(letter),
+            replay_of(letter),
         )
+
+
+def replay_of(letter: DeadLetter) -> str:
+    """Return the id of the letter whose replay this is; empty for none."""
+    return letter.headers.get(REPLAYED_HEADER, "")
 
 
 def replay_problem(letter: DeadLetter) -> str:
@@ -157,12 +181,23 @@ def letter_in(delivery: Delivery) -> DeadLetter | None:
 
 
 async def letter_of(broker: Broker, letter_id: str) -> tuple[DeadLetter, int]:
-    """Return a letter, and how many copies there are; raises `UnknownLetterError`."""
-    scan, meant = LetterScan(), LetterFilter([letter_id])
-    async with aclosing(scan.letters(broker, meant)) as letters:
-        found = [letter async for letter in letters]
-    scan.require(meant)
-    return found[0], scan.copies[letter_id]
+    """Return a letter, and how many copies there are; raises `UnknownLetterError`.
+
+    The beginning of an id will do where no other id begins so.
+    """
+    scan = LetterScan()
+    async with aclosing(scan.letters(broker, LetterFilter())) as letters:
+        found = {each.id: each async for each in letters if begins_with(each.id, letter_id)}
+    letter = found.get(letter_id) or (next(iter(found.values())) if len(found) == 1 else None)
+    if letter is None:
+        raise UnknownLetterError("id", letter_id, scan.copies)
+    return letter, scan.copies[letter.id]
+
+
+def begins_with(letter_id: str, beginning: str) -> bool:
+    """Whether an id is meant by its beginning, or by all of it."""
+    is_long = len(beginning) >= _LEAST_BEGINNING
+    return letter_id == beginning or (is_long and letter_id.startswith(beginning))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,11 +281,16 @@ def _source_of(letter: DeadLetter) -> Topic[Any]:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """Which letters are published again, with their topics, and why others are not."""
+    """Which letters are published again, with their topics, and why others are not.
+
+    `came_back` are those left out because their replay is a letter of its own, which stands for them; one that is named by
+    its id is not left out.
+    """
 
     replay: Replay
     letters: Mapping[str, str] = field(default_factory=dict)
     refused: tuple[ReplayError, ...] = ()
+    came_back: int = 0
 
     @classmethod
     async def of(cls, broker: Broker, replay: Replay, meant: LetterFilter) -> Self:
@@ -267,7 +307,15 @@ class ReplayPlan:
                 else:
                     letters[letter.id] = letter.source_topic
         scan.require(meant)
-        return cls(replay, letters, tuple(refused))
+        if meant.ids:
+            return cls(replay, letters, tuple(refused))
+        found_ids = {*letters, *(each.letter_id for each in refused)}
+        return cls(
+            replay,
+            {id_: topic for id_, topic in letters.items() if id_ not in scan.replayed},
+            tuple(each for each in refused if each.letter_id not in scan.replayed),
+            len(found_ids & scan.replayed),
+        )
 
     async def publish(self, broker: Broker) -> Self:
         """Publish the planned messages, in the order of each key; return what was published, and what could not be."""

@@ -10,6 +10,7 @@ import pytest
 from agentic_trading.app.dead_letters import (
     LetterFilter,
     LetterScan,
+    ListedLetter,
     Purge,
     Replay,
     ReplayError,
@@ -85,9 +86,43 @@ async def test_an_unknown_id_is_named_with_the_nearest_ones() -> None:
     broker = await bus_with(kept)
 
     with pytest.raises(UnknownLetterError, match=f"no dead letter has the id .*; the nearest are {kept.id}"):
-        await letter_of(broker, kept.id[:-1])
+        await letter_of(broker, kept.id[1:])
+    with pytest.raises(UnknownLetterError, match="; dlq list names those that there are"):
+        await letter_of(broker, "no-such-id")
     with pytest.raises(UnknownLetterError, match="there are no dead letters"):
         await letter_of(await bus_with(), "id")
+
+
+async def test_a_letter_is_shown_by_the_beginning_of_its_id_where_no_other_begins_so() -> None:
+    first = letter()
+    second = letter().model_copy(update={"id": f"{first.id[:-1]}!"})
+    broker = await bus_with(first, second)
+
+    assert (await letter_of(broker, first.id))[0] == first
+    assert (await letter_of(await bus_with(first), first.id[:8]))[0] == first
+    for beginning, near in (
+        (first.id[:8], f"the nearest are {', '.join(sorted((first.id, second.id)))}"),
+        (first.id[:7], "dlq list names"),
+    ):
+        with pytest.raises(UnknownLetterError, match=near):
+            await letter_of(broker, beginning)
+
+
+async def test_a_letter_whose_replay_came_back_is_left_out_unless_it_is_named() -> None:
+    first, cut = letter(), letter(Message("k", b"x" * (1 << 21), {}))
+    second = letter(Replay().message(first))
+    third = letter(Replay().message(second), reason="signature")
+    broker = await bus_with(third, first, second)  # partitions are scanned one after the other, in any order
+    await broker.publish(replace(DEAD_LETTERS, room=5), dead_letter_message(cut))
+
+    every = await ReplayPlan.of(broker, Replay(), LetterFilter())
+    decode = await ReplayPlan.of(broker, Replay(), LetterFilter(reason="decode"))
+    named = await ReplayPlan.of(broker, Replay(), LetterFilter(ids=[first.id]))
+
+    assert ([*every.letters], every.came_back, len(every.refused)) == ([third.id], 2, 1)
+    assert ([*decode.letters], decode.came_back) == ([], 2)
+    assert ([*named.letters], named.came_back) == ([first.id], 0)
+    assert ListedLetter.of(second).replay_of == first.id
 
 
 async def test_a_message_is_published_as_it_was_and_its_signature_stays_valid() -> None:

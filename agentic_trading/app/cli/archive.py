@@ -48,7 +48,7 @@ def archive_stream(
     from agentic_trading.app.cli.output import show_json
     from agentic_trading.app.options import pluralize
 
-    folder, loaded = _required(store), loaded_with_bus(config, bus or "")
+    folder, loaded = _required(store), loaded_with_bus(config, bus)
     done = _archived(loaded, folder, until_end=until_end)
     if as_json:
         show_json(asdict(done))
@@ -76,7 +76,7 @@ def check_archived(
 
     folder = _required(store)
     start()
-    loaded = None if bus is None and config is None else loaded_with_bus(config, bus or "")
+    loaded = None if bus is None and config is None else loaded_with_bus(config, bus)
     found = _checked(loaded, folder)
     if as_json:
         show_json(found.model_dump(mode="json"))

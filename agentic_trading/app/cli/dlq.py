@@ -12,6 +12,7 @@ import typer
 from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.exits import ExitCode, confirm, ended_as_by_ctrl_c, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
+from agentic_trading.app.cli.worker import BusUrl
 
 app = typer.Typer(help="The dead letters of a bus: list, show, replay, purge.", no_args_is_help=True)
 
@@ -19,14 +20,6 @@ T = TypeVar("T")
 
 _MOMENT = "a time such as 2026-11-24T09:30, in UTC unless it says otherwise, or an age such as 90m, 12h or 7d"
 
-OfBus = Annotated[
-    str,
-    typer.Option(
-        "--bus",
-        metavar="URL",
-        help="kafka://HOST:PORT, several with commas between; if left out, the configuration's.",
-    ),
-]
 OfReason = Annotated[
     str, typer.Option("--reason", metavar="WORD", help="Only letters with this reason, such as decode.")
 ]
@@ -38,7 +31,9 @@ Since = Annotated[
     typer.Option("--since", metavar="TIME", help="Only letters from then on: a time, or an age such as 12h."),
 ]
 Newest = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Only the newest N.")]
-LetterId = Annotated[str, typer.Argument(metavar="ID", help="The id of a letter, as list prints it.")]
+LetterId = Annotated[
+    str, typer.Argument(metavar="ID", help="The id of a letter, as list prints it, or its beginning.")
+]
 LetterIds = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of letters.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Print the bytes of the message and nothing else.")]
 EachLetter = Annotated[bool, typer.Option("--all", help="All letters.")]
@@ -61,7 +56,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking for confi
 @app.command("list")
 def list_letters(
     *,
-    bus: OfBus = "",
+    bus: BusUrl = None,
     config: ConfigFile = None,
     reason: OfReason = "",
     topic: OfTopic = "",
@@ -82,14 +77,14 @@ def list_letters(
             return sorted([ListedLetter.of(letter) async for letter in letters], key=lambda each: each.time)
 
     loaded = loaded_with_bus(config, bus)
-    show_list(_on_bus(loaded, found), scan, limit=limit, as_json=as_json)
+    show_list(_on_bus(loaded, found), scan, meant, limit=limit, as_json=as_json)
 
 
 @app.command("show")
 def show_letter(
     *,
     letter_id: LetterId,
-    bus: OfBus = "",
+    bus: BusUrl = None,
     config: ConfigFile = None,
     raw: Raw = False,
     as_json: AsJson = False,
@@ -113,7 +108,7 @@ def show_letter(
 def replay_letters(
     *,
     letter_ids: LetterIds = None,
-    bus: OfBus = "",
+    bus: BusUrl = None,
     config: ConfigFile = None,
     reason: OfReason = "",
     every: EachLetter = False,
@@ -156,7 +151,7 @@ def replay_letters(
 @app.command("purge")
 def purge_letters(
     *,
-    bus: OfBus = "",
+    bus: BusUrl = None,
     config: ConfigFile = None,
     before: Before = "",
     every: EachLetter = False,
@@ -170,7 +165,9 @@ def purge_letters(
     from agentic_trading.app.dead_letters import Purge
     from agentic_trading.app.options import pluralize
 
-    if bool(before) is every:
+    if before and every:
+        stop(ExitCode.BAD_INPUT, "--before and --all exclude each other")
+    if not before and not every:
         stop(ExitCode.BAD_INPUT, "say which letters are meant; allowed is one of: --before TIME, --all")
     time = _moment("--before", before) if before else None
     loaded = loaded_with_bus(config, bus)
@@ -182,7 +179,7 @@ def purge_letters(
     say(f"deleted: {pluralize(purge.messages, 'message')}")
 
 
-def loaded_with_bus(config: Path | None, bus: str) -> Any:
+def loaded_with_bus(config: Path | None, bus: str | None) -> Any:
     """Return the configuration, with the bus that is named; without one it has to have a bus."""
     from agentic_trading.app.options import OptionError
     from agentic_trading.app.settings import start
@@ -192,7 +189,7 @@ def loaded_with_bus(config: Path | None, bus: str) -> Any:
     loaded = load_config(config, flags={"bus": "--bus"}, bus={"url": bus} if bus else None)
     if loaded.bus.url is None:
         raise OptionError(
-            "--bus", "left out, and the configuration has none", "kafka://HOST:PORT, or a url in [bus]"
+            "--bus", "left out", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
         )
     return loaded
 

@@ -6,13 +6,33 @@ from dataclasses import asdict
 from typing import Any
 
 from agentic_trading.app.cli.exits import say
-from agentic_trading.app.cli.output import capped, counts, facts, heading, print_table, rows, show_json, table
-from agentic_trading.app.dead_letters import LetterScan, ListedLetter, Purge, ReplayPlan, replay_problem
+from agentic_trading.app.cli.output import (
+    FittedTable,
+    capped,
+    counts,
+    facts,
+    heading,
+    print_table,
+    rows,
+    show_json,
+    table,
+)
+from agentic_trading.app.dead_letters import (
+    LetterFilter,
+    LetterScan,
+    ListedLetter,
+    Purge,
+    ReplayPlan,
+    replay_of,
+    replay_problem,
+)
 from agentic_trading.app.options import pluralize
 from agentic_trading.bus.topic import DEAD_LETTERS, DeadLetter
 
 
-def show_list(letters: Sequence[ListedLetter], scan: LetterScan, *, limit: int, as_json: bool) -> None:
+def show_list(
+    letters: Sequence[ListedLetter], scan: LetterScan, meant: LetterFilter, *, limit: int, as_json: bool
+) -> None:
     """Print the newest letters, the newest last, and how many there are of each reason."""
     reasons = dict(Counter(letter.reason for letter in letters).most_common())
     shown = letters[-limit:]
@@ -27,22 +47,36 @@ def show_list(letters: Sequence[ListedLetter], scan: LetterScan, *, limit: int, 
         })
         return
     if shown:
-        cells = [
-            (
-                each.id,
-                f"{each.time:%Y-%m-%d %H:%M:%S}",
-                each.reason,
-                f"{each.source_topic}/{each.source_partition}/{each.position}",
-                each.envelope_id or "-",
-                "no" if each.problem else "yes",
-            )
-            for each in shown
-        ]
-        print_table(rows(table("id", "time", "reason", "from", "envelope", "replayable"), cells))
+        print_table(_letter_table(shown))
     cut = f"; the newest {len(shown)} of {len(letters)}" if len(shown) < len(letters) else ""
-    say(f"{pluralize(len(letters), 'dead letter')}: {counts(reasons)}{cut}" if letters else "no dead letters")
+    count = f"{pluralize(len(letters), 'dead letter')}: {counts(reasons)}{cut}"
+    say(count if letters else _none_text(scan, meant))
     if scan.unreadable:
         say(f"{pluralize(scan.unreadable, 'message')} of {DEAD_LETTERS.name} cannot be read as a dead letter")
+
+
+def _letter_table(letters: Sequence[ListedLetter]) -> FittedTable:
+    """Return a row a letter, without the columns that would be empty."""
+    columns = {
+        "id": [each.id for each in letters],
+        "time": [f"{each.time:%Y-%m-%d %H:%M:%S}" for each in letters],
+        "reason": [each.reason for each in letters],
+        "from": [f"{each.source_topic}/{each.source_partition}/{each.position}" for each in letters],
+        "envelope": [each.envelope_id or "-" for each in letters],
+        "replay of": [each.replay_of or "-" for each in letters],
+        "replayable": ["no" if each.problem else "yes" for each in letters],
+    }
+    filled = {name: cells for name, cells in columns.items() if {*cells} != {"-"}}
+    return rows(table(*filled), zip(*filled.values(), strict=True))
+
+
+def _none_text(scan: LetterScan, meant: LetterFilter) -> str:
+    """Return that no letter is meant, and what there is instead."""
+    named = (("with this reason", meant.reason, scan.reasons), ("from this topic", meant.topic, scan.topics))
+    for what, wanted, known in named:
+        if wanted and known and wanted not in known:
+            return f"no dead letters {what}; there are: {counts(known)}"
+    return f"no dead letters of these; there are {len(scan.copies)}" if scan.copies else "no dead letters"
 
 
 def show_one(letter: DeadLetter, copies: int, *, as_json: bool) -> None:
@@ -73,6 +107,7 @@ def _facts(letter: DeadLetter, copies: int, problem: str) -> Sequence[tuple[str,
         ("from", f"{letter.source_topic}, partition {letter.source_partition}, position {letter.position}"),
         ("deliveries", f"{letter.deliveries}"),
         ("key", letter.key or "-"),
+        ("replay of", replay_of(letter) or "-"),
         ("envelope", letter.envelope_id or "-"),
         ("trace", letter.trace_id or "-"),
         ("size", pluralize(letter.raw_size, "byte")),
@@ -98,6 +133,8 @@ def plan_text(plan: ReplayPlan) -> str:
     lines = [
         f"{pluralize(len(plan.letters), 'message')} to be {what}: {to}" if to else "nothing to be replayed"
     ]
+    if plan.came_back:
+        lines.append(f"left out: {pluralize(plan.came_back, 'letter')} whose replay came back as a later one")
     return "\n".join([*lines, *capped([str(each) for each in plan.refused])])
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.cli.dlq_tables import show_one
+from agentic_trading.app.cli.dlq_tables import show_list, show_one
 from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.dead_letters import LetterFilter, LetterScan, ListedLetter
 from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
 from agentic_trading.bus.codec import envelope_message, read_dead_letter, read_interaction
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.signing import Signer, Verifier
+from agentic_trading.bus.signing import REPLAYED_HEADER, Signer, Verifier
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, DeadLetter
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.llm import LLMEnvelope, LLMInteraction
@@ -94,7 +95,15 @@ def check_list(command: Command, bus: Sequence[str], ids: Mapping[str, str]) -> 
     assert shown.out.count("\n") == 4
     decoded = command("dlq", "list", *bus, "--reason", "decode", "--topic", LANE.name, "--since", "1000d")
     assert [reason for reason, id_ in ids.items() if id_ in decoded.out] == ["decode"]
-    assert command("dlq", "list", *bus, "--topic", "llm.events").out == "no dead letters\n"
+    for option, value, what in (
+        ("--topic", "llm.events", "from this topic"),
+        ("--reason", "x", "with this reason"),
+    ):
+        none = command("dlq", "list", *bus, option, value).out
+        assert none.startswith(f"no dead letters {what}; there are: "), none
+    assert (
+        command("dlq", "list", *bus, "--since", "2100-01-01").out == "no dead letters of these; there are 5\n"
+    )
 
 
 def check_show(command: Command, bus: Sequence[str], ids: Mapping[str, str]) -> None:
@@ -107,13 +116,14 @@ def check_show(command: Command, bus: Sequence[str], ids: Mapping[str, str]) -> 
     )
     assert command("dlq", "show", ids["decode"], *bus, "--raw").out == POISON.decode()
     assert json.loads(command("dlq", "show", ids["decode"], *bus, "--json").out)["key"] == "poison"
-    unknown = command("dlq", "show", ids["decode"][:-2], *bus)
+    assert command("dlq", "show", ids["decode"][:-2], *bus, "--raw").out == POISON.decode()
+    unknown = command("dlq", "show", ids["decode"][1:], *bus)
     assert unknown.code == ExitCode.FOUND_WRONG
     assert f"the nearest are {ids['decode']}" in unknown.err
 
 
 def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], servers: str) -> None:
-    """Replay a letter as a new envelope, and twice as it was."""
+    """Replay a letter twice as it was; as a new envelope it may not be signed by another."""
     replay = ("dlq", "replay", *bus)
     asked = command(*replay, "--reason", "signature")
     assert (asked.code, asked.out) == (ExitCode.BAD_INPUT, "")
@@ -121,9 +131,7 @@ def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], s
     refused = command(*replay, ids["signature"], ids["checksum"], "--again", "--yes", "--json")
     assert refused.code == ExitCode.FOUND_WRONG
     assert json.loads(refused.out)["replayed"] == []
-    assert (
-        "'desk-b' has signed it, and --again makes it another envelope; allowed is --sign-as" in refused.err
-    )
+    assert "signature: its sender was not proved, or may not send it; --again would sign it as" in refused.err
     assert "it holds no envelope that can be read here (checksum: envelope_hash is not" in refused.err
     missing = command(*replay, "--reason", "signatures", "--yes")
     assert (missing.code, "has the reason 'signatures'; the nearest are signature, " in missing.err) == (
@@ -139,13 +147,13 @@ def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], s
         True,
     )
     again = command(*replay, ids["signature"], "--again", "--sign-as", "desk-a", "--yes")
-    assert (again.code, again.out) == (ExitCode.DONE, "replayed: 1 message\n")
+    assert (again.code, again.out) == (ExitCode.FOUND_WRONG, "replayed: 0 messages; not replayed: 1\n")
     for chosen in (["--reason", "signature"], [ids["signature"]]):
         done = command(*replay, *chosen, "--yes")
         assert (done.code, done.out) == (ExitCode.DONE, "replayed: 1 message\n")
         assert "1 message to be published as they were: 1 to llm.envelopes.analysis\n" in done.err
     calls, (first, second) = asyncio.run(replies(servers))
-    assert calls == 2  # the new envelope, and the one as it was: it ran once, and was answered twice
+    assert calls == 1  # it ran once, and was answered twice
     assert first == second
     assert first.result.actionable
 
@@ -187,6 +195,25 @@ def test_letters_of_every_reason_are_listed_shown_replayed_and_deleted(
     check_purge(command, bus, ids)
 
 
+def test_a_letter_that_is_a_replay_is_listed_with_what_it_repeats(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first = DeadLetter.of(
+        Delivery(LANE.name, 7, Message("k", b"x", {}), 1), reason="decode", time=START, detail=""
+    )
+    again = Message("k", b"x", {REPLAYED_HEADER: first.id})
+    second = DeadLetter.of(Delivery(LANE.name, 8, again, 1), reason="decode", time=START, detail="")
+
+    for letters in ([first], [first, second]):
+        listed = [ListedLetter.of(each) for each in letters]
+        show_list(listed, LetterScan(), LetterFilter(), limit=9, as_json=False)
+
+    alone, both = capsys.readouterr().out.split("1 dead letter: decode 1\n")
+    assert "replay of" not in alone
+    assert "envelope  " not in both  # no letter has one
+    assert both.count(first.id) == 2
+
+
 def test_a_message_that_is_no_text_and_was_cut_is_said_with_its_size(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -213,7 +240,7 @@ def test_a_message_that_is_no_text_and_was_cut_is_said_with_its_size(
             "none: the configuration has no principals_folder",
         ),
         (["purge"], "allowed is one of: --before TIME, --all"),
-        (["purge", "--all", "--before", "7d"], "allowed is one of: --before TIME, --all"),
+        (["purge", "--all", "--before", "7d"], "--before and --all exclude each other"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -235,5 +262,5 @@ def test_a_bus_that_is_away_or_none_is_said_in_one_line(command: Command) -> Non
     assert (none.code, none.err.count("\n")) == (ExitCode.BAD_INPUT, 1)
     assert "bus.url is what it must not be; allowed: kafka://HOST:PORT" in none.err
     assert command("dlq", "list").err == (
-        "Error: --bus is left out, and the configuration has none; allowed: kafka://HOST:PORT, or a url in [bus]\n"
+        "Error: --bus is left out; allowed: kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration\n"
     )
