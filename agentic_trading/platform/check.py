@@ -1,7 +1,7 @@
 """Whether all that a configuration names can be had: adapters, keys, tables, policy, principals; nothing is sent."""
 
 import asyncio
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from agentic_trading.bus.errors import SigningKeyError
@@ -16,6 +16,7 @@ from agentic_trading.llm.models import Capabilities, TableError
 from agentic_trading.platform import adapters
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.port_adapters import bus_settings_of
 from agentic_trading.platform.provider_config import SMALLEST_ANSWER_LIMIT, provider_and_model
 from agentic_trading.platform.settings import secret_variable
 from agentic_trading.platform.signing_keys import signing_keys_of
@@ -41,6 +42,7 @@ async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> 
     for name, factory in factories.items():
         problems += await _check_provider(config, name, factory, capabilities)
     problems += answer_problems(config, config.bus.max_message_bytes)
+    problems += await asyncio.to_thread(_bus_problems, config)
     problems += await asyncio.to_thread(lambda: list(principal_problems(config)))
     folder = config.secrets_folder
     if folder is not None and not await asyncio.to_thread(folder.is_dir):
@@ -48,6 +50,16 @@ async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> 
             _problem(config, "secrets_folder", f"{folder}, where no folder is", "a folder of keys")
         )
     return problems
+
+
+def _bus_problems(config: PlatformConfig) -> Sequence[ConfigProblem]:
+    """Return what keeps the servers of the bus from being reached; nothing is sent to them."""
+    if config.bus.url is not None:
+        try:
+            bus_settings_of(config)
+        except ConfigError as e:
+            return e.problems
+    return ()
 
 
 def _shipped() -> tuple[Capabilities, PriceBook]:

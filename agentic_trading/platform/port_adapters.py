@@ -1,8 +1,10 @@
 """The adapters of the ports that a platform opens beside its providers, as its configuration names their servers and files."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
+from ssl import SSLError, create_default_context
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
@@ -90,13 +92,38 @@ def broker_of(config: PlatformConfig, *, buffer: int = 256) -> Broker:
 
 def bus_settings_of(config: PlatformConfig) -> Any:
     """Return how the servers of a bus are reached: `KafkaSettings` or `RedisBusSettings`; blocks and raises as `broker_of` does."""
+    if problems := list(_file_problems(config)):
+        raise ConfigError(problems)
     try:
         return _kafka_settings(config) if config.bus.is_on_kafka else _redis_settings(config)
+    except SSLError as e:
+        place, found = "bus.certificate_file", f"of no use ({e.reason or e})"
+        allowed = "a certificate in PEM, with its key in it or in key_file"
+        raise ConfigError([ConfigProblem(config.origin_of(place), place, found, allowed)]) from e
     except (ImportError, OSError, ValueError) as e:
         allowed = "files that can be read, and for Kafka aiokafka: pip install 'agentic-trading[kafka]'"
         raise ConfigError([
             ConfigProblem(config.origin_of("bus.url"), "bus", f"of no use ({e})", allowed)
         ]) from e
+
+
+def _file_problems(config: PlatformConfig) -> Iterator[ConfigProblem]:
+    """Yield the files of a bus that cannot be read, and authorities that are none."""
+    for name in ("ca_file", "certificate_file", "key_file", "password_file"):
+        file, place = getattr(config.bus, name), f"bus.{name}"
+        if file is None:
+            continue
+        try:
+            file.read_bytes()
+            if name == "ca_file":
+                create_default_context(cafile=file)
+        except SSLError as e:
+            found, allowed = f"{file}, of no use ({e.reason or e})", "certificates of authorities in PEM"
+        except OSError as e:
+            found, allowed = f"{file}, which cannot be read ({e.strerror})", "a file that can be read"
+        else:
+            continue
+        yield ConfigProblem(config.origin_of(place), place, found, allowed)
 
 
 def _kafka_settings(config: PlatformConfig) -> Any:

@@ -1,6 +1,7 @@
 """Platforms and clients on a shared bus: what keeps them from it, who serves what, and that they find each other."""
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -29,6 +30,7 @@ from agentic_trading.platform import (
     ProviderConfig,
     remote_gateway,
 )
+from agentic_trading.platform.check import check_platform
 from agentic_trading.platform.port_adapters import broker_of
 from tests import kafka_server
 from tests.platform.calls import ROW, envelope, scripted
@@ -166,8 +168,19 @@ def test_files_that_are_not_there_and_a_password_are_told_apart(tmp_path: Path) 
     config = PlatformConfig(bus=BusConfig(**logged_in))
 
     broker_of(config)
-    with pytest.raises(ConfigError, match="bus is of no use"):
-        broker_of(PlatformConfig(bus=BusConfig(**logged_in, ca_file=tmp_path / "none.pem")))
+    for file, problem in (
+        (
+            "none.pem",
+            "none.pem, which cannot be read (No such file or directory); allowed: a file that can be read",
+        ),
+        ("password", "password, of no use ("),
+    ):
+        wrong = PlatformConfig(bus=BusConfig(**logged_in, ca_file=tmp_path / file))
+        with pytest.raises(ConfigError, match=re.escape(f"code: bus.ca_file is {tmp_path}/{problem}")):
+            broker_of(wrong)
+        assert [each.place for each in asyncio.run(check_platform(wrong))] == ["bus.ca_file"]
+    with pytest.raises(ConfigError, match=r"bus\.certificate_file is of no use"):
+        broker_of(PlatformConfig(bus=BusConfig(**logged_in, certificate_file=tmp_path / "password")))
 
     assert config.redaction.text("it was sesame-open-up") != "it was sesame-open-up"
 

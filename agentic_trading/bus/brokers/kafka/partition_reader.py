@@ -50,7 +50,9 @@ class ReplyReader:
         self._settings = settings
         self._topic = topic
         self._key = Message(address, b"", {}).key_bytes
-        self._consumer = _consumer_of(settings)
+        self._consumer: Any = (
+            None  # made at the start: one that is never started would say that it was not closed
+        )
         self._waiting: deque[Delivery] = deque()
         self._takers = Takers()
         self._tasks = AsyncExitStack()
@@ -61,6 +63,7 @@ class ReplyReader:
         """Find the end of the partition; raises `BusUnavailableError`, and `TopicSetupError` for no such topic."""
         numbers = await topic_partitions(self._settings, self._topic)
         tp = TopicPartition(self._settings.full_name(self._topic), _PARTITION_OF(self._key, numbers, numbers))
+        self._consumer = _consumer_of(self._settings)
         await start_within(self._consumer, self._settings, doing="opening a reader of replies")
         try:
             async with asyncio.timeout(self._settings.connect_s):
@@ -98,7 +101,8 @@ class ReplyReader:
         self._is_closed = True
         self._changed.set()
         self._takers.wake_all()
-        await close_within(self._consumer)
+        if self._consumer is not None:
+            await close_within(self._consumer)
         await ended_within(self._tasks.aclose(), CLOSE_S)
 
     @property

@@ -1,11 +1,13 @@
 """Replies over a real Kafka go to the address of the client that asked."""
 
 import asyncio
+import gc
 from contextlib import aclosing
 
 import pytest
 
 from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
+from agentic_trading.bus.errors import BusUnavailableError
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.llm import LLMInteraction
 from agentic_trading.services.kafka import KafkaService
@@ -44,3 +46,15 @@ async def test_clients_of_one_name_in_two_processes_get_their_own_answers(own_ka
     sizes = [isinstance(each, LLMInteraction) and each.result.parsed_output["size"] for each in answers]
     assert sizes == [*range(10)]
     assert (one.ignored_replies, other.ignored_replies) == ({}, {})
+
+
+async def test_a_reader_of_replies_that_finds_no_server_leaves_no_consumer_unclosed() -> None:
+    said: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: said.append(context))
+
+    async with aclosing(kafka_server.broker("127.0.0.1:1")) as broker:
+        with pytest.raises(BusUnavailableError):
+            await broker.replies("address")
+    gc.collect()
+
+    assert said == []
