@@ -63,22 +63,33 @@ def create_missing(
     retention_days: RetentionDays = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make the topics that are missing; those that are there stay as they are. Ends when each can be written to."""
+    """Make the topics that are missing; those that are there stay as they are. Ends when each can be written to.
+
+    Exit 1 where topics that were there have other numbers of partitions than --partitions.
+    """
     from agentic_trading.app.cli.output import show_json
 
     loaded, topics = _loaded(config, bus)
     settings = _settings(loaded)
     if _is_redis(loaded, replicas=replicas, retention_days=retention_days):
-        made = _run(_redis_topics(settings, partitions).create(topics))
+        on_redis = _redis_topics(settings, partitions)
+        made = _run(on_redis.create(topics))
+        problems = _run(on_redis.check(topics)) if partitions else []
     else:
-        from agentic_trading.bus.brokers.kafka.admin import create_topics
+        from agentic_trading.bus.brokers.kafka.admin import check_topics, create_topics
 
         plans = _kafka_plans(topics, settings, partitions, retention_days)
         made = _run(create_topics(settings, plans, replicas=replicas or 0))
+        problems = _run(check_topics(settings, plans)) if partitions else []
+    otherwise = [each.topic for each in problems if each.what == "partitions"]
     if as_json:
-        show_json({"created": made})
+        show_json({"created": made, "set_up_otherwise": otherwise})
     else:
-        say(f"created: {', '.join(made) or 'nothing; all topics were there'}")
+        done = f"created: {', '.join(made) or 'nothing; all topics were there'}"
+        names = f"; {len(otherwise)} of them are set up otherwise: topics check names them"
+        say(done + (names if otherwise else ""))
+    if otherwise:
+        raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
 @app.command("check")

@@ -33,6 +33,8 @@ def test_topics_are_made_found_right_and_their_lag_is_shown(kafka_servers: str, 
 
     made = command("topics", "create", *bus, "--partitions", "2", "--json")
     again = command("topics", "create", *bus, "--partitions", "2")
+    more = command("topics", "create", *bus, "--partitions", "1000")
+    fewer = command("topics", "create", *bus, "--partitions", "1")
     checked = command("topics", "check", *bus, "--partitions", "2")
     asyncio.run(use(kafka_servers))
     lag = command("topics", "lag", *bus, "--group", "topics-test", "--json")
@@ -40,7 +42,9 @@ def test_topics_are_made_found_right_and_their_lag_is_shown(kafka_servers: str, 
 
     others = {"llm.replies", "llm.events", "llm.dead-letters", "llm.records", "llm.heads"}
     assert set(json.loads(made.out)["created"]) <= others | {topic.name for topic in ENVELOPES.values()}
-    assert again.out == "created: nothing; all topics were there\n"
+    assert again.out == fewer.out == "created: nothing; all topics were there\n"
+    otherwise = "9 of them are set up otherwise: topics check names them"
+    assert (more.code, more.out) == (ExitCode.FOUND_WRONG, f"{again.out[:-1]}; {otherwise}\n")
     assert (checked.code, checked.out) == (ExitCode.DONE, "right: 9 topics\n")
     (row,) = [row for row in json.loads(lag.out) if row["topic"] == "llm.events"]
     assert (row["group"], row["lag"]) == ("topics-test", row["end"] - row["committed"])
@@ -71,6 +75,7 @@ def test_topics_of_a_redis_are_made_found_right_and_their_lag_is_shown(
     again = command("topics", "create", *bus)
     checked = command("topics", "check", *bus)
     other = command("topics", "check", *bus, "--partitions", "4", "--json")
+    fewer = command("topics", "create", *bus, "--partitions", "4", "--json")
     asyncio.run(use_redis(redis_url, namespace))
     lag = command("topics", "lag", *bus, "--json")
     shown = command("topics", "lag", *bus, "--group", "topics-test")
@@ -81,6 +86,7 @@ def test_topics_of_a_redis_are_made_found_right_and_their_lag_is_shown(
     assert (checked.code, checked.out) == (ExitCode.DONE, "right: 9 topics\n")
     wrong = {"topic": "llm.events", "what": "partitions", "found": "16", "wanted": "4"}
     assert wrong in json.loads(other.out)
+    assert (fewer.code, len(json.loads(fewer.out)["set_up_otherwise"])) == (ExitCode.FOUND_WRONG, 9)
     (row,) = json.loads(lag.out)
     assert (row["group"], row["topic"], row["waiting"] + row["pending"]) == ("topics-test", "llm.events", 2)
     assert "pending" in shown.out
