@@ -18,6 +18,11 @@ app = typer.Typer(help="The topics of a Kafka or a Redis: create, check, lag.", 
 
 T = TypeVar("T")
 
+Lag = tuple[str | int | None, ...]
+
+_NO_GROUP = "-"
+_NONE_HAS_READ = "no group has read from this bus"
+
 Partitions = Annotated[
     int | None,
     typer.Option(
@@ -127,30 +132,57 @@ def check_all(
 def show_lag(
     *, config: ConfigFile = None, bus: BusUrl = None, group: GroupNames = None, as_json: AsJson = False
 ) -> None:
-    """Print what each group has not done: on Kafka by topic and partition, on Redis by topic, waiting and handed out."""
+    """Print what each group has not done: on Kafka by topic and partition, on Redis by topic, waiting and handed out.
+
+    Messages that no group has read are those of the group "-".
+    """
     loaded, topics = _loaded(config, bus)
-    settings = _settings(loaded)
-    if _is_redis(loaded):
-        behind = _run(_redis_topics(settings, None).lag(topics, group or ()))
-        counted = [(each.group, each.topic, each.waiting, each.in_flight) for each in behind]
-        _show(counted, ("waiting", "pending"), as_json=as_json)
-        return
+    settings, is_redis = _settings(loaded), _is_redis(loaded)
+    lags_of = _redis_lags if is_redis else _kafka_lags
+    lags = lags_of(settings, topics, group or ())
+    if unknown := sorted({*(group or ())} - {lag[0] for lag in lags}):
+        known = sorted({lag[0] for lag in lags_of(settings, topics, ())} - {_NO_GROUP})
+        there = f"known are {', '.join(known)}" if known else _NONE_HAS_READ
+        stop(ExitCode.FOUND_WRONG, f"no group is called {unknown[0]}; {there}")
+    _show(
+        lags,
+        ("waiting", "pending") if is_redis else ("partition", "committed", "end", "lag"),
+        as_json=as_json,
+    )
+
+
+def _kafka_lags(settings: Any, topics: Sequence[Any], groups: Sequence[str]) -> Sequence[Lag]:
     from agentic_trading.bus.brokers.kafka.admin import group_lags
 
-    lags = _run(group_lags(settings, [topic.name for topic in topics], group or ()))
-    cells = [(each.group, each.topic, each.partition, each.committed, each.end, each.lag) for each in lags]
-    _show(cells, ("partition", "committed", "end", "lag"), as_json=as_json)
+    return [
+        (
+            each.group or _NO_GROUP,
+            each.topic,
+            each.partition,
+            each.committed if each.group else None,
+            each.end,
+            each.lag,
+        )
+        for each in _run(group_lags(settings, [topic.name for topic in topics], groups))
+    ]
 
 
-def _show(lags: Sequence[tuple[str | int, ...]], numbers: Sequence[str], *, as_json: bool) -> None:
+def _redis_lags(settings: Any, topics: Sequence[Any], groups: Sequence[str]) -> Sequence[Lag]:
+    behind = _run(_redis_topics(settings, None).lag(topics, groups))
+    return [(each.group or _NO_GROUP, each.topic, each.waiting, each.in_flight) for each in behind]
+
+
+def _show(lags: Sequence[Lag], numbers: Sequence[str], *, as_json: bool) -> None:
     """Print a row a lag: its group, its topic, and its numbers."""
     from agentic_trading.app.cli.output import print_table, rows, show_json, table
 
     if as_json:
         show_json([dict(zip(("group", "topic", *numbers), lag, strict=True)) for lag in lags])
-    else:
-        cells = [tuple(map(str, lag)) for lag in lags]
+    elif lags:
+        cells = [tuple("-" if each is None else str(each) for each in lag) for lag in lags]
         print_table(rows(table("group", "topic", *numbers, right=tuple(numbers)), cells))
+    else:
+        say(_NONE_HAS_READ)
 
 
 def _loaded(config: Path | None, bus: str | None) -> tuple[Any, Sequence[Any]]:

@@ -8,7 +8,7 @@ import pytest
 
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import ENVELOPES, EVENTS
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, REPLIES
 from tests import kafka_server, redis_bus, redis_server
 from tests.app.cli.conftest import Command
 
@@ -50,6 +50,36 @@ def test_topics_are_made_found_right_and_their_lag_is_shown(kafka_servers: str, 
     assert (row["group"], row["lag"]) == ("topics-test", row["end"] - row["committed"])
     assert row["lag"] >= 1
     assert "topics-test" in shown.out
+    nosuch = command("topics", "lag", *bus, "--group", "nosuch")
+    assert nosuch.code == ExitCode.FOUND_WRONG
+    assert nosuch.err.startswith("Error: no group is called nosuch; known are ")
+    assert "topics-test" in nosuch.err
+
+
+def test_messages_that_no_group_has_read_have_a_row(
+    kafka_servers: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    namespace = redis_server.namespace()
+    monkeypatch.setenv("AGENTIC_BUS__NAMESPACE", namespace)
+    lag = ("topics", "lag", "--bus", f"kafka://{kafka_servers}")
+    command(*lag[:1], "create", *lag[2:], "--partitions", "1")
+    before, unknown = command(*lag), command(*lag, "--group", "nosuch")
+
+    asyncio.run(publish(kafka_servers, namespace))
+    rows = json.loads(command(*lag, "--json").out)
+
+    assert before.out == "no group has read from this bus\n"
+    assert unknown.err == "Error: no group is called nosuch; no group has read from this bus\n"
+    unread = {"group": "-", "partition": 0, "committed": None, "end": 1, "lag": 1}
+    assert rows == [{**unread, "topic": "llm.dead-letters"}]
+    assert command(*lag).out.splitlines()[1].split() == ["-", "llm.dead-letters", "0", "-", "1", "1"]
+
+
+async def publish(servers: str, namespace: str) -> None:
+    """Publish a letter, and a reply, which is read without a group."""
+    async with aclosing(kafka_server.broker(servers, namespace=namespace)) as broker:
+        for topic in (DEAD_LETTERS, REPLIES):
+            await broker.publish(topic, Message("a", b"1", {}))
 
 
 async def use_redis(url: str, namespace: str) -> None:
@@ -61,6 +91,7 @@ async def use_redis(url: str, namespace: str) -> None:
         reader = await broker.subscribe([EVENTS], "topics-test")
         await reader.ack(await reader.take())
         await reader.take()
+        await broker.publish(DEAD_LETTERS, Message("a", b"", {}))
 
 
 def test_topics_of_a_redis_are_made_found_right_and_their_lag_is_shown(
@@ -87,8 +118,9 @@ def test_topics_of_a_redis_are_made_found_right_and_their_lag_is_shown(
     wrong = {"topic": "llm.events", "what": "partitions", "found": "16", "wanted": "4"}
     assert wrong in json.loads(other.out)
     assert (fewer.code, len(json.loads(fewer.out)["set_up_otherwise"])) == (ExitCode.FOUND_WRONG, 9)
-    (row,) = json.loads(lag.out)
+    row, unread = json.loads(lag.out)
     assert (row["group"], row["topic"], row["waiting"] + row["pending"]) == ("topics-test", "llm.events", 2)
+    assert unread == {"group": "-", "topic": "llm.dead-letters", "waiting": 1, "pending": 0}
     assert "pending" in shown.out
 
 

@@ -28,6 +28,7 @@ from agentic_trading.bus.topic import (
     CREATE,
     MAX_HEAD_BYTES,
     MAX_MESSAGE_BYTES,
+    REPLIES,
     Topic,
     TopicProblem,
     topics_with,
@@ -52,7 +53,10 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind in a partition: `end` is the next offset to be written, `committed` the next to be done."""
+    """How far a group is behind in a partition: `end` is the next offset to be written, `committed` the next to be done.
+
+    Without a `group` none has committed anything there, and `committed` is the oldest that is kept.
+    """
 
     group: str
     topic: str
@@ -193,15 +197,29 @@ async def delete_messages(settings: KafkaSettings, topic: str, ends: Mapping[int
 async def group_lags(
     settings: KafkaSettings, topics: Sequence[str], groups: Sequence[str] = ()
 ) -> list[PartitionLag]:
-    """Return how far `groups`, or all that have committed anything, are behind; raises `BusUnavailableError`."""
+    """Return how far `groups` are behind, or all that have committed anything; then also messages that no group has read.
+
+    Replies are read without a group. Raises `BusUnavailableError`.
+    """
     async with _admin(settings) as admin:
         asked = map(settings.full_name, groups)
         names = sorted(asked if groups else {name for name, *_ in await admin.list_consumer_groups()})
         committed = {name: await admin.list_consumer_group_offsets(name) for name in names}
+        there = {} if groups else await _topics(admin)
     full = {*map(settings.full_name, topics)}
-    known = sorted({tp for offsets in committed.values() for tp in offsets if tp.topic in full})
-    _, ends = await _bounds(settings, known)
-    return [
+    known = {
+        tp
+        for offsets in committed.values()
+        for tp, at in offsets.items()
+        if tp.topic in full and at.offset >= 0
+    }
+    unread = {
+        TopicPartition(topic, each["partition"])
+        for topic in (full & there.keys()) - {settings.full_name(REPLIES.name)}
+        for each in there[topic]
+    } - known
+    firsts, ends = await _bounds(settings, sorted(known | unread))
+    lags = [
         PartitionLag(
             settings.plain_name(name),
             settings.plain_name(tp.topic),
@@ -210,8 +228,13 @@ async def group_lags(
             ends[tp],
         )
         for name in names
-        for tp in known
-        if tp in committed[name] and committed[name][tp].offset >= 0
+        for tp in sorted(known & committed[name].keys())
+        if committed[name][tp].offset >= 0
+    ]
+    return lags + [
+        PartitionLag("", settings.plain_name(tp.topic), tp.partition, firsts[tp], ends[tp])
+        for tp in sorted(unread)
+        if firsts[tp] < ends[tp]
     ]
 
 

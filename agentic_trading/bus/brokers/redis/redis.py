@@ -207,15 +207,23 @@ class RedisTopics:
                 yield TopicProblem(topic, what, str(size), f"fewer than {most}")
 
     async def lag(self, topics: Sequence[Topic[Any]], groups: Sequence[str] = ()) -> list[ConsumerLag]:
-        """Return how far `groups`, or all that there are, are behind, by group and topic."""
+        """Return how far `groups`, or all that there are, are behind, by group and topic.
+
+        All are with topics, without a group, whose messages no group has read. Replies are read without one.
+        """
         lags = []
+        unread = []
         async with self._opened() as server:
             for topic in topics:
-                for found in await server.groups(self._streams(topic.name)):
-                    for each in found:
-                        waiting, pending = each["lag"] or 0, each["pending"]
-                        lags.append(ConsumerLag(each["name"].decode(), topic.name, waiting, pending))
-        return [lag for lag in summed(lags) if not groups or lag.group in groups]
+                streams = self._streams(topic.name)
+                found = [each for stream in await server.groups(streams) for each in stream]
+                for each in found:
+                    waiting, pending = each["lag"] or 0, each["pending"]
+                    lags.append(ConsumerLag(each["name"].decode(), topic.name, waiting, pending))
+                if not found and topic.name != REPLIES.name and (kept := sum(await server.sizes(streams))):
+                    unread.append(ConsumerLag("", topic.name, kept, 0))
+        behind = [*summed(lags), *unread]
+        return [lag for lag in behind if not groups or lag.group in groups]
 
     def _streams(self, topic: str) -> list[str]:
         keys = self._settings.keys_of(topic)
