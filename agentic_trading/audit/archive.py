@@ -84,6 +84,11 @@ class ArchiveSummary:
     dead_letters: int = 0
     logs: int = 0
 
+    @property
+    def known(self) -> int:
+        """How many messages held a record that the archive had before."""
+        return max(self.messages - self.records - self.dead_letters, 0)
+
 
 class Archiver:
     """Keep what comes on the stream of records; `opened_archive` makes one.

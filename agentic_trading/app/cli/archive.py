@@ -22,7 +22,11 @@ AHEAD: Final = 1024
 """Lines that are fetched ahead: of each trace one at a time is kept, so that many make few waits for the disk."""
 
 ArchiveFolder = Annotated[
-    Path | None, typer.Option("--store", metavar="DIR", help="The folder of the archive, made if need be.")
+    Path | None,
+    typer.Option("--store", metavar="DIR", help="The folder of the archive, made if need be.  [required]"),
+]
+CheckedFolder = Annotated[
+    Path | None, typer.Option("--store", metavar="DIR", help="The folder of the archive.  [required]")
 ]
 UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop when all that is there is archived.")]
 
@@ -50,18 +54,23 @@ def archive_stream(
 
     folder, loaded = _required(store), loaded_with_bus(config, bus)
     done = _archived(loaded, folder, until_end=until_end)
+    if not done.logs and not loaded.bus.is_on_kafka:
+        note = "note: no worker sends its log here; on a Redis they do where ack_after is set"
+        say(note, err=True)
     if as_json:
-        show_json(asdict(done))
+        show_json({**asdict(done), "known": done.known})
         return
     new, came = pluralize(done.records, "new record"), pluralize(done.messages, "message")
     letters = pluralize(done.dead_letters, "dead letter")
-    say(f"{new} of {came}; {letters}; the archive knows {pluralize(done.logs, 'log')}")
+    say(
+        f"{new} of {came}; {done.known} known already; {letters}; the archive knows {pluralize(done.logs, 'log')}"
+    )
 
 
 @app.command("check")
 def check_archived(
     *,
-    store: ArchiveFolder = None,
+    store: CheckedFolder = None,
     bus: BusUrl = None,
     config: ConfigFile = None,
     as_json: AsJson = False,

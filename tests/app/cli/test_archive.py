@@ -149,7 +149,28 @@ def test_a_gap_and_a_cut_archive_end_the_check_with_1(
 def test_an_archive_of_a_bus_on_redis_is_checked_in_the_same_way(
     redis_streams: BusConfig, tmp_path: Path, command: Command
 ) -> None:
+    empty = command("archive", "--store", "empty", "--until-end")
+    assert "note: no worker sends its log here; on a Redis they do where ack_after is set\n" in empty.err
+    assert (
+        empty.out
+        == "0 new records of 0 messages; 0 known already; 0 dead letters; the archive knows 0 logs\n"
+    )
+    asyncio.run(send_twice_and_poison(redis_streams))
+    again = command("archive", "--store", "twice", "--until-end")
+    assert (
+        again.out == "1 new record of 3 messages; 1 known already; 1 dead letter; the archive knows 1 log\n"
+    )
     check_gap_and_cut(redis_streams, tmp_path, command)
+
+
+async def send_twice_and_poison(bus: BusConfig) -> None:
+    """Send one line twice, and what is none."""
+    line = WorkerLog("log-0")
+    line.add(event())
+    for _ in range(2):
+        await send(bus, line)
+    async with aclosing(await asyncio.to_thread(broker_of, PlatformConfig(bus=bus))) as broker:
+        await broker.publish(RECORDS, Message("k", b"{", {}))
 
 
 def check_gap_and_cut(bus: BusConfig, tmp_path: Path, command: Command) -> None:
@@ -164,8 +185,11 @@ def check_gap_and_cut(bus: BusConfig, tmp_path: Path, command: Command) -> None:
     path.write_bytes(b"".join(lines[:-1]))
     cut = command("archive", "check", "--store", "archive", "--bus", bus.url, "--json")
 
-    assert done.out == "2 new records of 2 messages; 0 dead letters; the archive knows 1 log\n"
+    assert (
+        done.out == "2 new records of 2 messages; 0 known already; 0 dead letters; the archive knows 1 log\n"
+    )
     assert "archive_incomplete" in done.err
+    assert "note: " not in done.err
     assert (gap.code, gap.out.splitlines()[::2]) == (
         ExitCode.FOUND_WRONG,
         ["incomplete", "log log-1: line 2 is missing"],
