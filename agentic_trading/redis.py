@@ -1,6 +1,7 @@
 """How a Redis is reached: a server that is away is away at once, and one that may forget is found out."""
 
 import asyncio
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -27,6 +28,25 @@ class UnsafeSetting(NamedTuple):
     setting: str
     value: str
     safe: str
+
+
+_REFUSED: Final = re.compile(r"Error (.*?) ?connecting to (\S+)\.(?: (.*?)\.?)?", re.DOTALL)
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether no connection was made: nothing was sent to the server then."""
+    return _REFUSED.fullmatch(str(error)) is not None
+
+
+def failure_text(error: Exception) -> str:
+    """Return an error of the client as a message shows it: for a connection that was not made, where no server answers."""
+    if found := _REFUSED.fullmatch(str(error)):
+        number, address, why = found.groups(default="")
+        why = why or number
+        return f"no Redis answers at {address}" + (
+            "" if not why or "Connect call failed" in why else f" ({why})"
+        )
+    return f"{type(error).__name__}: {error}".removesuffix(".").removesuffix(": ")
 
 
 def within_time() -> asyncio.Timeout:

@@ -83,7 +83,7 @@ class ControlsUnavailableError(ControlError):
         self.where = where
         self.reason = reason
         super().__init__(
-            f"the controls at {where} cannot be reached: {reason}; check the controls, and try again"
+            f"the controls at {where} cannot be reached: {reason}; see that they can be, then try again"
         )
 
 
@@ -163,11 +163,12 @@ class ReservationStateError(LedgerError):
 
 
 class LedgerUnavailableError(LedgerError):
-    """The ledger cannot be reached, for `reason`."""
+    """The ledger cannot be reached, for `reason`; where the step `is_sent`, it may have been taken."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, *, is_sent: bool = True) -> None:
         self.reason = reason
-        super().__init__(f"the ledger cannot be reached: {reason}; the outcome is unknown; retry is safe")
+        hint = "the outcome is unknown; retry is safe" if is_sent else "see that it runs, then try again"
+        super().__init__(f"the ledger cannot be reached: {reason}; {hint}")
 
 
 class LedgerRolledBackError(LedgerUnavailableError):

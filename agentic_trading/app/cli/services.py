@@ -80,12 +80,12 @@ def _show(names: list[ServiceName] | None, folder: Path, *, as_json: bool) -> No
         pid = service.daemon.pid
         address = None
         if pid is not None:
-            address = service.url if name is ServiceName.REDIS else service.bootstrap_servers
+            address = service.url if name is ServiceName.REDIS else f"kafka://{service.bootstrap_servers}"
         found[name.value] = {"pid": pid, "address": address}
     if as_json:
         show_json(found)
         return
-    variables = {"kafka": "AGENTIC_BUS__URL=kafka://", "redis": "AGENTIC_LEDGER_URL="}
+    variables = {"kafka": "AGENTIC_BUS__URL=", "redis": "AGENTIC_LEDGER_URL="}
     for found_name, state in found.items():
         if state["pid"] is None:
             say(f"# {found_name} does not run")

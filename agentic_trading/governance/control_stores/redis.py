@@ -12,7 +12,7 @@ from agentic_trading.governance.control_stores.file import read_stored, stored
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
 from agentic_trading.governance.redis import tag
-from agentic_trading.redis import pool_of, within_time
+from agentic_trading.redis import failure_text, pool_of, within_time
 
 _FOREIGN: Final = -1
 
@@ -69,6 +69,6 @@ async def _reaching(key: str) -> AsyncGenerator[None]:
     except ResponseError as e:
         if str(e).startswith("WRONGTYPE"):
             raise ControlsUnreadableError(key, "it is no hash") from e
-        raise ControlsUnavailableError(key, str(e)) from e
+        raise ControlsUnavailableError(f"{key} on the Redis of the ledger", str(e)) from e
     except (RedisError, OSError) as e:
-        raise ControlsUnavailableError(key, str(e) or type(e).__name__) from e
+        raise ControlsUnavailableError(f"{key} on the Redis of the ledger", failure_text(e)) from e

@@ -173,7 +173,7 @@ def test_a_watch_waits_for_a_server_that_is_away(command: Command) -> None:
     told = command("budget", "watch", "--ledger", NOBODY_LISTENS, "--seconds", 0.3)
 
     assert told.code == ExitCode.DONE
-    assert "cannot be reached" in told.out
+    assert "on the Redis of the ledger cannot be reached: no Redis answers at " in told.out
 
 
 def test_a_watch_in_a_terminal_draws_over_itself(place: Path) -> None:

@@ -202,8 +202,10 @@ async def group_lags(
     Replies are read without a group. Raises `BusUnavailableError`.
     """
     async with _admin(settings) as admin:
-        asked = map(settings.full_name, groups)
-        names = sorted(asked if groups else {name for name, *_ in await admin.list_consumer_groups()})
+        asked = set(map(settings.full_name, groups))
+        listed = {name for name, *_ in await admin.list_consumer_groups()}
+        # one that is not there has no coordinator, which would be an error of the server's
+        names = sorted(listed & asked if groups else listed)
         committed = {name: await admin.list_consumer_group_offsets(name) for name in names}
         there = {} if groups else await _topics(admin)
     full = {*map(settings.full_name, topics)}

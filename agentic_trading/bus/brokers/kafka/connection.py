@@ -148,6 +148,8 @@ def bus_error(e: Exception, settings: KafkaSettings, doing: str, topic: str = ""
             return TopicSetupError(topic, "may not be used by this client", "allow it in the server's ACL")
         case TimeoutError():
             return BusUnavailableError(settings.bootstrap_servers, f"{doing} took too long")
+        case KafkaConnectionError() if "bootstrap" in str(e):  # its text spells sockets
+            return BusUnavailableError(settings.bootstrap_servers, f"{doing} failed: no Kafka answers")
         case KafkaError():  # its text begins with its name
             return BusUnavailableError(settings.bootstrap_servers, f"{doing} failed: {e}")
         case _:

@@ -15,7 +15,7 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 from agentic_trading.bus.brokers.redis.connection import RedisBusSettings, TopicKeys
 from agentic_trading.bus.errors import BusSettingsError, BusUnavailableError, TopicSetupError
 from agentic_trading.bus.topic import CREATE, REPLIES, ConsumerLag, Topic, TopicProblem, summed
-from agentic_trading.redis import ANSWER_S, pool_of, unsafe_setting
+from agentic_trading.redis import ANSWER_S, failure_text, pool_of, unsafe_setting
 
 LEAST_VERSION: Final = 7
 """The first one that numbers the messages of a stream by itself (`0-*`)."""
@@ -156,7 +156,7 @@ class StreamServer:
         except (RedisError, OSError) as e:
             if not isinstance(e, ResponseError):
                 await self._drop_idle()
-            raise BusUnavailableError(self._server, f"{doing} failed: {type(e).__name__}: {e}") from e
+            raise BusUnavailableError(self._server, f"{doing} failed: {failure_text(e)}") from e
 
     async def _drop_idle(self) -> None:
         """Close the connections that nothing uses: they are as dead, and each would fail once more."""

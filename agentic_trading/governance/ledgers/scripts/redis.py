@@ -12,7 +12,7 @@ from redis.exceptions import RedisError, ResponseError
 from agentic_trading.clock import Clock
 from agentic_trading.governance.errors import LedgerSettingsError, LedgerUnavailableError
 from agentic_trading.governance.redis import BundledScripts, Script, sequence_script
-from agentic_trading.redis import pool_of, unsafe_setting, within_time
+from agentic_trading.redis import failure_text, is_refused, pool_of, unsafe_setting, within_time
 
 _PAGE: Final = 250
 _SCANNED: Final = 1000
@@ -161,18 +161,18 @@ async def _reaching() -> AsyncGenerator[None]:
         async with within_time():
             yield
     except (RedisError, OSError) as e:
-        raise LedgerUnavailableError(f"{type(e).__name__}: {e}") from e
+        raise LedgerUnavailableError(failure_text(e), is_sent=not is_refused(e)) from e
 
 
 def _unavailable(e: Exception) -> LedgerUnavailableError:
     """Return the ledger's error for the server's."""
-    why = f"{type(e).__name__}: {e}"
+    why = failure_text(e)
     if "WRONGTYPE" in why:
         why += (
             "; another program has written under one of its keys, which begin with its namespace and a brace (`agentic:{`): "
             "move that away, and book the logs by `agentic-trading budget rebuild`"
         )
-    error = LedgerUnavailableError(why)
+    error = LedgerUnavailableError(why, is_sent=not is_refused(e))
     error.__cause__ = e
     return error
 
