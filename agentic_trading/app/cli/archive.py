@@ -67,7 +67,7 @@ def archive_stream(
     )
 
 
-@app.command("check")
+@app.command("check", short_help="Say whether an archive is whole.")
 def check_archived(
     *,
     store: CheckedFolder = None,

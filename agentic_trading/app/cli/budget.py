@@ -54,7 +54,7 @@ Seconds = Annotated[
 ]
 
 
-@app.command("show")
+@app.command("show", short_help="Show limits, and what is spent, held and queued.")
 def show_budgets(
     *,
     tenant: BudgetOptionsTenant = "default",
@@ -90,7 +90,7 @@ def watch_budgets(
     asyncio.run(watch(location_of(store, ledger), tenant, seconds=seconds))
 
 
-@app.command("set")
+@app.command("set", short_help="Set a limit.")
 def set_limit(
     scope: Scope,
     id_: Id,
@@ -114,7 +114,7 @@ def set_limit(
     execute_and_print(wanted, tenant, why, store, ledger, as_json=as_json)
 
 
-@app.command("history")
+@app.command("history", short_help="List commands, warnings and denials from the log.")
 def history(
     *,
     tenant: BudgetOptionsTenant = "default",
@@ -137,7 +137,7 @@ def history(
         print_table(*history_table(found, tenant))
 
 
-@app.command("rebuild")
+@app.command("rebuild", short_help="Rebuild the ledger on a server from logs.")
 def rebuild(
     *,
     tenant: BudgetOptionsTenant = "default",

@@ -38,7 +38,7 @@ Add = Annotated[
 ]
 
 
-@app.command("show")
+@app.command("show", short_help="Print every value and where it is from.")
 def show_config(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
     """Print every value of the configuration and where it is from: a file, a variable, or the default."""
     from agentic_trading.app.cli.output import print_table, rows, show_json, table
@@ -62,7 +62,7 @@ def show_config(*, config: ConfigFile = None, as_json: AsJson = False) -> None:
     say(f"config_sha256 {loaded.config_sha256}", err=True)
 
 
-@app.command("check")
+@app.command("check", short_help="Load everything that the configuration names.")
 def check_config(*, config: ConfigFile = None) -> None:
     """Load everything that the configuration names: adapters, tables, policy, keys; exit 2 names all that is wrong."""
     from agentic_trading.platform.check import check_platform
@@ -77,7 +77,7 @@ def check_config(*, config: ConfigFile = None) -> None:
     say(f"right: providers {served}; tenants {', '.join(loaded.tenant_ids)}")
 
 
-@keys_app.command("create")
+@keys_app.command("create", short_help="Write a random key into a new file.")
 def create_key(*, name: PrincipalName, folder: Folder, add: Add = False) -> None:
     """Write a random key into a new file, DIR/NAME/1, that its owner alone may read; no file is written over."""
     from agentic_trading.bus.signing import write_key

@@ -53,7 +53,7 @@ Before = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking for confirmation.")]
 
 
-@app.command("list")
+@app.command("list", short_help="Print a line for each dead letter.")
 def list_letters(
     *,
     bus: BusUrl = None,
@@ -80,7 +80,7 @@ def list_letters(
     show_list(_on_bus(loaded, found), scan, meant, limit=limit, as_json=as_json)
 
 
-@app.command("show")
+@app.command("show", short_help="Print all of one dead letter.")
 def show_letter(
     *,
     letter_id: LetterId,
@@ -104,7 +104,7 @@ def show_letter(
         show_one(letter, copies, as_json=as_json)
 
 
-@app.command("replay")
+@app.command("replay", short_help="Publish messages to their topics again.")
 def replay_letters(
     *,
     letter_ids: LetterIds = None,
@@ -148,7 +148,7 @@ def replay_letters(
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
-@app.command("purge")
+@app.command("purge", short_help="Delete dead letters for every reader.")
 def purge_letters(
     *,
     bus: BusUrl = None,

@@ -23,7 +23,7 @@ RecordId = Annotated[
 ]
 
 
-@trace_app.command("list")
+@trace_app.command("list", short_help="Name the newest decision chains.")
 def list_traces(
     *,
     limit: LimitOption = 20,
@@ -70,7 +70,7 @@ def show_trace(
         print_table(tree_of(trace_id, chain))
 
 
-@trace_app.command("why")
+@trace_app.command("why", short_help="Show why there was a fill.")
 def why_record(
     record_id: RecordId, *, tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
 ) -> None:
@@ -143,7 +143,7 @@ def audit_group() -> None:
     """Keep `verify` a word of its own: a group of one command would swallow it."""
 
 
-@audit_app.command("verify")
+@audit_app.command("verify", short_help="Check every line, hash and cause of a log.")
 def audit_verify(path: LogOrSession, *, as_json: AsJson = False) -> None:
     """Check every line, hash and cause of a log, that its end is on record, and the files of its session.
 
@@ -186,7 +186,7 @@ def replay_group() -> None:
     """Keep `run` a word of its own: a group of one command would swallow it."""
 
 
-@replay_app.command("run")
+@replay_app.command("run", short_help="Play a run again and compare the decision chains.")
 def replay_run(
     session: Session,
     *,
@@ -228,7 +228,7 @@ def replay_run(
 Folder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of the schemas.")]
 
 
-@schemas_app.command("write")
+@schemas_app.command("write", short_help="Write every schema from the models.")
 def write_schema_files(folder: Folder = Path("schemas")) -> None:
     """Write every schema from the models, and asyncapi.yaml from the topics of the bus."""
     from agentic_trading.app.schemas import write_schemas
@@ -237,7 +237,7 @@ def write_schema_files(folder: Folder = Path("schemas")) -> None:
         say(str(file))
 
 
-@schemas_app.command("check")
+@schemas_app.command("check", short_help="Compare the files with the models.")
 def check_schema_files(folder: Folder = Path("schemas")) -> None:
     """Compare the files with the models; exit 1 names every file that differs."""
     from agentic_trading.app.schemas import check_schemas, published_files
@@ -269,7 +269,7 @@ def list_samples(*, as_json: AsJson = False) -> None:
         print_table(sample_table(SAMPLES.values()))
 
 
-@data_app.command("describe")
+@data_app.command("describe", short_help="Read a sample or a file as a run would.")
 def describe_source(name: Source, *, as_json: AsJson = False) -> None:
     """Read a sample or a file as a run would, and print its rows, span, gaps, licence and checksum."""
     from agentic_trading.app.cli.look_tables import contents_text, read_contents

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from textwrap import fill
 from typing import Annotated, Any
 
 import typer
@@ -48,7 +49,9 @@ def plain_usage_errors(message: str) -> str:
     return text if should == text else f"it should be {should.partition(', unable to')[0]}"
 
 
-_EXIT_CODES = "\b\nExit codes:\n" + "\n".join(f"  {code:>3}  {code.meaning}" for code in ExitCode)
+_EXIT_CODES = "\b\nExit codes:\n" + "\n".join(
+    fill(code.meaning, 78, initial_indent=f"  {code:>3}  ", subsequent_indent=" " * 7) for code in ExitCode
+)
 
 app = typer.Typer(
     name="agentic-trading",
@@ -72,12 +75,12 @@ app.add_typer(look.schemas_app, name="schemas")
 app.add_typer(look.data_app, name="data")
 app.add_typer(models.app, name="models")
 app.add_typer(prices.app, name="prices")
-app.add_typer(config.app, name="config")
+app.add_typer(config.app, name="config", short_help="The configuration: show it, check it.")
 app.command("worker", short_help="Take envelopes from a bus and answer them.")(worker.worker_command)
 app.command("submit", short_help="Put envelopes on a bus.")(worker.submit_command)
 app.add_typer(services.app, name="services")
 app.add_typer(topics.app, name="topics")
-app.add_typer(archive.app, name="archive")
+app.add_typer(archive.app, name="archive", short_help="The records of all workers of a bus in one log.")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(config.keys_app, name="keys")
 app.command("demo", short_help="Show the records at work, in a minute.")(look.demo_command)

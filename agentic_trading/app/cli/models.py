@@ -36,7 +36,7 @@ BaseUrl = Annotated[
 ]
 
 
-@app.command("list")
+@app.command("list", short_help="List every model with its price and context.")
 def list_models(*, provider: OfProvider = "", as_json: AsJson = False) -> None:
     """List every model with its price, context, training cutoff and last day."""
     from agentic_trading.app.cli.model_tables import load_catalogue, model_table
@@ -50,7 +50,7 @@ def list_models(*, provider: OfProvider = "", as_json: AsJson = False) -> None:
         print_table(model_table(entries, catalogue))
 
 
-@app.command("show")
+@app.command("show", short_help="Show one model.")
 def show_model(model: ModelName, *, as_json: AsJson = False) -> None:
     """Show one model: its row, its price with tiers and multipliers, and where both are from."""
     from agentic_trading.app.cli.model_tables import load_catalogue, model_details
@@ -99,7 +99,7 @@ def fetch_model(
     say(f"{path} {'is in place' if fetched else 'is there already, and right'}; {weights.license}")
 
 
-@app.command("check")
+@app.command("check", short_help="Find errors in the tables of models and prices.")
 def check_models(
     models: ModelNames = None,
     *,

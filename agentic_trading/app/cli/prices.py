@@ -30,7 +30,7 @@ EarlierBooks = Annotated[
 ]
 
 
-@app.command("show")
+@app.command("show", short_help="Show what a million tokens of each class cost.")
 def show_prices(
     model: ModelName = "", *, provider: OfProvider = "", on: OnDay = "", as_json: AsJson = False
 ) -> None:
@@ -50,7 +50,7 @@ def show_prices(
         print_table(price_table(prices, book, at))
 
 
-@app.command("check")
+@app.command("check", short_help="Compare the price book with genai-prices.")
 def check_prices(*, store: LogToCheck = None, book: EarlierBooks = None, as_json: AsJson = False) -> None:
     """Compare the price book with genai-prices; with --store, recompute recorded costs."""
     if store is not None:

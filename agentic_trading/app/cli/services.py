@@ -28,7 +28,7 @@ ServicesFolder = Annotated[
 DEFAULT_FOLDER = Path("runs/services")
 
 
-@app.command("start")
+@app.command("start", short_help="Start what does not run, and print where it is.")
 def start_services(
     names: ServiceNames = None, *, folder: ServicesFolder = DEFAULT_FOLDER, as_json: AsJson = False
 ) -> None:

@@ -58,7 +58,7 @@ GroupNames = Annotated[
 ]
 
 
-@app.command("create")
+@app.command("create", short_help="Make the topics that are missing.")
 def create_missing(
     *,
     config: ConfigFile = None,
@@ -97,7 +97,7 @@ def create_missing(
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
-@app.command("check")
+@app.command("check", short_help="Say which topics are missing or set up otherwise.")
 def check_all(
     *,
     config: ConfigFile = None,
@@ -128,7 +128,7 @@ def check_all(
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
 
-@app.command("lag")
+@app.command("lag", short_help="Print what each group has not done.")
 def show_lag(
     *, config: ConfigFile = None, bus: BusUrl = None, group: GroupNames = None, as_json: AsJson = False
 ) -> None:

@@ -84,6 +84,19 @@ def test_every_flag_of_a_command_is_documented(words: tuple[str, ...], command: 
 
 
 @every_command
+def test_the_commands_of_a_group_are_described_whole_in_80_columns(
+    words: tuple[str, ...], command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    lines = command(*words, "--help").out.splitlines()
+
+    assert [line for line in lines if len(line) > 80] == []
+    commands = lines.index("Commands:") + 1 if "Commands:" in lines else len(lines)
+    assert [line for line in lines[commands:] if line.endswith("...")] == []
+
+
+@every_command
 def test_every_command_is_documented(words: tuple[str, ...]) -> None:
     assert f"`{' '.join(words)}" in DOCUMENT or f"agentic-trading {' '.join(words)}" in DOCUMENT
 
@@ -92,7 +105,8 @@ def test_the_document_lists_the_exit_codes_as_they_are(command: Command) -> None
     table = dict(re.findall(r"^\| (\d+) \| (.*) \|$", DOCUMENT, re.MULTILINE))
 
     assert {int(code): meaning for code, meaning in table.items()} == {c.value: c.meaning for c in ExitCode}
-    assert all(code.meaning in command("--help").out for code in ExitCode)
+    told = " ".join(command("--help").out.split())
+    assert all(code.meaning in told for code in ExitCode)
 
 
 def test_the_choices_of_run_are_those_that_a_run_can_have(command: Command) -> None:
