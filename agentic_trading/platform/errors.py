@@ -4,6 +4,7 @@ TradingError
 └── ConfigError                      a platform cannot be made from it
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +19,8 @@ _SHOWN_CHARS: Final = 80
 _HIDDEN: Final = frozenset({"url", "base_url", "secret", "options"})
 """Keys whose wrong values are not shown: they may have a key or a password in them."""
 
+_SCHEME: Final = re.compile(r"[a-z][a-z+-]{0,15}")
+_PORT: Final = re.compile(r":\d+/?$", re.ASCII)
 
 _PLAIN: Final = {
     "dict_type": "a table",
@@ -57,11 +60,24 @@ class ConfigError(TradingError):
 def found_text(place: Sequence[str], value: Any) -> str:
     """Return a wrong value as a message may show it."""
     if _HIDDEN.intersection(place):
-        is_plain = isinstance(value, str) and place[-1] in {"url", "base_url"} and "//" not in value
-        return address_text(value) if is_plain else "what it must not be"
+        if not isinstance(value, str) or place[-1] not in {"url", "base_url"}:
+            return "what it must not be"
+        return _server_fault(place, value) if "//" in value else address_text(value)
     if isinstance(value, Mapping):
         return "a table"
     return "a list" if isinstance(value, list | tuple) else f"{value!r:.{_SHOWN_CHARS}}"
+
+
+def _server_fault(place: Sequence[str], address: str) -> str:
+    """Return what is wrong with the address of a bus or a ledger; nothing but its scheme is shown."""
+    scheme, _, rest = address.partition("://")
+    schemes = {"redis", "rediss", "unix"} | ({"kafka"} if place[0] == "bus" else set())
+    if place[-1] == "url" and scheme not in schemes and _SCHEME.fullmatch(scheme):
+        return f"an address with the scheme {scheme}"
+    servers = rest.rpartition("@")[2].split(",")
+    if scheme == "kafka" and place[0] == "bus" and not all(_PORT.search(each) for each in servers):
+        return "an address without a port"
+    return "what it must not be"
 
 
 def allowed_text(error: ErrorDetails) -> str:

@@ -158,6 +158,26 @@ def test_what_no_bus_can_have_is_refused(fields: Mapping[str, Any], place: str) 
     assert problems(refused) == [place]
 
 
+@pytest.mark.parametrize(
+    ("table", "url", "found"),
+    [
+        ("bus", "kafka://desk:sesame@broker", "an address without a port"),
+        ("bus", "kafka://a:1,b", "an address without a port"),
+        ("bus", "amqp://desk:sesame@broker:1", "an address with the scheme amqp"),
+        ("bus", "redis://host/bus", "what it must not be"),
+        ("ledger", "kafka://broker:1", "an address with the scheme kafka"),
+        ("ledger", "sesame@host://", "what it must not be"),
+    ],
+)
+def test_an_address_is_refused_for_what_is_wrong_with_it_and_shows_no_secret(
+    table: str, url: str, found: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{table}.url is {found}; allowed: ") as refused:
+        PlatformConfig.model_validate({table: {"url": url}})
+
+    assert "sesame" not in str(refused.value)
+
+
 def test_files_that_are_not_there_and_a_password_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("sesame-open-up\n", encoding="utf-8")
     logged_in: dict[str, Any] = {

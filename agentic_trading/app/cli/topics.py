@@ -141,7 +141,7 @@ def show_lag(
     lags_of = _redis_lags if is_redis else _kafka_lags
     lags = lags_of(settings, topics, group or ())
     if unknown := sorted({*(group or ())} - {lag[0] for lag in lags}):
-        known = sorted({lag[0] for lag in lags_of(settings, topics, ())} - {_NO_GROUP})
+        known = sorted({str(lag[0]) for lag in lags_of(settings, topics, ())} - {_NO_GROUP})
         there = f"known are {', '.join(known)}" if known else _NONE_HAS_READ
         stop(ExitCode.FOUND_WRONG, f"no group is called {unknown[0]}; {there}")
     _show(

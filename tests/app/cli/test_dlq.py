@@ -260,7 +260,7 @@ def test_a_bus_that_is_away_or_none_is_said_in_one_line(command: Command) -> Non
     assert (away.code, away.err.count("\n")) == (ExitCode.LOG_UNUSABLE, 1)
     assert "servers: 127.0.0.1:1; see that they run and can be reached" in away.err
     assert (none.code, none.err.count("\n")) == (ExitCode.BAD_INPUT, 1)
-    assert "bus.url is what it must not be; allowed: kafka://HOST:PORT" in none.err
+    assert "bus.url is an address without a port; allowed: kafka://HOST:PORT" in none.err
     assert command("dlq", "list").err == (
         "Error: --bus is left out; allowed: kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration\n"
     )
