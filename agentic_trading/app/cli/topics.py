@@ -18,7 +18,7 @@ app = typer.Typer(help="The topics of a Kafka or a Redis: create, check, lag.", 
 
 T = TypeVar("T")
 
-Lag = tuple[str | int | None, ...]
+_LagRow = tuple[str | int | None, ...]
 
 _NO_GROUP = "-"
 _NONE_HAS_READ = "no group has read from this bus"
@@ -151,7 +151,7 @@ def show_lag(
     )
 
 
-def _kafka_lags(settings: Any, topics: Sequence[Any], groups: Sequence[str]) -> Sequence[Lag]:
+def _kafka_lags(settings: Any, topics: Sequence[Any], groups: Sequence[str]) -> Sequence[_LagRow]:
     from agentic_trading.bus.brokers.kafka.admin import group_lags
 
     return [
@@ -167,12 +167,12 @@ def _kafka_lags(settings: Any, topics: Sequence[Any], groups: Sequence[str]) -> 
     ]
 
 
-def _redis_lags(settings: Any, topics: Sequence[Any], groups: Sequence[str]) -> Sequence[Lag]:
+def _redis_lags(settings: Any, topics: Sequence[Any], groups: Sequence[str]) -> Sequence[_LagRow]:
     behind = _run(_redis_topics(settings, None).lag(topics, groups))
     return [(each.group or _NO_GROUP, each.topic, each.waiting, each.in_flight) for each in behind]
 
 
-def _show(lags: Sequence[Lag], numbers: Sequence[str], *, as_json: bool) -> None:
+def _show(lags: Sequence[_LagRow], numbers: Sequence[str], *, as_json: bool) -> None:
     """Print a row a lag: its group, its topic, and its numbers."""
     from agentic_trading.app.cli.output import print_table, rows, show_json, table
 
