@@ -13,7 +13,9 @@ BUS, LEDGER = "kafka://127.0.0.1:1", "redis://127.0.0.1:1"
 
 
 def made(**given: Any) -> PlatformConfig:
-    return worker_config(None, runs=Path("runs"), **{"bus": BUS, "ledger": LEDGER, "providers": ["rules"], **given})
+    return worker_config(
+        None, runs=Path("runs"), **{"bus": BUS, "ledger": LEDGER, "providers": ["rules"], **given}
+    )
 
 
 def test_a_worker_has_a_name_of_its_machine_and_a_log_below_the_runs() -> None:

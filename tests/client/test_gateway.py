@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -20,7 +20,8 @@ from agentic_trading.bus.codec import (
 from agentic_trading.bus.errors import BusUnavailableError
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, REPLIES, DeadLetter, Topic
-from agentic_trading.client.gateway import GatewayClient
+from agentic_trading.client.gateway import ON_ITS_WAY_S, GatewayClient
+from agentic_trading.clock import SimClock
 from agentic_trading.llm import FailureKind, LLMEnvelope, LLMInteraction, NoDecision, Stage
 from agentic_trading.llm.errors import RecordError
 from agentic_trading.llm.provider import ModelRequest
@@ -387,3 +388,14 @@ async def test_a_bus_that_is_away_for_a_moment_ends_no_call() -> None:
 
     assert isinstance(answer, LLMInteraction)
     assert broker.refused == 2
+
+
+async def test_a_call_is_waited_for_until_its_deadline_and_a_little_longer() -> None:
+    clock = SimClock(START)
+    long_ago = asking().with_deadline(START - timedelta(seconds=ON_ITS_WAY_S)).build()
+
+    async with aclosing(MemoryBroker()) as broker, GatewayClient(broker, clock=clock) as client:
+        answer = await client.ask(long_ago)
+
+    assert isinstance(answer, NoDecision)
+    assert answer.reason.description == "no worker answered within 0 s"
