@@ -249,8 +249,14 @@ class CallRunner:
         found = await self._earlier.find(call.claim, request, call.capability)
         if found is None:
             return None
-        as_sent = replace(request, transport=found.kept.transport)
-        return await self._outcome(call, as_sent, found.admission, found.charge, found.kept)
+        kept, as_sent = found.kept, replace(request, transport=found.kept.transport)
+        late = self._parts.gate.answer_problem(request.envelope, call.principal)
+        if late is not None and kept.response is not None:  # it was paid, and is no decision any more
+            why = f"the answer of an ended worker was not used: {late.description}"
+            kept = replace(
+                kept, response=None, failure=ProviderError(late.category, why, sent=False), step="final"
+            )
+        return await self._outcome(call, as_sent, found.admission, found.charge, kept)
 
     async def _recorded(self, call: CallContext, request: ModelRequest) -> LLMResult | None:
         gate, answers = self._parts.gate, self._parts.recorded
