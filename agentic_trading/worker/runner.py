@@ -249,13 +249,9 @@ class CallRunner:
         found = await self._earlier.find(call.claim, request, call.capability)
         if found is None:
             return None
-        kept, as_sent = found.kept, replace(request, transport=found.kept.transport)
+        as_sent = replace(request, transport=found.kept.transport)
         late = self._parts.gate.answer_problem(request.envelope, call.principal)
-        if late is not None and kept.response is not None:  # it was paid, and is no decision any more
-            why = f"the answer of an ended worker was not used: {late.description}"
-            kept = replace(
-                kept, response=None, failure=ProviderError(late.category, why, sent=False), step="final"
-            )
+        kept = found.kept if late is None else found.kept.unused(late)
         return await self._outcome(call, as_sent, found.admission, found.charge, kept)
 
     async def _recorded(self, call: CallContext, request: ModelRequest) -> LLMResult | None:

@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
 
 import pytest
 import structlog
@@ -17,18 +16,15 @@ from agentic_trading.bus.codec import (
     read_dead_letter,
     reply_message,
 )
-from agentic_trading.bus.errors import BusUnavailableError
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, REPLIES, DeadLetter, Topic
-from agentic_trading.client.gateway import ON_ITS_WAY_S, GatewayClient
-from agentic_trading.clock import SimClock
+from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, REPLIES, DeadLetter
+from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.llm import FailureKind, LLMEnvelope, LLMInteraction, NoDecision, Stage
 from agentic_trading.llm.errors import RecordError
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from tests.build import event, interaction
 from tests.gateway import GOOD, START, MemoryGateway, asking, attempts, gateway
-from tests.worker.running import running
 
 
 @asynccontextmanager
@@ -363,39 +359,3 @@ async def test_a_foreign_event_with_an_id_that_is_too_long_is_a_dead_letter() ->
 def test_the_name_of_a_client_has_at_most_256_bytes() -> None:
     with pytest.raises(ValueError, match="name has 257 bytes; allowed are up to 256"):
         GatewayClient(MemoryBroker(), name="n" * 257)
-
-
-class Restarting(MemoryBroker):
-    """A broker whose servers are away at first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.refused = 0
-
-    async def publish(self, topic: Topic[Any], message: Message) -> None:
-        if self.refused < 2:
-            self.refused += 1
-            raise BusUnavailableError("127.0.0.1:1", "publishing failed")
-        await super().publish(topic, message)
-
-
-async def test_a_bus_that_is_away_for_a_moment_ends_no_call() -> None:
-    broker = Restarting()
-    desk = gateway(lambda _request: GOOD, broker=broker)
-
-    async with running(desk) as client:
-        answer = await client.ask(asking().build())
-
-    assert isinstance(answer, LLMInteraction)
-    assert broker.refused == 2
-
-
-async def test_a_call_is_waited_for_until_its_deadline_and_a_little_longer() -> None:
-    clock = SimClock(START)
-    long_ago = asking().with_deadline(START - timedelta(seconds=ON_ITS_WAY_S)).build()
-
-    async with aclosing(MemoryBroker()) as broker, GatewayClient(broker, clock=clock) as client:
-        answer = await client.ask(long_ago)
-
-    assert isinstance(answer, NoDecision)
-    assert answer.reason.description == "no worker answered within 0 s"

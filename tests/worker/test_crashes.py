@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
 
 import pytest
@@ -394,23 +394,3 @@ async def test_a_worker_whose_lease_may_be_over_sends_nothing() -> None:
     (final,) = await fleet.told()
     assert fleet.provider.requests == []
     assert (final.result.success, final.result.cost_nusd) == (False, 0)
-
-
-@pytest.mark.parametrize("workflow", ["analysis", "execution"])
-async def test_an_answer_that_is_taken_over_past_its_deadline_is_paid_and_is_no_decision(
-    workflow: str,
-) -> None:
-    fleet = Fleet()
-    delivery = await fleet.delivery(envelope_of(workflow, deadline=START + timedelta(minutes=1)))
-    with pytest.raises(Killed):
-        await fleet.serve(delivery, Process("claims.keep", "after"))
-    fleet.claims.end_owner()
-
-    assert await fleet.serve(delivery, Process(), at=START + timedelta(hours=1))
-
-    (final,) = await fleet.told()
-    assert final.failure is not None
-    assert (final.failure.category, final.actionable) == (FailureKind.EXPIRED, False)
-    assert len(fleet.provider.requests) == 1
-    assert await charged(fleet) >= fleet.ledger.statistics().charged_nusd > 0
-    assert fleet.ledger.statistics().in_doubt == 0
