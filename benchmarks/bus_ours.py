@@ -2,9 +2,12 @@
 
 import asyncio
 from contextlib import aclosing
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import structlog
 
+from agentic_trading.bus.brokers.kafka.admin import create_topics, plan_of
 from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
 from agentic_trading.bus.brokers.redis.broker import RedisBroker
@@ -12,8 +15,12 @@ from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
 from agentic_trading.bus.brokers.redis.redis import RedisTopics
 from agentic_trading.bus.errors import BusClosedError
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import Broker, Subscription, Topic
+from agentic_trading.bus.topic import RECORDS, Broker, Subscription, Topic
+from agentic_trading.clock import SystemClock
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
+from agentic_trading.llm.stores.jsonl.writer import Durability
+from agentic_trading.worker.outbox import streaming
 from benchmarks.peers.consuming import Consumed, Job, Tally, answer_jobs, early_on_kafka
 
 BATCH = 500
@@ -86,6 +93,37 @@ async def publish(job: Job) -> Consumed:
     return tally.result()
 
 
+async def outbox(job: Job) -> Consumed:
+    """Send the lines of a worker's log, which is on disk, to `llm.records`, until the bus has the last one."""
+    tally, settings = Tally(job), KafkaSettings(job.server, namespace=job.topic)
+    plans = plan_of([RECORDS], max_message_bytes=settings.max_message_bytes, partitions=PARTITIONS)
+    await create_topics(settings, plans, replicas=1)
+    with TemporaryDirectory() as folder:
+        log = JsonFileInteractionStore(Path(folder) / "log.jsonl", durability=Durability.RELAXED)
+        async with aclosing(log), aclosing(KafkaBroker(settings)) as broker:
+            await log.open()
+            for number, (key, value) in enumerate(job.messages()):
+                body = {"text": value.decode()}
+                now = SystemClock().now()
+                await log.record(
+                    Event(
+                        kind="bench.record",
+                        id=f"{key}-{number}",
+                        trace_id=key,
+                        tenant_id="t",
+                        time=now,
+                        body=body,
+                    )
+                )
+            head, _ = await log.head()
+            await broker.check([RECORDS])
+            tally.begin()
+            async with streaming(log, broker, Path(folder) / "cursor.json") as sending:
+                await sending.reached(head)
+                tally.end()
+    return tally.result()
+
+
 if __name__ == "__main__":
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    answer_jobs({"consume": consume, "publish": publish})
+    answer_jobs({"consume": consume, "publish": publish, "outbox": outbox})

@@ -18,6 +18,7 @@ from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import EVENTS, Broker, Subscription, Topic, lane_topic
 from agentic_trading.client.outcome import StructuredOutcome, outcome_of, outcome_without_answer
 from agentic_trading.client.replies import PendingCall, PendingCalls, no_answer
+from agentic_trading.clock import Clock
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import NoDecision
@@ -36,6 +37,9 @@ PUBLISH_WITHIN_S: Final = 30.0
 
 SLOW_S: Final = 30.0
 """After how long without an answer a client says so."""
+
+ON_ITS_WAY_S: Final = 30.0
+"""How long after its deadline the answer to a call, which says that it has expired, may be on its way."""
 
 _REMEMBERED = 10_000
 """Envelopes that a client recognises; one whose occurrence was set counts twice."""
@@ -74,7 +78,8 @@ class GatewayClient:
     the wait for a worker; then the answer is a `NoDecision`. `signer` signs what is published, for workers that verify it, and then
     a reply has to be signed with the same key: any other is ignored, and counted. `lanes` are those of providers whose
     envelopes travel apart, by provider. A `store` keeps, beside the workers' logs, each attempt that
-    was received before the call is answered, and each event. An event is
+    was received before the call is answered, and each event. With the `clock` of the workers a call is waited for until its
+    deadline, and a little longer. An event is
     published without what `redaction` knows; an envelope as it was built.
     """
 
@@ -88,6 +93,7 @@ class GatewayClient:
         redaction: Redaction | None = None,
         lanes: Mapping[str, str] = MappingProxyType({}),
         store: InteractionStore | None = None,
+        clock: Clock | None = None,
     ) -> None:
         if problems := long_ids(["name"], [name]):
             raise ValueError(problems[0])
@@ -96,6 +102,7 @@ class GatewayClient:
         self._signer = signer
         self._lanes = lanes
         self._store = store
+        self._clock = clock
         self._name = name
         self._address = random_id()
         self._reply_timeout_s = reply_timeout_s
@@ -174,13 +181,14 @@ class GatewayClient:
         signer = None if self._signer is None else self._signer.as_now()
         call = PendingCall(envelope, message, reply, attempts, signer)
         self._pending.add(call)
+        within_s = self._patience_s(envelope)
         slow = asyncio.get_running_loop().call_later(SLOW_S, _report_slow, envelope.envelope_id)
         try:
             await self._publish(self._topic_of(envelope), message)
-            async with asyncio.timeout(self._reply_timeout_s):
+            async with asyncio.timeout(within_s):
                 answer = await reply
         except TimeoutError:
-            return no_answer(envelope.envelope_id, f"no worker answered within {self._reply_timeout_s:g} s")
+            return no_answer(envelope.envelope_id, f"no worker answered within {within_s:g} s")
         finally:
             slow.cancel()
             self._pending.remove(call)
@@ -189,6 +197,13 @@ class GatewayClient:
             for attempt in received:
                 await self._store.store(attempt)
         return answer
+
+    def _patience_s(self, envelope: LLMEnvelope) -> float:
+        """Return how long an answer is waited for."""
+        if self._clock is None or envelope.deadline is None:
+            return self._reply_timeout_s
+        left_s = (envelope.deadline - self._clock.now()).total_seconds()
+        return min(self._reply_timeout_s, max(0.0, left_s + ON_ITS_WAY_S))
 
     async def _read(self, replies: Subscription) -> None:
         while True:

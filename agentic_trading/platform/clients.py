@@ -65,6 +65,9 @@ class Clients:
                 redaction=self._config.redaction,
                 lanes=self._lanes,
                 store=self._store,
+                clock=SystemClock()
+                if self._config.bus.url is not None and self._config.mode == "paper"
+                else None,
             )
             async with made as client:
                 yield self._with_fallback(client) if self._config.fallback else client

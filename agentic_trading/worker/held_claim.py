@@ -1,7 +1,7 @@
 """A claim as the run of its envelope uses it, and what an attempt gave, kept before it is read."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Self
 
@@ -13,7 +13,7 @@ from agentic_trading.governance.ledger import ReservationRequest, parts_of
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelResponse, Transport
@@ -81,6 +81,15 @@ class KeptAnswer:
                 "text": failure.text,
             }
         return json.dumps(fields).encode()
+
+    def unused(self, reason: FailureReason) -> Self:
+        """Return it as an answer that is charged and no decision any more; an attempt that gave none stays as it is."""
+        if self.response is None:
+            return self
+        why = f"the answer of an ended worker is not used: {reason.description}"
+        return replace(
+            self, response=None, failure=ProviderError(reason.category, why, sent=False), step="final"
+        )
 
     @classmethod
     def read(cls, raw: bytes) -> Self:

@@ -250,7 +250,9 @@ class CallRunner:
         if found is None:
             return None
         as_sent = replace(request, transport=found.kept.transport)
-        return await self._outcome(call, as_sent, found.admission, found.charge, found.kept)
+        late = self._parts.gate.answer_problem(request.envelope, call.principal)
+        kept = found.kept if late is None else found.kept.unused(late)
+        return await self._outcome(call, as_sent, found.admission, found.charge, kept)
 
     async def _recorded(self, call: CallContext, request: ModelRequest) -> LLMResult | None:
         gate, answers = self._parts.gate, self._parts.recorded

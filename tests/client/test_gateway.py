@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from decimal import Decimal
-from typing import Any
 
 import pytest
 import structlog
@@ -17,9 +16,8 @@ from agentic_trading.bus.codec import (
     read_dead_letter,
     reply_message,
 )
-from agentic_trading.bus.errors import BusUnavailableError
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, REPLIES, DeadLetter, Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, REPLIES, DeadLetter
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.llm import FailureKind, LLMEnvelope, LLMInteraction, NoDecision, Stage
 from agentic_trading.llm.errors import RecordError
@@ -27,7 +25,6 @@ from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from tests.build import event, interaction
 from tests.gateway import GOOD, START, MemoryGateway, asking, attempts, gateway
-from tests.worker.running import running
 
 
 @asynccontextmanager
@@ -362,28 +359,3 @@ async def test_a_foreign_event_with_an_id_that_is_too_long_is_a_dead_letter() ->
 def test_the_name_of_a_client_has_at_most_256_bytes() -> None:
     with pytest.raises(ValueError, match="name has 257 bytes; allowed are up to 256"):
         GatewayClient(MemoryBroker(), name="n" * 257)
-
-
-class Restarting(MemoryBroker):
-    """A broker whose servers are away at first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.refused = 0
-
-    async def publish(self, topic: Topic[Any], message: Message) -> None:
-        if self.refused < 2:
-            self.refused += 1
-            raise BusUnavailableError("127.0.0.1:1", "publishing failed")
-        await super().publish(topic, message)
-
-
-async def test_a_bus_that_is_away_for_a_moment_ends_no_call() -> None:
-    broker = Restarting()
-    desk = gateway(lambda _request: GOOD, broker=broker)
-
-    async with running(desk) as client:
-        answer = await client.ask(asking().build())
-
-    assert isinstance(answer, LLMInteraction)
-    assert broker.refused == 2

@@ -1,13 +1,16 @@
 """What a start finds that earlier ones have left, and what it says of it."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 
+import pytest
 from structlog.testing import capture_logs
 
 from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LostAttempt
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.worker.claim import ClaimKey, ClaimStoreUnavailableError, LeftClaim
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.recover import RecoveryReport, recover
@@ -15,6 +18,7 @@ from tests.contracts.claim_promises import taken
 from tests.gateway import START
 from tests.governance.asking import ask, reserved, spend
 from tests.governance.away import AwayLedger
+from tests.worker.test_crashes import Fleet, Killed, Process, charged, envelope_of
 
 
 def lost(*ids: str) -> dict[str, LostAttempt]:
@@ -79,3 +83,23 @@ async def test_a_start_that_finds_nothing_says_nothing() -> None:
     with capture_logs() as logs:
         assert await recover({}, MemoryLedger(), MemoryClaimStore(), ["acme"]) == RecoveryReport()
     assert logs == []
+
+
+@pytest.mark.parametrize("workflow", ["analysis", "execution"])
+async def test_an_answer_that_is_taken_over_past_its_deadline_is_paid_and_is_no_decision(
+    workflow: str,
+) -> None:
+    fleet = Fleet()
+    delivery = await fleet.delivery(envelope_of(workflow, deadline=START + timedelta(minutes=1)))
+    with pytest.raises(Killed):
+        await fleet.serve(delivery, Process("claims.keep", "after"))
+    fleet.claims.end_owner()
+
+    assert await fleet.serve(delivery, Process(), at=START + timedelta(hours=1))
+
+    (final,) = await fleet.told()
+    assert final.failure is not None
+    assert (final.failure.category, final.actionable) == (FailureKind.EXPIRED, False)
+    assert len(fleet.provider.requests) == 1
+    assert await charged(fleet) >= fleet.ledger.statistics().charged_nusd > 0
+    assert fleet.ledger.statistics().in_doubt == 0

@@ -89,6 +89,9 @@ async def test_a_server_that_was_set_back_is_read_from_what_it_has(own_redis: Re
         await asyncio.to_thread(own_redis.start)
         await broker.publish(TOPIC, Message("a", b"forgotten", {}))
         await says_until(b"forgotten", first)
+        async with redis_bus.client(own_redis.url) as redis:
+            place = redis_bus.Place(own_redis.url, "test", redis)
+            await is_so(lambda: equals(place.pending(), 0))  # the server has every acknowledgement
         await asyncio.to_thread(own_redis.stop)
         for name, content in kept.items():
             (own_redis.append_only_files / name).write_bytes(content)
