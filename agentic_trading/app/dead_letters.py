@@ -51,7 +51,7 @@ class UnknownLetterError(TradingError, ValueError):
 
 
 _UNPROVED = frozenset({"signature", "not_allowed"})
-"""Reasons of letters whose message must not be signed by another principal."""
+"""Reasons of letters that become new envelopes only by their id: who sent them was not proved, or might not send them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +232,6 @@ class Replay:
             envelope = read_envelope(Delivery(letter.source_topic, letter.position, message, 1))
         except UnreadableMessageError as e:
             raise ReplayError(letter.id, f"it holds no envelope that can be read here ({e})") from e
-        if letter.reason in _UNPROVED:
-            problem = f"{letter.reason}: its sender was not proved, or may not send it"
-            raise ReplayError(
-                letter.id, f"{problem}; --again would sign it as another, allowed is a replay without it"
-            )
         is_signed = message.headers.keys() >= {PRINCIPAL_HEADER, SIGNATURE_HEADER}
         if is_signed and self.signer is None:
             principal = message.headers[PRINCIPAL_HEADER]
@@ -263,6 +258,12 @@ class Replay:
             await broker.publish(_source_of(letter), message)
         except (MessageTooLargeError, TopicSetupError) as e:
             raise ReplayError(letter.id, str(e)) from e
+
+
+def _require_proved(letter: DeadLetter) -> None:
+    if letter.reason in _UNPROVED:
+        problem = f"{letter.reason}: its sender was not proved, or may not send it"
+        raise ReplayError(letter.id, f"{problem}; allowed with --again is its id, after a look at it")
 
 
 def _source_of(letter: DeadLetter) -> Topic[Any]:
@@ -301,6 +302,8 @@ class ReplayPlan:
         async with aclosing(scan.letters(broker, meant)) as found:
             async for letter in found:
                 try:
+                    if replay.again and not meant.ids:
+                        _require_proved(letter)
                     replay.message(letter)
                 except ReplayError as e:
                     refused.append(e)

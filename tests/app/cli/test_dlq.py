@@ -123,7 +123,7 @@ def check_show(command: Command, bus: Sequence[str], ids: Mapping[str, str]) -> 
 
 
 def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], servers: str) -> None:
-    """Replay a letter twice as it was; as a new envelope it may not be signed by another."""
+    """Replay a letter as a new envelope, and twice as it was."""
     replay = ("dlq", "replay", *bus)
     asked = command(*replay, "--reason", "signature")
     assert (asked.code, asked.out) == (ExitCode.BAD_INPUT, "")
@@ -131,7 +131,9 @@ def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], s
     refused = command(*replay, ids["signature"], ids["checksum"], "--again", "--yes", "--json")
     assert refused.code == ExitCode.FOUND_WRONG
     assert json.loads(refused.out)["replayed"] == []
-    assert "signature: its sender was not proved, or may not send it; --again would sign it as" in refused.err
+    assert (
+        "'desk-b' has signed it, and --again makes it another envelope; allowed is --sign-as" in refused.err
+    )
     assert "it holds no envelope that can be read here (checksum: envelope_hash is not" in refused.err
     missing = command(*replay, "--reason", "signatures", "--yes")
     assert (missing.code, "has the reason 'signatures'; the nearest are signature, " in missing.err) == (
@@ -146,14 +148,20 @@ def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], s
         ExitCode.BAD_INPUT,
         True,
     )
+    swept = command(*replay, "--reason", "signature", "--again", "--sign-as", "desk-a", "--yes")
+    assert (swept.code, swept.out) == (ExitCode.FOUND_WRONG, "replayed: 0 messages; not replayed: 1\n")
+    assert (
+        "signature: its sender was not proved, or may not send it; allowed with --again is its id"
+        in swept.err
+    )
     again = command(*replay, ids["signature"], "--again", "--sign-as", "desk-a", "--yes")
-    assert (again.code, again.out) == (ExitCode.FOUND_WRONG, "replayed: 0 messages; not replayed: 1\n")
+    assert (again.code, again.out) == (ExitCode.DONE, "replayed: 1 message\n")
     for chosen in (["--reason", "signature"], [ids["signature"]]):
         done = command(*replay, *chosen, "--yes")
         assert (done.code, done.out) == (ExitCode.DONE, "replayed: 1 message\n")
         assert "1 message to be published as they were: 1 to llm.envelopes.analysis\n" in done.err
     calls, (first, second) = asyncio.run(replies(servers))
-    assert calls == 1  # it ran once, and was answered twice
+    assert calls == 2  # the new envelope, and the one as it was: it ran once, and was answered twice
     assert first == second
     assert first.result.actionable
 
