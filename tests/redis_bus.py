@@ -1,7 +1,6 @@
 """A bus on a real Redis for tests: short waits, keys of the test's own, and what tests do with it."""
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -123,14 +122,3 @@ async def is_so(condition: Any) -> None:
 
 async def equals(found: Any, wanted: object) -> bool:
     return bool(await found == wanted)
-
-
-def neighbours_out_of_order(done: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return what was done before what comes before it in its key was done once."""
-    seen: Counter[str] = Counter()
-    wrong = []
-    for key, number in done:
-        if number > seen[key]:
-            wrong.append((key, number))
-        seen[key] = max(seen[key], number + 1)
-    return wrong

@@ -4,7 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import pytest
@@ -15,12 +15,13 @@ from aiokafka.structs import TopicPartition
 from agentic_trading.bus.brokers.kafka.admin import group_lags
 from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.brokers.kafka.consumer import KafkaSubscription
-from agentic_trading.bus.errors import BusClosedError, BusUnavailableError, TopicSetupError
+from agentic_trading.bus.errors import BusUnavailableError, TopicSetupError
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import Subscription, Topic
 from agentic_trading.ids import random_id
 from agentic_trading.llm.event import Event
 from tests import kafka_server
+from tests.bus_readers import Fleet, neighbours_out_of_order
 
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
 PATIENCE_S = 15.0
@@ -198,48 +199,12 @@ async def drained(servers: str, where: Topic[Event], group: str = "group") -> li
         return [value for value in said if value != b"end"]
 
 
-class Fleet:
-    """Readers that come and go, each with a few tasks; what is done, in order, and what was held by one that left."""
-
-    def __init__(self, servers: str, where: Topic[Event]) -> None:
-        self.servers = servers
-        self.where = where
-        self.done: list[tuple[str, int]] = []
-        self.grown = asyncio.Condition()
-
-    async def reads(self, leaves: asyncio.Event) -> None:
-        """Read with three tasks until this reader is to leave."""
-        async with aclosing(kafka_server.broker(self.servers, buffer=16)) as broker:
-            reader = await broker.subscribe([self.where], "group")
-            async with asyncio.TaskGroup() as group:
-                for _ in range(3):
-                    group.create_task(self._work(reader))
-                await leaves.wait()
-                await reader.aclose()
-
-    async def _work(self, reader: Subscription) -> None:
-        while True:
-            try:
-                delivery = await reader.take()
-            except BusClosedError:
-                return
-            await asyncio.sleep(0)
-            self.done.append((delivery.message.key, int(delivery.message.value)))
-            await reader.ack(delivery)
-            async with self.grown:
-                self.grown.notify_all()
-
-    async def has_done(self, count: int) -> None:
-        """Wait until so many distinct messages are done."""
-        async with asyncio.timeout(30), self.grown:
-            await self.grown.wait_for(lambda: len(set(self.done)) >= count)
-
-
 async def test_when_readers_join_and_leave_nothing_is_lost_and_each_key_keeps_its_order(
     kafka_servers: str, broker: KafkaBroker
 ) -> None:
     where = await topic(kafka_servers, partitions=6)
-    fleet, leaves = Fleet(kafka_servers, where), [asyncio.Event() for _ in range(3)]
+    fleet = Fleet(lambda: kafka_server.broker(kafka_servers, buffer=16), where, patience_s=30)
+    leaves = [asyncio.Event() for _ in range(3)]
     total = 40 * 30
 
     async def publish_from(first: int, until: int) -> None:
@@ -262,17 +227,6 @@ async def test_when_readers_join_and_leave_nothing_is_lost_and_each_key_keeps_it
     assert len(set(fleet.done)) == total
     assert neighbours_out_of_order(fleet.done) == []
     assert len(fleet.done) - total <= 3 * len(leaves)  # what a reader that left held may come again
-
-
-def neighbours_out_of_order(done: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Return what was done before what comes before it in its key was done once."""
-    seen: Counter[str] = Counter()
-    wrong = []
-    for key, number in done:
-        if number > seen[key]:
-            wrong.append((key, number))
-        seen[key] = max(seen[key], number + 1)
-    return wrong
 
 
 async def test_a_topic_with_too_much_here_is_not_fetched_and_another_one_is(kafka_servers: str) -> None:

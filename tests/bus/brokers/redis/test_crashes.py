@@ -15,12 +15,12 @@ from agentic_trading.bus.brokers.redis.redis import StreamServer
 from agentic_trading.bus.errors import BusUnavailableError
 from agentic_trading.clock import SystemClock
 from tests import redis_bus
+from tests.bus_readers import neighbours_out_of_order
 from tests.redis_bus import (
     TOPIC,
     Place,
     equals,
     is_so,
-    neighbours_out_of_order,
     opened,
     publish,
     says,

@@ -5,14 +5,13 @@ from contextlib import aclosing
 
 from agentic_trading.bus.brokers.redis.broker import RedisBroker
 from agentic_trading.bus.brokers.redis.consumer import RedisSubscription
-from agentic_trading.bus.errors import BusClosedError
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.topic import Subscription
+from tests.bus_readers import Fleet, neighbours_out_of_order
 from tests.redis_bus import (
     PATIENCE_S,
+    TOPIC,
     Place,
     is_so,
-    neighbours_out_of_order,
     opened,
     publish,
     take,
@@ -83,44 +82,9 @@ async def test_what_takes_longer_than_the_drain_comes_again_at_the_next_owner(tw
         assert await two.pending() == 4
 
 
-class Fleet:
-    """Readers that come and go, each with a few tasks; what is done, in order."""
-
-    def __init__(self, where: Place) -> None:
-        self.where = where
-        self.done: list[tuple[str, int]] = []
-        self.grown = asyncio.Condition()
-
-    async def reads(self, leaves: asyncio.Event) -> None:
-        """Read with three tasks until this reader is to leave."""
-        async with aclosing(self.where.broker(buffer=16, lease_s=3.0)) as broker:
-            reader = await opened(broker)
-            async with asyncio.TaskGroup() as group:
-                for _ in range(3):
-                    group.create_task(self._work(reader))
-                await leaves.wait()
-                await reader.aclose()
-
-    async def _work(self, reader: Subscription) -> None:
-        while True:
-            try:
-                delivery = await reader.take()
-            except BusClosedError:
-                return
-            await asyncio.sleep(0)
-            self.done.append((delivery.message.key, int(delivery.message.value)))
-            await reader.ack(delivery)
-            async with self.grown:
-                self.grown.notify_all()
-
-    async def has_done(self, count: int) -> None:
-        """Wait until so many distinct messages are done."""
-        async with asyncio.timeout(PATIENCE_S), self.grown:
-            await self.grown.wait_for(lambda: len(set(self.done)) >= count)
-
-
 async def test_when_readers_join_and_leave_nothing_is_lost_and_each_key_keeps_its_order(many: Place) -> None:
-    fleet, leaves, total = Fleet(many), [asyncio.Event() for _ in range(3)], 40 * 30
+    fleet = Fleet(lambda: many.broker(buffer=16, lease_s=3.0), TOPIC, patience_s=PATIENCE_S)
+    leaves, total = [asyncio.Event() for _ in range(3)], 40 * 30
 
     async def publish_from(first: int, until: int) -> None:
         async with aclosing(many.broker()) as broker:
