@@ -19,7 +19,7 @@ from hiredis import pack_command
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from agentic_trading.cancellation import OwnedTasks
+from agentic_trading.cancellation import OwnedTasks, run_shielded
 from agentic_trading.governance.ledger import LedgerCheckpoint
 from agentic_trading.governance.limiter import Deployment
 from agentic_trading.redis import within_time
@@ -198,7 +198,10 @@ class BundledScripts:
         self._tasks = OwnedTasks()
 
     async def run(self, script: Script, keys: Sequence[str], facts: Sequence[Any]) -> Any:
-        """Return the answer of a script. Cancelled, it is not known whether it was run."""
+        """Return the answer of a script.
+
+        Cancelled, it may have been run; what is asked for afterwards comes after it.
+        """
         try:
             return await self._execute("EVALSHA", script.sha, keys, facts)
         except NoScriptError:  # the server has forgotten it
@@ -215,11 +218,19 @@ class BundledScripts:
     async def _execute(self, command: str, script: str, keys: Sequence[str], facts: Sequence[Any]) -> Any:
         packed = pack_command((command, script, len(keys), *keys, *facts))
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting.append((packed, answer))
+        waiting = packed, answer
+        self._waiting.append(waiting)
         if self._sending < _BUNDLES:
             self._sending += 1
             _ = self._tasks.start(self._send(), name="bundle")
-        return await answer
+        try:
+            return await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            else:  # on its way: on another connection the next step could overtake it
+                await run_shielded(asyncio.wait([answer]))
+            raise
 
     async def _send(self) -> None:
         """Send what is queued, bundle by bundle, until nothing is left; every caller gets an answer."""
@@ -275,7 +286,6 @@ class BundledScripts:
 
 
 def _hand_over(answer: asyncio.Future[Any], found: Any) -> None:
-    """Hand the answer to its caller, unless that was cancelled."""
     if answer.done():
         return
     if isinstance(found, Exception):

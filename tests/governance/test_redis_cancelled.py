@@ -20,6 +20,9 @@ from tests.redis_server import namespace
 ROUNDS = 60
 """The loop goes round less often than that while a server is asked."""
 
+OVERTAKES_WITHIN_S = 0.3
+"""A step that does not wait for an earlier one is answered sooner than that."""
+
 Asking = Callable[[], Awaitable[object]]
 
 
@@ -68,3 +71,59 @@ async def test_who_is_cancelled_is_cancelled(name: str, redis_url: str) -> None:
                 if not task.cancelled():
                     swallowed.append(rounds)
         assert swallowed == []
+
+
+class Held:
+    """What stands between a limiter and its server: from `holding` on, what one more connection sends waits for `release`."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self.holding = False
+        self.held = asyncio.Event()
+        self.release = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass a connection on, both ways."""
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._port)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._copied(reader, to_server, may_hold=True))
+            group.create_task(self._copied(from_server, writer))
+
+    async def _copied(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, may_hold: bool = False
+    ) -> None:
+        while data := await reader.read(1 << 16):
+            if may_hold and self.holding:
+                self.holding = False
+                self.held.set()
+                await self.release.wait()
+            writer.write(data)
+        writer.close()
+
+
+async def test_what_a_cancelled_caller_asks_next_is_not_taken_before_it(redis_url: str) -> None:
+    relay = Held(int(redis_url.rsplit(":", 1)[1].split("/", maxsplit=1)[0]))
+    async with await asyncio.start_server(relay.serve, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        limiter = await asyncio.to_thread(RedisLimiter, f"redis://127.0.0.1:{port}/0", namespace=namespace())
+        lane = Deployment(LLMProvider.SCRIPTED, "scripted-1")
+        wanted = PermitRequest(lane, "attempt")
+
+        async def given_up() -> None:
+            try:
+                await limiter.acquire(wanted)
+            finally:
+                await limiter.cancel(wanted)
+
+        await limiter.status(lane)
+        relay.holding = True
+        asking = asyncio.Task(given_up())
+        await relay.held.wait()
+        asking.cancel()
+        await asyncio.wait([asking], timeout=OVERTAKES_WITHIN_S)
+        relay.release.set()
+        await asyncio.wait([asking])
+
+        assert asking.cancelled()
+        assert (await limiter.status(lane)).in_flight == 0
+        await limiter.aclose()

@@ -64,7 +64,7 @@ class ScriptServer:
     async def run(self, name: str, keys: Sequence[str], facts: Sequence[Any]) -> Sequence[Any]:
         """Run a script; those run at once travel together, each with an answer of its own.
 
-        Cancelled, it is not known whether it was run.
+        Cancelled, it may have been run; what is asked for afterwards comes after it.
         """
         answer: Sequence[Any] = await self._bundles.run(self._scripts[name], keys, facts)
         return answer
