@@ -14,10 +14,11 @@ from agentic_trading.bus.keyed_queues import ReplyQueue
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import REPLIES
 from agentic_trading.cancellation import OwnedTasks
+from agentic_trading.clock import SystemClock
 
+CLOCK: Final = SystemClock()
 POLL_S: Final = 0.1
 STEP_S: Final = 5.0
-TRIES: Final = 50
 
 _PARTITION_OF: Final = DefaultPartitioner()
 """The same as the producer's `murmur2_random`, for messages with a key."""
@@ -95,7 +96,8 @@ def partitions_of(consumer: Any, topic: str) -> list[int]:
 
 def bounds_of(consumer: Any, tp: TopicPartition) -> tuple[int, int]:
     """Return the first offset of a partition and its end; one that was just made may be without a leader for a moment."""
-    for _ in range(TRIES):
+    until = CLOCK.monotonic() + STEP_S
+    while CLOCK.monotonic() < until:
         with suppress(KafkaException):
             first, end = consumer.get_watermark_offsets(tp, timeout=STEP_S)
             return first, end
