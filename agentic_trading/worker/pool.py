@@ -120,6 +120,9 @@ class WorkerPool:
         )
         self._fatal: StoreError | None = None
         self._failures: dict[tuple[str, int, int], int] = {}
+        self._given_up: dict[
+            tuple[str, int, int], tuple[str, str, str, str]
+        ] = {}  # letters that wait for the bus
         self._counts = {"finished": 0, "dead_letters": 0, "given_back": 0, "events": 0}
 
     @property
@@ -228,6 +231,7 @@ class WorkerPool:
             is_done = await self._after_error(delivery, e)
         if is_done:
             self._failures.pop(_place(delivery), None)
+            self._given_up.pop(_place(delivery), None)
             await subscription.ack(delivery)
         else:
             await subscription.give_back(delivery)
@@ -293,6 +297,8 @@ class WorkerPool:
     async def _dead_letter(
         self, delivery: Delivery, reason: str, detail: str, envelope_id: str = "", trace_id: str = ""
     ) -> bool:
+        given_up = self._given_up.pop(_place(delivery), (reason, detail, envelope_id, trace_id))
+        reason, detail, envelope_id, trace_id = given_up  # the first time: then its claim is finished
         try:
             await self._dead_letters.publish(
                 delivery,
@@ -303,6 +309,9 @@ class WorkerPool:
                 route=self._acl.route_of(delivery),
             )
         except BUS_AWAY as e:
+            self._given_up[_place(delivery)] = given_up
+            if len(self._given_up) > MOST_FAILING:
+                del self._given_up[next(iter(self._given_up))]
             return await self._wait_for_server(e)
         except Exception as e:  # noqa: BLE001 - other deliveries are served without the letter
             log.error(  # noqa: TRY400 - in one line
