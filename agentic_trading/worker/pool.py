@@ -295,23 +295,20 @@ class WorkerPool:
         return failures
 
     async def _dead_letter(
-        self, delivery: Delivery, reason: str, detail: str, envelope_id: str = "", trace_id: str = ""
-    ) -> bool:
-        given_up = self._given_up.pop(_place(delivery), (reason, detail, envelope_id, trace_id))
-        reason, detail, envelope_id, trace_id = given_up  # the first time: then its claim is finished
+        self, delivery: Delivery, *given_up: str
+    ) -> bool:  # as `DeadLetterPublisher.publish`
+        given_up = self._given_up.pop(
+            _place(delivery), given_up
+        )  # the first time: then its claim is finished
         try:
+            reason, detail, envelope_id, trace_id = (*given_up, "", "")[:4]
+            route = self._acl.route_of(delivery)
             await self._dead_letters.publish(
-                delivery,
-                reason,
-                detail,
-                envelope_id=envelope_id,
-                trace_id=trace_id,
-                route=self._acl.route_of(delivery),
+                delivery, reason, detail, envelope_id=envelope_id, trace_id=trace_id, route=route
             )
         except BUS_AWAY as e:
-            self._given_up[_place(delivery)] = given_up
-            if len(self._given_up) > MOST_FAILING:
-                del self._given_up[next(iter(self._given_up))]
+            if len(self._given_up) < MOST_FAILING:
+                self._given_up[_place(delivery)] = given_up
             return await self._wait_for_server(e)
         except Exception as e:  # noqa: BLE001 - other deliveries are served without the letter
             log.error(  # noqa: TRY400 - in one line

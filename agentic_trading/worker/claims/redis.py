@@ -110,13 +110,10 @@ class _WorkerName:
 
     async def take(self, *, for_s: float | None = None) -> None:
         """Have it for so long, a lease if left out; raises `NameTakenError`, and `ClaimStoreUnavailableError`."""
-        if not self.name:
-            return
+        for_ms = round(1000 * (self.lease_s if for_s is None else for_s))
         # to its end: the step of one that is cancelled must not come after the one that gives the name up
-        held = await run_shielded(self._set(round(1000 * (self.lease_s if for_s is None else for_s))))
-        if held is not None:
-            holder = held.decode().partition("@")[2]
-            raise NameTakenError(self.name, holder, self.host, lease_s=self.lease_s)
+        if self.name and (held := await run_shielded(self._set(for_ms))):
+            raise NameTakenError(self.name, held.decode().partition("@")[2], self.host, lease_s=self.lease_s)
 
     async def _set(self, for_ms: int) -> Any:
         key = f"{self.namespace}:worker:{self.name}"
