@@ -120,9 +120,7 @@ class WorkerPool:
         )
         self._fatal: StoreError | None = None
         self._failures: dict[tuple[str, int, int], int] = {}
-        self._given_up: dict[
-            tuple[str, int, int], tuple[str, str, str, str]
-        ] = {}  # letters that wait for the bus
+        self._given_up: dict[tuple[str, int, int], tuple[str, ...]] = {}  # letters that wait
         self._counts = {"finished": 0, "dead_letters": 0, "given_back": 0, "events": 0}
 
     @property
@@ -294,12 +292,8 @@ class WorkerPool:
             del self._failures[next(iter(self._failures))]
         return failures
 
-    async def _dead_letter(
-        self, delivery: Delivery, *given_up: str
-    ) -> bool:  # as `DeadLetterPublisher.publish`
-        given_up = self._given_up.pop(
-            _place(delivery), given_up
-        )  # the first time: then its claim is finished
+    async def _dead_letter(self, delivery: Delivery, *given_up: str) -> bool:
+        given_up = self._given_up.pop(_place(delivery), given_up)  # why at first, before it was finished
         try:
             reason, detail, envelope_id, trace_id = (*given_up, "", "")[:4]
             route = self._acl.route_of(delivery)
