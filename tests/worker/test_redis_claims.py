@@ -92,20 +92,6 @@ async def test_what_a_process_holds_is_free_when_its_lease_is_over_and_it_is_fen
     assert await one.claim(KEY, "one") == Finished(b"last")
 
 
-async def test_a_process_that_begins_again_under_its_name_frees_what_it_held(server: Server) -> None:
-    before, other = await server.process("one"), await server.process("two")
-    await taken(before)
-    assert await other.claim(KEY, "one") == Busy()
-
-    assert (await taken(await server.process("one"))).count == 2
-
-
-async def test_processes_without_a_name_do_not_end_each_other(server: Server) -> None:
-    await taken(await server.process())
-
-    assert await (await server.process()).claim(KEY, "one") == Busy()
-
-
 async def test_what_a_closed_process_held_is_free(server: Server) -> None:
     one = await server.process("one")
     await taken(one)
