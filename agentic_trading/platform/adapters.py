@@ -33,6 +33,12 @@ Rules = Mapping[str, Rule]
 
 _ASKED: Final = ("complete", "count_tokens", "aclose")
 
+_CLIENTS: Final = (
+    "AsyncAnthropic", "AsyncAnthropicAWS", "AsyncAnthropicBedrock", "AsyncAnthropicFoundry",
+    "AsyncAnthropicGoogleCloud", "AsyncAnthropicVertex",
+)  # fmt: skip
+"""The classes of the Anthropic SDK that a provider may be made from; the first one sends a key, the others sign in."""
+
 
 @dataclass(frozen=True, slots=True)
 class ProviderContext:
@@ -101,6 +107,23 @@ def _anthropic(context: ProviderContext) -> Provider:
     )
 
 
+def _anthropic_sdk(context: ProviderContext) -> Provider:
+    from agentic_trading.llm.providers.anthropic.provider import AnthropicSdkProvider
+
+    arguments = context.config.options.get("arguments", {})
+    if not isinstance(arguments, Mapping):
+        raise ValueError("its option arguments is a table")  # noqa: TRY004 - as for any other option
+    return AnthropicSdkProvider(
+        context.keys,
+        client=_option(context, "client", _CLIENTS[0], among=_CLIENTS),
+        arguments=arguments,
+        base_url=context.config.base_url,
+        stable_prefix_ttl=_option(context, "stable_prefix_ttl", "5m", among=("", "5m", "1h")),
+        clock=context.clock,
+        max_answer_bytes=context.config.max_answer_bytes,
+    )
+
+
 def _openai(context: ProviderContext) -> Provider:
     from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 
@@ -144,13 +167,23 @@ def _always(_config: ProviderConfig) -> bool:
     return True
 
 
+def _where_no_other_sign_in(config: ProviderConfig) -> bool:
+    return config.options.get("client", _CLIENTS[0]) == _CLIENTS[0]
+
+
 def _at_the_vendor(config: ProviderConfig) -> bool:
     """Whether no server of one's own is named: one may ask for no key."""
     return config.base_url is None
 
 
 ANTHROPIC: Final = ShippedAdapter(_anthropic, frozenset({"stable_prefix_ttl"}), needs_key=_always)
-OPENAI: Final = ShippedAdapter(_openai, package="openai", needs_key=_at_the_vendor)
+ANTHROPIC_SDK: Final = ShippedAdapter(
+    _anthropic_sdk,
+    frozenset({"arguments", "client", "stable_prefix_ttl"}),
+    package="anthropic",
+    needs_key=_where_no_other_sign_in,
+)
+OPENAI: Final = ShippedAdapter(_openai, needs_key=_at_the_vendor)
 LOCAL: Final = ShippedAdapter(_local, frozenset({"model"}), package="xllamacpp")
 RULES: Final = ShippedAdapter(_rules)
 SCRIPTED: Final = ShippedAdapter(_scripted, frozenset({"answers"}))

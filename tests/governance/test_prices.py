@@ -9,7 +9,6 @@ from typing import Any
 
 import orjson
 import pytest
-from anthropic.types import Usage as Billed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +18,8 @@ from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import Capabilities, TableError, sha256_of_rows
 from agentic_trading.llm.providers.anthropic.messages import usage_of
-from agentic_trading.llm.providers.openai.chat import CompletionReply, model_response
+from agentic_trading.llm.providers.hosted import HttpReply
+from agentic_trading.llm.providers.openai.chat import model_response
 from agentic_trading.llm.result import Usage
 
 BOOK = PriceBook.load()
@@ -54,9 +54,9 @@ WITH_HOUSE = PriceBook.load(None, GOLDEN_FOLDER / "house.json")
 def reported(usage: dict[str, Any], provider: str) -> Usage:
     """Return what a provider's own words say was used."""
     if provider == LLMProvider.ANTHROPIC:
-        return usage_of(Billed.model_validate(usage))
+        return usage_of(usage)
     body = {"choices": [{"message": {"content": ""}, "finish_reason": "stop"}], "usage": usage}
-    return model_response(CompletionReply(json.dumps(body).encode(), "")).usage
+    return model_response(HttpReply(json.dumps(body).encode(), "")).usage
 
 
 # Each amount is worked out by hand from the list prices, as its `working` says.

@@ -1,14 +1,14 @@
-"""What the adapters of hosted APIs share: meanings of statuses, `Retry-After`, the SDK's client, calls of the answer tool."""
+"""What the adapters of hosted APIs share: meanings of statuses, `Retry-After`, reading up to a limit, calls of the answer tool."""
 
 import json
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ANSWER_TOOL, MAX_ANSWER_BYTES
@@ -86,7 +86,7 @@ def _until(date: str, now: datetime) -> float | None:
 
 @contextmanager
 def nothing_sent() -> Iterator[None]:
-    """Raise whatever goes wrong while an SDK is loaded and its client made as `invalid_request`, not sent.
+    """Raise whatever goes wrong while a client is loaded and made as `invalid_request`, not sent.
 
     Only messages of imports and of the system are repeated: others may hold a proxy's password.
     """
@@ -102,29 +102,31 @@ def nothing_sent() -> Iterator[None]:
 
 
 ACCEPT_ENCODING: Final = "gzip"
-"""What `bounded` unpacks without holding more than its limit."""
+"""What `read_up_to` unpacks without holding more than its limit."""
 
 
-def bounded(max_bytes: int) -> Callable[[Any], Awaitable[None]]:
-    """Return a hook of an HTTP client that reads each response, unpacked, up to `max_bytes`, and no further.
+class HttpReply(NamedTuple):
+    """The body of a good answer, and the id that the server gave the request."""
+
+    body: bytes
+    request_id: str
+
+
+async def read_up_to(pieces: AsyncIterable[bytes], packing: str, max_bytes: int, *, is_answer: bool) -> bytes:
+    """Return a body, unpacked, up to `max_bytes`; `packing` is its `Content-Encoding`.
 
     A longer answer raises `ProviderError`, as it may have been billed, with what was read as its `text`; of a page that
     goes with an error the rest is left out. No more than the limit and one packed piece is held.
     """
-
-    async def read(response: Any) -> None:
-        unpacked = _unpacking(response.headers.get("content-encoding", "").strip().lower(), max_bytes + 1)
-        body = bytearray()
-        async with aclosing(response.aiter_raw()) as pieces:
-            async for piece in pieces:
-                body += unpacked(piece)
-                if len(body) > max_bytes:
-                    break
-        if len(body) > max_bytes and response.is_success:
-            raise _too_large(bytes(body[:max_bytes]), max_bytes)
-        response._content = bytes(body[:max_bytes])  # noqa: SLF001 - where the client looks before it reads on
-
-    return read
+    unpacked = _unpacking(packing.strip().lower(), max_bytes + 1)
+    body = bytearray()
+    async for piece in pieces:
+        body += unpacked(piece)
+        if len(body) > max_bytes:
+            break
+    if len(body) > max_bytes and is_answer:
+        raise _too_large(bytes(body[:max_bytes]), max_bytes)
+    return bytes(body[:max_bytes])
 
 
 def _unpacking(packing: str, most: int) -> Callable[[bytes], bytes]:
@@ -164,14 +166,6 @@ def _spelled_within(text: str, most: int) -> str:
     """Return as much of a text as JSON spells in so many bytes: there a control character takes six."""
     spelled = json.dumps(text, ensure_ascii=False)[1:-1].encode()[:most].decode(errors="ignore")
     return str(json.loads('"' + _CUT_ESCAPE.sub(r"\1", spelled) + '"'))
-
-
-def error_behind(e: BaseException) -> ProviderError | None:
-    """Return the error that a hook of ours raised, where the SDK has wrapped it."""
-    cause: BaseException | None = e
-    while cause is not None and not isinstance(cause, ProviderError):
-        cause = cause.__cause__
-    return cause
 
 
 TOOL_DESCRIPTION = "Takes the whole answer to the request as its input. Call it once."

@@ -13,15 +13,16 @@ from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
+from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider, AnthropicSdkProvider
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 from tests.llm.providers.openai_calls import CAPABILITY
 from tests.structured.asking import request
 
 LIMIT = 4096
+ADAPTERS = {"openai": OpenAIProvider, "anthropic": AnthropicProvider, "anthropic-sdk": AnthropicSdkProvider}
 CLAUDE = Capabilities.load().of(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
-BOTH = pytest.mark.parametrize("name", ["openai", "anthropic"])
+EACH = pytest.mark.parametrize("name", ["openai", "anthropic", "anthropic-sdk"])
 
 
 def asked(name: str) -> ModelRequest:
@@ -63,14 +64,14 @@ async def answered(
     name: str, body: bytes, packing: str = "", status: str = "200 OK"
 ) -> tuple[ModelResponse, bytes]:
     """Return what the provider makes of `body`, and the head of its request."""
-    made = {"openai": OpenAIProvider, "anthropic": AnthropicProvider}[name]
+    made = ADAPTERS[name]
     async with server_of(body, packing, status) as (address, heads):
         provider = made(OneKey("sk-limited-1"), base_url=address, max_answer_bytes=LIMIT)
         async with aclosing(provider):
             return await provider.complete(asked(name)), heads[0].lower()
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("packing", ["", "gzip"])
 async def test_an_answer_of_the_limit_is_read(name: str, packing: str) -> None:
     room = LIMIT - len(answer_of(name, ""))
@@ -82,7 +83,7 @@ async def test_an_answer_of_the_limit_is_read(name: str, packing: str) -> None:
     assert b"accept-encoding: gzip\r\n" in head
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize("packing", ["", "gzip"])
 async def test_a_larger_answer_is_cut_off_and_may_have_been_billed(name: str, packing: str) -> None:
     body = answer_of(name, "a" * LIMIT)
@@ -109,7 +110,7 @@ async def test_what_is_kept_of_a_cut_answer_takes_no_more_than_the_limit_on_reco
         assert LIMIT - 6 <= spelled <= LIMIT
 
 
-@BOTH
+@EACH
 @pytest.mark.parametrize(
     ("packing", "body", "message"),
     [("br", b"x", "packed as 'br'"), ("gzip", b"no gzip", "no gzip, as it says")],
@@ -123,7 +124,7 @@ async def test_an_answer_that_is_packed_otherwise_than_agreed_fails_and_is_charg
     assert (caught.value.kind, caught.value.sent) == (FailureKind.SERVER_ERROR, True)
 
 
-@BOTH
+@EACH
 async def test_a_large_page_with_an_error_has_the_meaning_of_its_status(name: str) -> None:
     with pytest.raises(ProviderError) as caught:
         await answered(name, b"x" * (2 * LIMIT), status="429 Too Many Requests")

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from anthropic.types import Usage as Billed
 
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import ModelRequest, Transport
+from agentic_trading.llm.provider import ModelRequest, Provider, Transport
 from agentic_trading.llm.providers.anthropic.messages import usage_of
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
 from agentic_trading.llm.result import Usage
 from tests.contracts.test_provider import PROMISES, Promise
+from tests.llm.providers.conftest import Adapter
 from tests.llm.providers.over import TRANSPORTS, Over
 from tests.structured.asking import request
 from tests.stubs.messages_api import CURRENT, GOOD
@@ -46,12 +46,12 @@ async def last_seen(claude_stub: str) -> dict[str, Any]:
 @pytest.mark.parametrize("transport", [one for one in TRANSPORTS if one != "json_mode"])
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 async def test_it_keeps_the_promises_of_a_provider_over_every_transport(
-    promise: Promise, transport: Transport, claude: AnthropicProvider
+    promise: Promise, transport: Transport, claude: Provider
 ) -> None:
     await promise(Over(claude, transport))
 
 
-async def test_an_answer_says_who_served_it_and_what_was_used(claude: AnthropicProvider) -> None:
+async def test_an_answer_says_who_served_it_and_what_was_used(claude: Provider) -> None:
     answer = await claude.complete(playing("answer"))
 
     assert (answer.text, answer.stop_reason, answer.model) == (GOOD, "end_turn", SONNET)
@@ -66,7 +66,7 @@ async def test_an_answer_says_who_served_it_and_what_was_used(claude: AnthropicP
 
 
 async def test_text_is_all_text_blocks_and_thinking_is_part_of_the_output(
-    claude: AnthropicProvider,
+    claude: Provider,
 ) -> None:
     answer = await claude.complete(playing("thinking", budget=LLMBudget(thinking_budget=2000)))
 
@@ -74,7 +74,7 @@ async def test_text_is_all_text_blocks_and_thinking_is_part_of_the_output(
     assert (answer.usage.output_tokens, answer.usage.thinking_tokens) == (150, 120)
 
 
-async def test_cached_tokens_are_counted_by_class(claude: AnthropicProvider) -> None:
+async def test_cached_tokens_are_counted_by_class(claude: Provider) -> None:
     usage = (await claude.complete(playing("cached"))).usage
 
     assert usage == Usage(
@@ -89,40 +89,36 @@ async def test_cached_tokens_are_counted_by_class(claude: AnthropicProvider) -> 
     )
 
 
-async def test_what_the_api_does_not_report_is_empty(claude: AnthropicProvider) -> None:
+async def test_what_the_api_does_not_report_is_empty(claude: Provider) -> None:
     usage = (await claude.complete(playing("no_geo"))).usage
 
     assert (usage.inference_geo, usage.speed) == ("", "")
 
 
 def test_writes_to_the_cache_of_unknown_kind_count_as_the_dearer_one() -> None:
-    usage = usage_of(Billed(input_tokens=1, output_tokens=2, cache_creation_input_tokens=48))
+    usage = usage_of({"input_tokens": 1, "output_tokens": 2, "cache_creation_input_tokens": 48})
 
     assert (usage.cache_write_5m_tokens, usage.cache_write_1h_tokens) == (0, 48)
 
 
-async def test_an_address_that_counts_nothing_gives_no_count(claude: AnthropicProvider) -> None:
+async def test_an_address_that_counts_nothing_gives_no_count(claude: Provider) -> None:
     assert await claude.count_tokens(playing("page")) is None
 
 
 @pytest.mark.parametrize(("word", "reason"), [("refusal", "refusal"), ("truncated", "max_tokens")])
-async def test_a_refusal_and_a_cut_at_the_cap_are_answers(
-    claude: AnthropicProvider, word: str, reason: str
-) -> None:
+async def test_a_refusal_and_a_cut_at_the_cap_are_answers(claude: Provider, word: str, reason: str) -> None:
     answer = await claude.complete(playing(word))
 
     assert answer.stop_reason == reason
     assert answer.usage.output_tokens > 0
 
 
-async def test_another_model_than_the_one_asked_for_is_named(claude: AnthropicProvider) -> None:
+async def test_another_model_than_the_one_asked_for_is_named(claude: Provider) -> None:
     assert (await claude.complete(playing("other_model"))).model == "claude-opus-5-5"
 
 
 @pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
-async def test_a_temperature_is_taken_by_the_models_that_take_one(
-    claude: AnthropicProvider, claude_stub: str
-) -> None:
+async def test_a_temperature_is_taken_by_the_models_that_take_one(claude: Provider, claude_stub: str) -> None:
     answer = await claude.complete(playing("answer", WITH_SAMPLING))
 
     assert answer.text == GOOD
@@ -130,16 +126,14 @@ async def test_a_temperature_is_taken_by_the_models_that_take_one(
 
 
 @pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
-async def test_a_thinking_budget_is_taken_by_the_models_that_take_one(claude: AnthropicProvider) -> None:
+async def test_a_thinking_budget_is_taken_by_the_models_that_take_one(claude: Provider) -> None:
     made = playing("thinking", WITH_SAMPLING, budget=LLMBudget(thinking_budget=2000))
 
     assert (await claude.complete(made)).text == GOOD
 
 
 @pytest.mark.parametrize("word", ["silent", "endless"])
-async def test_an_answer_that_never_ends_is_given_up_by_the_caller(
-    claude: AnthropicProvider, word: str
-) -> None:
+async def test_an_answer_that_never_ends_is_given_up_by_the_caller(claude: Provider, word: str) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await claude.complete(playing(word))
@@ -147,13 +141,13 @@ async def test_an_answer_that_never_ends_is_given_up_by_the_caller(
     assert (await claude.complete(playing("answer"))).text == GOOD
 
 
-async def test_a_long_answer_is_asked_for_without_streaming(claude: AnthropicProvider) -> None:
+async def test_a_long_answer_is_asked_for_without_streaming(claude: Provider) -> None:
     made = playing("answer", budget=LLMBudget(max_output_tokens=128_000))
 
     assert (await claude.complete(made)).text == GOOD
 
 
-async def test_a_tenant_asks_with_its_own_key(claude: AnthropicProvider, claude_stub: str) -> None:
+async def test_a_tenant_asks_with_its_own_key(claude: Provider, claude_stub: str) -> None:
     await claude.complete(playing("answer"))
 
     headers = (await last_seen(claude_stub))["headers"]
@@ -162,11 +156,11 @@ async def test_a_tenant_asks_with_its_own_key(claude: AnthropicProvider, claude_
 
 
 async def test_no_header_of_the_environment_takes_the_place_of_the_tenants_key(
-    claude_stub: str, monkeypatch: pytest.MonkeyPatch
+    claude_stub: str, adapter: Adapter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = "Authorization: Bearer good-other\nanthropic-version: 1999-01-01\nx-more: 1"
     monkeypatch.setenv("ANTHROPIC_CUSTOM_HEADERS", lines)
-    provider = AnthropicProvider(OneKey("good"), base_url=claude_stub)
+    provider = adapter(OneKey("good"), base_url=claude_stub)
 
     await provider.complete(playing("answer"))
     await provider.aclose()
@@ -176,9 +170,11 @@ async def test_no_header_of_the_environment_takes_the_place_of_the_tenants_key(
     assert "x-more" not in headers
 
 
-async def test_an_exchanged_key_counts_from_the_next_request_on(claude_stub: str, tmp_path: Path) -> None:
+async def test_an_exchanged_key_counts_from_the_next_request_on(
+    claude_stub: str, adapter: Adapter, tmp_path: Path
+) -> None:
     path = tmp_path / "key"
-    provider = AnthropicProvider(SecretsFolder(tmp_path, "key"), base_url=claude_stub)
+    provider = adapter(SecretsFolder(tmp_path, "key"), base_url=claude_stub)
     await asyncio.to_thread(path.write_text, "bad", encoding="utf-8")
     with pytest.raises(ProviderError):
         await provider.complete(playing("answer"))
@@ -192,9 +188,9 @@ async def test_an_exchanged_key_counts_from_the_next_request_on(claude_stub: str
 
 
 async def test_a_tenant_without_a_key_is_refused_before_anything_is_sent(
-    claude_stub: str, tmp_path: Path
+    claude_stub: str, adapter: Adapter, tmp_path: Path
 ) -> None:
-    provider = AnthropicProvider(SecretsFolder(tmp_path, "key"), base_url=claude_stub)
+    provider = adapter(SecretsFolder(tmp_path, "key"), base_url=claude_stub)
 
     with pytest.raises(ProviderError) as caught:
         await provider.complete(playing("answer"))
@@ -202,11 +198,13 @@ async def test_a_tenant_without_a_key_is_refused_before_anything_is_sent(
     assert (caught.value.kind, caught.value.sent) == (FailureKind.AUTH_ERROR, False)
 
 
-async def test_no_log_shows_a_key(claude_stub: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_log_shows_a_key(
+    claude_stub: str, adapter: Adapter, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     for key in ("good-secret", "sk-secret"):
         keys: Keys = OneKey(key)
-        provider = AnthropicProvider(keys, base_url=claude_stub)
+        provider = adapter(keys, base_url=claude_stub)
         try:
             await provider.complete(playing("answer"))
         except ProviderError:

@@ -1,16 +1,17 @@
-"""What stands in a message of the API, or in its place: the SDK hands it on unread."""
+"""What stands in a message of the API, or in its place."""
 
+import json
 from typing import Any
 
 import anthropic
 import httpx2
 import pytest
-from anthropic.types import Message
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.anthropic.errors import error_of
 from agentic_trading.llm.providers.anthropic.messages import read_message
+from agentic_trading.llm.providers.anthropic.sdk import error_of
+from agentic_trading.llm.providers.hosted import HttpReply
 from agentic_trading.llm.redaction import Redaction
 from tests.build import NOW
 
@@ -26,9 +27,7 @@ def read(**changes: Any) -> ModelResponse:
         "stop_reason": "end_turn",
         "usage": USED,
     }
-    message = Message.construct(**(fields | changes))
-    object.__setattr__(message, "_request_id", "req_1")
-    return read_message(message)
+    return read_message(HttpReply(json.dumps(fields | changes).encode(), "req_1"))
 
 
 def refused(status: int, error: object) -> anthropic.APIStatusError:

@@ -3,18 +3,22 @@
 import inspect
 import traceback
 from dataclasses import replace
+from typing import get_args
 
 import anthropic
 import pytest
 from anthropic import _error_classes as statuses
+from anthropic.types.shared.error_type import ErrorType
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
-from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.providers.anthropic.errors import MEANINGS, error_of
-from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
+from agentic_trading.llm.provider import ModelRequest, Provider
+from agentic_trading.llm.providers.anthropic.sdk import MEANINGS, error_of
+from agentic_trading.llm.providers.hosted import StatusMapping
 from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.llm.providers.refusals import KINDS_BY_WORD, meaning_of_error
 from agentic_trading.llm.redaction import Redaction
 from tests.build import NOW
+from tests.llm.providers.conftest import Adapter
 from tests.structured.asking import request
 from tests.stubs.messages_api import FAILURES, REFUSED_SCHEMAS
 
@@ -51,7 +55,7 @@ def playing(words: str) -> ModelRequest:
     return request(instructions=f"play: {words}")
 
 
-async def failure(claude: AnthropicProvider, made: ModelRequest) -> ProviderError:
+async def failure(claude: Provider, made: ModelRequest) -> ProviderError:
     """Return the error that a request ends in."""
     with pytest.raises(ProviderError) as caught:
         await claude.complete(made)
@@ -67,20 +71,80 @@ def public_errors() -> set[type[anthropic.AnthropicError]]:
     }
 
 
-def test_every_public_error_of_the_sdk_has_a_row() -> None:
-    like_the_one_above = {anthropic.HTTPNotImplementedError}
+REFUSED = StatusMapping(K.INVALID_REQUEST, sent=False)
+FORBIDDEN = StatusMapping(K.AUTH_ERROR, sent=False)
+UNPAID = StatusMapping(K.BILLING, sent=False)
+LIMITED = StatusMapping(K.RATE_LIMIT, sent=False)
+TIMED_OUT = StatusMapping(K.TIMEOUT, sent=True)
+FAILED = StatusMapping(K.SERVER_ERROR, sent=True)
+TURNED_AWAY = StatusMapping(K.SERVER_ERROR, sent=False)
+BY_CLASS: dict[type[anthropic.APIStatusError], StatusMapping] = {
+    anthropic.BadRequestError: REFUSED,
+    anthropic.CMEKKeyDisabledError: REFUSED,
+    anthropic.CMEKKeyNetworkBlockedError: REFUSED,
+    anthropic.ClaudeCodeKeyCreatorNotMemberError: REFUSED,
+    anthropic.ClaudeCodeVersionTooOldError: REFUSED,
+    anthropic.OrganizationOnHoldError: REFUSED,
+    anthropic.OrganizationTypeNotSupportedError: REFUSED,
+    anthropic.ParentOrganizationRequiredError: REFUSED,
+    anthropic.RequestBodyEncodingInvalidError: REFUSED,
+    anthropic.RequestBodyEncodingUnsupportedError: REFUSED,
+    anthropic.NotFoundError: REFUSED,
+    anthropic.PreconditionFailedError: REFUSED,
+    anthropic.ContentTooLargeError: REFUSED,
+    anthropic.RequestBodyTooLargeAfterDecodingError: REFUSED,
+    anthropic.UnprocessableEntityError: REFUSED,
+    anthropic.RequestHeaderFieldsTooLargeError: REFUSED,
+    anthropic.AuthenticationError: FORBIDDEN,
+    anthropic.PermissionDeniedError: FORBIDDEN,
+    anthropic.SandboxEgressRestrictedError: FORBIDDEN,
+    anthropic.PaymentRequiredError: UNPAID,
+    anthropic.LinkedOrganizationBillingUnavailableError: UNPAID,
+    anthropic.LinkedOrganizationSpendLimitReachedError: UNPAID,
+    anthropic.ContractSpendLimitReachedError: UNPAID,
+    anthropic.EnforcedSpendLimitReachedError: UNPAID,
+    anthropic.RateLimitError: LIMITED,
+    anthropic.RampLimitExceededError: LIMITED,
+    anthropic.OverloadedError: TURNED_AWAY,
+    anthropic.RequestTimeoutError: TIMED_OUT,
+    anthropic.GatewayTimeoutError: TIMED_OUT,
+    anthropic.ClientClosedRequestError: TIMED_OUT,
+    anthropic.ConflictError: FAILED,
+    anthropic.InternalServerError: FAILED,
+    anthropic.ServiceUnavailableError: FAILED,
+    anthropic.CMEKContextUnavailableError: FAILED,
+    anthropic.CMEKKeyUnreachableError: FAILED,
+    anthropic.HTTPNotImplementedError: FAILED,
+}
+"""What each error that the SDK makes of an answer means: what our table says of its status and its code."""
 
-    assert public_errors() - set(MEANINGS) == like_the_one_above
+WITHOUT_AN_ANSWER = {
+    anthropic.RetryableError,
+    anthropic.APIConnectionError,
+    anthropic.APIResponseValidationError,
+}
+"""Errors of the SDK that mean what the class above them means."""
 
 
-def test_every_error_that_a_status_becomes_has_a_row_or_the_row_of_its_status() -> None:
-    plain = {status: one for (status, code), one in statuses.ERROR_CLASSES.items() if code is None}
-    coded = {one for (_, code), one in statuses.ERROR_CLASSES.items() if code is not None}
+def test_every_public_error_of_the_sdk_has_a_meaning() -> None:
+    assert public_errors() == {*BY_CLASS, *MEANINGS, *WITHOUT_AN_ANSWER, anthropic.APIStatusError}
 
-    assert {one for status, one in plain.items() if status != 501} <= set(MEANINGS)
-    assert [
-        one.__name__ for one in coded - set(MEANINGS) if not set(one.__bases__) & set(plain.values())
-    ] == []
+
+@pytest.mark.parametrize(("answer", "made"), statuses.ERROR_CLASSES.items())
+def test_every_answer_that_the_sdk_has_a_class_for_means_what_the_class_means(
+    answer: tuple[int, str | None], made: type[anthropic.APIStatusError]
+) -> None:
+    status, code = answer
+
+    meant = meaning_of_error("anthropic", status, iter([code or ""]))
+
+    assert meant == next(BY_CLASS[one] for one in made.__mro__ if one in BY_CLASS)
+
+
+def test_every_kind_of_error_that_the_api_names_has_a_row() -> None:
+    of_other_apis = {"memory_precondition_failed_error", "memory_path_conflict_error"}
+
+    assert set(get_args(ErrorType)) - of_other_apis <= {word for _, word in KINDS_BY_WORD}
 
 
 def test_the_table_of_outcomes_is_that_of_the_stub() -> None:
@@ -88,7 +152,7 @@ def test_the_table_of_outcomes_is_that_of_the_stub() -> None:
 
 
 @pytest.mark.parametrize("word", OUTCOMES)
-async def test_a_refusal_has_a_kind_of_its_own(claude: AnthropicProvider, word: str) -> None:
+async def test_a_refusal_has_a_kind_of_its_own(claude: Provider, word: str) -> None:
     error = await failure(claude, playing(word))
 
     assert (error.kind, error.sent, error.retry_after_s) == OUTCOMES[word]
@@ -96,14 +160,14 @@ async def test_a_refusal_has_a_kind_of_its_own(claude: AnthropicProvider, word: 
     assert error.provider_request_id == "req_1"
 
 
-async def test_without_a_schema_none_was_refused(claude: AnthropicProvider) -> None:
+async def test_without_a_schema_none_was_refused(claude: Provider) -> None:
     error = await failure(claude, request(instructions="play: grammar", expected_output_schema={}))
 
     assert error.kind is K.INVALID_REQUEST
 
 
 async def test_a_schema_that_is_too_large_has_a_kind_of_its_own_from_other_bad_requests(
-    claude: AnthropicProvider,
+    claude: Provider,
 ) -> None:
     refused = [await failure(claude, playing(word)) for word in ("grammar", "bad_request")]
 
@@ -126,9 +190,7 @@ async def test_a_schema_that_is_too_large_has_a_kind_of_its_own_from_other_bad_r
         "hangs_up",
     ],
 )
-async def test_an_answer_that_is_cut_or_none_may_have_been_billed(
-    claude: AnthropicProvider, word: str
-) -> None:
+async def test_an_answer_that_is_cut_or_none_may_have_been_billed(claude: Provider, word: str) -> None:
     error = await failure(claude, playing(word))
 
     unmetered = word in {"no_usage", "broken_usage"}
@@ -136,8 +198,8 @@ async def test_an_answer_that_is_cut_or_none_may_have_been_billed(
 
 
 @pytest.mark.parametrize("nowhere", ["http://127.0.0.1:1", "http://nowhere.invalid"])
-async def test_without_a_connection_nothing_was_sent(nowhere: str) -> None:
-    provider = AnthropicProvider(OneKey("good"), base_url=nowhere)
+async def test_without_a_connection_nothing_was_sent(nowhere: str, adapter: Adapter) -> None:
+    provider = adapter(OneKey("good"), base_url=nowhere)
 
     error = await failure(provider, playing("answer"))
     await provider.aclose()
@@ -146,15 +208,15 @@ async def test_without_a_connection_nothing_was_sent(nowhere: str) -> None:
     assert nowhere in error.message
 
 
-async def test_an_unknown_model_is_an_invalid_request(claude: AnthropicProvider) -> None:
+async def test_an_unknown_model_is_an_invalid_request(claude: Provider) -> None:
     error = await failure(claude, request(instructions="play: answer", model="claude-none"))
 
     assert (error.kind, error.sent) == (K.INVALID_REQUEST, False)
     assert "claude-none" in error.message
 
 
-async def test_a_wrong_key_is_reported_without_the_key(claude_stub: str) -> None:
-    provider = AnthropicProvider(OneKey("sk-wrong-key"), base_url=claude_stub)
+async def test_a_wrong_key_is_reported_without_the_key(claude_stub: str, adapter: Adapter) -> None:
+    provider = adapter(OneKey("sk-wrong-key"), base_url=claude_stub)
 
     error = await failure(provider, playing("answer"))
     await provider.aclose()
@@ -164,8 +226,8 @@ async def test_a_wrong_key_is_reported_without_the_key(claude_stub: str) -> None
     assert "sk-wrong-key" not in "".join(traceback.format_exception(error))
 
 
-async def test_a_count_that_fails_was_never_billed(claude_stub: str) -> None:
-    provider = AnthropicProvider(OneKey("sk-wrong-key"), base_url=claude_stub)
+async def test_a_count_that_fails_was_never_billed(claude_stub: str, adapter: Adapter) -> None:
+    provider = adapter(OneKey("sk-wrong-key"), base_url=claude_stub)
 
     with pytest.raises(ProviderError) as caught:
         await provider.count_tokens(playing("answer"))
@@ -174,7 +236,7 @@ async def test_a_count_that_fails_was_never_billed(claude_stub: str) -> None:
     assert caught.value.sent is False
 
 
-async def test_a_schema_that_the_sdk_cannot_send_is_an_invalid_request(claude: AnthropicProvider) -> None:
+async def test_a_schema_that_the_sdk_cannot_send_is_an_invalid_request(claude: Provider) -> None:
     error = await failure(claude, replace(playing("answer"), response_schema={"properties": {"a": {}}}))
 
     assert (error.kind, error.sent) == (K.INVALID_REQUEST, False)
@@ -190,8 +252,8 @@ def test_an_error_of_the_sdk_itself_is_reported_with_its_class() -> None:
     assert error.message == "CredentialsError: no profile"
 
 
-async def test_a_schema_that_the_sdk_cannot_rewrite_is_in_the_prompt_of_the_next_attempt(
-    claude: AnthropicProvider,
+async def test_a_schema_that_the_api_has_no_form_of_is_in_the_prompt_of_the_next_attempt(
+    claude: Provider,
 ) -> None:
     several_types = {"type": "object", "properties": {"a": {"type": ["string", "null"]}}}
 

@@ -12,9 +12,8 @@ from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelRequest, Provider
 from agentic_trading.llm.providers.anthropic.messages import count_arguments, create_arguments
-from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.result import LLMResult
 from tests.gateway import asking, gateway, held
 from tests.llm.providers.over import over
@@ -66,15 +65,13 @@ def spelled(**changes: Any) -> dict[str, Any]:
     return create_arguments(playing("call", **changes), ttl="5m")
 
 
-async def error_from(claude: AnthropicProvider, made: ModelRequest) -> ProviderError:
+async def error_from(claude: Provider, made: ModelRequest) -> ProviderError:
     with pytest.raises(ProviderError) as failed:
         await claude.complete(made)
     return failed.value
 
 
-async def test_the_ledger_is_the_invoice_for_answers_by_a_tool(
-    claude: AnthropicProvider, claude_stub: str
-) -> None:
+async def test_the_ledger_is_the_invoice_for_answers_by_a_tool(claude: Provider, claude_stub: str) -> None:
     by_tool = MODELS.of(LLMProvider.ANTHROPIC, SONNET).model_copy(update={"native_schema": False})
     desk = gateway(claude, clock=SimClock(TODAY), capabilities=Capabilities([*MODELS, by_tool]))
     before = (await asyncio.to_thread(page_of, claude_stub, "/invoice"))["total_nusd"]
@@ -117,9 +114,7 @@ def test_a_tool_is_billed_as_input_and_so_it_is_counted() -> None:
 
 @pytest.mark.parametrize("model", [SONNET, WITH_BUDGET])
 @pytest.mark.filterwarnings("ignore:The model:DeprecationWarning")
-async def test_the_input_of_the_call_is_the_answer_digit_for_digit(
-    claude: AnthropicProvider, model: str
-) -> None:
+async def test_the_input_of_the_call_is_the_answer_digit_for_digit(claude: Provider, model: str) -> None:
     answer = await claude.complete(playing("call", model, forced=model == WITH_BUDGET))
 
     assert (answer.text, answer.stop_reason, answer.beside) == (EXACT, "tool_use", "")
@@ -127,32 +122,32 @@ async def test_the_input_of_the_call_is_the_answer_digit_for_digit(
     assert answer.provider_request_id == "req_1"
 
 
-async def test_thinking_before_a_call_is_no_part_of_the_answer(claude: AnthropicProvider) -> None:
+async def test_thinking_before_a_call_is_no_part_of_the_answer(claude: Provider) -> None:
     answer = await claude.complete(playing("thoughtful_call"))
 
     assert (answer.text, answer.usage.thinking_tokens) == (EXACT, 30)
 
 
-async def test_a_text_beside_the_call_is_kept_apart(claude: AnthropicProvider) -> None:
+async def test_a_text_beside_the_call_is_kept_apart(claude: Provider) -> None:
     answer = await claude.complete(playing("call_beside"))
 
     assert (answer.text, answer.beside) == (EXACT, f"{OTHER}done")
 
 
-async def test_without_a_call_the_text_is_the_answer(claude: AnthropicProvider) -> None:
+async def test_without_a_call_the_text_is_the_answer(claude: Provider) -> None:
     answer = await claude.complete(playing("talk"))
 
     assert (answer.text, answer.stop_reason) == (GOOD, "end_turn")
 
 
-async def test_a_call_that_was_announced_and_is_not_there_leaves_no_answer(claude: AnthropicProvider) -> None:
+async def test_a_call_that_was_announced_and_is_not_there_leaves_no_answer(claude: Provider) -> None:
     answer = await claude.complete(playing("lost_call"))
 
     assert (answer.text, answer.beside) == ("", OTHER)
 
 
 @pytest.mark.parametrize(("word", "called"), [("two_calls", "(answer, answer)"), ("other_call", "buy")])
-async def test_other_calls_are_named_as_such(claude: AnthropicProvider, word: str, called: str) -> None:
+async def test_other_calls_are_named_as_such(claude: Provider, word: str, called: str) -> None:
     assert (await claude.complete(playing(word))).tool_called == called
 
 
@@ -164,20 +159,20 @@ async def test_other_calls_are_named_as_such(claude: AnthropicProvider, word: st
     ],
 )
 async def test_a_cut_call_keeps_what_there_is_and_why_it_stopped(
-    claude: AnthropicProvider, word: str, reason: str
+    claude: Provider, word: str, reason: str
 ) -> None:
     answer = await claude.complete(playing(word))
 
     assert (answer.text, answer.stop_reason) == ('{"action": "buy"}', reason)
 
 
-async def test_a_refusal_is_one_whatever_was_called(claude: AnthropicProvider) -> None:
+async def test_a_refusal_is_one_whatever_was_called(claude: Provider) -> None:
     answer = await claude.complete(playing("refused_call"))
 
     assert (answer.text, answer.stop_reason) == ("no", "refusal")
 
 
-async def test_a_call_that_says_its_input_twice_is_no_answer(claude: AnthropicProvider) -> None:
+async def test_a_call_that_says_its_input_twice_is_no_answer(claude: Provider) -> None:
     e = await error_from(claude, playing("call_twice_said"))
 
     assert (e.kind, e.sent) == (FailureKind.SERVER_ERROR, True)
@@ -186,20 +181,20 @@ async def test_a_call_that_says_its_input_twice_is_no_answer(claude: AnthropicPr
 
 @pytest.mark.parametrize("word", [*REFUSED_SCHEMAS])
 async def test_a_tool_that_the_provider_does_not_take_is_a_refused_schema(
-    claude: AnthropicProvider, word: str
+    claude: Provider, word: str
 ) -> None:
     e = await error_from(claude, playing(word))
 
     assert (e.kind, e.sent) == (FailureKind.SCHEMA_REFUSED, False)
 
 
-async def test_a_demand_that_the_model_does_not_take_is_a_refused_schema(claude: AnthropicProvider) -> None:
+async def test_a_demand_that_the_model_does_not_take_is_a_refused_schema(claude: Provider) -> None:
     e = await error_from(claude, playing("call", forced=True))
 
     assert (e.kind, e.sent) == (FailureKind.SCHEMA_REFUSED, False)
 
 
-async def test_a_text_keeps_its_digits_too(claude: AnthropicProvider, claude_stub: str) -> None:
+async def test_a_text_keeps_its_digits_too(claude: Provider, claude_stub: str) -> None:
     native = over("native_schema", playing("talk"))
 
     answer = await claude.complete(native)

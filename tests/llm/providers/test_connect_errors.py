@@ -4,10 +4,9 @@ import pytest
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
+from agentic_trading.llm.providers.anthropic.provider import AnthropicSdkProvider
 from agentic_trading.llm.providers.hosted import nothing_sent
 from agentic_trading.llm.providers.keys import OneKey
-from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 from tests.structured.asking import request
 
 NOWHERE = "http://127.0.0.1:1"
@@ -22,16 +21,12 @@ async def failure(provider: Provider) -> ProviderError:
 @pytest.mark.parametrize(
     ("variable", "value"), [("SSL_CERT_FILE", "/nowhere"), ("HTTP_PROXY", "http://me:secret@host:port")]
 )
-@pytest.mark.parametrize("adapter", [AnthropicProvider, OpenAIProvider])
 async def test_an_environment_that_no_client_can_be_made_in_is_reported_and_costs_nothing(
-    adapter: type[AnthropicProvider | OpenAIProvider],
-    variable: str,
-    value: str,
-    monkeypatch: pytest.MonkeyPatch,
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, value)
 
-    error = await failure(adapter(OneKey("good"), base_url=NOWHERE))
+    error = await failure(AnthropicSdkProvider(OneKey("good"), base_url=NOWHERE))
 
     assert (error.kind, error.sent) == (FailureKind.INVALID_REQUEST, False)
     assert "proxies and certificates" in error.message

@@ -317,7 +317,7 @@ async def test_an_unreachable_server_is_named_and_nothing_was_sent() -> None:
         e = await error_from(address)
 
     assert (e.kind, e.sent) == (FailureKind.SERVER_ERROR, False)
-    assert e.message.startswith(f"cannot connect to {address}/v1 (ConnectError)")
+    assert e.message.startswith(f"cannot connect to {address}/v1 (ConnectionRefusedError: ")
 
 
 async def test_there_is_no_count_of_tokens_and_closing_twice_is_harmless(stub: str) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.hosted import HttpReply
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.providers.openai.chat import (
-    CompletionReply,
     Dialect,
     completion_body,
     model_response,
@@ -41,13 +41,13 @@ def read(choice: dict[str, Any] | None = None, **changes: Any) -> ModelResponse:
         **changes,
     }
     body = {name: value for name, value in completion.items() if value is not None}
-    return model_response(CompletionReply(json.dumps(body).encode(), "r-1"))
+    return model_response(HttpReply(json.dumps(body).encode(), "r-1"))
 
 
 def failure(body: bytes) -> ProviderError:
     """Return why a body is not taken."""
     with pytest.raises(ProviderError) as failed:
-        model_response(CompletionReply(body, "r-1"))
+        model_response(HttpReply(body, "r-1"))
     assert (failed.value.sent, failed.value.provider_request_id) == (True, "r-1")
     return failed.value
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from agentic_trading.llm import FailureKind
 from agentic_trading.llm.errors import ProviderError
+from agentic_trading.llm.providers.hosted import HttpReply
 from agentic_trading.llm.providers.openai.chat import (
-    CompletionReply,
     UnmeteredError,
     billed_usage,
     model_response,
@@ -51,7 +51,7 @@ def test_a_usage_that_tells_no_bill_ends_the_call_in_doubt_and_is_not_asked_for_
     with pytest.raises(
         ProviderError, match="cannot be metered, and is charged at what was set aside"
     ) as failed:
-        model_response(CompletionReply(json.dumps(completion).encode(), "r-1"))
+        model_response(HttpReply(json.dumps(completion).encode(), "r-1"))
 
     assert (failed.value.sent, failed.value.kind) == (True, FailureKind.INTERNAL_ERROR)
     assert failed.value.provider_request_id == "r-1"

@@ -1,35 +1,38 @@
 """A status means the same whichever adapter it comes to."""
 
+from datetime import UTC, datetime
+
 import anthropic
 import httpx2
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.providers.anthropic import errors as of_anthropic
+from agentic_trading.llm.providers.anthropic.messages import ERRORS as OF_ANTHROPIC
+from agentic_trading.llm.providers.anthropic.sdk import error_of
 from agentic_trading.llm.providers.hosted import StatusMapping, meaning_of_status
-from agentic_trading.llm.providers.openai import errors as of_openai
+from agentic_trading.llm.providers.openai.provider import ERRORS as OF_OPENAI
+from agentic_trading.llm.providers.refusals import refusal
+from agentic_trading.llm.redaction import Redaction
 
-STATUSES = st.integers(300, 599)
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
 CLAUDE = anthropic.AsyncAnthropic(api_key="good", base_url="http://host")
-CHAT = openai.AsyncOpenAI(api_key="good", base_url="http://host")
+NOTHING = Redaction()
 
 
-def answer(status: int) -> httpx2.Response:
-    return httpx2.Response(status, request=httpx2.Request("POST", "http://host"))
+@given(st.integers(300, 599))
+def test_every_adapter_tells_a_status_alike(status: int) -> None:
+    answer = httpx2.Response(status, request=httpx2.Request("POST", "http://host"))
+    made = CLAUDE._make_status_error_from_response(answer)
 
+    through_the_sdk = error_of(made, redaction=NOTHING, base_url="http://host", with_schema=False, now=NOW)
+    own = [
+        refusal(form, status, {}, b"", redaction=NOTHING, with_schema=False, now=NOW)
+        for form in (OF_ANTHROPIC, OF_OPENAI)
+    ]
 
-@given(STATUSES)
-def test_both_adapters_tell_a_status_alike(status: int) -> None:
-    meant = meaning_of_status(status)
-
-    assert (
-        of_anthropic.classify_anthropic_error(CLAUDE._make_status_error_from_response(answer(status)))
-        == meant
-    )
-    assert of_openai.classify_openai_error(CHAT._make_status_error_from_response(answer(status))) == meant
+    assert {(e.kind, e.sent) for e in (*own, through_the_sdk)} == {meaning_of_status(status)}
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 418, 451, 499, 500, 503, 599])

@@ -1,1 +1,1 @@
-"""Claude models, through the SDK of their vendor."""
+"""Claude models."""

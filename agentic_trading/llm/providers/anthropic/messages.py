@@ -1,30 +1,50 @@
 """The Messages API: the arguments of a request, and a message read as a `ModelResponse`."""
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
 import orjson
-from anthropic import transform_schema
-from anthropic.types import Message
-from anthropic.types import Usage as Billed
 from pydantic import ValidationError
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
+from agentic_trading.llm.providers.anthropic.schema import enforceable_schema
 from agentic_trading.llm.providers.hosted import (
     TOOL_DESCRIPTION,
     CallsText,
+    HttpReply,
     PromptCacheTtl,
     ToolCall,
     text_of_calls,
 )
+from agentic_trading.llm.providers.refusals import ErrorForm
 from agentic_trading.llm.result import Usage
 
+API = "https://api.anthropic.com"
+VERSION = "2026-10-21"
 WITH_SAMPLING = "2023-06-01"
 """The last version of the API whose requests have a temperature; later ones refuse it at any value."""
+
+ERRORS = ErrorForm(
+    vendor="anthropic",
+    request_id="request-id",
+    # Its words: "The compiled grammar is too large", "Schema is too complex", "Schemas contains too many optional
+    # parameters (31)", "too many parameters with union types", "tools.0.custom.input_schema: ...".
+    schema_words=re.compile(
+        r"grammar|schemas? (?:is|are|contains?) too|too many (?:\w+ )?parameters|output_config\.format"
+        r"|\btools?\b|\btool_choice\b|\binput_schema\b|\bstrict\b",
+        re.IGNORECASE,
+    ),
+    hints={
+        FailureKind.AUTH_ERROR: "allowed is a valid key with access to the model",
+        FailureKind.BILLING: "asking again does not help; raise the limit or pay",
+        FailureKind.INVALID_REQUEST: "the same request will be refused again",
+    },
+)
 
 
 def create_arguments(request: ModelRequest, *, ttl: PromptCacheTtl) -> dict[str, Any]:
@@ -47,6 +67,15 @@ def count_arguments(request: ModelRequest, *, ttl: PromptCacheTtl) -> dict[str, 
         **_tools(request),
         **_thinking(request),
     }
+
+
+def sendable(arguments: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the arguments of a request; raises `ProviderError`, unsent, for a schema that has no form to be sent in."""
+    try:
+        return arguments()
+    except ValueError as e:
+        message = f"the request cannot be sent: {e}"
+        raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False) from e
 
 
 def _marked(block: dict[str, Any], ttl: PromptCacheTtl) -> dict[str, Any]:
@@ -90,7 +119,7 @@ def _tools(request: ModelRequest) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _enforceable(schema_json: bytes) -> dict[str, Any]:
-    return transform_schema(orjson.loads(schema_json))
+    return enforceable_schema(orjson.loads(schema_json))
 
 
 def _thinking(request: ModelRequest) -> dict[str, Any]:
@@ -115,49 +144,67 @@ def _sampling(request: ModelRequest) -> dict[str, Any]:
     }
 
 
-def read_message(message: object, *, body: bytes | None = None) -> ModelResponse:
-    """Return the answer that `message` is: all its text, the thinking left out.
+def read_message(reply: HttpReply, *, offers_tools: bool = False) -> ModelResponse:
+    """Return the answer that a body holds: all its text, the thinking left out.
 
-    `body` is the message as it came, given where tools were offered: the input of a call is cut out of it, for
-    in `message` it has lost digits. An answer that says that it calls a tool, and holds no call, has no text.
+    `offers_tools` says that tools were offered: the text is then the input of a call, cut out of the body as it stands
+    there, for a parsed one has lost digits. An answer that says that it calls a tool, and holds no call, has no text.
     Refusals and answers cut at the cap are answers too, with the stop reason that says so. Raises `ProviderError`,
-    sent, for an answer that was cut on its way, that waits for something that was not offered, or that is no message;
-    the SDK itself does not check what it reads.
+    sent, for an answer that was cut on its way, that waits for something that was not offered, or that is no message.
     """
-    if not isinstance(message, Message) or not isinstance(message.content, list):
-        raise _unusable("the answer is no message; is this the address of the Messages API?")
-    request_id = message._request_id or ""  # noqa: SLF001 - the SDK's documented way to it
-    if not _word(message.stop_reason):
+    request_id = reply.request_id
+    message = _message(reply)
+    reason = _word(message.get("stop_reason"))
+    if not reason:
         raise _unusable("the answer was cut: it has no stop reason", request_id)
     try:
-        kinds = {block.type for block in message.content}
-        text = "".join(block.text for block in message.content if block.type == "text")
-    except (AttributeError, TypeError) as e:
+        kinds = {block["type"] for block in message["content"]}
+        text = "".join(block["text"] for block in message["content"] if block["type"] == "text")
+    except (KeyError, TypeError) as e:
         raise _unusable("the answer is made of other blocks than those of the API", request_id) from e
-    calls_tool = message.stop_reason == "tool_use" or "tool_use" in kinds
-    if message.stop_reason == "pause_turn" or (calls_tool and body is None):
-        raise _unusable(
-            f"the answer waits for a tool ({message.stop_reason}), and none was offered", request_id
-        )
+    calls_tool = reason == "tool_use" or "tool_use" in kinds
+    if reason == "pause_turn" or (calls_tool and not offers_tools):
+        raise _unusable(f"the answer waits for a tool ({reason}), and none was offered", request_id)
     called, beside = CallsText(text), ""
-    if calls_tool and body is not None and message.stop_reason != "refusal":
-        called, beside = _called(body, request_id), text
+    if calls_tool and reason != "refusal":
+        called, beside = _called(reply.body, request_id), text
     try:
-        usage = usage_of(message.usage)
-    except (AttributeError, TypeError, ValidationError) as e:
+        usage = usage_of(message["usage"])
+    except (AttributeError, KeyError, TypeError, ValidationError) as e:
         raise _unmetered(request_id) from e
     if not usage.total_input_tokens or (called.text and not usage.output_tokens):
         raise _unmetered(request_id)
     return ModelResponse(
         text=called.text,
-        stop_reason=_word(message.stop_reason),
+        stop_reason=reason,
         usage=usage,
-        model=_word(message.model),
+        model=_word(message.get("model")),
         provider_request_id=request_id,
-        provider_response_id=_word(message.id),
+        provider_response_id=_word(message.get("id")),
         beside=beside,
         tool_called=called.tool_called,
     )
+
+
+def _message(reply: HttpReply) -> Mapping[str, Any]:
+    try:  # not by orjson: it refuses half a surrogate pair, which an answer may end in
+        message = json.loads(reply.body)
+    except (ValueError, RecursionError) as e:
+        raise _unusable(f"the answer is no JSON: {e}", reply.request_id) from e
+    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+        why = "the answer is no message; is this the address of the Messages API?"
+        raise _unusable(why, reply.request_id)
+    return message
+
+
+def count_in(reply: HttpReply) -> int | None:
+    """Return the count of input tokens that a body holds, or None where it holds none."""
+    try:
+        count = json.loads(reply.body)
+    except (ValueError, RecursionError):
+        return None
+    tokens = count.get("input_tokens") if isinstance(count, dict) else None
+    return tokens if type(tokens) is int and tokens >= 0 else None
 
 
 def _called(body: bytes, request_id: str) -> CallsText:
@@ -169,39 +216,40 @@ def _called(body: bytes, request_id: str) -> CallsText:
     return text_of_calls(calls) if calls else CallsText("")
 
 
-def usage_of(billed: Billed) -> Usage:
+def usage_of(billed: Mapping[str, Any]) -> Usage:
     """Return the tokens by class of price; thinking is part of the output.
 
     Tokens written to the cache without a duration count as the dearer kind. A count that is no whole number raises
-    `ValidationError`.
+    `ValidationError`, and one that is missing `KeyError`.
     """
     for_5m, for_1h = _written(billed)
-    details = billed.output_tokens_details
+    details = billed.get("output_tokens_details")
     counted = {
-        "input_tokens": billed.input_tokens,
-        "output_tokens": billed.output_tokens,
-        "thinking_tokens": (details.thinking_tokens or 0) if details else 0,
-        "cache_read_tokens": billed.cache_read_input_tokens or 0,
+        "input_tokens": billed["input_tokens"],
+        "output_tokens": billed["output_tokens"],
+        "thinking_tokens": (details.get("thinking_tokens") or 0) if details else 0,
+        "cache_read_tokens": billed.get("cache_read_input_tokens") or 0,
         "cache_write_5m_tokens": for_5m,
         "cache_write_1h_tokens": for_1h,
-        "service_tier": billed.service_tier or "",
-        "speed": billed.speed or "",
-        "inference_geo": billed.inference_geo or "",
+        "service_tier": billed.get("service_tier") or "",
+        "speed": billed.get("speed") or "",
+        "inference_geo": billed.get("inference_geo") or "",
     }
     return Usage.model_validate(counted, strict=True)
 
 
-def _written(billed: Billed) -> tuple[int, int]:
+def _written(billed: Mapping[str, Any]) -> tuple[int, int]:
     """Return the tokens written to the cache for five minutes and for an hour; the API reports the sum, or the parts."""
-    written = billed.cache_creation_input_tokens or 0
-    if billed.cache_creation is None:
+    written = billed.get("cache_creation_input_tokens") or 0
+    parts = billed.get("cache_creation")
+    if parts is None:
         return 0, written
-    for_5m = billed.cache_creation.ephemeral_5m_input_tokens or 0
-    return for_5m, max(written - for_5m, billed.cache_creation.ephemeral_1h_input_tokens or 0)
+    for_5m = parts.get("ephemeral_5m_input_tokens") or 0
+    return for_5m, max(written - for_5m, parts.get("ephemeral_1h_input_tokens") or 0)
 
 
 def _word(value: object) -> str:
-    """Return a text of the answer; the SDK hands on whatever stands in its place."""
+    """Return a text of the answer; another server may have anything in its place."""
     return value if isinstance(value, str) else ""
 
 

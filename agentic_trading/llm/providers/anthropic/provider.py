@@ -1,6 +1,11 @@
-"""Claude models as a `Provider`; the SDK is loaded when the first request is made."""
+"""Claude models as a `Provider`: over HTTP of our own, or through the vendor's SDK, which signs in elsewhere, too."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.provider import (
     MAX_ANSWER_BYTES,
     ModelRequest,
@@ -8,10 +13,20 @@ from agentic_trading.llm.provider import (
     Provider,
     check_address,
 )
+from agentic_trading.llm.providers.anthropic.messages import (
+    API,
+    ERRORS,
+    VERSION,
+    count_arguments,
+    count_in,
+    create_arguments,
+    read_message,
+    sendable,
+)
 from agentic_trading.llm.providers.hosted import PromptCacheTtl, nothing_sent
+from agentic_trading.llm.providers.http import HttpSession
 from agentic_trading.llm.providers.keys import ClientPerKey, Keys
-
-API = "https://api.anthropic.com"
+from agentic_trading.llm.redaction import Redaction
 
 
 class AnthropicProvider:
@@ -23,7 +38,7 @@ class AnthropicProvider:
     An answer is read up to `max_answer_bytes`, after decompression; a longer one fails, charged.
 
     Raises `ValueError` for a `base_url` that is no address. A request ends in time by the caller's `asyncio.timeout`;
-    the SDK's own limit lies a little behind the envelope's `attempt_timeout_s`.
+    the limit on each read lies a little behind the envelope's `attempt_timeout_s`.
     """
 
     def __init__(
@@ -35,10 +50,70 @@ class AnthropicProvider:
         clock: Clock | None = None,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
-        self._base_url = API if base_url is None else check_address(base_url)
         self._ttl: PromptCacheTtl = stable_prefix_ttl
-        self._clock = clock or SystemClock()
-        self._max_answer_bytes = max_answer_bytes
+        self._redaction = Redaction()
+        self._session = HttpSession(
+            keys,
+            API if base_url is None else check_address(base_url),
+            ERRORS,
+            redaction=self._redaction,
+            clock=clock or SystemClock(),
+            max_answer_bytes=max_answer_bytes,
+        )
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return one completion; raises `ProviderError` for anything that fails, a cut answer among it."""
+        return await self._redaction.guard(self._complete(request))
+
+    async def _complete(self, request: ModelRequest) -> ModelResponse:
+        arguments = sendable(lambda: create_arguments(request, ttl=self._ttl))
+        headers = {"anthropic-version": VERSION, **arguments.pop("extra_headers", {})}
+        arguments |= arguments.pop("extra_body", {})
+        has_schema = request.response_schema is not None
+        reply = await self._session.post(request, "/v1/messages", arguments, headers, with_schema=has_schema)
+        return read_message(reply, offers_tools="tools" in arguments)
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        """Return the provider's own count of input tokens; it is not billed. Raises `ProviderError`."""
+        body = sendable(lambda: count_arguments(request, ttl=self._ttl))
+        headers = {"anthropic-version": VERSION}
+        try:
+            return count_in(await self._session.post(request, "/v1/messages/count_tokens", body, headers))
+        except ProviderError as e:
+            e.sent = False  # a count is free
+            raise
+
+    async def aclose(self) -> None:
+        """Close all connections; harmless twice."""
+        await self._session.aclose()
+
+
+class AnthropicSdkProvider:
+    """Call the Messages API through the vendor's SDK: for its sign-ins, such as Bedrock and Vertex.
+
+    As `AnthropicProvider`, but that proxies of the environment are used, and one client of the SDK a key. `client` is the
+    name of the SDK's class and `arguments` its own: `AsyncAnthropic` sends the tenant's key, and any other signs in by itself.
+    """
+
+    def __init__(
+        self,
+        keys: Keys,
+        *,
+        client: str = "AsyncAnthropic",
+        arguments: Mapping[str, Any] = MappingProxyType({}),
+        base_url: str | None = None,
+        stable_prefix_ttl: PromptCacheTtl = "5m",
+        clock: Clock | None = None,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+    ) -> None:
+        self._options: dict[str, Any] = {
+            "client": client,
+            "arguments": arguments,
+            "base_url": base_url if base_url is None else check_address(base_url),
+            "ttl": stable_prefix_ttl,
+            "clock": clock or SystemClock(),
+            "max_answer_bytes": max_answer_bytes,
+        }
         self._by_key = ClientPerKey[Provider](keys, self._connect)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
@@ -58,12 +133,8 @@ class AnthropicProvider:
     def _connect(self, key: str) -> Provider:
         """Load the SDK, which takes most of a second and reads thousands of files: in a thread, and not before."""
         with nothing_sent():
-            from agentic_trading.llm.providers.anthropic.client import AnthropicClient  # noqa: PLC0415 - see above
-
-            return AnthropicClient(
-                key,
-                base_url=self._base_url,
-                ttl=self._ttl,
-                clock=self._clock,
-                max_answer_bytes=self._max_answer_bytes,
+            from agentic_trading.llm.providers.anthropic.sdk import (  # noqa: PLC0415 - see above
+                AnthropicSdkClient,
             )
+
+            return AnthropicSdkClient(key, **self._options)

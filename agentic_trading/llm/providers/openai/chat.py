@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from re import sub
 from typing import Annotated, Any, Literal, Never
 
@@ -12,7 +11,13 @@ from pydantic import BaseModel, Field, ValidationError
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import LARGEST_COUNT
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
-from agentic_trading.llm.providers.hosted import TOOL_DESCRIPTION, CallsText, ToolCall, text_of_calls
+from agentic_trading.llm.providers.hosted import (
+    TOOL_DESCRIPTION,
+    CallsText,
+    HttpReply,
+    ToolCall,
+    text_of_calls,
+)
 from agentic_trading.llm.result import Usage
 
 Dialect = Literal["openai", "compatible"]
@@ -121,14 +126,6 @@ _CALLS = frozenset({"tool_calls", "function_call"})
 _BROKEN_OFF = frozenset({"abort", "error"})  # vLLM's and some routers' words for an answer that was given up
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionReply:
-    """The body of an answer, and the id that the server gave the request."""
-
-    body: bytes
-    request_id: str
-
-
 class _Logprob(BaseModel, frozen=True):
     logprob: float
 
@@ -159,7 +156,7 @@ class _Chat(BaseModel, frozen=True):
     service_tier: str | None = None
 
 
-def model_response(answered: CompletionReply, *, offers_tools: bool = False) -> ModelResponse:
+def model_response(answered: HttpReply, *, offers_tools: bool = False) -> ModelResponse:
     """Return the answer that a body holds; its stop reason is the API's own word, or `refusal` for a refusal.
 
     `offers_tools` says that tools were offered: the text is then the input of the call, where there is one,
@@ -212,7 +209,7 @@ def _call(call: Any) -> ToolCall:
             return ToolCall("", json.dumps(call))
 
 
-def _read(answered: CompletionReply) -> _Chat:
+def _read(answered: HttpReply) -> _Chat:
     try:  # not pydantic's own reader: it refuses half a surrogate pair, which an answer may end in
         return _Chat.model_validate(json.loads(answered.body))
     except (ValidationError, ValueError, RecursionError):

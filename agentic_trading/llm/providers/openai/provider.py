@@ -1,39 +1,30 @@
 """The adapter for OpenAI's chat completions, and for any server that speaks them."""
 
-import asyncio
-from collections.abc import Mapping
-from typing import Any, Protocol
+import re
 from urllib.parse import urlsplit
 
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import MAX_ANSWER_BYTES, ModelRequest, ModelResponse, check_address
-from agentic_trading.llm.providers.hosted import nothing_sent
+from agentic_trading.llm.providers.http import HttpSession
 from agentic_trading.llm.providers.keys import Keys
-from agentic_trading.llm.providers.openai.chat import (
-    CompletionReply,
-    Dialect,
-    completion_body,
-    model_response,
-)
+from agentic_trading.llm.providers.openai.chat import Dialect, completion_body, model_response
+from agentic_trading.llm.providers.refusals import ErrorForm
 from agentic_trading.llm.redaction import Redaction
 
 OPENAI_URL = "https://api.openai.com/v1"
 
+ERRORS = ErrorForm(
+    vendor="openai",
+    request_id="x-request-id",
+    schema_words=re.compile(
+        r"response_format|json[_ ]schema|invalid schema|grammar|\btools?\b|\btool_choice\b|\bstrict\b",
+        re.IGNORECASE,
+    ),
+)
+
 _system_clock = SystemClock()
-
-
-class CompletionClient(Protocol):
-    """Connections to one server; the SDK that holds them is not loaded before it is needed."""
-
-    async def ask(self, key: str, body: Mapping[str, Any]) -> CompletionReply:
-        """Send `body` once; raises `ProviderError`, which does not repeat the key, for any answer but a good one."""
-        ...
-
-    async def aclose(self) -> None:
-        """Close the connections; harmless twice."""
-        ...
 
 
 class OpenAIProvider:
@@ -54,26 +45,23 @@ class OpenAIProvider:
         max_answer_bytes: int = MAX_ANSWER_BYTES,
     ) -> None:
         """Raise `ValueError` for a base URL that is no plain http or https address."""
-        self._keys = keys
-        self._base_url = OPENAI_URL if base_url is None else check_address(base_url)
-        self._dialect = _dialect_of(self._base_url)
+        address = OPENAI_URL if base_url is None else check_address(base_url)
+        self._dialect = _dialect_of(address)
         self._capabilities = capabilities
-        self._clock = clock
-        self._max_answer_bytes = max_answer_bytes
         self._redaction = Redaction()
-        self._opening = asyncio.Lock()
-        self._client: CompletionClient | None = None
+        self._session = HttpSession(
+            keys, address, ERRORS, redaction=self._redaction, clock=clock, max_answer_bytes=max_answer_bytes
+        )
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return one completion, which does not repeat the key; raises `ProviderError` for anything that fails."""
-        key = await self._keys.key_of(request.envelope.tenant_id)
-        self._redaction.add(key)
-        return await self._redaction.guard(self._complete(request, key))
+        return await self._redaction.guard(self._complete(request))
 
-    async def _complete(self, request: ModelRequest, key: str) -> ModelResponse:
+    async def _complete(self, request: ModelRequest) -> ModelResponse:
         body = completion_body(request, self._dialect, logprobs=self._offers_logprobs(request))
-        client = await self._open_client()
-        return model_response(await client.ask(key, body), offers_tools="tools" in body)
+        has_schema = not body.keys().isdisjoint(("response_format", "tools"))
+        reply = await self._session.post(request, "/chat/completions", body, with_schema=has_schema)
+        return model_response(reply, offers_tools="tools" in body)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002 - the port's signature
         """Return None: chat completions have no count to give."""
@@ -81,9 +69,7 @@ class OpenAIProvider:
 
     async def aclose(self) -> None:
         """Close the connections; harmless twice."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        await self._session.aclose()
 
     def _offers_logprobs(self, request: ModelRequest) -> bool:
         if self._capabilities is None:
@@ -92,23 +78,6 @@ class OpenAIProvider:
             return self._capabilities.of(request.envelope.provider, request.envelope.model).logprobs
         except UnknownModelError:
             return False
-
-    async def _open_client(self) -> CompletionClient:
-        async with self._opening:
-            if self._client is None:
-                self._client = await asyncio.to_thread(
-                    _open, self._base_url, self._clock, self._max_answer_bytes
-                )
-            return self._client
-
-
-def _open(base_url: str, clock: Clock, max_answer_bytes: int) -> CompletionClient:
-    with nothing_sent():
-        from agentic_trading.llm.providers.openai.client import (  # noqa: PLC0415 - loads the SDK: most of a second
-            OpenAIClient,
-        )
-
-        return OpenAIClient(base_url, clock, max_answer_bytes=max_answer_bytes)
 
 
 def _dialect_of(base_url: str) -> Dialect:

@@ -1,0 +1,189 @@
+"""One client of the Anthropic SDK, for what it signs in to and our own HTTP does not; the SDK is loaded with this module."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from datetime import datetime
+from typing import Any
+
+import anthropic
+import httpx2
+
+from agentic_trading.clock import Clock
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.providers.anthropic.messages import (
+    API,
+    ERRORS,
+    count_arguments,
+    count_in,
+    create_arguments,
+    read_message,
+    sendable,
+)
+from agentic_trading.llm.providers.hosted import (
+    ACCEPT_ENCODING,
+    HttpReply,
+    PromptCacheTtl,
+    StatusMapping,
+    read_up_to,
+)
+from agentic_trading.llm.providers.http import CONNECT_S, GRACE_S, meaning_of_client_error
+from agentic_trading.llm.providers.refusals import MESSAGE_CHARS, refusal
+from agentic_trading.llm.redaction import Redaction
+
+_NEVER_CONNECTED = (httpx2.ConnectTimeout, httpx2.UnsupportedProtocol, httpx2.InvalidURL)
+_FORBIDDEN = StatusMapping(FailureKind.AUTH_ERROR, sent=False)
+_OURS = StatusMapping(FailureKind.INTERNAL_ERROR, sent=True)
+
+MEANINGS: Mapping[type[anthropic.AnthropicError], StatusMapping] = {
+    anthropic.AnthropicError: _OURS,
+    anthropic.CredentialsError: _FORBIDDEN,
+    anthropic.IdentityTokenFileError: _FORBIDDEN,
+    anthropic.WorkloadIdentityError: _FORBIDDEN,
+    anthropic.APIError: StatusMapping(FailureKind.SERVER_ERROR, sent=True),
+    anthropic.APITimeoutError: StatusMapping(FailureKind.TIMEOUT, sent=True),
+    anthropic.APIWebhookValidationError: _OURS,
+}
+"""What the errors of the SDK mean that are no answer of the server: the row of the class, or of the nearest above it."""
+
+
+class AnthropicSdkClient:
+    """Speak to the API through the SDK with one key, over connections that are kept open.
+
+    `client` is the SDK's class, such as `AsyncAnthropicBedrock`, and `arguments` are its own: all but `AsyncAnthropic` sign
+    in by themselves, and have no use for the key. Made in a thread: certificates are read.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        *,
+        client: str,
+        arguments: Mapping[str, Any],
+        base_url: str | None,
+        ttl: PromptCacheTtl,
+        clock: Clock,
+        max_answer_bytes: int,
+    ) -> None:
+        self._redaction = Redaction(key)
+        self._base_url = base_url or (API if client == "AsyncAnthropic" else client)
+        self._ttl: PromptCacheTtl = ttl
+        self._clock = clock
+        if client == "AsyncAnthropic":
+            arguments = {**arguments, "api_key": key, "base_url": self._base_url}
+        elif base_url is not None:
+            arguments = {**arguments, "base_url": base_url}
+        self._client = getattr(anthropic, client)(
+            **arguments,
+            max_retries=0,  # every retry is paid, so each passes the gate
+            http_client=anthropic.DefaultAioHttpClient(
+                follow_redirects=False,
+                headers={"accept-encoding": ACCEPT_ENCODING},
+                event_hooks={"response": [bounded(max_answer_bytes)]},
+            ),
+            open_telemetry={"propagation": False, "traces": False},
+        )
+        # Read from the environment otherwise, where they would go before the tenant's key.
+        self._client._custom_headers = {}  # noqa: SLF001 - the SDK reads the variable in its constructor alone
+        # Made here, in the thread: the first time takes a tenth of a second, which would hold up the loop.
+        self._messages = self._client.messages.with_raw_response
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Return one completion, which does not repeat the key."""
+        return await self._redaction.guard(self._complete(request))
+
+    async def _complete(self, request: ModelRequest) -> ModelResponse:
+        arguments = sendable(lambda: create_arguments(request, ttl=self._ttl))
+        has_schema = request.response_schema is not None
+        reply = await self._asked(self._messages.create, arguments, request, with_schema=has_schema)
+        return read_message(reply, offers_tools="tools" in arguments)
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        """Return the count of input tokens, or None where the address gives none."""
+        arguments = sendable(lambda: count_arguments(request, ttl=self._ttl))
+        try:
+            return count_in(await self._asked(self._messages.count_tokens, arguments, request))
+        except ProviderError as e:
+            e.sent = False  # a count is free
+            raise
+
+    async def aclose(self) -> None:
+        """Close the connections; harmless twice."""
+        await self._client.close()
+
+    async def _asked(
+        self,
+        ask: Callable[..., Awaitable[Any]],
+        arguments: Mapping[str, Any],
+        request: ModelRequest,
+        *,
+        with_schema: bool = False,
+    ) -> HttpReply:
+        """Return the reply; the limit on a read is finite, for without one the SDK refuses to ask for long answers."""
+        read_s = request.envelope.retry_policy.attempt_timeout_s + GRACE_S
+        with self._errors_mapped(with_schema=with_schema):
+            reply = await ask(**arguments, timeout=anthropic.Timeout(read_s, connect=CONNECT_S))
+            return HttpReply(await reply.read(), reply.headers.get(ERRORS.request_id, ""))
+
+    @contextmanager
+    def _errors_mapped(self, *, with_schema: bool) -> Iterator[None]:
+        """Raise an error of the SDK as a `ProviderError`, whose message and cause do not repeat the key."""
+        try:
+            yield
+        except anthropic.AnthropicError as e:
+            ours = next((cause for cause in _causes(e) if isinstance(cause, ProviderError)), None)
+            if ours is not None:  # raised by `bounded`
+                raise ours from None
+            now = self._clock.now()
+            error = error_of(
+                e, redaction=self._redaction, base_url=self._base_url, with_schema=with_schema, now=now
+            )
+            error.__cause__ = e
+            raise self._redaction.error(error) from error.__cause__
+
+
+def error_of(
+    e: anthropic.AnthropicError, *, redaction: Redaction, base_url: str, with_schema: bool, now: datetime
+) -> ProviderError:
+    """Return what `e` means; what `redaction` knows is taken out of the message, before it is shortened."""
+    if isinstance(e, anthropic.APIStatusError):
+        reply = e.response
+        return refusal(
+            ERRORS, reply.status_code, reply.headers, reply.content,
+            redaction=redaction, with_schema=with_schema, now=now,
+        )  # fmt: skip
+    last = list(_causes(e))[-1]
+    message = redaction.text(f"{type(last).__name__}: {last}")[:MESSAGE_CHARS]
+    kind, sent = next(MEANINGS[one] for one in type(e).__mro__ if one in MEANINGS)
+    if isinstance(e, anthropic.APIConnectionError):
+        if any(_never_connected(cause) for cause in _causes(e)):
+            kind, sent = FailureKind.SERVER_ERROR, False
+        was = "ended" if sent else "was not made"
+        message = f"the connection to {base_url} {was} ({message}); check the address and the network"
+    return ProviderError(kind, message, sent=sent)
+
+
+def _never_connected(cause: BaseException) -> bool:
+    if isinstance(cause, _NEVER_CONNECTED):
+        return True
+    return isinstance(cause, OSError) and not meaning_of_client_error(cause).sent
+
+
+def _causes(e: BaseException) -> Iterator[BaseException]:
+    """Yield `e` and what it was made of; not its context, which may be an earlier failure of the caller's."""
+    cause: BaseException | None = e
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
+
+
+def bounded(max_bytes: int) -> Callable[[Any], Awaitable[None]]:
+    """Return a hook of the SDK's HTTP client that reads each response before the SDK does, up to a limit."""
+
+    async def read(response: Any) -> None:
+        packing = response.headers.get("content-encoding", "")
+        async with aclosing(response.aiter_raw()) as pieces:
+            body = await read_up_to(pieces, packing, max_bytes, is_answer=response.is_success)
+        response._content = body  # noqa: SLF001 - where the client looks before it reads on
+
+    return read
