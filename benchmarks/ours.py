@@ -41,8 +41,7 @@ from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from agentic_trading.worker.sent_attempt import AttemptSender, RequestInFlight
 from benchmarks import floor
 from benchmarks.peers.question import ANSWER, CONTEXT, EVIDENCE, INSTRUCTIONS, SCHEMA
-from benchmarks.peers.rounds import Round, answer_rounds, nothing, timed
-from benchmarks.peers.spending import stepped
+from benchmarks.peers.rounds import Round, answer_rounds, nothing, stepped, timed
 
 AS_OF = datetime(2026, 1, 2, 2, tzinfo=UTC)
 PARSED = exact_value(ANSWER.encode())  # every number digit for digit

@@ -101,8 +101,11 @@ BREACHES = {
     "anthropic by the window": Breach(
         "anthropic has one door", "worker/x_sdk.py", "import anthropic", "worker.x_sdk -> anthropic"
     ),
+    "aiohttp by the window": Breach(
+        "aiohttp has one door", "worker/x_http.py", "import aiohttp", "worker.x_http -> aiohttp"
+    ),
     "openai by the window": Breach(
-        "openai has one door", "worker/y_sdk.py", "import openai", "worker.y_sdk -> openai"
+        "openai is an oracle of the tests", "worker/y_sdk.py", "import openai", "worker.y_sdk -> openai"
     ),
     "aiokafka by the window": Breach(
         "aiokafka has one door", "worker/x_kafka.py", "import aiokafka", "worker.x_kafka -> aiokafka"

@@ -28,7 +28,6 @@ MAY_IMPORT_LATE = (
     "agentic_trading/platform/port_adapters.py",
     "agentic_trading/app/cli/",
     "agentic_trading/llm/providers/anthropic/provider.py",
-    "agentic_trading/llm/providers/openai/provider.py",
     "agentic_trading/structured/pipeline.py",  # an extra that most never need
 )
 

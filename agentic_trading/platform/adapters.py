@@ -113,6 +113,8 @@ def _anthropic_sdk(context: ProviderContext) -> Provider:
     arguments = context.config.options.get("arguments", {})
     if not isinstance(arguments, Mapping):
         raise ValueError("its option arguments is a table")  # noqa: TRY004 - as for any other option
+    if any(word in name for name in arguments for word in ("key", "token", "secret")):
+        raise ValueError("its option arguments holds a secret; the client reads its own from the environment")
     return AnthropicSdkProvider(
         context.keys,
         client=_option(context, "client", _CLIENTS[0], among=_CLIENTS),

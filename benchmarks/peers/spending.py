@@ -6,7 +6,6 @@ spends from it. Each call is answered with `{"call", "outcome", "nusd", …}`, i
 """
 
 import asyncio
-import gc
 import json
 import sys
 import time
@@ -17,7 +16,7 @@ from typing import Any, Literal, Protocol
 
 from benchmarks.peers.load import LOADS, NANO, NUSD_PER_TOKEN, Load
 from benchmarks.peers.paid import Provider
-from benchmarks.peers.rounds import Round
+from benchmarks.peers.rounds import stepped
 
 WORKERS = 16
 """Calls at once in a process."""
@@ -120,25 +119,6 @@ async def answer_calls(opened: Callable[[Opening], Awaitable[Spender]]) -> None:
 def tell(what: Mapping[str, Any]) -> None:
     """Write a line."""
     print(json.dumps(what), flush=True)
-
-
-async def stepped(step: Callable[[str], Awaitable[bool]], calls: int, tasks: int, first: int) -> Round:
-    """Take `calls` steps, so many at once; return what each took. A step that returns False is wrong."""
-    numbers = iter(range(first, first + calls))
-    wrong = 0
-
-    async def work() -> None:
-        nonlocal wrong
-        for number in numbers:
-            wrong += not await step(f"step-{number}")
-
-    gc.collect()
-    cpu, wall = time.process_time(), time.perf_counter()
-    async with asyncio.TaskGroup() as group:
-        for _ in range(tasks):
-            group.create_task(work())
-    cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return Round(cpu / calls * 1e6, wall / calls * 1e6, wrong)
 
 
 async def answer_steps(way: str, open_purse: Open) -> None:

@@ -16,7 +16,7 @@ FORKS: Final = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([
     "agentic_trading.app.cli.main", "agentic_trading.app.cli.summary", "agentic_trading.app.cli.budget_tables",
     "agentic_trading.app.run", "agentic_trading.app.preflight", "agentic_trading.app.replay",
-    "agentic_trading.llm.providers.openai.provider", "openai.resources.chat",
+    "agentic_trading.llm.providers.openai.provider",
 ])  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.models import Capabilities, TableError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
+from agentic_trading.llm.providers.anthropic.provider import AnthropicSdkProvider
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 from agentic_trading.llm.result import Usage
@@ -201,12 +202,20 @@ def test_only_a_named_adapter_is_loaded(acme: Path) -> None:
             {"stable_prefix_ttl": "2d"},
             "its option stable_prefix_ttl is one of '', '5m', '1h'",
         ),
+        ("anthropic-sdk", None, {"client": "Anthropic"}, "its option client is one of 'AsyncAnthropic', "),
+        ("anthropic-sdk", None, {"arguments": "eu"}, "its option arguments is a table"),
+        (
+            "anthropic-sdk",
+            None,
+            {"client": "AsyncAnthropicBedrock", "arguments": {"api_key": "k"}},
+            "its option arguments holds a secret",
+        ),
         ("local", None, {}, "it needs the folder of its weights: weights_folder"),
         ("scripted", None, {"answers": "{}"}, "its option answers is a list of texts"),
     ],
 )
 def test_what_is_no_adapter_is_refused_by_name(
-    name: str, adapter: str | None, options: dict[str, str], says: str
+    name: str, adapter: str | None, options: dict[str, Any], says: str
 ) -> None:
     message = refused(name, ProviderConfig(adapter=adapter, options=options))
 
@@ -216,15 +225,28 @@ def test_what_is_no_adapter_is_refused_by_name(
 
 @pytest.mark.usefixtures("acme")
 def test_an_unknown_adapter_is_refused_with_those_that_there_are() -> None:
-    known = "anthropic, house, local, openai, rules, scripted, or module:factory"
+    known = "anthropic, anthropic-sdk, house, local, openai, rules, scripted, or module:factory"
 
     assert refused("hous", ProviderConfig()).endswith(f"allowed: {known}")
 
 
 def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "openai", None)  # what cannot be imported
+    monkeypatch.setitem(sys.modules, "anthropic", None)  # what cannot be imported
+    bedrock = ProviderConfig(adapter="anthropic-sdk", options={"client": "AsyncAnthropicBedrock"})
 
-    assert "it needs openai: pip install 'agentic-trading[openai]'" in refused("openai", ProviderConfig())
+    assert "it needs anthropic: pip install 'agentic-trading[anthropic-sdk]'" in refused("bedrock", bedrock)
+
+
+@pytest.mark.parametrize("options", [{}, {"client": "AsyncAnthropicVertex", "arguments": {"region": "eu"}}])
+def test_the_sdk_of_a_vendor_is_an_adapter_and_needs_a_key_where_it_sends_one(
+    options: dict[str, Any],
+) -> None:
+    config = ProviderConfig(adapter="anthropic-sdk", options=options)
+    factory = factory_of("claude", config)
+
+    assert isinstance(provider_of(context("claude", config), factory), AnthropicSdkProvider)
+    assert isinstance(factory, ShippedAdapter)
+    assert factory.needs_key(config) is not bool(options)
 
 
 def test_a_name_that_two_packages_offer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

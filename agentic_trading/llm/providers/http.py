@@ -16,6 +16,7 @@ from agentic_trading import __version__
 from agentic_trading.clock import Clock
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.providers.errors import MESSAGE_CHARS, ErrorForm, provider_error
 from agentic_trading.llm.providers.hosted import (
     ACCEPT_ENCODING,
     HttpReply,
@@ -24,7 +25,6 @@ from agentic_trading.llm.providers.hosted import (
     read_up_to,
 )
 from agentic_trading.llm.providers.keys import Keys
-from agentic_trading.llm.providers.refusals import MESSAGE_CHARS, ErrorForm, refusal
 from agentic_trading.llm.redaction import Redaction
 
 CONNECT_S: Final = 5.0
@@ -123,7 +123,7 @@ class HttpSession:
             raise self._unanswered(e) from e
         if is_answer:
             return HttpReply(answer, reply.headers.get(self._form.request_id, ""))
-        raise refusal(
+        raise provider_error(
             self._form,
             reply.status,
             reply.headers,

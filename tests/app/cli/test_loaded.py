@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-SDKS = {"anthropic", "openai", "xllamacpp"}
+SDKS = {"aiohttp", "anthropic", "openai", "xllamacpp"}
 MEASURE = """
 import json, sys
 from agentic_trading.app.cli.main import main

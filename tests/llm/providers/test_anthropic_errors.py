@@ -13,9 +13,9 @@ from anthropic.types.shared.error_type import ErrorType
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest, Provider
 from agentic_trading.llm.providers.anthropic.sdk import MEANINGS, error_of
+from agentic_trading.llm.providers.errors import KINDS_BY_WORD, meaning_of_error
 from agentic_trading.llm.providers.hosted import StatusMapping
 from agentic_trading.llm.providers.keys import OneKey
-from agentic_trading.llm.providers.refusals import KINDS_BY_WORD, meaning_of_error
 from agentic_trading.llm.redaction import Redaction
 from tests.build import NOW
 from tests.llm.providers.conftest import Adapter

@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.providers.errors import MESSAGE_CHARS, provider_error
 from agentic_trading.llm.providers.openai.provider import ERRORS
-from agentic_trading.llm.providers.refusals import MESSAGE_CHARS, refusal
 from agentic_trading.llm.redaction import Redaction
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -44,7 +44,7 @@ def mapped(
     answer: Refused, *, redaction: Redaction | None = None, with_schema: bool = False
 ) -> ProviderError:
     """Return what an answer means for a call."""
-    return refusal(
+    return provider_error(
         ERRORS,
         answer.status,
         answer.headers,

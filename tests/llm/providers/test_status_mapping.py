@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.providers.anthropic.messages import ERRORS as OF_ANTHROPIC
 from agentic_trading.llm.providers.anthropic.sdk import error_of
+from agentic_trading.llm.providers.errors import provider_error
 from agentic_trading.llm.providers.hosted import StatusMapping, meaning_of_status
 from agentic_trading.llm.providers.openai.provider import ERRORS as OF_OPENAI
-from agentic_trading.llm.providers.refusals import refusal
 from agentic_trading.llm.redaction import Redaction
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -28,7 +28,7 @@ def test_every_adapter_tells_a_status_alike(status: int) -> None:
 
     through_the_sdk = error_of(made, redaction=NOTHING, base_url="http://host", with_schema=False, now=NOW)
     own = [
-        refusal(form, status, {}, b"", redaction=NOTHING, with_schema=False, now=NOW)
+        provider_error(form, status, {}, b"", redaction=NOTHING, with_schema=False, now=NOW)
         for form in (OF_ANTHROPIC, OF_OPENAI)
     ]
 

@@ -13,6 +13,7 @@ from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
 from agentic_trading.llm.providers.anthropic.schema import enforceable_schema
+from agentic_trading.llm.providers.errors import ErrorForm
 from agentic_trading.llm.providers.hosted import (
     TOOL_DESCRIPTION,
     CallsText,
@@ -21,7 +22,6 @@ from agentic_trading.llm.providers.hosted import (
     ToolCall,
     text_of_calls,
 )
-from agentic_trading.llm.providers.refusals import ErrorForm
 from agentic_trading.llm.result import Usage
 
 API = "https://api.anthropic.com"

@@ -20,6 +20,7 @@ from agentic_trading.llm.providers.anthropic.messages import (
     read_message,
     sendable,
 )
+from agentic_trading.llm.providers.errors import MESSAGE_CHARS, provider_error
 from agentic_trading.llm.providers.hosted import (
     ACCEPT_ENCODING,
     HttpReply,
@@ -28,7 +29,6 @@ from agentic_trading.llm.providers.hosted import (
     read_up_to,
 )
 from agentic_trading.llm.providers.http import CONNECT_S, GRACE_S, meaning_of_client_error
-from agentic_trading.llm.providers.refusals import MESSAGE_CHARS, refusal
 from agentic_trading.llm.redaction import Redaction
 
 _NEVER_CONNECTED = (httpx2.ConnectTimeout, httpx2.UnsupportedProtocol, httpx2.InvalidURL)
@@ -148,7 +148,7 @@ def error_of(
     """Return what `e` means; what `redaction` knows is taken out of the message, before it is shortened."""
     if isinstance(e, anthropic.APIStatusError):
         reply = e.response
-        return refusal(
+        return provider_error(
             ERRORS, reply.status_code, reply.headers, reply.content,
             redaction=redaction, with_schema=with_schema, now=now,
         )  # fmt: skip

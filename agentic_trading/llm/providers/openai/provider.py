@@ -7,10 +7,10 @@ from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import MAX_ANSWER_BYTES, ModelRequest, ModelResponse, check_address
+from agentic_trading.llm.providers.errors import ErrorForm
 from agentic_trading.llm.providers.http import HttpSession
 from agentic_trading.llm.providers.keys import Keys
 from agentic_trading.llm.providers.openai.chat import Dialect, completion_body, model_response
-from agentic_trading.llm.providers.refusals import ErrorForm
 from agentic_trading.llm.redaction import Redaction
 
 OPENAI_URL = "https://api.openai.com/v1"

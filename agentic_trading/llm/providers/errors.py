@@ -67,7 +67,7 @@ class ErrorForm:
     hints: Mapping[FailureKind, str] = field(default_factory=dict)
 
 
-def refusal(
+def provider_error(
     form: ErrorForm,
     status: int,
     headers: Mapping[str, str],

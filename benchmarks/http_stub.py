@@ -1,0 +1,87 @@
+"""A server of both APIs that answers at once: started by `http_session.py`, in a process of its own."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+from typing_extensions import override
+
+from benchmarks.peers.question import ANSWER
+
+MESSAGE: Final[dict[str, Any]] = {
+    "id": "msg_013Zva2CMHLNnXjNJJKqJ2EF",
+    "type": "message",
+    "role": "assistant",
+    "model": "claude-sonnet-5-5",
+    "content": [{"type": "text", "text": ANSWER}],
+    "stop_reason": "end_turn",
+    "stop_sequence": None,
+    "usage": {"input_tokens": 1_200, "output_tokens": 410, "service_tier": "standard"},
+}
+COMPLETION: Final[dict[str, Any]] = {
+    "id": "chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT",
+    "object": "chat.completion",
+    "created": 1_790_000_000,
+    "model": "bench-1",
+    "choices": [
+        {"index": 0, "message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop"},
+    ],
+    "usage": {"prompt_tokens": 1_200, "completion_tokens": 410, "total_tokens": 1_610},
+}
+
+
+def _page(body: dict[str, Any]) -> bytes:
+    raw = json.dumps(body).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(raw)}\r\nx-request-id: req_1\r\n\r\n"
+    return head.encode() + raw
+
+
+PAGES: Final = {b"/v1/messages": _page(MESSAGE), b"/v1/chat/completions": _page(COMPLETION)}
+
+
+class _Connection(asyncio.Protocol):
+    """Answers each whole request with the page of its path."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head, found, rest = bytes(self._buffer).partition(b"\r\n\r\n")
+        if not found:
+            return
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        if len(rest) >= length:
+            self._buffer.clear()  # nobody sends the next request before the answer to this one
+            self._transport.write(PAGES[head.split(b" ", 2)[1]])
+
+
+@contextmanager
+def serving() -> Iterator[str]:
+    """Start the server; yield its address, and end it."""
+    command = [sys.executable, "-m", "benchmarks.http_stub"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:  # noqa: S603 - this module
+        try:
+            yield f"http://127.0.0.1:{int(process.stdout.readline() if process.stdout else 0)}"
+        finally:
+            process.terminate()
+
+
+async def _serve() -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(_Connection, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve())
