@@ -104,6 +104,7 @@ def _anthropic(context: ProviderContext) -> Provider:
         stable_prefix_ttl=ttl,
         clock=context.clock,
         max_answer_bytes=context.config.max_answer_bytes,
+        proxy=_proxy(context),
     )
 
 
@@ -135,6 +136,7 @@ def _openai(context: ProviderContext) -> Provider:
         capabilities=context.capabilities,
         clock=context.clock,
         max_answer_bytes=context.config.max_answer_bytes,
+        proxy=_proxy(context),
     )
 
 
@@ -165,6 +167,13 @@ def _option(context: ProviderContext, name: str, default: str, *, among: tuple[s
     return value
 
 
+def _proxy(context: ProviderContext) -> str | None:
+    proxy = context.config.options.get("proxy")
+    if proxy is None or isinstance(proxy, str):
+        return proxy
+    raise ValueError("its option proxy is an address")
+
+
 def _always(_config: ProviderConfig) -> bool:
     return True
 
@@ -178,14 +187,14 @@ def _at_the_vendor(config: ProviderConfig) -> bool:
     return config.base_url is None
 
 
-ANTHROPIC: Final = ShippedAdapter(_anthropic, frozenset({"stable_prefix_ttl"}), needs_key=_always)
+ANTHROPIC: Final = ShippedAdapter(_anthropic, frozenset({"proxy", "stable_prefix_ttl"}), needs_key=_always)
 ANTHROPIC_SDK: Final = ShippedAdapter(
     _anthropic_sdk,
     frozenset({"arguments", "client", "stable_prefix_ttl"}),
     package="anthropic",
     needs_key=_where_no_other_sign_in,
 )
-OPENAI: Final = ShippedAdapter(_openai, needs_key=_at_the_vendor)
+OPENAI: Final = ShippedAdapter(_openai, frozenset({"proxy"}), needs_key=_at_the_vendor)
 LOCAL: Final = ShippedAdapter(_local, frozenset({"model"}), package="xllamacpp")
 RULES: Final = ShippedAdapter(_rules)
 SCRIPTED: Final = ShippedAdapter(_scripted, frozenset({"answers"}))

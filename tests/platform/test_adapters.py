@@ -195,13 +195,15 @@ def test_only_a_named_adapter_is_loaded(acme: Path) -> None:
             "which makes a Half without count_tokens, aclose; allowed: what makes a Provider",
         ),
         ("a", "acme_llm:broken", {}, "cannot be made (RuntimeError: the cluster has no such region)"),
-        ("openai", None, {"region": "eu"}, "it takes no option region; its options: none"),
+        ("openai", None, {"region": "eu"}, "it takes no option region; its options: proxy"),
         (
             "anthropic",
             None,
             {"stable_prefix_ttl": "2d"},
             "its option stable_prefix_ttl is one of '', '5m', '1h'",
         ),
+        ("openai", None, {"proxy": 5}, "its option proxy is an address"),
+        ("anthropic", None, {"proxy": "http://me:pw@host"}, "with a password in it"),
         ("anthropic-sdk", None, {"client": "Anthropic"}, "its option client is one of 'AsyncAnthropic', "),
         ("anthropic-sdk", None, {"arguments": "eu"}, "its option arguments is a table"),
         (

@@ -15,7 +15,7 @@ from yarl import URL
 from agentic_trading import __version__
 from agentic_trading.clock import Clock
 from agentic_trading.llm.errors import FailureKind, ProviderError
-from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.provider import ModelRequest, check_address
 from agentic_trading.llm.providers.errors import MESSAGE_CHARS, ErrorForm, provider_error
 from agentic_trading.llm.providers.hosted import (
     ACCEPT_ENCODING,
@@ -44,6 +44,7 @@ _TIMED_OUT: Final = StatusMapping(FailureKind.TIMEOUT, sent=True)
 MEANINGS: Final[Mapping[type[Exception], StatusMapping]] = {
     aiohttp.ClientConnectorError: _NO_CONNECTION,
     aiohttp.ConnectionTimeoutError: _NO_CONNECTION,
+    aiohttp.ClientHttpProxyError: _NO_CONNECTION,  # the proxy does not let us through
     aiohttp.ServerFingerprintMismatch: _NO_CONNECTION,
     aiohttp.InvalidURL: _NO_ADDRESS,
     aiohttp.NonHttpUrlClientError: _NO_ADDRESS,
@@ -61,8 +62,8 @@ What fails before there is a connection was not sent. What is lost on one may ha
 class HttpSession:
     """Post requests to the API behind `base_url`, each with the key of its tenant, over one pool of connections.
 
-    Redirects are not followed: a prompt goes where it was sent, and nowhere else. No proxy and no password of the
-    environment is used, and no cookie is kept. Over https the server's certificate is checked with the authorities of the
+    Redirects are not followed: a prompt goes where it was sent, and nowhere else. The only proxy is the one that is named
+    here: none of the environment is used, no password file either, and no cookie is kept. Over https the server's certificate is checked with the authorities of the
     system, or those that OpenSSL's own variables name (`SSL_CERT_FILE`, `SSL_CERT_DIR`). A body is read up to
     `max_answer_bytes`, after decompression. `redaction` gets to know every key that is used.
     """
@@ -76,7 +77,9 @@ class HttpSession:
         redaction: Redaction,
         clock: Clock,
         max_answer_bytes: int,
+        proxy: str | None = None,
     ) -> None:
+        self._proxy = None if proxy is None else check_address(proxy)
         self._keys = keys
         self._base_url = base_url
         self._form = form
@@ -150,6 +153,7 @@ class HttpSession:
                         "content-type": "application/json",
                         "user-agent": f"agentic-trading/{__version__}",
                     },
+                    proxy=self._proxy,
                     cookie_jar=aiohttp.DummyCookieJar(),
                     auto_decompress=False,
                     trust_env=False,

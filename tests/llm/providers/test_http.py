@@ -144,6 +144,8 @@ def test_every_error_that_aiohttp_offers_has_a_meaning_but_for_those_of_other_us
         (aiohttp.ClientConnectorSSLError, FailureKind.SERVER_ERROR, False),
         (aiohttp.ClientConnectorCertificateError, FailureKind.SERVER_ERROR, False),
         (aiohttp.ConnectionTimeoutError, FailureKind.SERVER_ERROR, False),
+        (aiohttp.ClientHttpProxyError, FailureKind.SERVER_ERROR, False),
+        (aiohttp.ClientProxyConnectionError, FailureKind.SERVER_ERROR, False),
         (aiohttp.InvalidURL, FailureKind.INVALID_REQUEST, False),
         (aiohttp.SocketTimeoutError, FailureKind.TIMEOUT, True),
         (aiohttp.ServerTimeoutError, FailureKind.TIMEOUT, True),
@@ -200,6 +202,27 @@ async def test_no_proxy_and_no_password_of_the_environment_is_used(
         assert (await provider.complete(asked())).text == "{}"
 
     assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("adapter", [OpenAIProvider, AnthropicProvider])
+async def test_a_proxy_that_is_named_is_used(adapter: type[OpenAIProvider | AnthropicProvider]) -> None:
+    answer = page(COMPLETION if adapter is OpenAIProvider else MESSAGE)
+
+    async with recording(answer) as proxy:
+        provider = adapter(OneKey(KEY), base_url="http://api.invalid/v1", proxy=proxy.address)
+        async with aclosing(provider):
+            assert (await provider.complete(asked())).text == "{}"
+
+    assert proxy.requests[0].path.startswith("http://api.invalid/v1/")
+
+
+async def test_a_proxy_that_lets_nothing_through_leaves_nothing_to_pay() -> None:
+    async with recording(page({}, "407 Proxy Authentication Required")) as proxy:
+        provider = OpenAIProvider(OneKey(KEY), base_url="https://api.invalid/v1", proxy=proxy.address)
+        error = await error_from(provider)
+
+    assert (error.kind, error.sent) == (FailureKind.SERVER_ERROR, False)
+    assert KEY not in proxy.requests[0].raw.decode() + str(proxy.requests[0].headers)
 
 
 @pytest.mark.parametrize("adapter", [OpenAIProvider, AnthropicProvider])

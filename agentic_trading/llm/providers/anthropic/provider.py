@@ -36,8 +36,9 @@ class AnthropicProvider:
     API. `stable_prefix_ttl` is how long the provider shall keep the stable part of a request in its cache; empty
     requests no caching. `clock` gives the time against which an HTTP date in `Retry-After` is read.
     An answer is read up to `max_answer_bytes`, after decompression; a longer one fails, charged.
+    `proxy` is the only one that is used.
 
-    Raises `ValueError` for a `base_url` that is no address. A request ends in time by the caller's `asyncio.timeout`;
+    Raises `ValueError` for a `base_url` or a `proxy` that is no address. A request ends in time by the caller's `asyncio.timeout`;
     the limit on each read lies a little behind the envelope's `attempt_timeout_s`.
     """
 
@@ -49,6 +50,7 @@ class AnthropicProvider:
         stable_prefix_ttl: PromptCacheTtl = "5m",
         clock: Clock | None = None,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
+        proxy: str | None = None,
     ) -> None:
         self._ttl: PromptCacheTtl = stable_prefix_ttl
         self._redaction = Redaction()
@@ -59,6 +61,7 @@ class AnthropicProvider:
             redaction=self._redaction,
             clock=clock or SystemClock(),
             max_answer_bytes=max_answer_bytes,
+            proxy=proxy,
         )
 
     async def complete(self, request: ModelRequest) -> ModelResponse:

@@ -32,7 +32,7 @@ class OpenAIProvider:
 
     A server that wants no key gets any (`OneKey("none")`). Logprobs are requested where `capabilities` say that the
     model offers them, and nowhere without. `clock` shows real time: a server may name the hour of the next try.
-    An answer is read up to `max_answer_bytes`, after decompression; a longer one fails, charged.
+    An answer is read up to `max_answer_bytes`, after decompression; a longer one fails, charged. `proxy` is the only one that is used.
     """
 
     def __init__(
@@ -43,14 +43,21 @@ class OpenAIProvider:
         capabilities: Capabilities | None = None,
         clock: Clock = _system_clock,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
+        proxy: str | None = None,
     ) -> None:
-        """Raise `ValueError` for a base URL that is no plain http or https address."""
+        """Raise `ValueError` for a base URL, or a proxy, that is no plain http or https address."""
         address = OPENAI_URL if base_url is None else check_address(base_url)
         self._dialect = _dialect_of(address)
         self._capabilities = capabilities
         self._redaction = Redaction()
         self._session = HttpSession(
-            keys, address, ERRORS, redaction=self._redaction, clock=clock, max_answer_bytes=max_answer_bytes
+            keys,
+            address,
+            ERRORS,
+            redaction=self._redaction,
+            clock=clock,
+            max_answer_bytes=max_answer_bytes,
+            proxy=proxy,
         )
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
