@@ -11,7 +11,7 @@ from agentic_trading.app.trading import PaperVenue
 from agentic_trading.desk.exchange import OrderType
 from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall
 from agentic_trading.desk.instrument import Side
-from agentic_trading.desk.session import TradingRules
+from agentic_trading.desk.intents import TradingRules
 
 Counts = dict[str, int]
 

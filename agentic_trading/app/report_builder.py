@@ -31,9 +31,9 @@ from agentic_trading.desk.execution.shortfall import (
     total_shortfall,
 )
 from agentic_trading.desk.instrument import EXACT, ZERO
+from agentic_trading.desk.intents import TradingRules
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.market.samples import SAMPLES
-from agentic_trading.desk.session import TradingRules
 from agentic_trading.desk.time_slices import merge_feeds
 from agentic_trading.governance.limits import SHORT_LIVED
 from agentic_trading.llm.envelope import LLMEnvelope

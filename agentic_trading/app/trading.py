@@ -26,12 +26,13 @@ from agentic_trading.desk.execution.order_router import OrderRouter, TradeJourna
 from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.instrument import Instruments
+from agentic_trading.desk.intents import AnalysisIntents, SymbolDesk, TradingRules
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
-from agentic_trading.desk.session import MovableClock, SymbolDesk, TradingRules, TradingSession
+from agentic_trading.desk.session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
@@ -251,9 +252,51 @@ def trading_session(
     Each market has a reference market: the first other one of the session, or the one in `companions`.
     """
     fill_limits, risk_limits = FillLimits(), RiskLimits()
-    analysis, execution = map(answers.asked_by, (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION))
+    execution = answers.asked_by(EnvelopeWorkflow.EXECUTION)
+    settings = ExecutionSettings(
+        session_id=session_id,
+        tenant_id=tenant,
+        provider=execution.llm,
+        model=execution.model,
+        retry_policy=execution.patience,
+    )
+    journal = TradeJournal(gateway, clock, tenant_id=tenant)
+    router = OrderRouter(exchange, journal, venue.instruments, fill_limits, risk_limits)
+    intents = AnalysisIntents(
+        desks=_desks(venue, gateway, clock, session_id, tenant, answers, companions),
+        router=router,
+        exchange=exchange,
+        instruments=venue.instruments,
+        gateway=gateway,
+        clock=clock,
+        limits=risk_limits,
+        rules=TradingRules(),
+        tenant_id=tenant,
+    )
+    return TradingSession(
+        source=intents,
+        execution=ExecutionAgent(gateway, clock, fill_limits, settings),
+        router=router,
+        instruments=venue.instruments,
+        spread_bps=venue.spread_bps,
+        clock=clock,
+        before_slice=before_slice,
+        after_slice=after_slice,
+    )
+
+
+def _desks(
+    venue: PaperVenue,
+    gateway: Gateway,
+    clock: MovableClock,
+    session_id: str,
+    tenant: str,
+    answers: AnswerSource,
+    companions: Mapping[str, ReferenceMarketFeed],
+) -> Mapping[str, SymbolDesk]:
+    analysis = answers.asked_by(EnvelopeWorkflow.ANALYSIS)
     views = {symbol: MarketView(symbol, decision=DECISION) for symbol in venue.instruments}
-    desks = {
+    return {
         symbol: SymbolDesk(
             view,
             CmtAnalyst(
@@ -270,26 +313,3 @@ def trading_session(
         )
         for symbol, view in views.items()
     }
-    settings = ExecutionSettings(
-        session_id=session_id,
-        tenant_id=tenant,
-        provider=execution.llm,
-        model=execution.model,
-        retry_policy=execution.patience,
-    )
-    journal = TradeJournal(gateway, clock, tenant_id=tenant)
-    return TradingSession(
-        desks=desks,
-        execution=ExecutionAgent(gateway, clock, fill_limits, settings),
-        router=OrderRouter(exchange, journal, venue.instruments, fill_limits, risk_limits),
-        exchange=exchange,
-        instruments=venue.instruments,
-        spread_bps=venue.spread_bps,
-        gateway=gateway,
-        clock=clock,
-        limits=risk_limits,
-        rules=TradingRules(),
-        tenant_id=tenant,
-        before_slice=before_slice,
-        after_slice=after_slice,
-    )
