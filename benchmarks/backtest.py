@@ -1,4 +1,4 @@
-"""What a backtest costs: momentum on 8,313 days of 20 stocks, set anew each week, beside vectorbt and bt.
+"""What a backtest costs: momentum on 8,313 days of 20 stocks, rebalanced each week, beside vectorbt and bt.
 
 Run: `python -m benchmarks.backtest [--quick]`. All trade the same weights on the same closes without costs, one bar after they
 were decided, and must come to the same equity at every close. Exits with 1 if one does not, if ours takes more than
@@ -140,7 +140,7 @@ def measure_peer(task: Task, row: Row, running: dict[str, Contender], equity: Fl
         row.unavailable = e.reason
         return
     row.seconds.append(seconds)
-    row.apart = max(row.apart, distance(equity, theirs))
+    row.apart = float(np.maximum(row.apart, distance(equity, theirs)))  # a NaN stays
 
 
 def distance(ours: Floats, theirs: Floats) -> float:

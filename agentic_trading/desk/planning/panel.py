@@ -1,4 +1,4 @@
-"""The daily prices of many stocks as arrays, their gaps, and the days on which a portfolio is set anew."""
+"""The daily prices of many stocks as arrays, their gaps, and the days on which a portfolio is rebalanced."""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,7 +17,7 @@ Flags = NDArray[np.bool_]
 Days = NDArray[np.datetime64]
 
 Resample = Literal["D", "W", "M"]
-"""How often a portfolio is set anew: each bar, each week, each month."""
+"""How often a portfolio is rebalanced: each bar, each week, each month."""
 
 FILLED_BARS: Final = 5
 """So many bars without a price may follow each other before a stock counts as vanished."""
@@ -132,7 +132,7 @@ def _number(panel: str, symbol: str, day: date, column: str, text: str) -> float
 
 
 def rebalance_mask(days: Days, resample: Resample, offset: int = 0) -> Flags:
-    """Return on which days a portfolio is set anew; each is known on that day itself.
+    """Return on which days a portfolio is rebalanced; each is known on that day itself.
 
     `W` is the first bar of the ISO week on or after Monday + `offset`, and no bar in a week without one; `M` is the first
     bar of the month, `D` every bar. `offset` counts for `W` only.
