@@ -41,7 +41,7 @@ def performance(
     """Return the figures of an account from the first equity to the last.
 
     `equity` is the account at the start and at the end of each bar, `traded` the value bought and sold in each bar. An
-    account that was ever at 0 or below has a drawdown and no rates.
+    account that was ever at 0 or below has a drawdown and no rates. Raises `ValueError` if there is not one equity more.
     """
     bars = len(traded)
     peaks = list(accumulate(equity, max))
@@ -57,7 +57,7 @@ def performance(
             turnover=None,
         )
     returns = returns_of(equity)
-    exchanged = fsum(value / before for value, before in zip(traded, equity, strict=False)) / 2
+    exchanged = fsum(value / before for value, before in zip(traded, equity[:-1], strict=True)) / 2
     return Performance(
         bars=bars,
         total_return=equity[-1] / equity[0] - 1,
@@ -122,8 +122,8 @@ def _luck(tried: Sequence[float]) -> float:
         return 0.0
     mean = fsum(tried) / count
     deviation = sqrt(fsum((each - mean) ** 2 for each in tried) / (count - 1))
-    low, high = (_NORMAL.inv_cdf(1 - share) for share in (1 / count, 1 / (count * e)))
-    return deviation * ((1 - _EULER_MASCHERONI) * low + _EULER_MASCHERONI * high)
+    of_n, of_ne = (_NORMAL.inv_cdf(1 - 1 / size) for size in (count, count * e))
+    return deviation * ((1 - _EULER_MASCHERONI) * of_n + _EULER_MASCHERONI * of_ne)
 
 
 def _moments(returns: Sequence[float]) -> tuple[float, float] | None:
@@ -136,8 +136,8 @@ def _moments(returns: Sequence[float]) -> tuple[float, float] | None:
     return None if deviation < _ROUNDING else (mean, deviation)
 
 
-def _yearly(growth: float, years_inverse: float) -> float | None:
+def _yearly(growth: float, spans_per_year: float) -> float | None:
     try:
-        return float(growth**years_inverse) - 1
+        return float(growth**spans_per_year) - 1
     except OverflowError:  # a minute's gain, taken for a whole year
         return None

@@ -57,6 +57,11 @@ def test_no_bar_has_no_figures() -> None:
     assert performance([], []).max_drawdown is None
 
 
+def test_an_equity_too_few_is_refused() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        performance([1.0, 2.0], [0.0, 0.0])
+
+
 def test_a_minute_of_luck_is_no_yearly_rate() -> None:
     figures = performance([1.0, 2.0], [0.0], bars_per_year=525_600)
 

@@ -40,6 +40,8 @@ FAULT_OUTCOMES: Final = {
     "tried again, then accepted": "retried, accepted",
 }
 """What became of an injected fault: the keys of the report, and the words for them."""
+MOST_YEARLY: Final = 100.0
+"""A larger yearly rate is that of a session too short for one, and is not spelled out."""
 KNOWLEDGE: Final = {
     "in_sample": "in sample",
     "post_cutoff": "after the training cutoff",
@@ -159,12 +161,16 @@ def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
 
 def _risk(figures: Performance) -> str:
     """Return what the account's closes come to; of a year, however short the session was."""
-    drawdown, cagr = (
-        "-" if share is None else f"{100 * share:+,.2f} %" for share in (figures.max_drawdown, figures.cagr)
-    )
+    drawdown, cagr = map(_percent, (figures.max_drawdown, figures.cagr))
     ratios = {"Sharpe": figures.sharpe, "Sortino": figures.sortino, "turnover": figures.turnover}
     spelled = ", ".join(f"{name} {'-' if of is None else f'{of:,.2f}'}" for name, of in ratios.items())
     return f"largest drawdown {drawdown}; a year, from {pluralize(figures.bars, 'bar')}: return {cagr}, {spelled}"
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return "-"
+    return f"{100 * share:+,.2f} %" if share <= MOST_YEARLY else f"above {100 * MOST_YEARLY:,.0f} %"
 
 
 def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:

@@ -163,10 +163,10 @@ class TrackRecord:
 def figures_of(gains: Sequence[float]) -> dict[str, float | None]:
     """Return what at least two gains in percent come to, oldest first; None where a figure is not defined.
 
-    `hit_rate_pct` counts gains above 0. `profit_factor` is the sum of gains over that of losses. `sharpe`
-    and `sortino` are of a single forecast and not of a year. `max_drawdown_pct` is the deepest fall
-    of the running sum from its peak, the start included; `calmar` is the sum over it. `runs_z` is the runs test of
-    Abraham Wald and Jacob Wolfowitz (1940) over hits and misses: below 0 they come in streaks.
+    `hit_rate_pct` counts gains above 0. `profit_factor` is the sum of gains over that of losses. `sharpe` and `sortino`
+    are of a single forecast and not of a year. `max_drawdown_pct` is the deepest fall of the running sum from its peak,
+    the start included; `calmar` is the sum over it. `runs_z` is the runs test of Abraham Wald and Jacob Wolfowitz (1940)
+    over hits and misses: below 0 they come in streaks.
     """
     total, count = fsum(gains), len(gains)
     won, lost = fsum(gain for gain in gains if gain > 0), -fsum(gain for gain in gains if gain < 0)

@@ -176,6 +176,14 @@ def test_the_risk_of_a_run_is_that_of_its_closes() -> None:
     assert "risk" not in told()
 
 
+def test_a_yearly_rate_of_a_moment_is_not_spelled_out() -> None:
+    lucky = performance([100.0, 101.0], [0.0], bars_per_year=10_000)
+    beyond = performance([100.0, 101.0], [0.0], bars_per_year=1_000_000)
+
+    assert "return above 10,000 %, Sharpe -" in line_with(told(performance=lucky), "risk")
+    assert "return -, Sharpe -" in line_with(told(performance=beyond), "risk")
+
+
 def test_the_intent_with_the_largest_shortfall_comes_first() -> None:
     words = told()
 
