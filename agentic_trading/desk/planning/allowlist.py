@@ -170,7 +170,7 @@ class _Walk:
     def _call_messages(self, node: ast.Call) -> Iterator[str]:
         called = node.func
         if isinstance(called, ast.Name):
-            if called.id not in self._callable:
+            if called.id in self._bound - self._callable:
                 yield f"{called.id} may not be called; allowed: functions of np and the code's own"
         elif not (isinstance(called, ast.Attribute) and _is_numpy(called.value)):
             yield "what is called must be a name; allowed: functions of np and the code's own"

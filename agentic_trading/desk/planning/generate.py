@@ -100,7 +100,8 @@ class TemplateCodeGenerator:
             raise UnreadableError(Stage.SCHEMA_VALIDATION, broken)
         if broken := disagreements(answer, self.schema):
             raise UnreadableError(Stage.SEMANTIC, broken)
-        return StrategyParamRequest.model_validate_json(json_str)
+        params = {"strategy_type": self.template.family, **answer["params"]}  # which the question has settled
+        return StrategyParamRequest.model_validate_json(exact_bytes({**answer, "params": params}))
 
     def _inject_params(self, params: StrategyParams) -> str:
         """Return the code of valid parameters."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar, get_a
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     Discriminator,
     Field,
     GetCoreSchemaHandler,
@@ -41,7 +42,7 @@ REASONING_CHARS: Final = (50, 500)
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The values that a number may have: what `Literal` is to whole numbers. `true`, texts and null are none."""
+    """The values that a number may have: what `Literal` is to whole numbers. Texts and null are none."""
 
     values: tuple[float, ...]
 
@@ -59,6 +60,17 @@ class OneOf:
         if value in self.values:
             return value
         raise PydanticKnownError("literal_error", {"expected": " or ".join(map(repr, self.values))})
+
+
+def _not_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticKnownError("literal_error", {"expected": "a number, not a bool"})
+    return value
+
+
+Offset = Annotated[Literal[0, 1, 2, 3, 4], BeforeValidator(_not_bool)]
+TrendDays = Annotated[Literal[0, 50, 100, 200], BeforeValidator(_not_bool)]
+"""Numbers with 0 or 1 among them, for which Python takes false and true."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +177,7 @@ class _Momentum(_Params, Generic[CatalystT], frozen=True, extra="forbid"):
     n_stocks: Literal[5, 10, 15, 20] = Field(description=_STOCKS)
     stop_loss: Annotated[float, OneOf((0.08, 0.10, 0.12, 0.15))] = Field(description=_STOP)
     resample: Literal["W", "M"] = Field(description="W: rebalance weekly; M: monthly")
-    resample_offset: Literal[0, 1, 2, 3, 4] = Field(description=_OFFSET)
+    resample_offset: Offset = Field(description=_OFFSET)
 
 
 class MomentumStrategyParams(_Momentum[FundamentalCatalyst], frozen=True, extra="forbid"):
@@ -189,7 +201,7 @@ class MeanReversionParams(_Params, frozen=True, extra="forbid"):
     exit_z: Annotated[float, OneOf((0.0, 0.5, 1.0))] = Field(
         description="deviations below the mean at which it is left, less than entry_z"
     )
-    trend_filter: Literal[0, 50, 100, 200] = Field(
+    trend_filter: TrendDays = Field(
         description="days of a mean that the price must be above to enter, more than lookback; 0: none"
     )
     max_hold_days: Literal[5, 10, 20] = Field(description="days after which a position is left in any case")
@@ -217,7 +229,7 @@ class VolatilityParams(_Params, frozen=True, extra="forbid"):
     n_stocks: Literal[5, 10, 15, 20] = Field(description=_STOCKS)
     stop_loss: Annotated[float, OneOf((0.08, 0.10, 0.12, 0.15))] = Field(description=_STOP)
     resample: Literal["W", "M"] = Field(description="W: rebalance weekly; M: monthly")
-    resample_offset: Literal[0, 1, 2, 3, 4] = Field(description=_OFFSET)
+    resample_offset: Offset = Field(description=_OFFSET)
 
 
 CLASSES: Final[Mapping[Family, tuple[type[_Params], ...]]] = MappingProxyType({
