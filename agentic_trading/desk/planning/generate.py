@@ -47,7 +47,11 @@ class TemplateCodeGenerator:
     """Reads an answer, holds it against what is offered, and has a template write the code."""
 
     def __init__(self, template: BaseTemplate, offered: Offered = EVERYTHING) -> None:
-        """Take the template of the family that is asked for; raises `NotOfferedError` where the data cannot serve it."""
+        """Take the template of the family that is asked for, and compile it; it blocks.
+
+        Raises `NotOfferedError` where the data cannot serve the family, and what `BaseTemplate.compile` does.
+        """
+        template.compile()
         self.template = template
         self.schema = answer_schema(offered, (template.family,))
         self._compiled = compile_schema(schema_bytes(self.schema))

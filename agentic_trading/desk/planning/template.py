@@ -52,6 +52,15 @@ class BaseTemplate:
             *(text.encode() for text in (_packaged("header"), _packaged("functions"), self.source))
         )
 
+    def compile(self) -> None:
+        """Read and compile the template, so that code is later generated without reading a file; it blocks.
+
+        Raises `TemplateError` for a fault in its text, `MissingExtraError` without jinja2.
+        """
+        for name, source in (("header", _packaged("header")), (self.family, self.source)):
+            _compiled(name, source)
+        _packaged("functions")
+
     def generate_code(self, params: StrategyParams, *, data_sha256: str = "") -> str:
         """Return the code of `params`: equal inputs give equal bytes.
 
@@ -138,15 +147,14 @@ def _packaged(name: str) -> str:
 
 
 def _rendered(name: str, source: str, variables: Mapping[str, Any]) -> str:
-    jinja2 = _jinja2()
     try:
-        return str(_compiled(source).render(variables))
-    except jinja2.TemplateError as e:  # an undefined variable among them
+        return str(_compiled(name, source).render(variables))
+    except _jinja2().UndefinedError as e:
         raise TemplateError(name, str(e)) from e
 
 
 @cache
-def _compiled(source: str) -> Any:
+def _compiled(name: str, source: str) -> Any:
     jinja2 = _jinja2()
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined,
@@ -154,7 +162,10 @@ def _compiled(source: str) -> Any:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.from_string(source)
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateError as e:
+        raise TemplateError(name, str(e)) from e
 
 
 def _jinja2() -> Any:

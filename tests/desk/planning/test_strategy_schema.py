@@ -141,7 +141,7 @@ def test_every_default_and_every_offered_set_fits_what_is_published() -> None:
         tagged = {"strategy_type": family, **template.DEFAULTS}
         assert validate(tagged, published[f"{family}_params.v1"]) == []
         assert planned(STRATEGY_PARAMS_SCHEMA, tagged) == []
-        assert read_params(tagged)
+        assert read_params(tagged).strategy_type == family
 
 
 def test_rules_between_parameters_are_checked_with_the_values_that_the_envelope_offers() -> None:

@@ -2,7 +2,8 @@
 
 import ast
 import json
-from typing import Any
+import sys
+from typing import Any, ClassVar
 
 import pytest
 
@@ -22,9 +23,8 @@ from agentic_trading.desk.planning import (
     offered_by,
     read_params,
 )
-from agentic_trading.desk.planning import template as templates
 from agentic_trading.desk.planning.generate import GenerationResult, reasoning_in
-from agentic_trading.desk.planning.params import MomentumStrategyParams
+from agentic_trading.desk.planning.params import Family, MomentumStrategyParams
 from tests.desk.planning.sets import EXAMPLE, REASON, VALID, all_sets, answer
 
 MOMENTUM = TemplateCodeGenerator(MomentumTemplate())
@@ -189,7 +189,7 @@ def test_code_is_valid_python_with_one_function_for_weights() -> None:
 class OwnTemplate(BaseTemplate):
     """A template with a text of its own."""
 
-    family = "momentum"
+    family: ClassVar[Family] = "momentum"
     PARAM_GRID = MomentumTemplate.PARAM_GRID
     DEFAULTS = MomentumTemplate.DEFAULTS
 
@@ -207,7 +207,7 @@ def test_a_variable_that_is_not_defined_is_named() -> None:
 
     assert raised.value.template == "momentum"
     with pytest.raises(TemplateError, match="momentum cannot be rendered"):
-        OwnTemplate("{% if %}").generate_code(read_params(VALID))
+        TemplateCodeGenerator(OwnTemplate("{% if %}"))
 
 
 def test_a_template_of_ones_own_is_held_to_the_gate() -> None:
@@ -225,12 +225,12 @@ def test_parameters_of_another_family_are_refused() -> None:
 
 
 def test_without_jinja2_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "jinja2", None)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
 
     with pytest.raises(
         MissingExtraError, match=r"strategies need jinja2: pip install 'agentic-trading\[desk\]'"
     ):
-        templates.MomentumTemplate().generate_code(read_params(VALID))
+        TemplateCodeGenerator(OwnTemplate("a text that was not compiled before"))
 
 
 def test_a_prompt_of_text_alone_has_instructions_form_and_what_was_tried() -> None:
