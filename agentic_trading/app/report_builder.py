@@ -32,7 +32,7 @@ from agentic_trading.desk.execution.shortfall import (
 )
 from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.intents import TradingRules
-from agentic_trading.desk.market.feed import BarFeed
+from agentic_trading.desk.market.feed import BarFeed, BarGrid
 from agentic_trading.desk.market.samples import SAMPLES
 from agentic_trading.desk.metrics import Performance, performance
 from agentic_trading.desk.time_slices import merge_feeds
@@ -276,7 +276,8 @@ async def _baselines(manifest: RunManifest, folder: SessionFolder, played: Sessi
         instrument = venue.instruments[symbol]
         held[symbol] = await buy_and_hold(bars.first, bars.last, trading.paper_exchange(venue), instrument)
         path = folder.bars(manifest.run_number, symbol)
-        feeds.append(trading.kept_feed(path, symbol=symbol, most_bars=bars.count))
+        grid = BarGrid(bars.first.timeframe)
+        feeds.append(trading.kept_feed(path, symbol=symbol, grid=grid, most_bars=bars.count))
     async with aclosing(merge_feeds(feeds)) as time_slices:
         async for time_slice in time_slices:
             for bar in time_slice.bars:

@@ -28,7 +28,7 @@ from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.intents import AnalysisIntents, SymbolDesk, TradingRules
 from agentic_trading.desk.market.bar import Bar, Timeframe
-from agentic_trading.desk.market.feed import BarFeed
+from agentic_trading.desk.market.feed import BarFeed, BarGrid
 from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
@@ -55,6 +55,7 @@ RULES_MODEL = MODEL
 Recording = RecordedAnswers
 Log = JsonFileInteractionStore
 BASE = Timeframe.M5
+GRID = BarGrid(BASE)
 DECISION = Timeframe.H1
 SHIPPED_PAIRS = {"BTCUSDT": ("btcusdt-5m", "ethusdt-5m"), "ETHUSDT": ("ethusdt-5m", "btcusdt-5m")}
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -164,9 +165,9 @@ def recording(interactions: Iterable[LLMInteraction] = ()) -> Recording:
     return RecordedAnswers(interactions)
 
 
-def bars_feed(bars: Sequence[Bar], *, symbol: str, name: str) -> BarFeed:
+def bars_feed(bars: Sequence[Bar], *, symbol: str, name: str, grid: BarGrid = GRID) -> BarFeed:
     """Return a feed of bars that are already here."""
-    return MemoryFeed(bars, symbol=symbol, timeframe=BASE, name=name)
+    return MemoryFeed(bars, symbol=symbol, timeframe=grid.timeframe, calendar=grid.calendar, name=name)
 
 
 def file_feed(path: Path, *, symbol: str) -> BarFeed:
@@ -174,9 +175,16 @@ def file_feed(path: Path, *, symbol: str) -> BarFeed:
     return CsvFeed(path, symbol=symbol, timeframe=BASE)
 
 
-def kept_feed(path: Path, *, symbol: str, most_bars: int | None = None) -> BarFeed:
+def kept_feed(path: Path, *, symbol: str, grid: BarGrid, most_bars: int | None = None) -> BarFeed:
     """Return a feed of the bars that a run has kept; a last row that a crash has cut is left out."""
-    return CsvFeed(path, symbol=symbol, timeframe=BASE, most_bars=most_bars, whole_rows_only=True)
+    return CsvFeed(
+        path,
+        symbol=symbol,
+        timeframe=grid.timeframe,
+        calendar=grid.calendar,
+        most_bars=most_bars,
+        whole_rows_only=True,
+    )
 
 
 def stdin_feed(*, symbol: str) -> BarFeed:

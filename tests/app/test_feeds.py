@@ -18,6 +18,9 @@ from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
 from tests.desk.market.bars import bar, rows, series
 
 
+BTC = DataSource(name="bars", symbol="BTCUSDT")
+
+
 async def all_of(feed: BarFeed) -> list[FeedItem]:
     return [item async for item in feed]
 
@@ -108,8 +111,8 @@ async def test_bars_of_an_earlier_run_are_read_without_a_torn_last_row(tmp_path:
     lines = [",".join(BAR_COLUMNS), *map(bar_row, kept)]
     path.write_text("".join(f"{line}\n" for line in lines) + bar_row(bar(3))[:-4])
 
-    held = await kept_bars(path, "BTCUSDT")
-    none = await kept_bars(tmp_path / "none.csv", "BTCUSDT")
+    held = await kept_bars(path, BTC)
+    none = await kept_bars(tmp_path / "none.csv", BTC)
 
     assert (held.count, held.last_close) == (3, bar(2).close_time)
     assert await all_of(held.feed()) == kept
@@ -121,7 +124,7 @@ async def test_a_damaged_row_of_an_earlier_run_is_named(tmp_path: Path) -> None:
     path.write_bytes(rows([bar(0), bar(1)]).replace(b",100.5", b",many", 1))
 
     with pytest.raises(BarFormatError, match=r"bars-BTCUSDT\.csv, line 2, column 'open'"):
-        await kept_bars(path, "BTCUSDT")
+        await kept_bars(path, BTC)
 
 
 @given(series(most=30))

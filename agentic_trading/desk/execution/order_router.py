@@ -187,14 +187,16 @@ class OrderRouter:
                 ),
                 ZERO,
             ),
-            gross=_gross(account, working, marks),
+            gross=_gross(account, working, marks, nets_exits=self._risk_limits.nets_exits),
             halted=self._last[symbol].volume == 0,
             open_orders=len(working),
             orders_last_minute=len(self._submitted),
         )
 
 
-def _gross(account: Account, working: Sequence[OpenOrder], marks: Mapping[str, Decimal]) -> Decimal:
+def _gross(
+    account: Account, working: Sequence[OpenOrder], marks: Mapping[str, Decimal], *, nets_exits: bool
+) -> Decimal:
     """Return what all positions and open entries are worth at their marks, long and short added."""
     worth = ZERO
     for held in account.positions:
@@ -202,6 +204,8 @@ def _gross(account: Account, working: Sequence[OpenOrder], marks: Mapping[str, D
     for entry in working:
         if not entry.order.reduce_only:
             worth = EXACT.fma(entry.left, marks[entry.order.symbol], worth)
+        elif nets_exits and entry.order.order_type == "market":
+            worth = EXACT.fma(entry.left.copy_negate(), marks[entry.order.symbol], worth)
     return worth
 
 

@@ -1,10 +1,13 @@
 """The market data that ships with the package."""
 
+import csv
 import gzip
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import cache
 from importlib.resources import files
 from types import MappingProxyType
 
@@ -96,6 +99,9 @@ SP500 = PanelSample(
 )
 
 
+PANELS: Mapping[str, PanelSample] = MappingProxyType({SP500.name: SP500})
+
+
 def find_sample(name: str) -> Sample:
     """Return the registered sample; raises `UnknownSampleError` with the names there are."""
     if name not in SAMPLES:
@@ -111,6 +117,37 @@ def load_sample(name: str) -> list[Bar]:
     """
     sample = find_sample(name)
     return read_packed(sample, packed_bytes(sample))
+
+
+@cache
+def load_panel_bars(name: str) -> Mapping[str, tuple[Bar, ...]]:
+    """Return all bars of a sample of many stocks by symbol, in order; reads a file, so call it off the loop.
+
+    Raises what `load_sample` raises.
+    """
+    if name not in PANELS:
+        raise UnknownSampleError(name, PANELS)
+    sample = PANELS[name]
+    bars: dict[str, list[Bar]] = {}
+    for row in csv.DictReader(unpacked(sample, packed_bytes(sample)).decode().splitlines()):
+        day, symbol = datetime.fromisoformat(row["date"]).replace(tzinfo=UTC), row["symbol"]
+        bar = Bar(
+            symbol=symbol,
+            timeframe=Timeframe.D1,
+            open_time=day,
+            open=Decimal(row["open"]),
+            high=Decimal(row["high"]),
+            low=Decimal(row["low"]),
+            close=Decimal(row["close"]),
+            volume=Decimal(row["volume"]),
+        )
+        bars.setdefault(symbol, []).append(bar)
+    return MappingProxyType({symbol: tuple(bars[symbol]) for symbol in sorted(bars)})
+
+
+def panel_calendar(bars: Mapping[str, Sequence[Bar]]) -> tuple[datetime, ...]:
+    """Return when the market of a panel opened: each day on which any of its stocks has a bar."""
+    return tuple(sorted({bar.open_time for each in bars.values() for bar in each}))
 
 
 def packed_bytes(sample: Sample | PanelSample) -> bytes:

@@ -1,0 +1,210 @@
+"""From the weights of a plan to intents: what a portfolio must buy and sell to be as planned."""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Protocol
+
+from agentic_trading.client.gateway import Gateway
+from agentic_trading.clock import Clock
+from agentic_trading.desk.exchange import Account, Exchange
+from agentic_trading.desk.execution.events import IntentDenied
+from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.execution.order_router import OrderRouter
+from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits, check_intent
+from agentic_trading.desk.instrument import EXACT, ZERO, Instruments, Side
+from agentic_trading.desk.intents import BARS_SHOWN
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.time_slices import TimeSlice
+from agentic_trading.ids import derived_id
+
+
+@dataclass(frozen=True, slots=True)
+class TargetWeights:
+    """What a plan wants to hold at a close: shares of the account by symbol, 0 for one that is not named.
+
+    `rebalances` says that all symbols are to be brought to their weights, not only those whose weight has changed. A
+    position that loses the share `stop_loss` of its entry price is sold. `plan_id` is the event that chose the plan.
+    """
+
+    weights: Mapping[str, float]
+    rebalances: bool
+    stop_loss: float | None
+    plan_id: str
+    trace_id: str
+
+
+class PortfolioPlanner(Protocol):
+    """What decides on the weights of all symbols together."""
+
+    def push(self, bar: Bar) -> None:
+        """Take the next closed bar of a symbol."""
+        ...
+
+    async def targets(self, at: datetime) -> TargetWeights | None:
+        """Return what to hold as of the close at `at`; None while there is no plan, and nothing changes."""
+        ...
+
+
+@dataclass(slots=True)
+class _Holding:
+    """What is known of one symbol: its last bars, the weight that was last wanted, and whether it was stopped.
+
+    `waits` says that its last order had no bar to be decided at. A stopped symbol stays out until its weight has been 0.
+    """
+
+    bars: deque[Bar] = field(default_factory=lambda: deque(maxlen=BARS_SHOWN))
+    weight: float = 0.0
+    waits: bool = False
+    is_stopped: bool = False
+
+
+class PortfolioIntents:
+    """Carry the bars of a session to its planner, and wanted weights to intents.
+
+    Weights count in the part of the equity that the limits let be invested, costs of a purchase taken off. A stop is looked
+    at on each close, as in a backtest, and its sale is the next bar's. Sales come before purchases, each in order of
+    symbol. A symbol without a bar in a time slice waits for its next one.
+    """
+
+    def __init__(
+        self,
+        planner: PortfolioPlanner,
+        *,
+        router: OrderRouter,
+        exchange: Exchange,
+        instruments: Instruments,
+        gateway: Gateway,
+        clock: Clock,
+        limits: RiskLimits,
+        cost_bps: Decimal,
+        intent_lives: timedelta,
+        tenant_id: str,
+    ) -> None:
+        self._planner = planner
+        self._router = router
+        self._exchange = exchange
+        self._instruments = instruments
+        self._gateway = gateway
+        self._clock = clock
+        self._limits = limits
+        self._invested = float(limits.max_gross_pct / 100 / (1 + cost_bps / 10_000))
+        self._intent_lives = intent_lives
+        self._tenant_id = tenant_id
+        self._holdings = {symbol: _Holding() for symbol in instruments}
+
+    def push(self, bar: Bar) -> None:
+        """Take the next closed bar of a symbol."""
+        self._holdings[bar.symbol].bars.append(bar)
+        self._planner.push(bar)
+
+    def bars(self, symbol: str) -> Sequence[Bar]:
+        """Return the last closed bars of a symbol, oldest first."""
+        return tuple(self._holdings[symbol].bars)
+
+    async def intents(self, time_slice: TimeSlice) -> list[OrderIntent]:
+        """Return what was approved at the close of a time slice; what was not is on record."""
+        wanted = await self._planner.targets(time_slice.at) if time_slice.bars else None
+        if wanted is None:
+            return []
+        account = await self._exchange.account()
+        closes = {bar.symbol: bar.close for bar in time_slice.bars}
+        due = self._due(wanted, account, closes)
+        changes = [(symbol, await self._change(symbol, aim, time_slice.at)) for symbol, aim in due]
+        approved: list[OrderIntent] = []
+        for side in (Side.SELL, Side.BUY):
+            for symbol, change in changes:
+                if change * side.sign > 0:
+                    approved += await self._approved(symbol, change, wanted, time_slice.at, approved)
+        return approved
+
+    def _due(
+        self, wanted: TargetWeights, account: Account, closes: Mapping[str, Decimal]
+    ) -> list[tuple[str, float]]:
+        """Return the symbols that are to be brought to a weight now, in order."""
+        due = []
+        entries = {held.symbol: held.average_price for held in account.positions if held.quantity > 0}
+        for symbol, holding in self._holdings.items():
+            weight = wanted.weights.get(symbol, 0.0)
+            holding.is_stopped &= weight > 0
+            hits = symbol in closes and _hits_stop(closes[symbol], entries.get(symbol), wanted.stop_loss)
+            holding.is_stopped |= hits
+            if wanted.rebalances or weight != holding.weight or holding.waits or hits:
+                holding.waits = symbol not in closes
+                if not holding.waits:
+                    due.append((symbol, 0.0 if holding.is_stopped else weight))
+            holding.weight = weight
+        return sorted(due)
+
+    async def _change(self, symbol: str, weight: float, at: datetime) -> Decimal:
+        """Return how much of a symbol is to be bought, negative to be sold; what was ordered before is withdrawn."""
+        await self._router.withdraw(symbol)
+        facts = await self._router.facts(symbol, at)
+        aim = EXACT.multiply(Decimal(weight * self._invested), max(facts.equity, ZERO))
+        return EXACT.subtract(EXACT.divide(aim, facts.last_close), facts.position)
+
+    async def _approved(
+        self,
+        symbol: str,
+        change: Decimal,
+        wanted: TargetWeights,
+        at: datetime,
+        approved: Sequence[OrderIntent],
+    ) -> list[OrderIntent]:
+        """Return the intent of a change, after those approved at this close; none if a limit stops it, which is on record."""
+        instrument = self._instruments[symbol]
+        side = Side.BUY if change > 0 else Side.SELL
+        facts = _after(approved, await self._router.facts(symbol, at))
+        quantity = instrument.lots(change.copy_abs())
+        if side is Side.SELL and EXACT.subtract(facts.position, quantity) < instrument.lot_size:
+            quantity = facts.position
+        if quantity < instrument.lot_size:
+            return []  # nearer to its weight than one lot
+        sizing = facts.sizing("weight")
+        intent = OrderIntent(
+            intent_id=derived_id("intent", wanted.plan_id, symbol, at.isoformat()),
+            symbol=symbol,
+            side=side,
+            quantity=quantity,
+            kind="entry" if side is Side.BUY else "exit",
+            arrival_price=facts.last_close,
+            sizing=sizing,
+            reason=f"weight {self._holdings[symbol].weight:.4g} of the plan"
+            + (", stopped" if self._holdings[symbol].is_stopped else ""),
+            as_of=at,
+            expires_at=at + self._intent_lives,
+            trace_id=wanted.trace_id,
+            causation_id=wanted.plan_id,
+        )
+        outcome = check_intent(intent, self._limits, instrument, facts)
+        if isinstance(outcome, Rejection):
+            await self._deny(intent, outcome.of(side, quantity, sizing))
+            return []
+        return [outcome.intent]
+
+    async def _deny(self, intent: OrderIntent, rejection: Rejection) -> None:
+        denied = IntentDenied(symbol=intent.symbol, **dict(rejection))
+        event = denied.as_event(
+            event_id=derived_id(IntentDenied.KIND, intent.intent_id),
+            trace_id=intent.trace_id,
+            tenant_id=self._tenant_id,
+            time=self._clock.now(),
+            causation_id=intent.causation_id,
+            as_of=intent.as_of,
+        )
+        await self._gateway.record(event)
+
+
+def _hits_stop(close: Decimal, entry: Decimal | None, stop_loss: float | None) -> bool:
+    return entry is not None and stop_loss is not None and float(close) <= float(entry) * (1 - stop_loss)
+
+
+def _after(approved: Iterable[OrderIntent], facts: RiskFacts) -> RiskFacts:
+    """Return the facts once the orders of these intents have traded."""
+    change = ZERO
+    for intent in approved:
+        sign = 1 if intent.kind == "entry" else -1
+        change = EXACT.fma(EXACT.multiply(sign, intent.quantity), intent.arrival_price, change)
+    return replace(facts, gross=EXACT.add(facts.gross, change))
