@@ -3,12 +3,15 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final
+from itertools import takewhile
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from agentic_trading.desk.planning.sandbox import Flags, Floats, Ran, SandboxJob, Stopped
+from agentic_trading.desk.planning.panel import Flags, Floats
+from agentic_trading.desk.planning.params import MeanReversionParams, StrategyParams, VolatilityParams
+from agentic_trading.desk.planning.sandbox import Ran, SandboxJob, Stopped
 
 TOLERANCE: Final = 1e-9
 """Of sums and limits: n times 1/n is not always 1."""
@@ -22,11 +25,14 @@ class Promise(StrEnum):
 
     FORM = "form"
     FINITE = "finite"
+    PRICED = "priced"
     NOT_NEGATIVE = "not_negative"
     ROW_SUM = "row_sum"
     N_STOCKS = "n_stocks"
     MAX_WEIGHT = "max_weight"
     CHANGES = "changes"
+    HEADER = "header"
+    """The code names the parameters that it was made of."""
     TRUNCATION = "truncation"
     """Weights do not change where later bars are cut off."""
     ALTERATION = "alteration"
@@ -40,7 +46,13 @@ class WeightRules:
     n_stocks: int
     max_weight: float = 1.0
     exits_between: bool = False
-    """Between rebalance bars a weight may fall to 0; otherwise none changes there."""
+    """Between rebalance bars a weight may fall to 0; otherwise only that of a stock that vanishes."""
+
+    @classmethod
+    def of(cls, params: StrategyParams) -> Self:
+        """Return what `params` promise; a family of equal weights holds at most 1/n of each."""
+        most = params.max_weight if isinstance(params, VolatilityParams) else 1 / params.n_stocks
+        return cls(params.n_stocks, most, exits_between=isinstance(params, MeanReversionParams))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +65,29 @@ class BrokenPromise:
 
 
 def broken_promises(
-    weights: npt.NDArray[Any], rebalance: Flags, assets: int, rules: WeightRules
+    weights: npt.NDArray[Any], close: Floats, rebalance: Flags, rules: WeightRules
 ) -> tuple[BrokenPromise, ...]:
-    """Return which promises of a row a bar and a column an asset are broken, each once, at its first bar."""
-    shape = (len(rebalance), assets)
-    if weights.dtype != np.float64 or weights.shape != shape:
-        return (_broken_form(f"weights are {weights.dtype} {weights.shape}; allowed: float64 {shape}"),)
+    """Return which promises are broken, each once, at its first bar; `close` is that which the code was given."""
+    if weights.dtype != np.float64 or weights.shape != close.shape:
+        allowed = f"float64 {close.shape}"
+        return (_broken_form(f"weights are {weights.dtype} {weights.shape}; allowed: {allowed}"),)
     return tuple(
         BrokenPromise(promise, f"{given[bar]:g} at bar {bar}; allowed: {allowed}", bar)
-        for promise, wrong, given, allowed in _checks(weights, rebalance, rules)
+        for promise, wrong, given, allowed in _checks(weights, np.isnan(close), rebalance, rules)
         for bar in np.flatnonzero(wrong)[:1].tolist()
     )
 
 
 def _checks(
-    weights: Floats, rebalance: Flags, rules: WeightRules
+    weights: Floats, vanished: Flags, rebalance: Flags, rules: WeightRules
 ) -> Iterator[tuple[Promise, Flags, Floats, str]]:
     """Yield each promise with the bars that break it, the figure of each bar, and what is allowed."""
     infinite = (~np.isfinite(weights)).sum(axis=1)
     yield Promise.FINITE, infinite > 0, infinite, "no weight that is NaN or infinite"
     weights = np.nan_to_num(weights, nan=0.0, posinf=0.0, neginf=0.0)
     least, most, held = weights.min(axis=1), weights.max(axis=1), (weights > 0).sum(axis=1)
+    lost = (vanished & (weights != 0)).sum(axis=1)
+    yield Promise.PRICED, lost > 0, lost, "no weight of a stock without a price"
     yield Promise.NOT_NEGATIVE, least < 0, least, "0 or more"
     yield Promise.ROW_SUM, weights.sum(axis=1) > 1 + TOLERANCE, weights.sum(axis=1), "1 or less in all"
     yield Promise.N_STOCKS, held > rules.n_stocks, held, f"{rules.n_stocks} stocks or fewer"
@@ -84,12 +98,19 @@ def _checks(
         f"{rules.max_weight:g} a stock or less",
     )
     before = np.vstack((np.zeros_like(weights[:1]), weights[:-1]))
-    changed = (weights != before) & ~rebalance[:, None]
-    if rules.exits_between:
-        changed &= weights != 0
-    count = changed.sum(axis=1)
+    may_exit = vanished | rules.exits_between
+    changed = (weights != before) & ~rebalance[:, None] & ~(may_exit & (weights == 0))
     allowed = "exits alone" if rules.exits_between else "no change"
-    yield Promise.CHANGES, count > 0, count, f"{allowed} between rebalance bars"
+    yield Promise.CHANGES, changed.any(axis=1), changed.sum(axis=1), f"{allowed} between rebalance bars"
+
+
+def broken_by_header(code: str, params: StrategyParams) -> tuple[BrokenPromise, ...]:
+    """Return whether the comments above the code name other parameters than `params`."""
+    comments = [line.removeprefix("# ") for line in takewhile(lambda each: each[:1] == "#", code.splitlines())]
+    named = [line for line in comments if line.startswith(("parameters:", "{"))]
+    if named == [f"parameters: sha256 {params.sha256}", params.canonical]:
+        return ()
+    return (BrokenPromise(Promise.HEADER, f"the header names other parameters; allowed: {params.canonical}"),)
 
 
 def broken_by_look_ahead(

@@ -14,18 +14,17 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Any, Final, Literal, Self, cast
+from types import MappingProxyType
+from typing import IO, Any, Final, Literal, Self, cast, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-from agentic_trading.errors import TradingError
-
-Floats = npt.NDArray[np.float64]
-Flags = npt.NDArray[np.bool_]
+from agentic_trading.desk.planning.errors import PlanningError
+from agentic_trading.desk.planning.panel import Days, Flags, Floats, Panel, rebalance_mask
+from agentic_trading.desk.planning.params import PriceCatalyst, StrategyParams
 
 Network = Literal["isolated", "not isolated"]
 
@@ -37,7 +36,7 @@ START_S: Final = 30.0
 """The longest time until the child has numpy and the panel loaded; 0.2 s where nothing else runs."""
 
 
-class SandboxStartError(TradingError):
+class SandboxStartError(PlanningError):
     """The child process ended, or was not ready in time, before any code was given to it."""
 
     def __init__(self, output: str) -> None:
@@ -72,23 +71,6 @@ class SandboxLimits:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SandboxPanel:
-    """The frames that code is run over; all are float64 and of one shape."""
-
-    close: Floats
-    volume: Floats
-    catalysts: Mapping[str, Floats] = field(default_factory=dict)
-    """By `catalyst_type`; for `none` the code gets zeros."""
-
-    def __post_init__(self) -> None:
-        """Refuse frames of another type or shape; raises `ValueError`."""
-        for name, frame in {"close": self.close, "volume": self.volume, **self.catalysts}.items():
-            wanted = self.close.shape if self.close.ndim == 2 and len(self.close) > 1 else "of 2 or more bars"
-            if frame.dtype != np.float64 or frame.shape != wanted:
-                raise ValueError(f"{name} is {frame.dtype} {frame.shape}; allowed: float64 {wanted}")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class SandboxJob:
     """Code that defines `target_weights`, and what it is called with."""
 
@@ -100,6 +82,12 @@ class SandboxJob:
     """Show the first so many bars; None is all."""
     altered_from: int | None = None
     """Show other figures from this bar on."""
+
+    @classmethod
+    def of(cls, code: str, params: StrategyParams, days: Days) -> Self:
+        """Return the job of code that a template made of `params`."""
+        rebalance = rebalance_mask(days, params.resample, getattr(params, "resample_offset", 0))
+        return cls(code, rebalance, getattr(params, "catalyst_type", "none"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,17 +116,31 @@ class Stopped:
 
 
 class Sandbox:
-    """Runs code over one panel. It opens as a context manager, and whatever opens it closes it.
+    """Runs code over one panel, whose gaps are filled. It opens as a context manager, and whatever opens it closes it.
 
     A call blocks until its job has ended; jobs of several threads run one after the other. A child that was killed, or
     has crashed, is replaced at the next job.
     """
 
     def __init__(
-        self, panel: SandboxPanel, limits: SandboxLimits | None = None, *, unshare: str = "unshare"
+        self,
+        panel: Panel,
+        limits: SandboxLimits | None = None,
+        *,
+        catalysts: Mapping[str, Floats] = MappingProxyType({}),
+        unshare: str = "unshare",
     ) -> None:
-        """`unshare` is the program of util-linux that takes the network away, by name or path."""
+        """Take the frames of fundamental `catalysts` by their type; raises `ValueError` for one of another form than `close`.
+
+        `unshare` is the program of util-linux that takes the network away, by name or path.
+        """
+        for name, frame in catalysts.items():
+            if frame.dtype != np.float64 or frame.shape != panel.close.shape:
+                raise ValueError(
+                    f"{name} is {frame.dtype} {frame.shape}; allowed: float64 {panel.close.shape}, as close"
+                )
         self._panel = panel
+        self._catalysts = catalysts
         self._limits = limits or SandboxLimits()
         self._unshare = unshare
         self._command: list[str] = []
@@ -173,7 +175,7 @@ class Sandbox:
         Raises `ValueError` for a job that does not fit the panel and where the sandbox is not open, and `SandboxStartError`
         where a child that has ended cannot be replaced.
         """
-        message = _message(job, self._panel)
+        message = self._message(job)
         with self._lock, ExitStack() as unanswered:
             child = self._child or self._start()
             unanswered.callback(self._kill)  # a later answer would be taken for that to the next job
@@ -209,7 +211,7 @@ class Sandbox:
         )  # fmt: skip
         child = _Child(process, cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout))
         try:
-            answer = child.ask(_setup(self._panel, self._limits), within_s=START_S)
+            answer = child.ask(self._setup(), within_s=START_S)
         except (OSError, EOFError):
             answer = None
         except BaseException:
@@ -219,6 +221,28 @@ class Sandbox:
             raise SandboxStartError(child.kill())
         self._child = child
         return child
+
+    def _setup(self) -> bytes:
+        bars, assets = self._panel.close.shape
+        words = {"bars": bars, "assets": assets, "catalysts": [*self._catalysts], **asdict(self._limits)}
+        frames = (self._panel.filled, self._panel.volume, *self._catalysts.values())
+        return json.dumps(words).encode() + b"\n" + b"".join(frame.tobytes() for frame in frames)
+
+    def _message(self, job: SandboxJob) -> bytes:
+        """Return a job as the child reads it; raises `ValueError` for one that is not of this panel."""
+        bars, form = len(self._panel.days), (job.rebalance.dtype, job.rebalance.shape)
+        shown = bars if job.bars is None else job.bars
+        if form != (np.bool_, (bars,)):
+            raise ValueError(f"rebalance is {form[0]} {form[1]}; allowed: bool ({bars},)")
+        for name, value in (("bars", shown), ("altered_from", job.altered_from or 1)):
+            if not 1 <= value <= bars:
+                raise ValueError(f"{name} is {value}; allowed: 1 to {bars}")
+        catalysts = [*get_args(PriceCatalyst), *self._catalysts]
+        if job.catalyst not in catalysts:
+            raise ValueError(f"catalyst is {job.catalyst!r}; allowed: {', '.join(catalysts)}")
+        code = job.code.encode()
+        words = {"code": len(code), "catalyst": job.catalyst, "bars": shown, "altered_from": job.altered_from}
+        return json.dumps(words).encode() + b"\n" + code + job.rebalance.tobytes()
 
     def _kill(self) -> None:
         child, self._child = self._child, None
@@ -268,26 +292,3 @@ def _isolation(unshare: str) -> list[str]:
         stdin=subprocess.DEVNULL, capture_output=True, env=ENVIRONMENT, cwd="/", check=False,
     )  # fmt: skip
     return isolation if probe.returncode == 0 else []
-
-
-def _setup(panel: SandboxPanel, limits: SandboxLimits) -> bytes:
-    bars, assets = panel.close.shape
-    words = {"bars": bars, "assets": assets, "catalysts": list(panel.catalysts), **asdict(limits)}
-    frames = (panel.close, panel.volume, *panel.catalysts.values())
-    return json.dumps(words).encode() + b"\n" + b"".join(frame.tobytes() for frame in frames)
-
-
-def _message(job: SandboxJob, panel: SandboxPanel) -> bytes:
-    """Return a job as the child reads it; raises `ValueError` for one that is not of this panel."""
-    bars = len(panel.close)
-    shown = bars if job.bars is None else job.bars
-    if job.rebalance.dtype != np.bool_ or job.rebalance.shape != (bars,):
-        raise ValueError(f"rebalance is {job.rebalance.dtype} {job.rebalance.shape}; allowed: bool ({bars},)")
-    for name, value in (("bars", shown), ("altered_from", job.altered_from or 1)):
-        if not 1 <= value <= bars:
-            raise ValueError(f"{name} is {value}; allowed: 1 to {bars}")
-    if job.catalyst not in {"none", *panel.catalysts}:
-        raise ValueError(f"catalyst is {job.catalyst!r}; allowed: {', '.join(['none', *panel.catalysts])}")
-    code = job.code.encode()
-    words = {"code": len(code), "catalyst": job.catalyst, "bars": shown, "altered_from": job.altered_from}
-    return json.dumps(words).encode() + b"\n" + code + job.rebalance.tobytes()

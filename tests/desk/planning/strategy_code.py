@@ -4,18 +4,24 @@ from typing import Any
 
 import numpy as np
 
-from agentic_trading.desk.planning.sandbox import Flags, SandboxJob, SandboxPanel
+from agentic_trading.desk.planning.panel import Flags, Floats, Panel
+from agentic_trading.desk.planning.sandbox import SandboxJob
 
 BARS, ASSETS = 60, 4
 
 
-def panel(bars: int = BARS, assets: int = ASSETS) -> SandboxPanel:
-    """Return prices that go up and down, volumes, and a frame of events."""
+def panel(bars: int = BARS, assets: int = ASSETS) -> Panel:
+    """Return prices that go up and down without a gap, and volumes."""
     rng = np.random.default_rng(7)
     close = 100 * np.exp(np.cumsum(rng.normal(0, 0.02, (bars, assets)), axis=0))
-    return SandboxPanel(
-        close, rng.uniform(1, 9, (bars, assets)), {"volume": np.floor(rng.uniform(0, 2, (bars, assets)))}
-    )
+    days = np.datetime64("2020-01-01", "D") + np.arange(bars)
+    symbols = [f"S{place}" for place in range(assets)]
+    return Panel.of("test", days, symbols, {"close": close, "volume": rng.uniform(1, 9, (bars, assets))})
+
+
+def events() -> Floats:
+    """Return a frame of a catalyst: 1 where it happened."""
+    return np.floor(np.random.default_rng(8).uniform(0, 2, (BARS, ASSETS)))
 
 
 def every(days: int, bars: int = BARS) -> Flags:

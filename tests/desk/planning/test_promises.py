@@ -15,9 +15,10 @@ from agentic_trading.desk.planning.promises import (
     broken_promises,
 )
 from agentic_trading.desk.planning.sandbox import Floats, Sandbox, SandboxLimits
-from tests.desk.planning.strategy_code import every, follow_lead, job, panel
+from tests.desk.planning.strategy_code import events, every, follow_lead, job, panel
 
 BARS, ASSETS = 12, 5
+CLOSE = np.full((BARS, ASSETS), 10.0)
 REBALANCE = every(4, BARS)
 RULES = WeightRules(n_stocks=3, max_weight=0.4)
 
@@ -31,12 +32,12 @@ def kept(values: list[int]) -> Floats:
 
 
 def broken(weights: Floats, rules: WeightRules = RULES) -> list[Promise]:
-    return [each.promise for each in broken_promises(weights, REBALANCE, ASSETS, rules)]
+    return [each.promise for each in broken_promises(weights, CLOSE, REBALANCE, rules)]
 
 
 @given(st.lists(st.integers(0, ASSETS - 1), min_size=3, max_size=3))
 def test_weights_that_keep_every_rule_break_no_promise(values: list[int]) -> None:
-    assert broken_promises(kept(values), REBALANCE, ASSETS, RULES) == ()
+    assert broken_promises(kept(values), CLOSE, REBALANCE, RULES) == ()
 
 
 @given(
@@ -55,7 +56,7 @@ def test_one_wrong_weight_breaks_its_promise_at_its_bar(bar: int, wrong: tuple[f
     weights = kept([0, 0, 0])
     weights[bar, 4] = value
 
-    found = {each.promise: each for each in broken_promises(weights, REBALANCE, ASSETS, RULES)}
+    found = {each.promise: each for each in broken_promises(weights, CLOSE, REBALANCE, RULES)}
 
     assert found[promise] == BrokenPromise(promise, message.format(bar), bar)
 
@@ -64,7 +65,7 @@ def test_sums_and_limits_bear_the_rounding_of_shares() -> None:
     weights = np.zeros((BARS, 49))
     weights[:] = 1 / 49 * (1 + 4e-16)
 
-    assert broken_promises(weights, REBALANCE, 49, WeightRules(49, 1 / 49)) == ()
+    assert broken_promises(weights, weights, REBALANCE, WeightRules(49, 1 / 49)) == ()
     assert weights.sum(axis=1).max() > 1
 
 
@@ -72,7 +73,7 @@ def test_weights_change_on_rebalance_bars_alone() -> None:
     weights = kept([0, 1, 2])
     weights[6] = weights[0]  # of stocks 0 to 2 instead of 1 to 3
 
-    (found,) = broken_promises(weights, REBALANCE, ASSETS, RULES)
+    (found,) = broken_promises(weights, CLOSE, REBALANCE, RULES)
 
     assert found == BrokenPromise(Promise.CHANGES, "3 at bar 6; allowed: no change between rebalance bars", 6)
 
@@ -93,8 +94,8 @@ def test_a_first_bar_without_a_rebalance_holds_nothing() -> None:
     weights = np.full((BARS, ASSETS), 0.2)
     rules = WeightRules(n_stocks=5)
 
-    assert broken_promises(weights, REBALANCE, ASSETS, rules) == ()
-    found = broken_promises(weights, ~REBALANCE, ASSETS, rules)
+    assert broken_promises(weights, CLOSE, REBALANCE, rules) == ()
+    found = broken_promises(weights, CLOSE, ~REBALANCE, rules)
 
     assert [(each.promise, each.bar) for each in found] == [(Promise.CHANGES, 0)]
 
@@ -111,12 +112,12 @@ def test_a_first_bar_without_a_rebalance_holds_nothing() -> None:
 def test_another_form_is_the_one_promise_that_is_named(weights: Floats, form: str) -> None:
     message = f"weights are {form}; allowed: float64 (12, 5)"
 
-    assert broken_promises(weights, REBALANCE, ASSETS, RULES) == (BrokenPromise(Promise.FORM, message, None),)
+    assert broken_promises(weights, CLOSE, REBALANCE, RULES) == (BrokenPromise(Promise.FORM, message, None),)
 
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(panel(), SandboxLimits(cpu_s=1)) as sandbox:
+    with Sandbox(panel(), SandboxLimits(cpu_s=1), catalysts={"earnings": events()}) as sandbox:
         yield sandbox
 
 
@@ -150,7 +151,7 @@ def test_the_last_close_in_every_row_fails_both_checks(sandbox: Sandbox) -> None
 @pytest.mark.parametrize("source", ["volume", "catalyst", "rebalance[:, None] * close"])
 def test_every_input_is_watched(source: str, sandbox: Sandbox) -> None:
     planted = job(
-        f"seen = {source}", "return np.full(close.shape, np.sum(seen[1:])) * 0.001", catalyst="volume"
+        f"seen = {source}", "return np.full(close.shape, np.sum(seen[1:])) * 0.001", catalyst="earnings"
     )
 
     found = broken_by_look_ahead(sandbox.run, planted)

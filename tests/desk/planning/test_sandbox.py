@@ -21,12 +21,11 @@ from agentic_trading.desk.planning.sandbox import (
     Sandbox,
     SandboxJob,
     SandboxLimits,
-    SandboxPanel,
     SandboxReason,
     SandboxStartError,
     Stopped,
 )
-from tests.desk.planning.strategy_code import ASSETS, BARS, every, job, panel
+from tests.desk.planning.strategy_code import ASSETS, BARS, events, every, job, panel
 
 ROOT = Path(__file__).parents[3]
 QUICK = SandboxLimits(cpu_s=1)
@@ -36,7 +35,7 @@ ENDLESS = job("while True:", "    pass")
 
 @pytest.fixture(scope="module")
 def sandbox() -> Iterator[Sandbox]:
-    with Sandbox(panel(), QUICK) as sandbox:
+    with Sandbox(panel(), QUICK, catalysts={"earnings": events()}) as sandbox:
         yield sandbox
 
 
@@ -71,19 +70,20 @@ def nothing_is_left_of(session: int | None) -> bool:
 
 def test_code_gets_the_panel_and_its_weights_come_back_bit_for_bit(sandbox: Sandbox) -> None:
     given = panel()
-    code = job("return close / 3 + volume * 0.1 + catalyst + rebalance[:, None]", catalyst="volume")
+    code = job("return close / 3 + volume * 0.1 + catalyst + rebalance[:, None]", catalyst="earnings")
 
     outcome = sandbox.run(code)
 
     assert isinstance(outcome, Ran)
-    wanted = given.close / 3 + given.volume * 0.1 + given.catalysts["volume"] + every(5)[:, None]
+    wanted = given.close / 3 + given.volume * 0.1 + events() + every(5)[:, None]
     assert outcome.weights.tobytes() == wanted.tobytes()
     assert not outcome.weights.flags.writeable
     assert 0 < outcome.wall_s < 5
 
 
-def test_without_a_catalyst_its_frame_is_all_zeros(sandbox: Sandbox) -> None:
-    assert weights_of(sandbox.run(job("return catalyst"))) == [[0.0] * ASSETS] * BARS
+@pytest.mark.parametrize("catalyst", ["none", "volume"])
+def test_a_catalyst_of_trading_has_a_frame_of_zeros(catalyst: str, sandbox: Sandbox) -> None:
+    assert weights_of(sandbox.run(job("return catalyst", catalyst=catalyst))) == [[0.0] * ASSETS] * BARS
 
 
 def test_a_cut_shows_the_first_bars_alone(sandbox: Sandbox) -> None:
@@ -333,15 +333,10 @@ def test_a_child_that_does_not_start_says_why(tmp_path: Path) -> None:
     assert raised.value.output == "no numpy here"
 
 
-def test_frames_that_do_not_fit_each_other_are_refused() -> None:
-    close = panel().close
-
-    for frames in ((close, close[1:]), (close, close > 0)):
-        with pytest.raises(ValueError, match=r"volume is .*; allowed: float64 \(60, 4\)"):
-            SandboxPanel(*frames)
-    for short in (close[:1], close[0]):
-        with pytest.raises(ValueError, match=r"close is .*; allowed: float64 of 2 or more bars"):
-            SandboxPanel(short, short)
+def test_a_frame_that_does_not_fit_the_panel_is_refused() -> None:
+    for wrong, form in ((events()[1:], r"float64 \(59, 4\)"), (events() > 0, r"bool \(60, 4\)")):
+        with pytest.raises(ValueError, match=rf"earnings is {form}; allowed: float64 \(60, 4\), as close"):
+            Sandbox(panel(), catalysts={"earnings": wrong})
 
 
 @pytest.mark.parametrize(
@@ -352,7 +347,7 @@ def test_frames_that_do_not_fit_each_other_are_refused() -> None:
         ({"bars": BARS + 1}, "bars is 61; allowed: 1 to 60"),
         ({"bars": 0}, "bars is 0; allowed: 1 to 60"),
         ({"altered_from": -1}, "altered_from is -1; allowed: 1 to 60"),
-        ({"catalyst": "earnings"}, "catalyst is 'earnings'; allowed: none, volume"),
+        ({"catalyst": "revenue"}, "catalyst is 'revenue'; allowed: none, volume, earnings"),
     ],
 )
 def test_a_job_that_does_not_fit_the_panel_is_refused(
