@@ -17,20 +17,22 @@ from agentic_trading.desk.planning import (
 )
 from agentic_trading.desk.planning.schema import EVERYTHING
 from agentic_trading.llm import LLMInteraction, Stage
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from tests.desk.planning.sets import EXAMPLE, REASON, VALID, answer
-from tests.gateway import MemoryGateway, asking, attempts, gateway
+from tests.gateway import asking, attempts, gateway
 
 GENERATOR = TemplateCodeGenerator(MomentumTemplate())
 INCONSISTENT = answer({**VALID, "momentum_period": 30, "ma_periods": 20})
 
 
-async def planned(*answers: str, **schema: Any) -> tuple[list[LLMInteraction], MemoryGateway]:
-    """Ask for momentum parameters of a model that gives these answers; returns all attempts, and the gateway."""
-    desk = gateway(list(answers), checks=CHECKS)
+async def planned(*answers: str, **schema: Any) -> tuple[list[LLMInteraction], ScriptedProvider]:
+    """Ask for momentum parameters of a model that gives these answers; returns all attempts, and the model."""
+    model = ScriptedProvider(list(answers))
+    desk = gateway(model, checks=CHECKS)
     builder = asking("planning").with_output_schema(answer_schema(EVERYTHING, ("momentum",), **schema))
     envelope = builder.build()
     await desk.runner.run(envelope)
-    return await attempts(desk, envelope), desk
+    return await attempts(desk, envelope), model
 
 
 def generated(kept: list[LLMInteraction]) -> GenerationResult:
@@ -52,7 +54,7 @@ async def test_the_example_becomes_code_in_one_call() -> None:
 async def test_an_answer_is_asked_for_again_with_what_was_wrong_until_it_is_right() -> None:
     wrong = answer({**VALID, "momentum_period": 25, "stop_loss": "10%"})
 
-    kept, desk = await planned(wrong, INCONSISTENT, EXAMPLE)
+    kept, model = await planned(wrong, INCONSISTENT, EXAMPLE)
 
     assert [one.result.reading.verdict for one in kept if one.result.reading] == [
         Stage.SCHEMA_VALIDATION,
@@ -60,7 +62,7 @@ async def test_an_answer_is_asked_for_again_with_what_was_wrong_until_it_is_righ
         Stage.DONE,
     ]
     assert generated(kept).params == GENERATOR.generate(EXAMPLE).params
-    second, third = (request.user for request in desk.provider.requests[1:])
+    second, third = (request.user for request in model.requests[1:])
     assert '"path":"$.params.momentum_period"' in second
     assert '"suggestion":20' in second
     assert "for proper trend confirmation" in third

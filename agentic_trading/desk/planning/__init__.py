@@ -9,7 +9,7 @@ from agentic_trading.desk.planning.errors import (
     TemplateError,
     UnknownFamilyError,
 )
-from agentic_trading.desk.planning.generate import (
+from agentic_trading.desk.planning.generator import (
     GenerationResult,
     TemplateCodeGenerator,
     TemplateParameterGenerator,

@@ -2,10 +2,13 @@
 
 import ast
 import json
+import subprocess
 import sys
 from typing import Any, ClassVar
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.desk.planning import (
@@ -23,7 +26,7 @@ from agentic_trading.desk.planning import (
     offered_by,
     read_params,
 )
-from agentic_trading.desk.planning.generate import GenerationResult, reasoning_in
+from agentic_trading.desk.planning.generator import GenerationResult, reasoning_in
 from agentic_trading.desk.planning.params import Family, MomentumStrategyParams
 from tests.desk.planning.sets import EXAMPLE, REASON, VALID, all_sets, answer
 
@@ -75,6 +78,7 @@ def test_reasoning_is_read_in_the_object_or_in_front_of_it(text: str) -> None:
 
     assert (result.success, result.reasoning, result.params) == (True, REASON, read_params(VALID))
     assert reasoning_in(text) == (REASON if "REASONING" in text else "")
+    assert reasoning_in(f"REASONING: {REASON}") == ""
 
 
 def test_reasoning_apart_has_the_same_length_and_does_not_replace_that_in_the_object() -> None:
@@ -233,6 +237,25 @@ def test_without_jinja2_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         TemplateCodeGenerator(OwnTemplate("a text that was not compiled before"))
 
 
+def test_nothing_of_the_extra_is_loaded_to_offer_parameters_and_to_check_an_answer() -> None:
+    heavy = "{'jinja2', 'numpy', 'matplotlib'} & set(sys.modules)"
+    asked = f"import sys, agentic_trading.app.trading, agentic_trading.desk.planning; print({heavy})"
+
+    done = subprocess.run(
+        [sys.executable, "-c", asked], capture_output=True, text=True, timeout=15, check=True
+    )
+
+    assert done.stdout == "set()\n"
+
+
+@given(st.text() | st.text(alphabet='{}[]":,ab 0\n'))
+def test_no_text_is_an_error_to_the_reader(text: str) -> None:
+    result = generated(text)
+
+    assert (result.success, bool(result.errors)) == (False, True)
+    assert result.get_feedback_prompt().startswith("## VALIDATION ERRORS")
+
+
 def test_a_prompt_of_text_alone_has_instructions_form_and_what_was_tried() -> None:
     generator = TemplateParameterGenerator(MomentumTemplate(), SAMPLE)
 
@@ -258,17 +281,17 @@ def test_parameters_are_returned_or_an_error_has_what_is_wrong() -> None:
 def test_every_valid_set_of_momentum_is_generated_and_passes_the_gate(period: int) -> None:
     valid = refused = 0
     bodies = set()
-    for given in all_sets(MomentumStrategyParams):
-        if given["momentum_period"] != period:
+    for chosen in all_sets(MomentumStrategyParams):
+        if chosen["momentum_period"] != period:
             continue
-        result = generated(answer(given))
-        if given["momentum_period"] > given["ma_periods"]:
+        result = generated(answer(chosen))
+        if chosen["momentum_period"] > chosen["ma_periods"]:
             assert [(error.field_path, error.suggestion) for error in result.errors] == [
                 ("params.momentum_period", "Use 20 (closest valid value)")
             ]
             refused += 1
             continue
-        assert result.params == MomentumStrategyParams.model_validate(given)
+        assert result.params == MomentumStrategyParams.model_validate(chosen)
         assert code_problems(str(result.code)) == ()
         bodies.add(sha256_hex(str(result.code).partition("import")[2].encode()))
         valid += 1
