@@ -89,8 +89,8 @@ class TemplateCodeGenerator:
             return self.generate(_with_reasoning(outcome.json or {}, reasoning_in(raw_output)))
         read = [attempt.trace for attempt in outcome.attempts if attempt.trace and attempt.trace.errors]
         errors = self._details(read[-1].errors, read[-1].verdict) if read else ()
-        reason = outcome.error.description if outcome.error else ""
-        raise GenerationFailedError(errors, [attempt.interaction_id for attempt in outcome.attempts], reason)
+        attempts = [attempt.interaction_id for attempt in outcome.attempts]
+        raise GenerationFailedError(errors, attempts, outcome.error)
 
     def _extract_json(self, raw_output: str) -> str:
         """Return the one JSON document in a text; raises `UnreadableError` for none, and for several."""

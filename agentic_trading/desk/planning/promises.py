@@ -106,7 +106,9 @@ def _checks(
 
 def broken_by_header(code: str, params: StrategyParams) -> tuple[BrokenPromise, ...]:
     """Return whether the comments above the code name other parameters than `params`."""
-    comments = [line.removeprefix("# ") for line in takewhile(lambda each: each[:1] == "#", code.splitlines())]
+    comments = [
+        line.removeprefix("# ") for line in takewhile(lambda each: each[:1] == "#", code.splitlines())
+    ]
     named = [line for line in comments if line.startswith(("parameters:", "{"))]
     if named == [f"parameters: sha256 {params.sha256}", params.canonical]:
         return ()
