@@ -32,6 +32,7 @@ from agentic_trading.desk.market.feed import BarFeed, BarGrid
 from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
+from agentic_trading.desk.planning.rules import strategy_params_rule
 from agentic_trading.desk.planning.schema import STRATEGY_PARAMS, check_strategy_params
 from agentic_trading.desk.session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
@@ -79,7 +80,11 @@ def patience_of(providers: Mapping[str, HasAdapter]) -> Mapping[str, RetryPolicy
     }
 
 
-RULES = {CMT_ASSESSMENT_SCHEMA["$id"]: cmt_assessment_rule, FILL_STRATEGY_SCHEMA["$id"]: fill_strategy_rule}
+RULES = {
+    CMT_ASSESSMENT_SCHEMA["$id"]: cmt_assessment_rule,
+    FILL_STRATEGY_SCHEMA["$id"]: fill_strategy_rule,
+    STRATEGY_PARAMS: strategy_params_rule,
+}
 CHECKS = {
     CMT_ASSESSMENT_SCHEMA["$id"]: check_cmt_assessment,
     FILL_STRATEGY_SCHEMA["$id"]: check_fill_strategy,

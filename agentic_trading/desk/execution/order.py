@@ -10,7 +10,6 @@ from agentic_trading.desk.exchange import OrderType
 from agentic_trading.desk.instrument import EXACT, Instrument, Price, Quantity, Side
 from agentic_trading.llm.event import EventBody
 
-
 SizedBy = Literal["risk", "exposure", "notional", "position", "weight"]
 
 

@@ -1,5 +1,12 @@
-"""Planning: parameters that a model chooses, code that templates make of them, and the gate that the code passes."""
+"""Planning: parameters that a model chooses, code that templates make of them, its gate, and the agent that asks."""
 
+from agentic_trading.desk.planning.agent import (
+    AutonomousLoop,
+    Plan,
+    PlannerSettings,
+    PlanningAgent,
+    Round,
+)
 from agentic_trading.desk.planning.allowlist import CodeProblem, code_problems
 from agentic_trading.desk.planning.errors import (
     GenerationFailedError,
@@ -9,6 +16,7 @@ from agentic_trading.desk.planning.errors import (
     TemplateError,
     UnknownFamilyError,
 )
+from agentic_trading.desk.planning.evaluation import Evaluation, Rejection
 from agentic_trading.desk.planning.generator import (
     GenerationResult,
     TemplateCodeGenerator,
@@ -35,8 +43,10 @@ from agentic_trading.structured.feedback import StructuredErrorFeedback, Validat
 
 __all__ = [
     "TEMPLATES",
+    "AutonomousLoop",
     "BaseTemplate",
     "CodeProblem",
+    "Evaluation",
     "GenerationFailedError",
     "GenerationResult",
     "MeanReversionParams",
@@ -47,8 +57,13 @@ __all__ = [
     "NotOfferedError",
     "Offered",
     "PanelFacts",
+    "Plan",
+    "PlannerSettings",
+    "PlanningAgent",
     "PlanningError",
     "PriceMomentumParams",
+    "Rejection",
+    "Round",
     "StrategyParamRequest",
     "StrategyParams",
     "StructuredErrorFeedback",

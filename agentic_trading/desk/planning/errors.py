@@ -14,6 +14,7 @@ TradingError
 from collections.abc import Sequence
 
 from agentic_trading.errors import TradingError
+from agentic_trading.llm.errors import FailureReason
 from agentic_trading.structured.feedback import StructuredErrorFeedback, ValidationErrorDetail
 
 
@@ -61,17 +62,19 @@ class MissingExtraError(PlanningError, ImportError):
 class GenerationFailedError(PlanningError):
     """The last answer that was read is no valid set of parameters either.
 
-    `errors` are what is wrong with it, `interaction_ids` the attempts on record.
+    `errors` are what is wrong with it, `interaction_ids` the attempts on record, `failure` is that of the call.
     """
 
     def __init__(
-        self, errors: Sequence[ValidationErrorDetail], interaction_ids: Sequence[str] = (), reason: str = ""
+        self,
+        errors: Sequence[ValidationErrorDetail],
+        interaction_ids: Sequence[str] = (),
+        failure: FailureReason | None = None,
     ) -> None:
         self.errors = tuple(errors)
         self.interaction_ids = tuple(interaction_ids)
-        self.reason = reason
+        self.failure = failure
         tried = f" in {len(self.interaction_ids)} attempts" if self.interaction_ids else ""
+        why = f": {failure.description}" if failure else ""
         listed = StructuredErrorFeedback().format_errors(self.errors)
-        super().__init__(
-            "\n\n".join([f"no valid parameters{tried}{reason and f': {reason}'}", *filter(None, [listed])])
-        )
+        super().__init__("\n\n".join([f"no valid parameters{tried}{why}", *filter(None, [listed])]))

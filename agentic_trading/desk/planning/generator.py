@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agentic_trading.canonical import canonical_bytes, exact_bytes, exact_value
@@ -35,7 +35,7 @@ class GenerationResult:
     success: bool
     code: str | None = None
     params: StrategyParams | None = None
-    errors: Sequence[ValidationErrorDetail] = ()
+    errors: list[ValidationErrorDetail] = field(default_factory=list)
     reasoning: str = ""
 
     def get_feedback_prompt(self) -> str:
@@ -71,7 +71,7 @@ class TemplateCodeGenerator:
         try:
             request = self._validate_params(self._extract_json(llm_output))
         except UnreadableError as e:
-            return GenerationResult(success=False, errors=self._details(e.violations, e.stage))
+            return GenerationResult(success=False, errors=[*self._details(e.violations, e.stage)])
         return GenerationResult(
             success=True,
             code=self._inject_params(request.params),
@@ -89,8 +89,8 @@ class TemplateCodeGenerator:
             return self.generate(_with_reasoning(outcome.json or {}, reasoning_in(raw_output)))
         read = [attempt.trace for attempt in outcome.attempts if attempt.trace and attempt.trace.errors]
         errors = self._details(read[-1].errors, read[-1].verdict) if read else ()
-        reason = outcome.error.description if outcome.error else ""
-        raise GenerationFailedError(errors, [attempt.interaction_id for attempt in outcome.attempts], reason)
+        attempts = [attempt.interaction_id for attempt in outcome.attempts]
+        raise GenerationFailedError(errors, attempts, outcome.error)
 
     def _extract_json(self, raw_output: str) -> str:
         """Return the one JSON document in a text; raises `UnreadableError` for none, and for several."""

@@ -216,13 +216,14 @@ def check_strategy_params(envelope: LLMEnvelope, text: str) -> list[Violation]:
 def disagreements(answer: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Violation]:
     """Return every rule between parameters that an answer breaks which fits `schema`, one of `answer_schema`."""
     given = answer["params"]
-    for family, grid in _offered_in(schema):
+    for family, grid in offered_in(schema):
         if given.get("strategy_type", family) == family:
             return list(rule_violations(family, given, grid))
     return []
 
 
-def _offered_in(schema: Mapping[str, Any]) -> Iterator[tuple[Family, Grid]]:
+def offered_in(schema: Mapping[str, Any]) -> Iterator[tuple[Family, Grid]]:
+    """Yield the families that one of `answer_schema` offers, each with its values."""
     params = schema["properties"]["params"]
     for branch in params.get("anyOf", [params]):
         members = dict(branch["properties"])
