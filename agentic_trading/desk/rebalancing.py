@@ -17,23 +17,9 @@ from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits
 from agentic_trading.desk.instrument import EXACT, ZERO, Instruments, Side
 from agentic_trading.desk.intents import BARS_SHOWN
 from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.planning.agent import TargetWeights
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.ids import derived_id
-
-
-@dataclass(frozen=True, slots=True)
-class TargetWeights:
-    """What a plan wants to hold at a close: shares of the account by symbol, 0 for one that is not named.
-
-    `rebalances` says that all symbols are to be brought to their weights, not only those whose weight has changed. A
-    position that loses the share `stop_loss` of its entry price is sold. `plan_id` is the event that chose the plan.
-    """
-
-    weights: Mapping[str, float]
-    rebalances: bool
-    stop_loss: float | None
-    plan_id: str
-    trace_id: str
 
 
 class PortfolioPlanner(Protocol):

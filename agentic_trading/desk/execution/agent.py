@@ -239,7 +239,11 @@ class _Question:
         """Return the one candidate as a strategy."""
         (terms,) = self.candidates.values()
         evidence_ids = [f"E{number}" for number, _ in enumerate(self.evidence, 1)]
-        chosen = {"confidence": 1, "rationale": "the only way within the limits", "evidence_ids": evidence_ids}
+        chosen = {
+            "confidence": 1,
+            "rationale": "the only way within the limits",
+            "evidence_ids": evidence_ids,
+        }
         return FillStrategy.model_validate({**terms.model_dump(), **chosen})
 
 

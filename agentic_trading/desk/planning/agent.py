@@ -99,6 +99,21 @@ class Plan:
     """Of the `plan.chosen` that says so."""
 
 
+@dataclass(frozen=True, slots=True)
+class TargetWeights:
+    """What a plan wants to hold at a close: shares of the account by symbol, 0 for one that is not named.
+
+    `rebalances` says that all symbols are to be brought to their weights, not only those whose weight has changed. A
+    position that loses the share `stop_loss` of its entry price is sold. `plan_id` is the event that chose the plan.
+    """
+
+    weights: Mapping[str, float]
+    rebalances: bool
+    stop_loss: float | None
+    plan_id: str
+    trace_id: str
+
+
 class PlanningAgent:
     """Chooses parameters over one panel, as of one moment; all its rounds are one trace, and rounds are asked one by one.
 

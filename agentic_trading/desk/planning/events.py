@@ -7,6 +7,7 @@ from pydantic import AwareDatetime
 from agentic_trading.desk.metrics import Performance
 from agentic_trading.desk.planning.evaluation import Halves, RejectedBy
 from agentic_trading.desk.prompts import significant
+from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import EventBody, Kinds
 from agentic_trading.llm.fields import JsonObject, Text
 
@@ -66,9 +67,19 @@ class PlanChosen(EventBody, frozen=True):
     as_of: AwareDatetime
 
 
-PlanningBody = GenerationProposed | GenerationRejected | GenerationAccepted | PlanChosen
+class PlanUndecided(NoDecision, EventBody, frozen=True):
+    """A session has no new plan, or no weights of its plan at a close: what is held stays as it is."""
 
-KINDS = Kinds[PlanningBody](GenerationProposed, GenerationRejected, GenerationAccepted, PlanChosen)
+    KIND = "plan.undecided"
+
+    family: str
+
+
+PlanningBody = GenerationProposed | GenerationRejected | GenerationAccepted | PlanChosen | PlanUndecided
+
+KINDS = Kinds[PlanningBody](
+    GenerationProposed, GenerationRejected, GenerationAccepted, PlanChosen, PlanUndecided
+)
 
 
 def recorded_halves(halves: Halves) -> dict[str, Performance]:
