@@ -107,6 +107,12 @@ BREACHES = {
     "aiokafka by the window": Breach(
         "aiokafka has one door", "worker/x_kafka.py", "import aiokafka", "worker.x_kafka -> aiokafka"
     ),
+    "a session needs numpy": Breach(
+        "Only planning needs numpy, which is an extra",
+        "desk/x_array.py",
+        "import numpy",
+        "desk.x_array -> numpy",
+    ),
     "a command loads pydantic": Breach(
         "A command loads nothing heavy to be listed",
         "app/cli/budget.py",

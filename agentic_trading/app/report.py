@@ -11,6 +11,7 @@ from agentic_trading.app.trading import PaperVenue
 from agentic_trading.desk.exchange import OrderType
 from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall
 from agentic_trading.desk.instrument import Side
+from agentic_trading.desk.metrics import Performance
 from agentic_trading.desk.session import TradingRules
 
 Counts = dict[str, int]
@@ -91,7 +92,8 @@ class RunReport(BaseModel, frozen=True):
 
     `decisions` counts verdicts by workflow, `no_decisions` reasons by workflow, `refused_budgets` attempts by the budget
     that refused them, `injected` the outcomes of each kind of injected fault. `market_now_pnl` is what the same orders would have made if each had been taken at the
-    open of the next bar; `cancelled` counts orders by why the rest of them was not filled, and `working` are those
+    open of the next bar; `performance` is of the account at each close, None without a bar; `cancelled` counts orders by
+    why the rest of them was not filled, and `working` are those
     that were still open at the end, as `open_positions` are; `knowledge` counts calls by whether the model may have
     seen the period in training; `sent` attempts reached a provider or may have, `accepted` of them gave an answer that
     was used, and `max_calls` is how many were allowed; `assumed` are the assumptions that no bar confirms. An injected kind of fault
@@ -134,6 +136,7 @@ class RunReport(BaseModel, frozen=True):
     buy_and_hold_pnl: Decimal
     market_now_pnl: Decimal
     shortfall: FillingCost = FillingCost()
+    performance: Performance | None = None
     knowledge: Counts
     assumed: list[str] = []
     log: Path

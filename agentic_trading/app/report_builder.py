@@ -33,6 +33,7 @@ from agentic_trading.desk.execution.shortfall import (
 from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.market.samples import SAMPLES
+from agentic_trading.desk.metrics import Performance, performance
 from agentic_trading.desk.session import TradingRules
 from agentic_trading.desk.time_slices import merge_feeds
 from agentic_trading.governance.limits import SHORT_LIVED
@@ -99,6 +100,7 @@ async def report_of(
         buy_and_hold_pnl=baselines.buy_and_hold_pnl,
         market_now_pnl=baselines.market_now_pnl,
         shortfall=_filling_cost(played, baselines.market_now_fills),
+        performance=_performance(played),
         knowledge=dict(attempts.knowledge),
         assumed=assumptions(trading.venue([]), TradingRules()),
         log=folder.log,
@@ -301,6 +303,15 @@ def _filling_cost(played: SessionResult, market_now_fills: Sequence[Fill]) -> Fi
 
 def _equity(played: SessionResult) -> Decimal:
     return trading.STARTING_CASH if played.account is None else played.account.equity(played.marks)
+
+
+def _performance(played: SessionResult) -> Performance | None:
+    """Return the figures of the account, a year of a market that never closes; None without a bar."""
+    timeframe = next((each.first.timeframe for each in played.bars.values() if each.first is not None), None)
+    if timeframe is None:
+        return None
+    equity = [float(trading.STARTING_CASH), *played.curve.equity]
+    return performance(equity, played.curve.traded, bars_per_year=timeframe.bars_per_year)
 
 
 def _open_positions(played: SessionResult) -> list[OpenPosition]:

@@ -1,8 +1,9 @@
 """One session played within this process, live or from its recording."""
 
 import asyncio
+from array import array
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableSequence, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -99,6 +100,24 @@ class BarCounts:
 
 
 @dataclass(slots=True)
+class EquityCurve:
+    """What the account is worth at each close, and the value bought and sold in each bar.
+
+    They are floats, as nothing but ratios is made of them: a year of bars is kept in two megabytes.
+    """
+
+    equity: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    traded: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    _fills: int = 0
+
+    def add(self, equity: Decimal, fills: Sequence[Fill]) -> None:
+        """Take the next bar; `fills` are all so far."""
+        self.equity.append(float(equity))
+        self.traded.append(float(sum(fill.notional for fill in fills[self._fills :])))
+        self._fills = len(fills)
+
+
+@dataclass(slots=True)
 class SessionResult:
     """A session so far: counts, the bars of each symbol as counts, intents and fills, the account, and open orders.
 
@@ -111,6 +130,7 @@ class SessionResult:
     companions: Mapping[str, ReferenceMarketFeed] = field(default_factory=dict)
     intents: list[OrderIntent] = field(default_factory=list)
     fills: list[Fill] = field(default_factory=list)
+    curve: EquityCurve = field(default_factory=EquityCurve)
     account: Account | None = None
     open_orders: Sequence[OpenOrder] = ()
 
@@ -209,6 +229,7 @@ async def _trade(
             result.bars[bar.symbol].add(bar)
         for note in time_slice.notes:
             result.bars[note.symbol].note(note)
+        result.curve.add((await exchange.account()).equity(result.marks), result.fills)
         await observer.after_slice(time_slice, gateway.close())
 
     result.companions = await asyncio.to_thread(trading.companions, setup.symbols)

@@ -26,6 +26,7 @@ from agentic_trading.app.cli.output import (
 from agentic_trading.app.options import pluralize
 from agentic_trading.app.replay import ReplayReport
 from agentic_trading.app.report import DataReport, RefusedBudget, RunReport
+from agentic_trading.desk.metrics import Performance
 
 RULES: Final = "rules"
 LOCAL: Final = "local"
@@ -39,6 +40,8 @@ FAULT_OUTCOMES: Final = {
     "tried again, then accepted": "retried, accepted",
 }
 """What became of an injected fault: the keys of the report, and the words for them."""
+MOST_YEARLY: Final = 100.0
+"""A larger yearly rate is that of a session too short for one, and is not spelled out."""
 KNOWLEDGE: Final = {
     "in_sample": "in sample",
     "post_cutoff": "after the training cutoff",
@@ -143,7 +146,9 @@ def _share(pnl: Decimal, report: RunReport) -> str:
 
 
 def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
-    """Say how the figures are to be read: what was assumed, and whether the period was known beforehand."""
+    """Say how the figures are to be read: by risk, what was assumed, and whether the period was known beforehand."""
+    if report.performance is not None:
+        yield "risk", _risk(report.performance)
     if report.assumed:
         yield "assumptions", "; ".join(report.assumed)
     if report.provider == RULES:
@@ -152,6 +157,20 @@ def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
     else:
         calls = {KNOWLEDGE.get(mark, mark): calls for mark, calls in report.knowledge.items()}
         yield "P&L by training cutoff", f"in calls: {counts(calls)}"
+
+
+def _risk(figures: Performance) -> str:
+    """Return what the account's closes come to; of a year, however short the session was."""
+    drawdown, cagr = map(_percent, (figures.max_drawdown, figures.cagr))
+    ratios = {"Sharpe": figures.sharpe, "Sortino": figures.sortino, "turnover": figures.turnover}
+    spelled = ", ".join(f"{name} {'-' if of is None else f'{of:,.2f}'}" for name, of in ratios.items())
+    return f"largest drawdown {drawdown}; a year, from {pluralize(figures.bars, 'bar')}: return {cagr}, {spelled}"
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return "-"
+    return f"{100 * share:+,.2f} %" if share <= MOST_YEARLY else f"above {100 * MOST_YEARLY:,.0f} %"
 
 
 def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,6 @@ import asyncio
 import csv
 import gzip
 import hashlib
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,16 @@ import pytest
 from agentic_trading.desk.market.errors import SampleDamagedError, UnknownSampleError
 from agentic_trading.desk.market.feed import Gap
 from agentic_trading.desk.market.feeds import MemoryFeed
-from agentic_trading.desk.market.samples import SAMPLES, find_sample, load_sample, read_packed
+from agentic_trading.desk.market.samples import (
+    SAMPLES,
+    SP500,
+    PanelSample,
+    Sample,
+    find_sample,
+    load_sample,
+    packed_bytes,
+    read_packed,
+)
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = {
@@ -23,7 +31,7 @@ PUBLISHED = {
 
 
 def packed(name: str) -> bytes:
-    return files("agentic_trading.desk.market").joinpath("data", SAMPLES[name].file).read_bytes()
+    return packed_bytes(SAMPLES[name])
 
 
 @pytest.mark.parametrize("name", list(SAMPLES))
@@ -52,11 +60,11 @@ def test_a_sample_has_the_values_that_were_published(name: str) -> None:
     assert hashlib.sha256(("\n".join(lines) + "\n").encode()).hexdigest() == PUBLISHED[name]
 
 
-@pytest.mark.parametrize("name", list(SAMPLES))
-def test_where_a_sample_comes_from_is_given(name: str) -> None:
+@pytest.mark.parametrize("sample", [*SAMPLES.values(), SP500], ids=lambda sample: sample.name)
+def test_where_a_sample_comes_from_is_given(sample: Sample | PanelSample) -> None:
     page = (ROOT / "DATA_LICENSES.md").read_text(encoding="utf-8")
 
-    for fact in (SAMPLES[name].file, SAMPLES[name].sha256, PUBLISHED[name], SAMPLES[name].licence):
+    for fact in (sample.file, sample.sha256, PUBLISHED.get(sample.name, ""), sample.licence):
         assert fact in page
 
 
