@@ -98,6 +98,12 @@ BREACHES = {
         "import asyncio",
         "structured.x_wait -> asyncio",
     ),
+    "the sandbox knows us": Breach(
+        "The child of the sandbox is a program of its own",
+        "desk/planning/sandbox_child.py",
+        "import agentic_trading.ids",
+        "sandbox_child -> agentic_trading.ids",
+    ),
     "anthropic by the window": Breach(
         "anthropic has one door", "worker/x_sdk.py", "import anthropic", "worker.x_sdk -> anthropic"
     ),
