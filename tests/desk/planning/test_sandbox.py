@@ -108,6 +108,11 @@ def test_altered_bars_equal_the_panel_before_and_nowhere_after(sandbox: Sandbox)
 
 ENDED = {
     "an endless loop": (ENDLESS, SandboxReason.CPU, "ended by SIGXCPU; allowed: 1 s of CPU"),
+    "a loop that ignores the signal": (
+        job("import signal", "signal.signal(signal.SIGXCPU, signal.SIG_IGN)", "while True:", "    pass"),
+        SandboxReason.CPU,
+        "ended by SIGKILL; allowed: 1 s of CPU",
+    ),
     "a large array": (
         job("return np.zeros((100000, 100000))"),
         SandboxReason.MEMORY,
@@ -146,6 +151,11 @@ ENDED = {
     ),
     "a refusal that is caught": (
         job("try:", "    open('/etc/passwd')", "except BaseException:", "    return close"),
+        SandboxReason.REFUSED,
+        "open '/etc/passwd'; allowed: arithmetic over the arguments",
+    ),
+    "a refusal without a way out": (
+        job("import os", "os._exit = print", "open('/etc/passwd')"),
         SandboxReason.REFUSED,
         "open '/etc/passwd'; allowed: arithmetic over the arguments",
     ),
@@ -232,6 +242,17 @@ def test_a_child_without_an_answer_is_killed_with_its_job_and_replaced() -> None
         assert nothing_is_left_of(first)
         assert weights_of(sandbox.run(EVEN)) == [[0.25] * ASSETS] * BARS
         assert sandbox.pid not in {None, first}
+
+
+def test_a_job_that_leaves_its_session_ends_with_the_child_all_the_same() -> None:
+    away = job(
+        "import os, signal", "os.setsid()", "signal.setitimer(signal.ITIMER_REAL, 0)", "signal.pause()"
+    )
+    with Sandbox(panel(), SandboxLimits(wall_s=1.0)) as sandbox:
+        outcome = sandbox.run(away)  # it returns when the errors of the job have ended, thus the job
+
+    assert isinstance(outcome, Stopped)
+    assert outcome.reason is SandboxReason.WALL
 
 
 def test_a_child_that_crashed_is_replaced() -> None:
