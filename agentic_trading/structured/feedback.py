@@ -67,7 +67,7 @@ class ValidationErrorDetail:
     field_path: str
     error_type: ErrorType
     given_value: Any
-    allowed_values: Sequence[Any]
+    allowed_values: list[Any]
     suggestion: str
     expected: str = ""
     message: str = ""
@@ -112,7 +112,7 @@ def _unread(violation: Violation) -> ValidationErrorDetail:
         field_path=_field_path(violation.path),
         error_type="parse_error",
         given_value=violation.actual,
-        allowed_values=(),
+        allowed_values=[],
         suggestion="Output one JSON object and nothing else",
         message=violation.message,
     )

@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -72,9 +72,10 @@ def _problems_of(body: str) -> tuple[CodeProblem, ...]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as e:
         line = getattr(e, "lineno", None) or 1
         return (CodeProblem(line, f"the code is no Python: {getattr(e, 'msg', None) or e}"),)
-    if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
+    nodes = list(ast.walk(tree))
+    if len(nodes) > MAX_NODES:
         return (CodeProblem(1, f"the code has more than {MAX_NODES} nodes"),)
-    problems = [*_module_problems(tree), *_Walk(tree).problems()]
+    problems = [*_module_problems(tree), *_Walk(tree, nodes).problems()]
     return tuple(sorted(dict.fromkeys(problems), key=lambda problem: problem.line))
 
 
@@ -101,14 +102,15 @@ def _is_text(node: ast.stmt) -> bool:
 class _Walk:
     """All nodes of a module, each held against what is allowed of its kind."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, tree: ast.Module, nodes: Sequence[ast.AST]) -> None:
         self._tree = tree
+        self._nodes = nodes
         self._functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         self._callable = self._functions | BUILTINS
         self._reserved = self._callable | {"np"}
-        self._bound = self._reserved | _stored_names(tree)
-        self._called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
-        self._based = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        self._bound = self._reserved | _stored_names(nodes)
+        self._called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        self._based = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
         self._checks: dict[type[ast.AST], Callable[[Any], Iterator[str]]] = {
             ast.Import: self._import_messages,
             ast.FunctionDef: self._function_messages,
@@ -122,7 +124,7 @@ class _Walk:
 
     def problems(self) -> Iterator[CodeProblem]:
         line = 1
-        for node in ast.walk(self._tree):
+        for node in self._nodes:
             line = getattr(node, "lineno", line)
             for message in self._messages(node):
                 yield CodeProblem(line, message)
@@ -183,10 +185,10 @@ _CONSTRUCTS: Final = "functions, for, if, assignments, arithmetic, comparisons, 
 _RESERVED: Final = "it is a name of Python's, of numpy's or of a function, or has __ in it"
 
 
-def _stored_names(tree: ast.Module) -> set[str]:
-    names = (node for node in ast.walk(tree) if isinstance(node, ast.Name))
+def _stored_names(nodes: Sequence[ast.AST]) -> set[str]:
+    names = (node for node in nodes if isinstance(node, ast.Name))
     stored = {node.id for node in names if isinstance(node.ctx, ast.Store)}
-    return stored | {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
 
 
 def _assign_messages(node: ast.Assign) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from agentic_trading.canonical import canonical_bytes, exact_bytes, exact_value
@@ -35,7 +35,7 @@ class GenerationResult:
     success: bool
     code: str | None = None
     params: StrategyParams | None = None
-    errors: Sequence[ValidationErrorDetail] = ()
+    errors: list[ValidationErrorDetail] = field(default_factory=list)
     reasoning: str = ""
 
     def get_feedback_prompt(self) -> str:
@@ -71,7 +71,7 @@ class TemplateCodeGenerator:
         try:
             request = self._validate_params(self._extract_json(llm_output))
         except UnreadableError as e:
-            return GenerationResult(success=False, errors=self._details(e.violations, e.stage))
+            return GenerationResult(success=False, errors=[*self._details(e.violations, e.stage)])
         return GenerationResult(
             success=True,
             code=self._inject_params(request.params),

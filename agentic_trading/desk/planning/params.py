@@ -307,7 +307,7 @@ def rule_violations(family: Family, given: Mapping[str, Any], grid: Grid) -> Ite
     """
     for rule in RULES[family]:
         if not rule.kept_by(given):
-            name, allowed = _way_out(family, rule, given, grid)
+            name, allowed = _field_to_change(family, rule, given, grid)
             yield Violation(
                 path=f"$.params.{name}",
                 keyword=INCONSISTENT,
@@ -318,7 +318,7 @@ def rule_violations(family: Family, given: Mapping[str, Any], grid: Grid) -> Ite
             )
 
 
-def _way_out(
+def _field_to_change(
     family: Family, rule: CrossRule, given: Mapping[str, Any], grid: Grid
 ) -> tuple[str, list[Value]]:
     for name in (rule.change, rule.other):

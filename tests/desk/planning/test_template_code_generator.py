@@ -50,7 +50,7 @@ def wrong(text: str) -> list[tuple[str, str]]:
 def test_the_example_is_valid_and_its_code_is_the_same_every_time() -> None:
     result = generated(EXAMPLE)
 
-    assert (result.success, result.errors, result.get_feedback_prompt()) == (True, (), "")
+    assert (result.success, result.errors, result.get_feedback_prompt()) == (True, [], "")
     assert result.params == read_params(VALID)
     assert (
         result.code
