@@ -4,10 +4,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -27,6 +25,9 @@ from agentic_trading.desk.planning.sandbox import Sandbox, SandboxJob, Stopped
 from agentic_trading.desk.planning.template import TEMPLATES
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
+
+ROUNDS: Final = 5
+"""How many sets a plan of a session tries."""
 
 REGIME_BARS: Final = 5
 """For so many bars in a row the regime has been another before a new plan is made."""
@@ -54,15 +55,6 @@ def regime_of(panel: Panel) -> str:
     return f"{trend} {'rough' if short > ROUGH * long else 'calm'}"
 
 
-@dataclass(frozen=True, slots=True)
-class PlanTerms:
-    """How a session plans: sets a plan tries, what a trade is taken to cost, and where evaluations are remembered."""
-
-    rounds: int = 5
-    costs: TradeCosts = field(default_factory=TradeCosts)
-    folder: Path | None = None
-
-
 class RegimePlanner:
     """Plans at the first bar with enough history, and again when the regime has changed for good.
 
@@ -71,13 +63,22 @@ class RegimePlanner:
     """
 
     def __init__(
-        self, name: str, gateway: Gateway, clock: Clock, settings: PlannerSettings, terms: PlanTerms
+        self,
+        name: str,
+        gateway: Gateway,
+        clock: Clock,
+        settings: PlannerSettings,
+        *,
+        rounds: int = ROUNDS,
+        costs: TradeCosts = TradeCosts(),  # noqa: B008 - a frozen value
     ) -> None:
+        """Take the name of the data, how many sets a plan tries, and what a trade is taken to cost."""
         self._name = name
         self._gateway = gateway
         self._clock = clock
         self._settings = settings
-        self._terms = terms
+        self._rounds = rounds
+        self._costs = costs
         self._bars: defaultdict[str, list[Bar]] = defaultdict(list)
         self._plan: Plan | None = None
         self._code = ""
@@ -135,9 +136,9 @@ class RegimePlanner:
             sandbox = Sandbox(panel)
             await asyncio.to_thread(sandbox.__enter__)
             stack.push(sandbox)
-            evaluator = await asyncio.to_thread(self._evaluator, panel, sandbox)
+            evaluator = await asyncio.to_thread(partial(PanelEvaluator, panel, sandbox, costs=self._costs))
             agent = PlanningAgent(self._gateway, self._clock, evaluator, self._settings, as_of=at)
-            plan = await agent.plan(self._terms.rounds, regime=regime)
+            plan = await agent.plan(self._rounds, regime=regime)
         if isinstance(plan, NoDecision):
             await self._undecided(plan)
             return False
@@ -148,9 +149,6 @@ class RegimePlanner:
             partial(template.generate_code, params, data_sha256=evaluator.data_sha256)
         )
         return True
-
-    def _evaluator(self, panel: Panel, sandbox: Sandbox) -> PanelEvaluator:
-        return PanelEvaluator(panel, sandbox, costs=self._terms.costs, folder=self._terms.folder)
 
     async def _undecided(self, decision: NoDecision) -> None:
         """Record that nothing was decided at a close, and why."""

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agentic_trading.desk.planning.errors import SandboxStartError
+from agentic_trading.desk.planning.panel import Floats
 from agentic_trading.desk.planning.sandbox import (
     ENVIRONMENT,
     Ran,
@@ -22,7 +24,6 @@ from agentic_trading.desk.planning.sandbox import (
     SandboxJob,
     SandboxLimits,
     SandboxReason,
-    SandboxStartError,
     Stopped,
 )
 from tests.desk.planning.strategy_code import ASSETS, BARS, events, every, job, panel
@@ -59,7 +60,7 @@ def has_ended(pid: int) -> bool:
     """Wait until a process has ended; False if it has not within some seconds."""
     try:
         with os.fdopen(os.pidfd_open(pid), "rb") as end:
-            return bool(select.select([end], [], [], 10)[0])
+            return bool(select.select([end], [], [], 15)[0])
     except ProcessLookupError:
         return True
 
@@ -107,6 +108,11 @@ def test_altered_bars_equal_the_panel_before_and_nowhere_after(sandbox: Sandbox)
 
 ENDED = {
     "an endless loop": (ENDLESS, SandboxReason.CPU, "ended by SIGXCPU; allowed: 1 s of CPU"),
+    "a loop that ignores the signal": (
+        job("import signal", "signal.signal(signal.SIGXCPU, signal.SIG_IGN)", "while True:", "    pass"),
+        SandboxReason.CPU,
+        "ended by SIGKILL; allowed: 1 s of CPU",
+    ),
     "a large array": (
         job("return np.zeros((100000, 100000))"),
         SandboxReason.MEMORY,
@@ -128,6 +134,10 @@ ENDED = {
     "dividing an int by zero": (job("1 // 0"), SandboxReason.ERROR, "line 5: ZeroDivisionError: integer division or modulo by zero"),
     "an exit": (job("raise SystemExit"), SandboxReason.ERROR, "line 5: SystemExit: "),
     "no python": (SandboxJob("return (", every(5)), SandboxReason.ERROR, "SyntaxError: '(' was never closed (strategy, line 1)"),
+    "no text": (
+        SandboxJob("'\ud800'", every(5)), SandboxReason.ERROR,
+        "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xed in position 1: invalid continuation byte",
+    ),
     "no function": (SandboxJob("", every(5)), SandboxReason.ERROR, "KeyError: 'target_weights'"),
     "no array": (job("return 1"), SandboxReason.ERROR, "returned int; allowed: float64 (60, 4)"),
     "another shape": (
@@ -141,6 +151,11 @@ ENDED = {
     ),
     "a refusal that is caught": (
         job("try:", "    open('/etc/passwd')", "except BaseException:", "    return close"),
+        SandboxReason.REFUSED,
+        "open '/etc/passwd'; allowed: arithmetic over the arguments",
+    ),
+    "a refusal without a way out": (
+        job("import os", "os._exit = print", "open('/etc/passwd')"),
         SandboxReason.REFUSED,
         "open '/etc/passwd'; allowed: arithmetic over the arguments",
     ),
@@ -214,7 +229,7 @@ def test_the_child_has_no_environment_no_folder_and_none_of_our_modules(sandbox:
 
 
 def test_a_child_without_an_answer_is_killed_with_its_job_and_replaced() -> None:
-    with Sandbox(panel(), SandboxLimits(wall_s=0.5)) as sandbox:
+    with Sandbox(panel(), SandboxLimits(wall_s=1.0)) as sandbox:
         first = sandbox.pid
 
         outcome = sandbox.run(ENDLESS)
@@ -222,46 +237,83 @@ def test_a_child_without_an_answer_is_killed_with_its_job_and_replaced() -> None
         assert isinstance(outcome, Stopped)
         assert (outcome.reason, outcome.message) == (
             SandboxReason.WALL,
-            "no weights in time; allowed: 0.5 s",
+            "no weights in time; allowed: 1 s",
         )
         assert nothing_is_left_of(first)
         assert weights_of(sandbox.run(EVEN)) == [[0.25] * ASSETS] * BARS
         assert sandbox.pid not in {None, first}
 
 
+def test_a_job_that_leaves_its_session_ends_with_the_child_all_the_same() -> None:
+    away = job(
+        "import os, signal", "os.setsid()", "signal.setitimer(signal.ITIMER_REAL, 0)", "signal.pause()"
+    )
+    with Sandbox(panel(), SandboxLimits(wall_s=1.0)) as sandbox:
+        outcome = sandbox.run(away)  # it returns when the errors of the job have ended, thus the job
+
+    assert isinstance(outcome, Stopped)
+    assert outcome.reason is SandboxReason.WALL
+
+
 def test_a_child_that_crashed_is_replaced() -> None:
     with Sandbox(panel()) as sandbox:
-        first = sandbox.pid
-        assert first
-        os.kill(first, signal.SIGKILL)
+        pids = []
+        for _ in range(2):
+            assert weights_of(sandbox.run(EVEN)) == [[0.25] * ASSETS] * BARS
+            assert sandbox.pid
+            pids.append(sandbox.pid)
+            os.kill(sandbox.pid, signal.SIGKILL)
 
-        outcome = sandbox.run(EVEN)
+            outcome = sandbox.run(EVEN)
 
-        assert isinstance(outcome, Stopped)
-        assert outcome.text == "crash: the process of the sandbox ended"
-        assert weights_of(sandbox.run(EVEN)) == [[0.25] * ASSETS] * BARS
-        assert sandbox.pid not in {None, first}
+            assert isinstance(outcome, Stopped)
+            assert outcome.text == "crash: the process of the sandbox ended"
+            assert sandbox.pid is None
+    assert len(set(pids)) == 2
 
 
-def test_a_call_that_is_interrupted_leaves_no_answer_for_the_next_one() -> None:
-    class Interrupted(BaseException):
-        pass
+class CallInterruptedError(BaseException):
+    """What a signal raises in the middle of a call, as Ctrl-C does."""
 
+
+@pytest.fixture
+def interrupt_soon() -> Iterator[Callable[[], None]]:
     def interrupt(*_: object) -> None:
-        raise Interrupted
+        raise CallInterruptedError
 
     before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        with Sandbox(panel()) as sandbox:
-            first = sandbox.pid
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
-            with pytest.raises(Interrupted):
-                sandbox.run(ENDLESS)
+    yield threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1)).start
+    signal.signal(signal.SIGUSR1, before)
 
-            assert nothing_is_left_of(first)
-            assert weights_of(sandbox.run(EVEN)) == [[0.25] * ASSETS] * BARS
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+
+def test_a_call_that_is_interrupted_leaves_no_answer_for_the_next_one(
+    interrupt_soon: Callable[[], None],
+) -> None:
+    with Sandbox(panel()) as sandbox:
+        first = sandbox.pid
+        interrupt_soon()
+        with pytest.raises(CallInterruptedError):
+            sandbox.run(ENDLESS)
+
+        assert nothing_is_left_of(first)
+        assert weights_of(sandbox.run(EVEN)) == [[0.25] * ASSETS] * BARS
+
+
+def test_a_start_that_is_interrupted_leaves_no_process(
+    interrupt_soon: Callable[[], None], tmp_path: Path
+) -> None:
+    stuck = tmp_path / "unshare"
+    stuck.write_text(
+        f'#!/bin/sh\ncase "$*" in *child.py*) echo $$ >{tmp_path}/pid; exec sleep 60;; esac\n',
+        encoding="utf-8",
+    )
+    stuck.chmod(0o755)
+    interrupt_soon()
+
+    with pytest.raises(CallInterruptedError), Sandbox(panel(), unshare=str(stuck)):
+        pass
+
+    assert nothing_is_left_of(int((tmp_path / "pid").read_text(encoding="utf-8")))
 
 
 def test_nothing_is_left_when_the_sandbox_is_closed() -> None:
@@ -333,10 +385,13 @@ def test_a_child_that_does_not_start_says_why(tmp_path: Path) -> None:
     assert raised.value.output == "no numpy here"
 
 
-def test_a_frame_that_does_not_fit_the_panel_is_refused() -> None:
-    for wrong, form in ((events()[1:], r"float64 \(59, 4\)"), (events() > 0, r"bool \(60, 4\)")):
-        with pytest.raises(ValueError, match=rf"earnings is {form}; allowed: float64 \(60, 4\), as close"):
-            Sandbox(panel(), catalysts={"earnings": wrong})
+@pytest.mark.parametrize(
+    ("wrong", "form"),
+    [(events()[1:], r"float64 \(59, 4\)"), (events() > 0, r"bool \(60, 4\)")],
+)
+def test_a_frame_that_does_not_fit_the_panel_is_refused(wrong: Floats, form: str) -> None:
+    with pytest.raises(ValueError, match=rf"earnings is {form}; allowed: float64 \(60, 4\), as close"):
+        Sandbox(panel(), catalysts={"earnings": wrong})
 
 
 @pytest.mark.parametrize(
@@ -346,7 +401,7 @@ def test_a_frame_that_does_not_fit_the_panel_is_refused() -> None:
         ({"rebalance": every(5).astype(int)}, r"rebalance is int64 \(60,\); allowed: bool \(60,\)"),
         ({"bars": BARS + 1}, "bars is 61; allowed: 1 to 60"),
         ({"bars": 0}, "bars is 0; allowed: 1 to 60"),
-        ({"altered_from": -1}, "altered_from is -1; allowed: 1 to 60"),
+        ({"altered_from": 0}, "altered_from is 0; allowed: 1 to 60"),
         ({"catalyst": "revenue"}, "catalyst is 'revenue'; allowed: none, volume, earnings"),
     ],
 )
