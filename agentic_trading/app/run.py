@@ -217,6 +217,7 @@ class ActiveRun:
             config=options.config.model_copy(update=asked),
             ports=Ports(store=self.store, tables=self.tables, restore=budget.restore),
             symbols=[feed.symbol for feed in feeds],
+            data=manifest.data[0].name,
             feeds=feeds,
             most_bars=options.most_bars,
             answers=self.opened.answers,

@@ -33,7 +33,7 @@ class SessionSetup:
     """All that a session is played with.
 
     `config` is that of its platform, without providers, which `answers` has, and with one tenant. `ports` are handed to
-    the platform; the log is among them. `most_bars` is for each feed, None for all of them. `earlier_calls` are those that the
+    the platform; the log is among them. `data` is the name of what is fed: a sample of many stocks is planned for as one portfolio. `most_bars` is for each feed, None for all of them. `earlier_calls` are those that the
     interrupted run has made over a bus, where its calls are made elsewhere.
     """
 
@@ -46,6 +46,7 @@ class SessionSetup:
     answers: trading.AnswerSource
     clock: MovableClock
     earlier_calls: EarlierCalls | None = None
+    data: str = ""
 
 
 QUIET_BARS = 3
@@ -239,6 +240,7 @@ async def _trade(
     result.companions = await asyncio.to_thread(trading.companions, setup.symbols)
     session = trading.trading_session(
         venue,
+        data=setup.data,
         session_id=setup.session_id,
         tenant=setup.config.tenant_ids[0],
         gateway=gateway,

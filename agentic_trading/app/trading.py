@@ -26,15 +26,18 @@ from agentic_trading.desk.execution.order_router import OrderRouter, TradeJourna
 from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.instrument import Instruments
-from agentic_trading.desk.intents import AnalysisIntents, SymbolDesk, TradingRules
+from agentic_trading.desk.intents import AnalysisIntents, IntentSettings, SymbolDesk, TradingRules
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.feed import BarFeed, BarGrid
 from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed
-from agentic_trading.desk.market.samples import load_sample
+from agentic_trading.desk.market.samples import PANELS, load_sample
 from agentic_trading.desk.market.snapshot import MarketView
+from agentic_trading.desk.planning.agent import PlannerSettings
+from agentic_trading.desk.planning.errors import MissingExtraError
 from agentic_trading.desk.planning.rules import strategy_params_rule
 from agentic_trading.desk.planning.schema import STRATEGY_PARAMS, check_strategy_params
-from agentic_trading.desk.session import MovableClock, TradingSession
+from agentic_trading.desk.rebalancing import PortfolioIntents, PortfolioPlanner
+from agentic_trading.desk.session import IntentSource, MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
@@ -99,6 +102,11 @@ class PaperVenue:
     instruments: Instruments
     costs: TradingCosts = COSTS
     cash: Decimal = STARTING_CASH
+
+    @property
+    def cost_bps(self) -> Decimal:
+        """What a purchase at the market costs, in basis points of its price."""
+        return self.costs.half_spread_bps + self.costs.taker_fee_bps
 
     @property
     def spread_bps(self) -> Decimal:
@@ -252,6 +260,7 @@ def companions(symbols: Sequence[str]) -> dict[str, ReferenceMarketFeed]:
 def trading_session(
     venue: PaperVenue,
     *,
+    data: str = "",
     session_id: str,
     tenant: str,
     gateway: Gateway,
@@ -264,9 +273,12 @@ def trading_session(
 ) -> TradingSession:
     """Return a session over the symbols of `venue` whose agents ask through `gateway`.
 
-    Each market has a reference market: the first other one of the session, or the one in `companions`.
+    Over a sample of many stocks, named by `data`, a planner decides on all of them together; otherwise each market has an
+    analyst. Each market has a reference market: the first other one of the session, or the one in `companions`.
     """
-    fill_limits, risk_limits = FillLimits(), RiskLimits()
+    is_portfolio = data in PANELS
+    fill_limits = PORTFOLIO_FILLS if is_portfolio else FillLimits()
+    risk_limits = portfolio_limits(len(venue.instruments)) if is_portfolio else RiskLimits()
     execution = answers.asked_by(EnvelopeWorkflow.EXECUTION)
     settings = ExecutionSettings(
         session_id=session_id,
@@ -277,17 +289,14 @@ def trading_session(
     )
     journal = TradeJournal(gateway, clock, tenant_id=tenant)
     router = OrderRouter(exchange, journal, venue.instruments, fill_limits, risk_limits)
-    intents = AnalysisIntents(
-        desks=_desks(venue, gateway, clock, session_id, tenant, answers, companions),
-        router=router,
-        exchange=exchange,
-        instruments=venue.instruments,
-        gateway=gateway,
-        clock=clock,
-        limits=risk_limits,
-        rules=TradingRules(),
-        tenant_id=tenant,
-    )
+    shared = IntentSettings(router, exchange, venue.instruments, gateway, clock, risk_limits, tenant)
+    intents: IntentSource
+    if is_portfolio:
+        planner = _planner(data, venue.costs, gateway, clock, session_id, tenant, answers)
+        intents = PortfolioIntents(planner, shared, cost_bps=venue.cost_bps)
+    else:
+        desks = _desks(venue, gateway, clock, session_id, tenant, answers, companions)
+        intents = AnalysisIntents(desks, shared, TradingRules())
     return TradingSession(
         source=intents,
         execution=ExecutionAgent(gateway, clock, fill_limits, settings),
@@ -298,6 +307,50 @@ def trading_session(
         before_slice=before_slice,
         after_slice=after_slice,
     )
+
+
+PORTFOLIO_FILLS = FillLimits(
+    allowed_order_types=("market",),
+    bar_seconds=Timeframe.D1.seconds,
+    max_deadline_s=Timeframe.D1.seconds,
+    max_slices=1,
+)
+"""Orders of a plan are filled at the next open, as its backtest takes them to be."""
+
+
+def portfolio_limits(stocks: int) -> RiskLimits:
+    """Return what no order of a portfolio may pass; its stops are looked at on each close."""
+    orders = 4 * stocks
+    return RiskLimits(
+        require_stop=False, nets_exits=True, max_orders_per_minute=orders, max_open_orders=orders
+    )
+
+
+def _planner(
+    data: str,
+    costs: TradingCosts,
+    gateway: Gateway,
+    clock: MovableClock,
+    session_id: str,
+    tenant: str,
+    answers: AnswerSource,
+) -> PortfolioPlanner:
+    """Return the planner of a portfolio; raises `MissingExtraError` where what it needs is not installed."""
+    try:
+        from agentic_trading.desk.planning.backtest import TradeCosts  # noqa: PLC0415 - numpy is an extra
+        from agentic_trading.desk.planning.portfolio import RegimePlanner  # noqa: PLC0415 - and so is this
+    except ImportError as e:
+        raise MissingExtraError("numpy") from e
+    asked = answers.asked_by(EnvelopeWorkflow.PLANNING)
+    settings = PlannerSettings(
+        session_id=session_id,
+        tenant_id=tenant,
+        provider=asked.llm,
+        model=asked.model,
+        retry_policy=asked.patience,
+    )
+    fees = TradeCosts(float(costs.taker_fee_bps), float(costs.half_spread_bps))
+    return RegimePlanner(data, gateway, clock, settings, costs=fees)
 
 
 def _desks(

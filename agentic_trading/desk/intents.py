@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Protocol
 
@@ -94,6 +94,33 @@ class TradingRules:
     intent_lives: timedelta = timedelta(hours=1)
 
 
+@dataclass(frozen=True, slots=True)
+class IntentSettings:
+    """What every source of intents needs: where orders go, what they trade, what no order may pass, and where all is on record."""
+
+    router: OrderRouter
+    exchange: Exchange
+    instruments: Instruments
+    gateway: Gateway
+    clock: Clock
+    limits: RiskLimits
+    tenant_id: str
+
+    async def record(
+        self, body: EventBody, event_id: str, trace_id: str, cause: str, as_of: datetime
+    ) -> None:
+        """Put an event on record."""
+        event = body.as_event(
+            event_id=event_id,
+            trace_id=trace_id,
+            tenant_id=self.tenant_id,
+            time=self.clock.now(),
+            causation_id=cause,
+            as_of=as_of,
+        )
+        await self.gateway.record(event)
+
+
 class AnalysisIntents:
     """Carry the bars of a session to its analysts, and their assessments to intents.
 
@@ -102,27 +129,15 @@ class AnalysisIntents:
     """
 
     def __init__(
-        self,
-        *,
-        desks: Mapping[str, SymbolDesk],
-        router: OrderRouter,
-        exchange: Exchange,
-        instruments: Instruments,
-        gateway: Gateway,
-        clock: Clock,
-        limits: RiskLimits,
-        rules: TradingRules,
-        tenant_id: str,
+        self, desks: Mapping[str, SymbolDesk], settings: IntentSettings, rules: TradingRules
     ) -> None:
         self._desks = desks
-        self._router = router
-        self._exchange = exchange
-        self._instruments = instruments
-        self._gateway = gateway
-        self._clock = clock
-        self._limits = limits
+        self._settings = settings
+        self._router = settings.router
+        self._exchange = settings.exchange
+        self._instruments = settings.instruments
+        self._limits = settings.limits
         self._rules = rules
-        self._tenant_id = tenant_id
 
     def push(self, bar: Bar) -> None:
         """Take the next closed bar of a symbol."""
@@ -228,15 +243,9 @@ class AnalysisIntents:
         )
 
     async def _record(self, body: EventBody, assessment: Assessment, part: str) -> None:
-        event = body.as_event(
-            event_id=derived_id(part, assessment.assessment_id),
-            trace_id=assessment.trace_id,
-            tenant_id=self._tenant_id,
-            time=self._clock.now(),
-            causation_id=assessment.assessment_id,
-            as_of=assessment.as_of,
-        )
-        await self._gateway.record(event)
+        cause = assessment.assessment_id
+        event_id = derived_id(part, cause)
+        await self._settings.record(body, event_id, assessment.trace_id, cause, assessment.as_of)
 
 
 def _assessment(symbol: str, decided: Assessment | NoDecision | Skip) -> Assessment | None:

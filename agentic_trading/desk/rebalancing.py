@@ -7,15 +7,12 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Protocol
 
-from agentic_trading.client.gateway import Gateway
-from agentic_trading.clock import Clock
-from agentic_trading.desk.exchange import Account, Exchange
+from agentic_trading.desk.exchange import Account
 from agentic_trading.desk.execution.events import IntentDenied
 from agentic_trading.desk.execution.order import OrderIntent
-from agentic_trading.desk.execution.order_router import OrderRouter
-from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits, check_intent
-from agentic_trading.desk.instrument import EXACT, ZERO, Instruments, Side
-from agentic_trading.desk.intents import BARS_SHOWN
+from agentic_trading.desk.execution.risk import Rejection, RiskFacts, check_intent
+from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Side
+from agentic_trading.desk.intents import BARS_SHOWN, IntentSettings
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.planning.agent import TargetWeights
 from agentic_trading.desk.time_slices import TimeSlice
@@ -58,28 +55,20 @@ class PortfolioIntents:
     def __init__(
         self,
         planner: PortfolioPlanner,
+        settings: IntentSettings,
         *,
-        router: OrderRouter,
-        exchange: Exchange,
-        instruments: Instruments,
-        gateway: Gateway,
-        clock: Clock,
-        limits: RiskLimits,
         cost_bps: Decimal,
-        intent_lives: timedelta,
-        tenant_id: str,
+        intent_lives: timedelta = timedelta(days=7),
     ) -> None:
         self._planner = planner
-        self._router = router
-        self._exchange = exchange
-        self._instruments = instruments
-        self._gateway = gateway
-        self._clock = clock
-        self._limits = limits
-        self._invested = float(limits.max_gross_pct / 100 / (1 + cost_bps / 10_000))
+        self._settings = settings
+        self._router = settings.router
+        self._exchange = settings.exchange
+        self._instruments = settings.instruments
+        self._limits = settings.limits
+        self._invested = float(settings.limits.max_gross_pct / 100 / (1 + cost_bps / BPS))
         self._intent_lives = intent_lives
-        self._tenant_id = tenant_id
-        self._holdings = {symbol: _Holding() for symbol in instruments}
+        self._holdings = {symbol: _Holding() for symbol in settings.instruments}
 
     def push(self, bar: Bar) -> None:
         """Take the next closed bar of a symbol."""
@@ -172,15 +161,8 @@ class PortfolioIntents:
 
     async def _deny(self, intent: OrderIntent, rejection: Rejection) -> None:
         denied = IntentDenied(symbol=intent.symbol, **dict(rejection))
-        event = denied.as_event(
-            event_id=derived_id(IntentDenied.KIND, intent.intent_id),
-            trace_id=intent.trace_id,
-            tenant_id=self._tenant_id,
-            time=self._clock.now(),
-            causation_id=intent.causation_id,
-            as_of=intent.as_of,
-        )
-        await self._gateway.record(event)
+        event_id = derived_id(IntentDenied.KIND, intent.intent_id)
+        await self._settings.record(denied, event_id, intent.trace_id, intent.causation_id, intent.as_of)
 
 
 def _hits_stop(close: Decimal, entry: Decimal | None, stop_loss: float | None) -> bool:

@@ -19,7 +19,7 @@ from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettin
 from agentic_trading.desk.execution.order import FillLimits
 from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
 from agentic_trading.desk.execution.risk import RiskLimits
-from agentic_trading.desk.intents import BARS_SHOWN, AnalysisIntents, SymbolDesk, TradingRules
+from agentic_trading.desk.intents import BARS_SHOWN, AnalysisIntents, IntentSettings, SymbolDesk, TradingRules
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import FeedItem
@@ -176,17 +176,11 @@ async def test_what_an_analyst_returns_and_no_session_knows_is_an_error() -> Non
             TradeJournal(stage.client, stage.clock, tenant_id="default"),
         )
         router = OrderRouter(exchange, journal, venue.instruments, FillLimits(), limits)
-        source = AnalysisIntents(
-            desks={"BTCUSDT": SymbolDesk(MarketView("BTCUSDT", decision=trading.DECISION), Stranger())},
-            router=router,
-            exchange=exchange,
-            instruments=venue.instruments,
-            gateway=stage.client,
-            clock=stage.clock,
-            limits=limits,
-            rules=TradingRules(),
-            tenant_id="default",
+        settings = IntentSettings(
+            router, exchange, venue.instruments, stage.client, stage.clock, limits, "default"
         )
+        desk = SymbolDesk(MarketView("BTCUSDT", decision=trading.DECISION), Stranger())
+        source = AnalysisIntents({"BTCUSDT": desk}, settings, TradingRules())
         session = TradingSession(
             source=source,
             execution=ExecutionAgent(
