@@ -33,8 +33,8 @@ from agentic_trading.desk.execution.shortfall import (
 from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.intents import TradingRules
 from agentic_trading.desk.market.feed import BarFeed, BarGrid
-from agentic_trading.desk.market.samples import SAMPLES
-from agentic_trading.desk.metrics import Performance, performance
+from agentic_trading.desk.market.samples import PANELS, SAMPLES
+from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance, performance
 from agentic_trading.desk.time_slices import merge_feeds
 from agentic_trading.governance.limits import SHORT_LIVED
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -67,6 +67,7 @@ async def report_of(
         if isinstance(entry.record, LLMInteraction):
             attempts.add(entry.record)
     counters = played.counters
+    is_portfolio = manifest.data[0].name in PANELS
     baselines = await _baselines(manifest, folder, played)
     equity_end = _equity(played)
     return RunReport(
@@ -78,6 +79,7 @@ async def report_of(
         data=[_data_report(source, played) for source in manifest.data],
         decisions={workflow: dict(counts) for workflow, counts in sorted(counters.decisions.items())},
         no_decisions={workflow: dict(counts) for workflow, counts in sorted(counters.no_decisions.items())},
+        plans=counters.plans,
         refused_budgets=attempts.refused_budgets(),
         skips=dict(counters.skips),
         attempts_by_outcome=dict(attempts.outcomes),
@@ -100,9 +102,12 @@ async def report_of(
         buy_and_hold_pnl=baselines.buy_and_hold_pnl,
         market_now_pnl=baselines.market_now_pnl,
         shortfall=_filling_cost(played, baselines.market_now_fills),
-        performance=_performance(played),
+        performance=_performance(played, DAYS_PER_YEAR if is_portfolio else None),
         knowledge=dict(attempts.knowledge),
-        assumed=assumptions(trading.venue([]), TradingRules()),
+        assumed=assumptions(
+            trading.venue([]),
+            trading.portfolio_limits(len(manifest.data)) if is_portfolio else TradingRules(),
+        ),
         log=folder.log,
         decision_log=folder.decisions(manifest.run_number),
         digest=manifest.digest or "",
@@ -209,7 +214,7 @@ def _data_report(source: DataSource, played: SessionResult) -> DataReport:
             for gap in bars.gaps
         ],
         duplicates=bars.duplicates,
-        is_sample=without_symbol(source.name) in SAMPLES,
+        is_sample=without_symbol(source.name) in {*SAMPLES, *PANELS},
         companion=_companion(source, played),
         quiet=[
             f"{each.count} bars without a trade from {each.start:%Y-%m-%d %H:%M} to {each.end:%Y-%m-%d %H:%M}"
@@ -287,9 +292,10 @@ async def _baselines(manifest: RunManifest, folder: SessionFolder, played: Sessi
     for each in held.values():
         total = EXACT.add(total, EXACT.subtract((await each.result()).equity, venue.cash))
     outcome = await now.result()
+    is_portfolio = manifest.data[0].name in PANELS  # all its orders are market orders
     return _Baselines(
-        market_now_pnl=EXACT.subtract(outcome.equity, venue.cash),
-        market_now_fills=outcome.fills,
+        market_now_pnl=EXACT.subtract(_equity(played) if is_portfolio else outcome.equity, venue.cash),
+        market_now_fills=played.fills if is_portfolio else outcome.fills,
         buy_and_hold_pnl=EXACT.divide(total, len(manifest.data)).quantize(Decimal("0.01")),
     )
 
@@ -306,13 +312,13 @@ def _equity(played: SessionResult) -> Decimal:
     return trading.STARTING_CASH if played.account is None else played.account.equity(played.marks)
 
 
-def _performance(played: SessionResult) -> Performance | None:
-    """Return the figures of the account, a year of a market that never closes; None without a bar."""
+def _performance(played: SessionResult, bars_per_year: float | None) -> Performance | None:
+    """Return the figures of the account, a year of a market that never closes if no other is given; None without a bar."""
     timeframe = next((each.first.timeframe for each in played.bars.values() if each.first is not None), None)
     if timeframe is None:
         return None
     equity = [float(trading.STARTING_CASH), *played.curve.equity]
-    return performance(equity, played.curve.traded, bars_per_year=timeframe.bars_per_year)
+    return performance(equity, played.curve.traded, bars_per_year=bars_per_year or timeframe.bars_per_year)
 
 
 def _open_positions(played: SessionResult) -> list[OpenPosition]:

@@ -174,7 +174,7 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
     Everything asked and recorded is in the store when this returns or raises. Raises the first `TradingError` that
     ends the session; what came before it is in `result` and in the store.
     """
-    venue = trading.venue(setup.symbols)
+    venue = trading.venue(setup.symbols, setup.data)
     exchange = trading.paper_exchange(venue)
     try:
         async with _gateway_of(setup) as gateway:

@@ -239,9 +239,9 @@ def records_of(path: Path) -> JsonlRecords:
     return JsonlRecords(path)
 
 
-def venue(symbols: Iterable[str]) -> PaperVenue:
+def venue(symbols: Iterable[str], data: str = "") -> PaperVenue:
     """Return a venue for these symbols whose instruments know nothing yet; a session shows them its bars."""
-    return PaperVenue(Instruments(symbols))
+    return PaperVenue(Instruments(symbols, "USD") if data in PANELS else Instruments(symbols))
 
 
 def paper_exchange(venue: PaperVenue) -> PaperExchange:

@@ -123,7 +123,7 @@ class SessionCounters:
     """Counts of a session; `CountingGateway` counts all that is asked and recorded.
 
     `decisions` and `no_decisions` count by workflow, then by verdict or reason; `cancelled` counts orders by why the
-    rest of them was not filled.
+    rest of them was not filled. `plans` are those that were chosen, in order.
     """
 
     calls: int = 0
@@ -136,6 +136,7 @@ class SessionCounters:
     cancelled: Counter[str] = field(default_factory=Counter)
     fills: int = 0
     first_fill_id: str = ""
+    plans: list[PlanChosen] = field(default_factory=list)
     fees: Decimal = ZERO
 
     def count(self, event: Event) -> None:
@@ -167,6 +168,7 @@ class SessionCounters:
                 self.decisions["execution"][f"{body.algo} {body.order_type}"] += 1
             case PlanChosen():
                 self.decisions["planning"][str(body.params["strategy_type"])] += 1
+                self.plans.append(body)
             case _:
                 assert_never(body)
 

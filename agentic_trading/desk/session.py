@@ -124,7 +124,7 @@ class TradingSession:
 
     async def _process(self, time_slice: TimeSlice) -> None:
         self._clock.advance_to(time_slice.at)
-        for bar in time_slice.bars:
+        for bar in await self._router.fill_order(time_slice.bars):
             self._source.push(bar)
             self._instruments.see(bar.symbol, (bar.open, bar.high, bar.low, bar.close), bar.volume)
             reports = await self._router.on_bar(bar)

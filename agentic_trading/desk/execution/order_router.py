@@ -145,6 +145,18 @@ class OrderRouter:
             self._submitted.append(intent.as_of)
         return orders
 
+    async def fill_order(self, bars: Sequence[Bar]) -> Sequence[Bar]:
+        """Return the bars of one moment in the order in which they fill orders: that of `bars`.
+
+        Where limits net exits, those with an open exit come first: what they sell pays for what others buy.
+        """
+        if not self._risk_limits.nets_exits:
+            return bars
+        exits = {
+            entry.order.symbol for entry in await self._exchange.open_orders() if entry.order.reduce_only
+        }
+        return sorted(bars, key=lambda bar: bar.symbol not in exits)
+
     async def on_bar(self, bar: Bar) -> list[ExecutionReport]:
         """Let a closed bar fill what is open; return and record what happened, in order."""
         reports = await self._exchange.on_bar(bar)
