@@ -1,7 +1,7 @@
 """From the weights of a plan to intents: what a portfolio must buy and sell to be as planned."""
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -35,12 +35,11 @@ class PortfolioPlanner(Protocol):
 class _Holding:
     """What is known of one symbol: its last bars, the weight that was last wanted, and whether it was stopped.
 
-    `waits` says that its last order had no bar to be decided at. A stopped symbol stays out until its weight has been 0.
+    A stopped symbol stays out until its weight has been 0.
     """
 
     bars: deque[Bar] = field(default_factory=lambda: deque(maxlen=BARS_SHOWN))
     weight: float = 0.0
-    waits: bool = False
     is_stopped: bool = False
 
 
@@ -49,7 +48,7 @@ class PortfolioIntents:
 
     Weights count in the part of the equity that the limits let be invested, costs of a purchase taken off. A stop is looked
     at on each close, as in a backtest, and its sale is the next bar's. Sales come before purchases, each in order of
-    symbol. A symbol without a bar in a time slice waits for its next one.
+    symbol. An order that found no bar is sized anew at each close until it has one.
     """
 
     def __init__(
@@ -84,41 +83,56 @@ class PortfolioIntents:
         wanted = await self._planner.targets(time_slice.at) if time_slice.bars else None
         if wanted is None:
             return []
-        account = await self._exchange.account()
+        account, orders = await self._exchange.account(), await self._exchange.open_orders()
+        waiting = {
+            entry.order.symbol: EXACT.multiply(entry.order.side.sign, entry.left)
+            for entry in orders
+            if entry.left > 0
+        }
         closes = {bar.symbol: bar.close for bar in time_slice.bars}
-        due = self._due(wanted, account, closes)
-        changes = [(symbol, await self._change(symbol, aim, time_slice.at)) for symbol, aim in due]
+        due = self._due(wanted, account, closes, waiting.keys())
+        changes = {symbol: await self._change(symbol, aim, time_slice.at) for symbol, aim in due.items()}
+        changes = {
+            symbol: change for symbol, change in changes.items() if change != waiting.get(symbol, ZERO)
+        }
+        for symbol in changes:
+            await self._router.withdraw(symbol)
         approved: list[OrderIntent] = []
         for side in (Side.SELL, Side.BUY):
-            for symbol, change in changes:
+            for symbol, change in changes.items():
                 if change * side.sign > 0:
                     approved += await self._approved(symbol, change, wanted, time_slice.at, approved)
         return approved
 
     def _due(
-        self, wanted: TargetWeights, account: Account, closes: Mapping[str, Decimal]
-    ) -> list[tuple[str, float]]:
-        """Return the symbols that are to be brought to a weight now, in order."""
-        due = []
+        self,
+        wanted: TargetWeights,
+        account: Account,
+        closes: Mapping[str, Decimal],
+        waiting: Collection[str],
+    ) -> dict[str, float]:
+        """Return the weights of the symbols that are to be brought to them now, in order of symbol."""
+        due = {}
         entries = {held.symbol: held.average_price for held in account.positions if held.quantity > 0}
-        for symbol, holding in self._holdings.items():
+        for symbol, holding in sorted(self._holdings.items()):
+            if not holding.bars:
+                continue
             weight = wanted.weights.get(symbol, 0.0)
-            holding.is_stopped &= weight > 0
             hits = symbol in closes and _hits_stop(closes[symbol], entries.get(symbol), wanted.stop_loss)
-            holding.is_stopped |= hits
-            if wanted.rebalances or weight != holding.weight or holding.waits or hits:
-                holding.waits = symbol not in closes
-                if not holding.waits:
-                    due.append((symbol, 0.0 if holding.is_stopped else weight))
+            holding.is_stopped = (holding.is_stopped or hits) and weight > 0
+            if wanted.rebalances or weight != holding.weight or symbol in waiting or hits:
+                due[symbol] = 0.0 if holding.is_stopped else weight
             holding.weight = weight
-        return sorted(due)
+        return due
 
     async def _change(self, symbol: str, weight: float, at: datetime) -> Decimal:
-        """Return how much of a symbol is to be bought, negative to be sold; what was ordered before is withdrawn."""
-        await self._router.withdraw(symbol)
-        facts = await self._router.facts(symbol, at)
+        """Return how much of a symbol is to be bought, in whole lots, negative to be sold."""
+        instrument, facts = self._instruments[symbol], await self._router.facts(symbol, at)
+        if weight <= 0:
+            return facts.position.copy_negate()
         aim = EXACT.multiply(Decimal(weight * self._invested), max(facts.equity, ZERO))
-        return EXACT.subtract(EXACT.divide(aim, facts.last_close), facts.position)
+        change = EXACT.subtract(EXACT.divide(aim, facts.last_close), facts.position)
+        return instrument.lots(change.copy_abs()).copy_sign(change)
 
     async def _approved(
         self,
@@ -129,14 +143,9 @@ class PortfolioIntents:
         approved: Sequence[OrderIntent],
     ) -> list[OrderIntent]:
         """Return the intent of a change, after those approved at this close; none if a limit stops it, which is on record."""
-        instrument = self._instruments[symbol]
+        instrument, quantity = self._instruments[symbol], change.copy_abs()
         side = Side.BUY if change > 0 else Side.SELL
         facts = _after(approved, await self._router.facts(symbol, at))
-        quantity = instrument.lots(change.copy_abs())
-        if side is Side.SELL and EXACT.subtract(facts.position, quantity) < instrument.lot_size:
-            quantity = facts.position
-        if quantity < instrument.lot_size:
-            return []  # nearer to its weight than one lot
         sizing = facts.sizing("weight")
         intent = OrderIntent(
             intent_id=derived_id("intent", wanted.plan_id, symbol, at.isoformat()),
