@@ -2,14 +2,15 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
 from typing import Final
 
 import numpy as np
 
+from agentic_trading.cancellation import run_shielded
 from agentic_trading.canonical import utc_text
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
@@ -132,10 +133,7 @@ class RegimePlanner:
         if not is_due or self._settings.family not in offers_of(panel).grids:
             return False
         self._bars_to_wait, self._regimes = REGIME_BARS, []
-        async with AsyncExitStack() as stack:
-            sandbox = Sandbox(panel)
-            await asyncio.to_thread(sandbox.__enter__)
-            stack.push(sandbox)
+        async with _opened(Sandbox(panel)) as sandbox:
             evaluator = await asyncio.to_thread(partial(PanelEvaluator, panel, sandbox, costs=self._costs))
             agent = PlanningAgent(self._gateway, self._clock, evaluator, self._settings, as_of=at)
             plan = await agent.plan(self._rounds, regime=regime)
@@ -175,6 +173,16 @@ class RegimePlanner:
                 table[:, rows[bar.open_time.date()], column] = [float(value) for value in values]
         dated = np.array(days, dtype="datetime64[D]")
         return Panel.of(self._name, dated, symbols, dict(zip(COLUMNS, table, strict=True)))
+
+
+@asynccontextmanager
+async def _opened(sandbox: Sandbox) -> AsyncGenerator[Sandbox]:
+    """Open a sandbox and close it, both in a thread."""
+    stack = ExitStack()
+    try:
+        yield await run_shielded(asyncio.to_thread(stack.enter_context, sandbox))
+    finally:
+        await run_shielded(asyncio.to_thread(stack.close))
 
 
 def _last_weights(panel: Panel, job: SandboxJob, rules: WeightRules) -> dict[str, float] | str:
