@@ -21,6 +21,7 @@ from agentic_trading.app.cli import (
     prices,
     run,
     services,
+    strategy,
     topics,
     worker,
 )
@@ -73,6 +74,7 @@ app.add_typer(look.replay_app, name="replay")
 app.command("parse", short_help="Read a model's raw answer, or say why not.")(parse.parse_command)
 app.add_typer(look.schemas_app, name="schemas")
 app.add_typer(look.data_app, name="data")
+app.add_typer(strategy.app, name="strategy")
 app.add_typer(models.app, name="models")
 app.add_typer(prices.app, name="prices")
 app.add_typer(config.app, name="config", short_help="The configuration: show it, check it.")
