@@ -204,6 +204,12 @@ def propose(
         )
 
 
+def check_provider(options: ProposeOptions) -> None:
+    """Raise `OptionError` or `ConfigError` for a provider that cannot be asked, before anything is confirmed; it blocks."""
+    family_of(options.family)
+    _configured(options, None)
+
+
 def run_set(path: Path, data: str, costs: TradeCosts) -> SetResult:
     """Run the set in a file over a panel; raises what `read_set` does, and `OptionError` for code that is refused."""
     with opened_evaluator(data, costs) as (evaluator, _):

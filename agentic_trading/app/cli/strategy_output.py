@@ -32,6 +32,7 @@ from agentic_trading.app.strategies import (
     ProposeOptions,
     Scene,
     SetResult,
+    check_provider,
     opened_evaluator,
     propose,
     read_set,
@@ -105,6 +106,7 @@ def costs_in(text: str) -> TradeCosts:
 def propose_and_print(options: ProposeOptions, *, plot: Path | None, yes: bool, as_json: bool) -> None:
     """Search, once the user confirms what a model may cost, and print what came of it."""
     if options.asks_models:
+        check_provider(options)
         asked = f"{options.provider}: {pluralize(options.rounds, 'round')} of at most 6 answers"
         say(f"{asked}, never more than --budget-usd {options.budget_usd}.", err=True)
         confirm("the cost", yes=yes, otherwise=NOT_STARTED)
