@@ -1,11 +1,13 @@
 """What a strategy costs from its parameters to weights that keep their promises: template, gate, sandbox, promises.
 
 Run: `python -m benchmarks.sandbox [--quick]`. Random sets of each family over the shipped panel; the first of each is not
-counted. The row without a strategy is what a process of its own costs, the last column what the look-ahead check adds, once
-a body. The goal is 20 ms a set, look-ahead apart. Exits with 1 when a set breaks a promise, looks ahead or is stopped.
+counted. CPU is that of both processes, without the start of the child. The row without a strategy is what a process of its
+own costs, the last column what the look-ahead check adds, once a body. The goal is 20 ms a set, look-ahead apart. Exits
+with 1 when a set breaks a promise, looks ahead or is stopped.
 """
 
 import argparse
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -39,17 +41,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="10 sets a family in place of 200")
     count = 10 if parser.parse_args(arguments).quick else 200
     panel = load_panel()
-    start = time.perf_counter()
+    start, before = time.perf_counter(), cpu_s()
     with Sandbox(panel) as sandbox:
-        print(f"{panel.name}: {len(panel.days)} bars, {len(panel.symbols)} stocks; network {sandbox.network}")
-        print(f"start of the sandbox: {1000 * (time.perf_counter() - start):.0f} ms\n")
-        heads = ("median", "p95", *STEPS, "look-ahead")
-        print("ms a set".ljust(16) + "".join(f"{head:>11}" for head in heads))
-        empty = SandboxJob(EMPTY, np.ones(len(panel.days), dtype=np.bool_))
-        show("no strategy", [[0.0, 0.0, sandbox.run(empty).wall_s * 1000, 0.0] for _ in range(count)], 0.0)
-        problems = [problem for family in FAMILIES for problem in judge(family, sandbox, panel, count)]
+        started_ms = 1000 * (time.perf_counter() - start)
+    opening_s = cpu_s() - before
+    print(f"{panel.name}: {len(panel.days)} bars, {len(panel.symbols)} stocks; network {sandbox.network}")
+    print(f"start of the sandbox: {started_ms:.0f} ms, {1000 * opening_s:.0f} ms of CPU\n")
+    print(
+        "ms a set".ljust(16)
+        + "".join(f"{head:>11}" for head in ("CPU", "median", "p95", *STEPS, "look-ahead"))
+    )
+    without_strategy(panel, count, opening_s)
+    problems = [problem for family in FAMILIES for problem in judge(family, panel, count, opening_s)]
     print("\n".join(["", *problems]) if problems else f"\ngoal: {GOAL_MS:g} ms a set")
     return 1 if problems else 0
+
+
+def cpu_s() -> float:
+    """Return the CPU seconds of this process and of those that it has ended."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime
 
 
 def sets_of(family: Family, panel: Panel, count: int) -> list[StrategyParams]:
@@ -66,15 +77,21 @@ def sets_of(family: Family, panel: Panel, count: int) -> list[StrategyParams]:
     return found
 
 
-def judge(family: Family, sandbox: Sandbox, panel: Panel, count: int) -> list[str]:
+def judge(family: Family, panel: Panel, count: int, opening_s: float) -> list[str]:
     """Print the row of a family; return what is wrong with its sets."""
     sets = sets_of(family, panel, count + 1)
-    rows, wrong = zip(*(measure(params, sandbox, panel) for params in sets), strict=True)
-    start = time.perf_counter()
-    code = TEMPLATES[family].generate_code(sets[0])
-    ahead = broken_by_look_ahead(sandbox.run, SandboxJob.of(code, sets[0], panel.days))
-    show(family, rows[1:], 1000 * (time.perf_counter() - start))
-    return [f"{family}: {each}" for each in (*ahead, *(problem for problems in wrong for problem in problems))]
+    with Sandbox(panel) as sandbox:
+        start = time.perf_counter()
+        code = TEMPLATES[family].generate_code(sets[0])
+        ahead = broken_by_look_ahead(sandbox.run, SandboxJob.of(code, sets[0], panel.days))
+        ahead_ms = 1000 * (time.perf_counter() - start)
+    before = cpu_s()
+    with Sandbox(panel) as sandbox:
+        measured = [measure(params, sandbox, panel) for params in sets]
+    show(family, (cpu_s() - before - opening_s) / len(sets), [steps for steps, _ in measured[1:]], ahead_ms)
+    return [
+        f"{family}: {each}" for each in [*ahead, *(problem for _, wrong in measured for problem in wrong)]
+    ]
 
 
 def measure(params: StrategyParams, sandbox: Sandbox, panel: Panel) -> tuple[list[float], list[object]]:
@@ -97,10 +114,19 @@ def measure(params: StrategyParams, sandbox: Sandbox, panel: Panel) -> tuple[lis
     return [1000 * (later - earlier) for earlier, later in pairwise(stamps)], wrong
 
 
-def show(name: str, rows: Sequence[Sequence[float]], look_ahead_ms: float) -> None:
+def without_strategy(panel: Panel, count: int, opening_s: float) -> None:
+    """Print the row of code that does nothing."""
+    job = SandboxJob(EMPTY, np.ones(len(panel.days), dtype=np.bool_))
+    before = cpu_s()
+    with Sandbox(panel) as sandbox:
+        rows = [[0.0, 0.0, 1000 * sandbox.run(job).wall_s, 0.0] for _ in range(count)]
+    show("no strategy", (cpu_s() - before - opening_s) / count, rows, 0.0)
+
+
+def show(name: str, cpu_s_a_set: float, rows: Sequence[Sequence[float]], look_ahead_ms: float) -> None:
     totals = [sum(row) for row in rows]
     steps = [median(column) for column in zip(*rows, strict=True)]
-    figures = (median(totals), quantiles(totals, n=20)[-1], *steps, look_ahead_ms)
+    figures = (1000 * cpu_s_a_set, median(totals), quantiles(totals, n=20)[-1], *steps, look_ahead_ms)
     print(name.ljust(16) + "".join(f"{figure:11.1f}" for figure in figures))
 
 

@@ -1,5 +1,6 @@
 """The client side of the gateway, for any application: envelopes out, interactions and outcomes back."""
 
+from agentic_trading.client.call_log import AnswerNotKeptError, EarlierCalls
 from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE, Alternative, FallbackGateway
 from agentic_trading.client.gateway import Gateway, GatewayClient
 from agentic_trading.client.outcome import Attempt, StructuredOutcome, TotalUsage, outcome_of
@@ -16,7 +17,9 @@ __all__ = [
     "FALLS_BACK_ON",
     "MENDABLE",
     "Alternative",
+    "AnswerNotKeptError",
     "Attempt",
+    "EarlierCalls",
     "FallbackGateway",
     "Gateway",
     "GatewayClient",

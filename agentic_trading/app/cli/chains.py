@@ -35,6 +35,7 @@ from agentic_trading.desk.planning.events import (
     PlanChosen,
 )
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.events import CallRequested, CallUnanswered
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, Fix, LLMResult, Violation
 from agentic_trading.llm.store import Record, Records, TraceSummary
@@ -228,6 +229,8 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
         "out of sample: out_of_sample.sharpe out_of_sample.cagr out_of_sample.max_drawdown",
     ),
     PlanChosen.KIND: ("tried deflated_sharpe regime", "params"),
+    CallRequested.KIND: (),
+    CallUnanswered.KIND: ("reason.category reason.description",),
 })
 """What of an event's body is shown, by kind: a line each, `label:` before the dotted names of its values."""
 

@@ -7,6 +7,7 @@ TradingError
     ├── NotOfferedError       the data can serve no family that was asked for
     ├── TemplateError         a template that cannot be rendered
     ├── MissingExtraError     a package of an extra that is not installed
+    ├── SandboxStartError     the process that runs code did not start
     └── GenerationFailedError no answer was a valid set of parameters
 ```
 """
@@ -61,6 +62,16 @@ class MissingExtraError(PlanningError, ImportError):
     def __init__(self, package: str) -> None:
         self.package = package
         super().__init__(f"strategies need {package}: pip install 'agentic-trading[desk]'")
+
+
+class SandboxStartError(PlanningError):
+    """The process that runs generated code ended, or was not ready in time, before any was given to it."""
+
+    def __init__(self, output: str) -> None:
+        self.output = output
+        super().__init__(
+            f"the sandbox did not start ({output or 'no output'}); allowed: a Python that has numpy"
+        )
 
 
 class GenerationFailedError(PlanningError):

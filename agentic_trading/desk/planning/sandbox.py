@@ -22,7 +22,7 @@ from typing import IO, Any, Final, Literal, Self, cast, get_args
 
 import numpy as np
 
-from agentic_trading.desk.planning.errors import PlanningError
+from agentic_trading.desk.planning.errors import SandboxStartError
 from agentic_trading.desk.planning.panel import Days, Flags, Floats, Panel, rebalance_mask
 from agentic_trading.desk.planning.params import PriceCatalyst, StrategyParams
 
@@ -34,16 +34,6 @@ ENVIRONMENT: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
 START_S: Final = 30.0
 """The longest time until the child has numpy and the panel loaded; 0.2 s where nothing else runs."""
-
-
-class SandboxStartError(PlanningError):
-    """The child process ended, or was not ready in time, before any code was given to it."""
-
-    def __init__(self, output: str) -> None:
-        self.output = output
-        super().__init__(
-            f"the sandbox did not start ({output or 'no output'}); allowed: a Python that has numpy"
-        )
 
 
 class SandboxReason(StrEnum):
@@ -143,13 +133,16 @@ class Sandbox:
         self._catalysts = catalysts
         self._limits = limits or SandboxLimits()
         self._unshare = unshare
+        self.network: Network = "not isolated"
         self._command: list[str] = []
         self._child: _Child | None = None
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
         """Start the child; raises `SandboxStartError` if it does not."""
-        self._command = [*_isolation(self._unshare), sys.executable, "-I", str(CHILD)]
+        isolation = _isolation(self._unshare)
+        self.network = "isolated" if isolation else "not isolated"
+        self._command = [*isolation, sys.executable, "-I", str(CHILD)]
         self._start()
         return self
 
@@ -158,11 +151,6 @@ class Sandbox:
         with self._lock:
             self._kill()
             self._command = []
-
-    @property
-    def network(self) -> Network:
-        """Whether the child is cut off from the network."""
-        return "not isolated" if self._command[:1] == [sys.executable] else "isolated"
 
     @property
     def pid(self) -> int | None:
@@ -230,19 +218,19 @@ class Sandbox:
 
     def _message(self, job: SandboxJob) -> bytes:
         """Return a job as the child reads it; raises `ValueError` for one that is not of this panel."""
-        bars, form = len(self._panel.days), (job.rebalance.dtype, job.rebalance.shape)
-        shown = bars if job.bars is None else job.bars
-        if form != (np.bool_, (bars,)):
-            raise ValueError(f"rebalance is {form[0]} {form[1]}; allowed: bool ({bars},)")
-        for name, value in (("bars", shown), ("altered_from", job.altered_from or 1)):
-            if not 1 <= value <= bars:
+        bars, mask = len(self._panel.days), job.rebalance
+        if mask.dtype != np.bool_ or mask.shape != (bars,):
+            raise ValueError(f"rebalance is {mask.dtype} {mask.shape}; allowed: bool ({bars},)")
+        for name, value in (("bars", job.bars), ("altered_from", job.altered_from)):
+            if value is not None and not 1 <= value <= bars:
                 raise ValueError(f"{name} is {value}; allowed: 1 to {bars}")
         catalysts = [*get_args(PriceCatalyst), *self._catalysts]
         if job.catalyst not in catalysts:
             raise ValueError(f"catalyst is {job.catalyst!r}; allowed: {', '.join(catalysts)}")
-        code = job.code.encode()
-        words = {"code": len(code), "catalyst": job.catalyst, "bars": shown, "altered_from": job.altered_from}
-        return json.dumps(words).encode() + b"\n" + code + job.rebalance.tobytes()
+        code = job.code.encode("utf-8", "surrogatepass")  # what is no text is the code's error
+        shown = {"bars": job.bars or bars, "altered_from": job.altered_from, "catalyst": job.catalyst}
+        words = {"code": len(code), **shown}
+        return json.dumps(words).encode() + b"\n" + code + mask.tobytes()
 
     def _kill(self) -> None:
         child, self._child = self._child, None

@@ -5,6 +5,7 @@ it either, and it starts fast. It reads a line of JSON and the bytes that this n
 go back as bytes, never as a pickle. Jobs share with it one block of memory, and neither its input nor its output.
 """
 
+import ctypes
 import json
 import mmap
 import os
@@ -13,6 +14,7 @@ import signal
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from types import FunctionType
 from typing import Any, BinaryIO, Final, NoReturn
 
@@ -20,8 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 FUNCTION: Final = "target_weights"
+PR_SET_PDEATHSIG: Final = 1
+"""Of prctl(2): the signal that a process gets when its parent ends."""
+
 RAN, MEMORY, REFUSED, ERROR, CRASH = range(64, 69)
 """How a job ends; none is an exit code that Python gives by itself."""
 
@@ -44,6 +50,7 @@ class Server:
         self._close, self._volume = self._read_frame(), self._read_frame()
         self._catalysts = {name: self._read_frame() for name in setup["catalysts"]}
         self._shared = mmap.mmap(-1, TEXT_BYTES + self._close.nbytes)
+        self._libc = ctypes.CDLL(None)
         self._weights: Floats = np.frombuffer(self._shared, np.float64, offset=TEXT_BYTES)
 
     def serve(self) -> None:
@@ -81,10 +88,12 @@ class Server:
         by = os.WTERMSIG(status)
         if by == signal.SIGXCPU or (by == signal.SIGKILL and cpu_s >= self._cpu_s):
             return "cpu"
-        return "wall" if by == signal.SIGALRM else "crash"
+        return "crash"
 
-    def _work(self, job: dict[str, Any], code: bytes, rebalance: npt.NDArray[np.bool_]) -> NoReturn:
-        """Do the job in this process, which is a fork, and end it."""
+    def _work(
+        self, job: dict[str, Any], code: bytes, rebalance: Flags, leave: Callable[[int], NoReturn] = os._exit
+    ) -> NoReturn:
+        """Do the job in this process, which is a fork, and end it; code could give `os` another way out."""
         end = CRASH
         try:
             self._limit()
@@ -95,24 +104,26 @@ class Server:
         except BaseException as e:  # noqa: BLE001 - whatever generated code raises is the outcome of its job
             end = self._end(ERROR, described(e))
         finally:
-            os._exit(end)
+            leave(end)
 
     def _call(self, code: bytes, arguments: list[npt.NDArray[Any]]) -> int:
         namespace: dict[str, Any] = {"__name__": "strategy", "__builtins__": __builtins__}
-        module = FunctionType(compile(code, "strategy", "exec", dont_inherit=True), namespace)
+        module = FunctionType(compile(code.decode(), "strategy", "exec", dont_inherit=True), namespace)
         sys.addaudithook(self._refuse)
+        shape = arguments[0].shape
         module()
         weights = namespace[FUNCTION](*arguments)
-        shape = arguments[0].shape
         if type(weights) is not np.ndarray or weights.dtype != np.float64 or weights.shape != shape:
             return self._end(ERROR, f"returned {form_of(weights)}; allowed: float64 {shape}")
         np.copyto(self._weights[: weights.size].reshape(shape), weights)
         return RAN
 
-    def _refuse(self, event: str, arguments: tuple[object, ...]) -> None:
+    def _refuse(
+        self, event: str, arguments: tuple[object, ...], leave: Callable[[int], NoReturn] = os._exit
+    ) -> None:
         """End the job at the first event that Python audits: arithmetic over arrays has none."""
         of = f" {arguments[0][:200]!r}" if arguments and isinstance(arguments[0], str) else ""
-        os._exit(self._end(REFUSED, event + of))
+        leave(self._end(REFUSED, event + of))
 
     def _end(self, code: int, text: str) -> int:
         said = text.encode("utf-8", "replace")[:TEXT_BYTES]
@@ -120,6 +131,8 @@ class Server:
         return code
 
     def _limit(self) -> None:
+        if sys.platform == "linux":
+            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also in another session than the child's
         os.closerange(0, 2)  # the pipe of its errors stays: it shows a parent that kills it when it has ended
         signal.setitimer(signal.ITIMER_REAL, self._wall_s + 1)  # if there is no parent left to kill it
         for limit, value in (
@@ -132,7 +145,7 @@ class Server:
             resource.setrlimit(limit, (value, value))
         resource.setrlimit(resource.RLIMIT_CPU, (self._cpu_s, self._cpu_s + 1))
 
-    def _arguments(self, job: dict[str, Any], rebalance: npt.NDArray[np.bool_]) -> list[npt.NDArray[Any]]:
+    def _arguments(self, job: dict[str, Any], rebalance: Flags) -> list[npt.NDArray[Any]]:
         """Return the arguments of the function: the first rows of each frame, other ones from `altered_from` on."""
         bars, altered_from = job["bars"], job["altered_from"]
         catalyst = self._catalysts.get(job["catalyst"])

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentic_trading.desk.planning.panel import Floats
 from agentic_trading.desk.planning.promises import (
     BrokenPromise,
     Promise,
@@ -14,7 +15,7 @@ from agentic_trading.desk.planning.promises import (
     broken_by_look_ahead,
     broken_promises,
 )
-from agentic_trading.desk.planning.sandbox import Floats, Sandbox, SandboxLimits
+from agentic_trading.desk.planning.sandbox import Sandbox, SandboxLimits
 from tests.desk.planning.strategy_code import events, every, follow_lead, job, panel
 
 BARS, ASSETS = 12, 5
