@@ -96,9 +96,9 @@ class Answers:
         self.attempts += 1
         self.cost_nusd += result.cost_nusd
         if result.reading is not None and result.reading.verdict is not Stage.DONE:
-            self.useless[result.reading.verdict] += 1
+            self.useless[str(result.reading.verdict)] += 1
         elif result.failure is not None:
-            self.useless[result.failure.category] += 1
+            self.useless[str(result.failure.category)] += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,7 @@ async def _recorded(folder: Path) -> _Recorded:
     """Return the answers in the log of an earlier search; raises `OptionError` where there are none."""
     found: list[LLMInteraction] = []
     log = SessionFolder(folder).log
-    if log.is_file():
+    if await asyncio.to_thread(log.is_file):
         async with aclosing(trading.records_of(log)) as records, aclosing(records.scan(0)) as entries:
             attempts = [entry.record async for entry in entries if isinstance(entry.record, LLMInteraction)]
             found = [one for one in attempts if one.envelope.workflow is EnvelopeWorkflow.PLANNING]
@@ -388,4 +388,5 @@ def _configured(options: ProposeOptions, recorded: _Recorded | None) -> tuple[Pl
 def _row(tables: Tables, name: str, model: str) -> Capability:
     if not model and name == LLMProvider.ANTHROPIC:
         model = PRESETS[EnvelopeWorkflow.PLANNING].model
+    model = model or trading.OFFLINE_MODELS.get(name, "")
     return model_row(tables, LLMProvider(name), model, now=SystemClock().now())

@@ -21,7 +21,7 @@ from agentic_trading.app.cli.run import (
 )
 
 app = typer.Typer(
-    help="Parameters of strategies: proposed by a model, made into code, run over past prices.",
+    help="Strategies: proposed, made into code, run over past prices.",
     no_args_is_help=True,
 )
 
@@ -172,6 +172,7 @@ def _extra_explained() -> Generator[None]:
     except ModuleNotFoundError as e:
         from agentic_trading.desk.planning.errors import EXTRA, MissingExtraError
 
-        if e.name not in EXTRA:
+        package = (e.name or "").partition(".")[0]
+        if package not in EXTRA:
             raise
-        raise MissingExtraError(e.name) from e
+        raise MissingExtraError(package) from e
