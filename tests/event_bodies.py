@@ -19,6 +19,13 @@ from agentic_trading.desk.execution.order import OrderIntent, Sizing
 from agentic_trading.desk.instrument import Side
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.triggers import SkipReason, TriggerKind
+from agentic_trading.desk.metrics import Performance
+from agentic_trading.desk.planning.events import (
+    GenerationAccepted,
+    GenerationProposed,
+    GenerationRejected,
+    PlanChosen,
+)
 from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.events import (
     AttemptAnsweredLate,
@@ -73,6 +80,16 @@ ORDER: Final = Order(
     take_profit=Decimal(120), trace_id="trace-1", causation_id="strategy-1",
 )  # fmt: skip
 
+SET: Final[dict[str, Any]] = {
+    "strategy_type": "momentum",
+    "momentum_period": 20,
+    "stop_loss": 0.1,
+    "resample": "W",
+}
+FIGURES: Final = Performance(
+    bars=61, total_return=0.04, cagr=0.17, sharpe=1.23, sortino=1.5, max_drawdown=-0.06, turnover=None
+)
+
 BODIES: Final[tuple[EventBody, ...]] = (
     Triggered(
         symbol="BTCUSDT",
@@ -122,6 +139,18 @@ BODIES: Final[tuple[EventBody, ...]] = (
         fill_id="fill-1", intent_id="intent-1", order_id="order-1", symbol="BTCUSDT", side=Side.BUY,
         price=Decimal("99.50"), quantity=Decimal("0.05"), fee=Decimal("0.01"), fee_currency="USDT",
         liquidity="maker", cause="order", time=LATER, bar_open_time=NOW, trace_id="trace-1",
+    ),
+    GenerationProposed(
+        round=7, family="momentum", params=SET, params_sha256="6" * 64, interaction_id="interaction-1",
+        repeat_of="7" * 64,
+    ),
+    GenerationRejected(round=7, params_sha256="6" * 64, by="repeat", detail="it trades like set 3 that was tried"),
+    GenerationAccepted(
+        round=8, params_sha256="6" * 64, code_sha256="8" * 64, template_sha256="9" * 64, data_sha256="a" * 64,
+        in_sample=FIGURES, out_of_sample=FIGURES, cached=False,
+    ),
+    PlanChosen(
+        regime="", params=SET, params_sha256="6" * 64, tried=8, deflated_sharpe=0.44, as_of=NOW,
     ),
     AttemptDispatched(
         attempt=1, request_hash="rk1:0", provider="scripted", model="scripted-1",

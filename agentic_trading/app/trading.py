@@ -45,7 +45,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
-from agentic_trading.llm.providers.offline import MODEL, RecordedAnswers, RulesProvider
+from agentic_trading.llm.providers.offline import MODEL, SCRIPTED_MODEL, RecordedAnswers, RulesProvider
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import DiscardingInteractionStore
@@ -56,6 +56,8 @@ from agentic_trading.platform.tables import Tables, tables_of
 STARTING_CASH = Decimal(100_000)
 COSTS = TradingCosts()
 RULES_MODEL = MODEL
+OFFLINE_MODELS = {LLMProvider.RULES.value: MODEL, LLMProvider.SCRIPTED.value: SCRIPTED_MODEL}
+"""The default model of providers that are none."""
 Recording = RecordedAnswers
 Log = JsonFileInteractionStore
 BASE = Timeframe.M5

@@ -28,6 +28,12 @@ from agentic_trading.desk.execution.events import (
     StrategyChosen,
 )
 from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.planning.events import (
+    GenerationAccepted,
+    GenerationProposed,
+    GenerationRejected,
+    PlanChosen,
+)
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import CallRequested, CallUnanswered
 from agentic_trading.llm.interaction import LLMInteraction
@@ -216,6 +222,13 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     Order.KIND: ("side quantity order_type limit_price peg_bps active_from expires_at on_expiry",),
     Cancellation.KIND: ("quantity reason",),
     Fill.KIND: ("side quantity price fee fee_currency liquidity cause",),
+    GenerationProposed.KIND: ("round family params",),
+    GenerationRejected.KIND: ("by detail",),
+    GenerationAccepted.KIND: (
+        "in sample: in_sample.sharpe in_sample.cagr in_sample.max_drawdown",
+        "out of sample: out_of_sample.sharpe out_of_sample.cagr out_of_sample.max_drawdown",
+    ),
+    PlanChosen.KIND: ("tried deflated_sharpe regime", "params"),
     CallRequested.KIND: (),
     CallUnanswered.KIND: ("reason.category reason.description",),
 })

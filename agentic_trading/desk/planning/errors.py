@@ -13,10 +13,14 @@ TradingError
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.errors import FailureReason
 from agentic_trading.structured.feedback import StructuredErrorFeedback, ValidationErrorDetail
+
+EXTRA: Final = ("numpy", "jinja2", "matplotlib")
+"""The packages of the extra `desk`."""
 
 
 class PlanningError(TradingError):

@@ -37,23 +37,17 @@ def strategy_params_rule(envelope: LLMEnvelope) -> str:
 def _chosen(
     family: Family, grid: Grid, best: Mapping[str, Any], seen: set[str], number: int
 ) -> StrategyParams:
-    """Return the nearest set to `best` that is dealt to the round and was not seen; at the end any that was not."""
+    """Return the nearest set to `best` that is dealt to the round and was not seen, else one that was not, else any."""
     start = {name: best.get(name, values[len(values) // 2]) for name, values in grid.items()}
-    fallback: StrategyParams | None = None
+    valid: list[StrategyParams] = []
     for changes in range(len(grid) + 1):
-        moves = [
-            params
-            for params in _moves(family, grid, start, changes)
-            if params.effective.canonical not in seen
-        ]
-        dealt = [params for params in moves if _turn(params) == number % ROUNDS_APART]
+        moves = list(_moves(family, grid, start, changes))
+        unseen = [params for params in moves if params.effective.canonical not in seen]
+        dealt = [params for params in unseen if _turn(params) == number % ROUNDS_APART]
         if dealt:
             return min(dealt, key=lambda params: fraction("move", number, params.canonical))
-        if fallback is None and moves:
-            fallback = moves[0]
-    if fallback is not None:
-        return fallback
-    return next(_moves(family, grid, start, 1))
+        valid = [*unseen[:1], *valid, *moves[:1]]
+    return valid[0]
 
 
 def _moves(family: Family, grid: Grid, start: Mapping[str, Value], changes: int) -> Iterator[StrategyParams]:

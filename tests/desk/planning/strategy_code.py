@@ -1,11 +1,11 @@
-"""Strategy code written by hand, and a panel to run it over."""
+"""Strategy code written by hand, a panel to run it over, and the weights that came of it."""
 
 from typing import Any
 
 import numpy as np
 
 from agentic_trading.desk.planning.panel import Flags, Floats, Panel
-from agentic_trading.desk.planning.sandbox import SandboxJob
+from agentic_trading.desk.planning.sandbox import Ran, SandboxJob, Stopped
 
 BARS, ASSETS = 60, 4
 
@@ -48,3 +48,13 @@ def follow_lead(days: int) -> SandboxJob:
         "    weights[bar] = np.where(rebalance[bar], chosen, weights[bar - 1])",
         "return weights",
     )
+
+
+EVEN = job("return np.full(close.shape, 0.25)")
+ENDLESS = job("while True:", "    pass")
+
+
+def weights_of(outcome: Ran | Stopped) -> list[list[float]]:
+    """Return the rows of weights; fails for code that has none."""
+    assert isinstance(outcome, Ran), outcome
+    return outcome.weights.tolist()  # type: ignore[no-any-return]
