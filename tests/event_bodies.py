@@ -25,6 +25,7 @@ from agentic_trading.desk.planning.events import (
     GenerationProposed,
     GenerationRejected,
     PlanChosen,
+    PlanUndecided,
 )
 from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.events import (
@@ -152,6 +153,7 @@ BODIES: Final[tuple[EventBody, ...]] = (
     PlanChosen(
         regime="", params=SET, params_sha256="6" * 64, tried=8, deflated_sharpe=0.44, as_of=NOW,
     ),
+    PlanUndecided(family="momentum", reason=REASON, trace_id="trace-1", as_of=NOW),
     AttemptDispatched(
         attempt=1, request_hash="rk1:0", provider="scripted", model="scripted-1",
         reservation_id="default:key-1:1", scopes=SCOPES, reserved_nusd=1_000, reserved_tokens=50, window_at=NOW,

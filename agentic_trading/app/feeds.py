@@ -70,7 +70,7 @@ def without_symbol(name: str) -> str:
     return bare if equals and _SYMBOL.fullmatch(symbol) else name
 
 
-def grid_of(data: DataSource) -> BarGrid:
+def bar_grid(data: DataSource) -> BarGrid:
     """Return what the bars of a source are on; reads the file of a sample of many stocks."""
     if data.name in PANELS:
         return BarGrid(Timeframe.D1, panel_calendar(load_panel_bars(data.name)))
@@ -80,7 +80,7 @@ def grid_of(data: DataSource) -> BarGrid:
 async def open_feed(data: DataSource) -> BarFeed:
     """Return the feed that a source names; a sample is read and checked now, the others as they are iterated."""
     if data.name in PANELS:
-        bars, grid = await asyncio.to_thread(lambda: (load_panel_bars(data.name), grid_of(data)))
+        bars, grid = await asyncio.to_thread(lambda: (load_panel_bars(data.name), bar_grid(data)))
         return trading.bars_feed(bars[data.symbol], symbol=data.symbol, name=data.name, grid=grid)
     bare = without_symbol(data.name)
     if bare in SAMPLES:
@@ -219,7 +219,7 @@ class KeptBars:
 async def kept_bars(path: Path, data: DataSource) -> KeptBars:
     """Return what a file of bars holds, none if it is not there; raises what a feed raises for a damaged row."""
     count, last_close = 0, EPOCH
-    grid = await asyncio.to_thread(grid_of, data)
+    grid = await asyncio.to_thread(bar_grid, data)
     if await asyncio.to_thread(path.is_file):
         async for item in trading.kept_feed(path, symbol=data.symbol, grid=grid):
             if isinstance(item, Bar):

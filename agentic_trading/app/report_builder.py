@@ -34,7 +34,7 @@ from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.intents import TradingRules
 from agentic_trading.desk.market.feed import BarFeed, BarGrid
 from agentic_trading.desk.market.samples import PANELS, SAMPLES
-from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance, performance
+from agentic_trading.desk.metrics import Performance, performance
 from agentic_trading.desk.time_slices import merge_feeds
 from agentic_trading.governance.limits import SHORT_LIVED
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -67,7 +67,6 @@ async def report_of(
         if isinstance(entry.record, LLMInteraction):
             attempts.add(entry.record)
     counters = played.counters
-    is_portfolio = manifest.data[0].name in PANELS
     baselines = await _baselines(manifest, folder, played)
     equity_end = _equity(played)
     return RunReport(
@@ -102,18 +101,24 @@ async def report_of(
         buy_and_hold_pnl=baselines.buy_and_hold_pnl,
         market_now_pnl=baselines.market_now_pnl,
         shortfall=_filling_cost(played, baselines.market_now_fills),
-        performance=_performance(played, DAYS_PER_YEAR if is_portfolio else None),
+        performance=_performance(played, is_portfolio=_is_portfolio(manifest)),
         knowledge=dict(attempts.knowledge),
-        assumed=assumptions(
-            trading.venue([]),
-            trading.portfolio_limits(len(manifest.data)) if is_portfolio else TradingRules(),
-        ),
+        assumed=_assumed(manifest),
         log=folder.log,
         decision_log=folder.decisions(manifest.run_number),
         digest=manifest.digest or "",
         elapsed_s=elapsed_s,
         interrupted=manifest.interrupted,
     )
+
+
+def _is_portfolio(manifest: RunManifest) -> bool:
+    return manifest.data[0].name in PANELS
+
+
+def _assumed(manifest: RunManifest) -> list[str]:
+    limits = trading.portfolio_limits(len(manifest.data))
+    return assumptions(trading.venue([]), limits if _is_portfolio(manifest) else TradingRules())
 
 
 class _Sums(TypedDict):
@@ -292,7 +297,7 @@ async def _baselines(manifest: RunManifest, folder: SessionFolder, played: Sessi
     for each in held.values():
         total = EXACT.add(total, EXACT.subtract((await each.result()).equity, venue.cash))
     outcome = await now.result()
-    is_portfolio = manifest.data[0].name in PANELS  # all its orders are market orders
+    is_portfolio = _is_portfolio(manifest)  # all its orders are market orders
     return _Baselines(
         market_now_pnl=EXACT.subtract(_equity(played) if is_portfolio else outcome.equity, venue.cash),
         market_now_fills=played.fills if is_portfolio else outcome.fills,
@@ -312,8 +317,8 @@ def _equity(played: SessionResult) -> Decimal:
     return trading.STARTING_CASH if played.account is None else played.account.equity(played.marks)
 
 
-def _performance(played: SessionResult, bars_per_year: float | None) -> Performance | None:
-    """Return the figures of the account, a year of a market that never closes if no other is given; None without a bar."""
+def _performance(played: SessionResult, *, is_portfolio: bool) -> Performance | None:
+    """Return the figures of the account, in years of a market that never closes, or of a stock exchange; None without a bar."""
     timeframe = next((each.first.timeframe for each in played.bars.values() if each.first is not None), None)
     if timeframe is None:
         return None

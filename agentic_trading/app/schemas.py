@@ -38,7 +38,6 @@ from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
-from agentic_trading.desk.planning.events import KINDS as PLANNING
 from agentic_trading.desk.planning.schema import FAMILY_SCHEMAS, STRATEGY_PARAMS_SCHEMA
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.llm.envelope import SCHEMA_VERSION, LLMEnvelope
@@ -65,7 +64,7 @@ MESSAGES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({
 """What crosses a process or a disk, by the `$id` of its schema."""
 
 EVENT_BODIES: Final[tuple[type[EventBody], ...]] = (
-    *DESK.bodies, *PLANNING.bodies, *GOVERNANCE.bodies, *LOG.bodies,
+    *DESK.bodies, *GOVERNANCE.bodies, *LOG.bodies,
 )  # fmt: skip
 """What the events of each kind say, in the order in which a decision makes them."""
 

@@ -36,7 +36,7 @@ from agentic_trading.desk.planning.agent import PlannerSettings
 from agentic_trading.desk.planning.errors import MissingExtraError
 from agentic_trading.desk.planning.rules import strategy_params_rule
 from agentic_trading.desk.planning.schema import STRATEGY_PARAMS, check_strategy_params
-from agentic_trading.desk.rebalancing import PortfolioIntents, PortfolioPlanner
+from agentic_trading.desk.portfolio_intents import PortfolioIntents, PortfolioPlanner
 from agentic_trading.desk.session import IntentSource, MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
 from agentic_trading.governance.rebuild import LostAttempt

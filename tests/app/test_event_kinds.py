@@ -17,8 +17,6 @@ from agentic_trading.bus.codec import event_message, read_event
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.desk.events import DeskBody
-from agentic_trading.desk.planning.events import KINDS as PLANNING
-from agentic_trading.desk.planning.events import PlanningBody
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.events import GovernanceBody
 from agentic_trading.llm.event import Event, EventBody
@@ -54,8 +52,7 @@ def test_every_body_is_in_the_list_of_the_schemas_and_has_a_sample() -> None:
 def test_who_matches_on_a_union_gets_what_its_kinds_read() -> None:
     assert set(get_args(DeskBody)) == set(DESK.bodies)
     assert set(get_args(GovernanceBody)) == set(GOVERNANCE.bodies)
-    assert set(get_args(PlanningBody)) == set(PLANNING.bodies)
-    owners = (DESK, PLANNING, GOVERNANCE, LOG)
+    owners = (DESK, GOVERNANCE, LOG)
     assert len(frozenset.union(*(one.namespaces for one in owners))) == sum(
         len(one.namespaces) for one in owners
     )
@@ -74,7 +71,7 @@ def test_the_golden_log_has_a_line_of_every_kind_that_is_read_and_spelled_as_it_
 
     assert [line.kind for line in lines] == [body.KIND for body in BODIES]
     for line in lines:
-        body = DESK.of(line) or PLANNING.of(line) or GOVERNANCE.of(line) or LOG.of(line)
+        body = DESK.of(line) or GOVERNANCE.of(line) or LOG.of(line)
         assert body is not None
         assert canonical_bytes(body.model_dump(mode="json")) == canonical_bytes(line.body)
 

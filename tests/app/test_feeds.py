@@ -17,7 +17,6 @@ from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
 from tests.desk.market.bars import bar, rows, series
 
-
 BTC = DataSource(name="bars", symbol="BTCUSDT")
 
 

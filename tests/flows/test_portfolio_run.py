@@ -1,6 +1,7 @@
 """A run over many stocks: plans as the market changes, trades their weights, and can be replayed and gone on with."""
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ async def test_it_plans_first_when_there_is_history_and_again_when_the_regime_ha
     regimes = [plan.regime for plan in whole.plans]
 
     assert len(regimes) > 1
-    assert all(before != after for before, after in zip(regimes, regimes[1:], strict=False))
+    assert all(before != after for before, after in pairwise(regimes))
     assert whole.plans[0].as_of.date().isoformat() == "2010-03-23"
     assert whole.decisions["planning"] == {"momentum": len(regimes)}
     assert whole.intents == whole.orders > 50

@@ -8,7 +8,7 @@ from agentic_trading.desk.metrics import Performance
 from agentic_trading.desk.planning.evaluation import Halves, RejectedBy
 from agentic_trading.desk.prompts import significant
 from agentic_trading.llm.errors import NoDecision
-from agentic_trading.llm.event import EventBody, Kinds
+from agentic_trading.llm.event import EventBody
 from agentic_trading.llm.fields import JsonObject, Text
 
 DIGITS = 9
@@ -73,13 +73,6 @@ class PlanUndecided(NoDecision, EventBody, frozen=True):
     KIND = "plan.undecided"
 
     family: str
-
-
-PlanningBody = GenerationProposed | GenerationRejected | GenerationAccepted | PlanChosen | PlanUndecided
-
-KINDS = Kinds[PlanningBody](
-    GenerationProposed, GenerationRejected, GenerationAccepted, PlanChosen, PlanUndecided
-)
 
 
 def recorded_halves(halves: Halves) -> dict[str, Performance]:

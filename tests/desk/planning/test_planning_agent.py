@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from agentic_trading.desk.events import KINDS
 from agentic_trading.desk.planning.agent import AutonomousLoop, Plan, PlanningAgent, Round
 from agentic_trading.desk.planning.errors import NotOfferedError
 from agentic_trading.desk.planning.evaluator import PanelEvaluator
-from agentic_trading.desk.planning.events import KINDS, GenerationAccepted, GenerationProposed, PlanChosen
+from agentic_trading.desk.planning.events import GenerationAccepted, GenerationProposed, PlanChosen
 from agentic_trading.desk.planning.panel import Panel
 from agentic_trading.desk.planning.params import FAMILIES, Family
 from agentic_trading.desk.planning.sandbox import Sandbox, SandboxLimits

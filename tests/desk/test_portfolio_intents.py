@@ -23,7 +23,7 @@ from agentic_trading.desk.market.feeds import MemoryFeed
 from agentic_trading.desk.planning.agent import TargetWeights
 from agentic_trading.desk.planning.backtest import TradeCosts, backtest
 from agentic_trading.desk.planning.panel import Flags, Floats, Panel, fill_gaps
-from agentic_trading.desk.rebalancing import PortfolioIntents
+from agentic_trading.desk.portfolio_intents import PortfolioIntents
 from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.llm.envelope import LLMProvider
