@@ -323,7 +323,8 @@ def _performance(played: SessionResult, *, is_portfolio: bool) -> Performance | 
     if timeframe is None:
         return None
     equity = [float(trading.STARTING_CASH), *played.curve.equity]
-    return performance(equity, played.curve.traded, bars_per_year=bars_per_year or timeframe.bars_per_year)
+    bars_per_year = DAYS_PER_YEAR if is_portfolio else timeframe.bars_per_year
+    return performance(equity, played.curve.traded, bars_per_year=bars_per_year)
 
 
 def _open_positions(played: SessionResult) -> list[OpenPosition]:
