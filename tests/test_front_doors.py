@@ -78,7 +78,7 @@ DOORS = {
         "PlanningAgent",
         "PlanningError",
         "PriceMomentumParams",
-        "Rejection",
+        "RejectedSet",
         "Round",
         "StrategyParamRequest",
         "StrategyParams",

@@ -16,7 +16,7 @@ from agentic_trading.desk.planning.errors import (
     TemplateError,
     UnknownFamilyError,
 )
-from agentic_trading.desk.planning.evaluation import Evaluation, Rejection
+from agentic_trading.desk.planning.evaluation import Evaluation, RejectedSet
 from agentic_trading.desk.planning.generator import (
     GenerationResult,
     TemplateCodeGenerator,
@@ -62,7 +62,7 @@ __all__ = [
     "PlanningAgent",
     "PlanningError",
     "PriceMomentumParams",
-    "Rejection",
+    "RejectedSet",
     "Round",
     "StrategyParamRequest",
     "StrategyParams",

@@ -149,8 +149,8 @@ def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command
         (["--costs", "10"], "--costs is '10'; allowed: two numbers of basis points"),
         (["--costs", "nan,5"], "--costs is 'nan,5'"),
         (
-            ["--plot", "equity.pdf", "--rounds", "1"],
-            "--plot is equity.pdf; allowed: a file that ends in .png",
+            ["--plot", "equity.pdf"],
+            "--plot is equity.pdf; allowed: a file that ends in .png, in a folder",
         ),
     ],
 )
