@@ -79,7 +79,6 @@ DOORS = {
         "PlanningError",
         "PriceMomentumParams",
         "RejectedSet",
-        "Round",
         "StrategyParamRequest",
         "StrategyParams",
         "StructuredErrorFeedback",

@@ -7,33 +7,15 @@ from pathlib import Path
 from typing import Final
 
 import typer
-from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
+from agentic_trading.app.cli import strategy_tables
 from agentic_trading.app.cli.exits import ExitCode, confirm, say, stop
-from agentic_trading.app.cli.output import (
-    PlainConsole,
-    facts,
-    heading,
-    paragraph,
-    print_table,
-    rows,
-    show_json,
-    table,
-    terminal_is_watching,
-)
+from agentic_trading.app.cli.output import PlainConsole, print_table, show_json, terminal_is_watching
 from agentic_trading.app.cli.run_output import NOT_STARTED
-from agentic_trading.app.cli.strategy_tables import (
-    backtest_lines,
-    proposals_json,
-    proposals_lines,
-    scene_json,
-    set_json,
-    shown_value,
-)
 from agentic_trading.app.options import OptionError, pluralize
-from agentic_trading.app.strategies import (
+from agentic_trading.app.strategy import (
     ProposeOptions,
     Scene,
     check_provider,
@@ -47,7 +29,6 @@ from agentic_trading.desk.planning.agent import Plan, Round
 from agentic_trading.desk.planning.allowlist import code_problems
 from agentic_trading.desk.planning.backtest import TradeCosts
 from agentic_trading.desk.planning.evaluation import RejectedSet
-from agentic_trading.desk.planning.params import CLASSES, RULES
 from agentic_trading.desk.planning.promises import broken_by_look_ahead
 from agentic_trading.desk.planning.sandbox import SandboxJob
 from agentic_trading.desk.planning.schema import EVERYTHING
@@ -89,9 +70,9 @@ def propose_and_print(options: ProposeOptions, *, plot: Path | None, yes: bool, 
     if plot is not None and isinstance(found.plan, Plan):
         draw_equity(plot, found.scene, found.plan.champion.evaluation.equity)
     if as_json:
-        show_json(proposals_json(found))
+        show_json(strategy_tables.proposals_json(found))
     else:
-        print_table(*proposals_lines(found))
+        print_table(*strategy_tables.proposals_lines(found))
     if isinstance(found.plan, NoDecision):
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
@@ -123,28 +104,15 @@ def _bar(*, is_drawn: bool) -> Iterator[tuple[Callable[[Round], None], Callable[
 def show_params(path: Path, *, as_json: bool) -> None:
     """Print what a set means; raises what `read_set` does."""
     params = read_set(path)
-    values, family = params.model_dump(), params.strategy_type
-    hashes = {
-        "params_sha256": params.sha256,
-        "effective_sha256": params.effective.sha256,
-        "template_sha256": TEMPLATES[family].sha256,
-    }
     if as_json:
-        show_json({"params": values, "effective": params.effective.model_dump(), **hashes})
-        return
-    fields = CLASSES[family][0].model_fields
-    drawn = table("parameter", "value", "meaning")
-    rows(
-        drawn,
-        [
-            (name, shown_value(values, name), str(fields[name].description))
-            for name in values
-            if name in fields
-        ],
-    )
-    parts: list[RenderableType] = [drawn, heading("Rules")]
-    parts += [paragraph(rule.sentence.format_map(values)) for rule in RULES[family]]
-    print_table(*parts, heading("Hashes"), facts(list(hashes.items())))
+        effective = params.effective.model_dump()
+        show_json({
+            "params": params.model_dump(),
+            "effective": effective,
+            **strategy_tables.hashes_of(params),
+        })
+    else:
+        print_table(*strategy_tables.set_lines(params))
 
 
 def print_code(path: Path, *, data: str, check: bool) -> None:
@@ -184,12 +152,12 @@ def backtest_and_print(path: Path, *, data: str, costs: TradeCosts, plot: Path |
         draw_equity(plot, found.scene, found.evaluation.equity)
     if as_json:
         show_json({
-            **set_json(found.params, found.evaluation),
-            **scene_json(found.scene),
+            **strategy_tables.set_json(found.params, found.evaluation),
+            **strategy_tables.scene_json(found.scene),
             "deflated_sharpe": deflated,
         })
         return
-    print_table(*backtest_lines(found, deflated))
+    print_table(*strategy_tables.backtest_lines(found, deflated))
 
 
 # --- the picture --------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from rich.console import RenderableType
 from agentic_trading.app.cli.output import (
     command_line,
     counts,
+    facts,
     heading,
     paragraph,
     rows,
@@ -15,11 +16,12 @@ from agentic_trading.app.cli.output import (
     usd,
 )
 from agentic_trading.app.options import pluralize
-from agentic_trading.app.strategies import Proposals, Scene, SetResult
+from agentic_trading.app.strategy import Proposals, Scene, SetResult
 from agentic_trading.desk.metrics import Performance
 from agentic_trading.desk.planning.agent import Plan, Round
 from agentic_trading.desk.planning.evaluation import Evaluation, Halves
-from agentic_trading.desk.planning.params import Family, StrategyParams
+from agentic_trading.desk.planning.params import CLASSES, RULES, Family, StrategyParams
+from agentic_trading.desk.planning.template import TEMPLATES
 from agentic_trading.llm.errors import NoDecision
 
 CONFIDENT: Final = 0.95
@@ -88,7 +90,7 @@ def scene_line(scene: Scene) -> RenderableType:
 
 def _round_cells(played: Round, family: Family) -> list[str]:
     params = {} if played.params is None else played.params.model_dump()
-    shown = [shown_value(params, name) for name in COLUMNS[family].values()]
+    shown = [_value(params, name) for name in COLUMNS[family].values()]
     figures = [""] * len(FIGURES)
     if played.evaluation is not None:
         first, second = played.evaluation.in_sample, played.evaluation.out_of_sample
@@ -105,7 +107,7 @@ def _outcome(played: Round) -> str:
     return f"{played.state}: {played.failure.description}" if played.failure else played.state
 
 
-def shown_value(params: Mapping[str, Any], name: str) -> str:
+def _value(params: Mapping[str, Any], name: str) -> str:
     value = params.get(name)
     if value is None:
         return "-"
@@ -135,12 +137,12 @@ def _champion(found: Proposals, plan: Plan) -> Iterator[RenderableType]:
     lines = {"this strategy": plan.champion.evaluation, "equal weight": found.scene.equal_weight}
     if found.random is not None:
         lines[f"random, median of {found.searches}"] = found.random
-    yield comparison(f"champion, round {number}", lines)
+    yield halves_table(f"champion, round {number}", lines)
     yield paragraph(luck_line(plan.deflated_sharpe, plan.tried))
     yield paragraph(caution(found.scene, found.knowledge))
 
 
-def comparison(title: str, lines: Mapping[str, Halves]) -> RenderableType:
+def halves_table(title: str, lines: Mapping[str, Halves]) -> RenderableType:
     names = ("Sharpe in", "out", "CAGR out", "max DD out", "turnover")
     drawn = table(title, *names, right=names)
     return rows(drawn, [(name, *_halves_cells(halves)) for name, halves in lines.items()])
@@ -178,11 +180,24 @@ def caution(scene: Scene, knowledge: str) -> str:
 def backtest_lines(found: SetResult, deflated: float | None) -> Iterator[RenderableType]:
     yield scene_line(found.scene)
     lines = {"this strategy": found.evaluation, "equal weight": found.scene.equal_weight}
-    yield comparison(found.params.strategy_type, lines)
+    yield halves_table(found.params.strategy_type, lines)
     stops, lost = pluralize(found.evaluation.stopped, "stop"), found.evaluation.vanished
     yield paragraph(f"{stops} hit · vanished while held: {', '.join(lost) or 'none'}")
     yield paragraph(luck_line(deflated, 1))
     yield paragraph(caution(found.scene, "unknown"))
+
+
+def set_lines(params: StrategyParams) -> Iterator[RenderableType]:
+    """Yield what each parameter of a set means, the rules that it keeps, and its hashes."""
+    values, family = params.model_dump(), params.strategy_type
+    fields = CLASSES[family][0].model_fields
+    drawn = table("parameter", "value", "meaning")
+    meanings = [(name, _value(values, name), str(field.description)) for name, field in fields.items()]
+    yield rows(drawn, meanings)
+    yield heading("Rules")
+    yield from (paragraph(rule.sentence.format_map(values)) for rule in RULES[family])
+    yield heading("Hashes")
+    yield facts(hashes_of(params).items())
 
 
 # --- as values -------------------------------------------------------------------------------------------------
@@ -225,6 +240,15 @@ def _round_json(played: Round) -> dict[str, Any]:
         **({} if played.params is None else {"params": played.params.model_dump()}),
         **({} if played.evaluation is None else _figures(played.evaluation)),
         **({} if played.failure is None else {"failure": played.failure.model_dump(mode="json")}),
+    }
+
+
+def hashes_of(params: StrategyParams) -> dict[str, str]:
+    """Return the hashes of a set, of the one that it trades like, and of its template."""
+    return {
+        "params_sha256": params.sha256,
+        "effective_sha256": params.effective.sha256,
+        "template_sha256": TEMPLATES[params.strategy_type].sha256,
     }
 
 

@@ -1,12 +1,6 @@
 """Planning: parameters that a model chooses, code that templates make of them, its gate, and the agent that asks."""
 
-from agentic_trading.desk.planning.agent import (
-    AutonomousLoop,
-    Plan,
-    PlannerSettings,
-    PlanningAgent,
-    Round,
-)
+from agentic_trading.desk.planning.agent import AutonomousLoop, Plan, PlannerSettings, PlanningAgent
 from agentic_trading.desk.planning.allowlist import CodeProblem, code_problems
 from agentic_trading.desk.planning.errors import (
     GenerationFailedError,
@@ -63,7 +57,6 @@ __all__ = [
     "PlanningError",
     "PriceMomentumParams",
     "RejectedSet",
-    "Round",
     "StrategyParamRequest",
     "StrategyParams",
     "StructuredErrorFeedback",

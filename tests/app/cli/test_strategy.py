@@ -256,7 +256,7 @@ def test_without_the_extra_the_command_names_it(
         for name in sys.modules
         if name.startswith((
             "agentic_trading.desk.planning",
-            "agentic_trading.app.strategies",
+            "agentic_trading.app.strategy",
             "agentic_trading.app.cli.strategy_",
         ))
     ]:
