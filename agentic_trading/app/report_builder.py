@@ -34,7 +34,7 @@ from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.intents import TradingRules
 from agentic_trading.desk.market.feed import BarFeed, BarGrid
 from agentic_trading.desk.market.samples import PANELS, SAMPLES
-from agentic_trading.desk.metrics import Performance, performance
+from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance, performance
 from agentic_trading.desk.time_slices import merge_feeds
 from agentic_trading.governance.limits import SHORT_LIVED
 from agentic_trading.llm.envelope import LLMEnvelope

@@ -109,7 +109,7 @@ def propose_command(
     configured(config)
     with _extra_explained():
         from agentic_trading.app.cli.strategy_output import costs_in, propose_and_print
-        from agentic_trading.app.strategies import ProposeOptions
+        from agentic_trading.app.strategy import ProposeOptions
 
         options = ProposeOptions(
             data=data,

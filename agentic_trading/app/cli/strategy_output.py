@@ -1,91 +1,42 @@
-"""What `strategy` prints: rounds, the chosen set beside what it must be better than, meanings, code and checks."""
+"""What the commands of `strategy` do: search, show, check and run sets of parameters, and draw an equity."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import typer
-from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
+from agentic_trading.app.cli import strategy_tables
 from agentic_trading.app.cli.exits import ExitCode, confirm, say, stop
-from agentic_trading.app.cli.output import (
-    PlainConsole,
-    command_line,
-    counts,
-    facts,
-    heading,
-    paragraph,
-    print_table,
-    rows,
-    show_json,
-    table,
-    terminal_is_watching,
-    usd,
-)
+from agentic_trading.app.cli.output import PlainConsole, print_table, show_json, terminal_is_watching
 from agentic_trading.app.cli.run_output import NOT_STARTED
 from agentic_trading.app.options import OptionError, pluralize
-from agentic_trading.app.strategies import (
-    Proposals,
+from agentic_trading.app.strategy import (
     ProposeOptions,
     Scene,
-    SetResult,
     check_provider,
     opened_evaluator,
-    propose,
     read_set,
     run_set,
+    search_sets,
 )
-from agentic_trading.desk.metrics import Performance, deflated_sharpe
+from agentic_trading.desk.metrics import deflated_sharpe
 from agentic_trading.desk.planning.agent import Plan, Round
 from agentic_trading.desk.planning.allowlist import code_problems
 from agentic_trading.desk.planning.backtest import TradeCosts
-from agentic_trading.desk.planning.evaluation import Evaluation, Halves, Rejection
-from agentic_trading.desk.planning.params import CLASSES, RULES, Family, StrategyParams
+from agentic_trading.desk.planning.evaluation import RejectedSet
 from agentic_trading.desk.planning.promises import broken_by_look_ahead
 from agentic_trading.desk.planning.sandbox import SandboxJob
 from agentic_trading.desk.planning.schema import EVERYTHING
 from agentic_trading.desk.planning.template import TEMPLATES
 from agentic_trading.llm.errors import NoDecision
 
-CONFIDENT: Final = 0.95
-"""From this deflated Sharpe ratio on a champion is said to be better than luck."""
-
-COLUMNS: Final[Mapping[Family, Mapping[str, str]]] = {
-    "momentum": {
-        "period": "momentum_period",
-        "mean": "ma_periods",
-        "catalyst": "catalyst_type",
-        "stocks": "n_stocks",
-        "stop": "stop_loss",
-        "when": "resample",
-    },
-    "mean_reversion": {
-        "lookback": "lookback",
-        "entry": "entry_z",
-        "exit": "exit_z",
-        "trend": "trend_filter",
-        "days": "max_hold_days",
-        "stocks": "n_stocks",
-        "stop": "stop_loss",
-        "when": "resample",
-    },
-    "volatility": {
-        "mode": "mode",
-        "lookback": "vol_lookback",
-        "target": "target_vol",
-        "most": "max_weight",
-        "stocks": "n_stocks",
-        "stop": "stop_loss",
-        "when": "resample",
-    },
-}
-"""The columns of a round's set, by the parameter that each shows."""
-
-FIGURES: Final = ("Sharpe in", "max DD", "out", "max DD out")
-SHARES: Final = frozenset({"stop_loss", "target_vol", "max_weight"})
+STRATEGY: Final = "#1b6ca8"
+BESIDE: Final = "#8a8a8a"
 
 
 def costs_in(text: str) -> TradeCosts:
@@ -105,6 +56,7 @@ def costs_in(text: str) -> TradeCosts:
 
 def propose_and_print(options: ProposeOptions, *, plot: Path | None, yes: bool, as_json: bool) -> None:
     """Search, once the user confirms what a model may cost, and print what came of it."""
+    check_plot(plot)
     if options.asks_models:
         check_provider(options)
         asked = f"{options.provider}: {pluralize(options.rounds, 'round')} of at most 6 answers"
@@ -112,15 +64,15 @@ def propose_and_print(options: ProposeOptions, *, plot: Path | None, yes: bool, 
         confirm("the cost", yes=yes, otherwise=NOT_STARTED)
     try:
         with _bar(is_drawn=terminal_is_watching() and not as_json) as (on_round, on_random):
-            found = propose(options, on_round=on_round, on_random=on_random)
+            found = search_sets(options, on_round=on_round, on_random=on_random)
     except KeyboardInterrupt:
         stop(ExitCode.INTERRUPTED, "ended at once; what was answered is on disk")
     if plot is not None and isinstance(found.plan, Plan):
-        _draw(plot, found.scene, found.plan.champion.evaluation)
+        draw_equity(plot, found.scene, found.plan.champion.evaluation.equity)
     if as_json:
-        show_json(_proposals_json(found))
+        show_json(strategy_tables.proposals_json(found))
     else:
-        print_table(*_drawn(found))
+        print_table(*strategy_tables.proposals_lines(found))
     if isinstance(found.plan, NoDecision):
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
@@ -146,145 +98,21 @@ def _bar(*, is_drawn: bool) -> Iterator[tuple[Callable[[Round], None], Callable[
         yield on_round, on_random
 
 
-def _drawn(found: Proposals) -> Iterator[RenderableType]:
-    yield _scene_line(found.scene)
-    own = (f"{found.family}.", f"{found.family}:")
-    yield from (paragraph(each) for each in found.scene.offered.withheld if each.startswith(own))
-    names = COLUMNS[found.family]
-    drawn = table("round", *names, *FIGURES, "", right=("round", *names, *FIGURES))
-    rows(drawn, [_round_cells(each, found.family) for each in found.rounds])
-    yield drawn
-    yield paragraph(_totals(found))
-    if isinstance(found.plan, NoDecision):
-        reason = found.plan.reason
-        yield heading(f"Nothing chosen: {reason.category}")
-        yield paragraph(reason.description)
-    else:
-        yield from _champion(found, found.plan)
-    yield heading("Trace")
-    yield command_line(f"agentic-trading trace show {found.trace_id} --store {found.log}")
-
-
-def _scene_line(scene: Scene) -> RenderableType:
-    days, window = scene.panel.days, scene.window
-    span = f"{len(scene.panel.symbols)} stocks, {len(days)} days, {days[0]} … {days[-1]}"
-    halves = f"chosen on bars {window.start}-{window.split - 1}, reported on {window.split}-{window.end - 1}"
-    return paragraph(f"{scene.panel.name}: {span} · {halves}", "bold")
-
-
-def _round_cells(played: Round, family: Family) -> list[str]:
-    params = {} if played.params is None else played.params.model_dump()
-    shown = [_value(params, name) for name in COLUMNS[family].values()]
-    figures = [""] * len(FIGURES)
-    if played.evaluation is not None:
-        first, second = played.evaluation.in_sample, played.evaluation.out_of_sample
-        figures = [
-            _ratio(first.sharpe),
-            _percent(first.max_drawdown),
-            _ratio(second.sharpe),
-            _percent(second.max_drawdown),
-        ]
-    return [str(played.number), *shown, *figures, "" if played.state == "accepted" else _outcome(played)]
-
-
-def _outcome(played: Round) -> str:
-    return f"{played.state}: {played.failure.description}" if played.failure else played.state
-
-
-def _value(params: Mapping[str, Any], name: str) -> str:
-    value = params.get(name)
-    if value is None:
-        return "-"
-    if name in SHARES:
-        return f"{100 * value:.0f} %"
-    if name == "resample":
-        offset = params.get("resample_offset")
-        return f"{value}+{offset}" if value == "W" and offset is not None else str(value)
-    if name == "catalyst_type" and value != "none":
-        return f"{value} {params['catalyst_lookback']}m"
-    return str(value)
-
-
-def _totals(found: Proposals) -> str:
-    valid, distinct, answers = found.valid, found.distinct, found.answers
-    share = f" ({100 * distinct / valid:.0f} %)" if valid else ""
-    each = f"{answers.attempts / len(found.rounds):.3g}" if found.rounds else "0"
-    said = "1 answer each" if answers.attempts == len(found.rounds) else f"{each} answers a round"
-    useless = f" · of no use: {counts(dict(answers.useless))}" if answers.useless else ""
-    rounds = pluralize(len(found.rounds), "round")
-    return f"{rounds} · {valid} valid · {distinct} distinct{share} · {said} · cost {usd(answers.cost_nusd)} USD{useless}"
-
-
-def _champion(found: Proposals, plan: Plan) -> Iterator[RenderableType]:
-    accepted = [each for each in found.rounds if each.state == "accepted"]
-    number = accepted[plan.champion.number - 1].number
-    lines = {"this strategy": plan.champion.evaluation, "equal weight": found.scene.equal_weight}
-    if found.random is not None:
-        lines[f"random, median of {found.searches}"] = found.random
-    yield _comparison(f"champion, round {number}", lines)
-    yield paragraph(_luck(plan.deflated_sharpe, plan.tried))
-    yield paragraph(_caution(found.scene, found.knowledge))
-
-
-def _comparison(title: str, lines: Mapping[str, Halves]) -> RenderableType:
-    names = ("Sharpe in", "out", "CAGR out", "max DD out", "turnover")
-    drawn = table(title, *names, right=names)
-    return rows(drawn, [(name, *_halves_cells(halves)) for name, halves in lines.items()])
-
-
-def _halves_cells(halves: Halves) -> Sequence[str]:
-    first, second = halves.in_sample, halves.out_of_sample
-    turnover = "-" if second.turnover is None else f"{second.turnover:.0f}x"
-    return (
-        _ratio(first.sharpe),
-        _ratio(second.sharpe),
-        _percent(second.cagr),
-        _percent(second.max_drawdown),
-        turnover,
-    )
-
-
-def _luck(deflated: float | None, tried: int) -> str:
-    if deflated is None:
-        return "deflated Sharpe: not defined"
-    verdict = "better than luck" if deflated >= CONFIDENT else "not distinguishable from luck"
-    return f"deflated Sharpe {deflated:.2f} ({pluralize(tried, 'set')} tried): {verdict}"
-
-
-def _caution(scene: Scene, knowledge: str) -> str:
-    bars = scene.window.end - scene.window.start
-    read = {
-        "in_sample": "in_sample: the model may have read about these days while it was trained",
-        "post_cutoff": "post_cutoff: these days are after the model's training",
-        "unknown": "in_sample unknown: nothing says what the model has read",
-    }[knowledge]
-    return f"{read}. {bars} bars of one year prove nothing."
-
-
 # --- one set ----------------------------------------------------------------------------------------------
 
 
 def show_params(path: Path, *, as_json: bool) -> None:
     """Print what a set means; raises what `read_set` does."""
     params = read_set(path)
-    values, family = params.model_dump(), params.strategy_type
-    hashes = {
-        "params_sha256": params.sha256,
-        "effective_sha256": params.effective.sha256,
-        "template_sha256": TEMPLATES[family].sha256,
-    }
     if as_json:
-        show_json({"params": values, "effective": params.effective.model_dump(), **hashes})
-        return
-    fields = CLASSES[family][0].model_fields
-    drawn = table("parameter", "value", "meaning")
-    rows(
-        drawn,
-        [(name, _value(values, name), str(fields[name].description)) for name in values if name in fields],
-    )
-    parts: list[RenderableType] = [drawn, heading("Rules")]
-    parts += [paragraph(rule.sentence.format_map(values)) for rule in RULES[family]]
-    print_table(*parts, heading("Hashes"), facts(list(hashes.items())))
+        effective = params.effective.model_dump()
+        show_json({
+            "params": params.model_dump(),
+            "effective": effective,
+            **strategy_tables.hashes_of(params),
+        })
+    else:
+        print_table(*strategy_tables.set_lines(params))
 
 
 def print_code(path: Path, *, data: str, check: bool) -> None:
@@ -301,7 +129,7 @@ def print_code(path: Path, *, data: str, check: bool) -> None:
         say(_checked("gate", wrong), err=True)
         if not wrong:  # what the gate refuses is never run
             outcome = evaluator.evaluate(params)
-            refused = [f"{outcome.by}: {outcome.detail}"] if isinstance(outcome, Rejection) else []
+            refused = [f"{outcome.by}: {outcome.detail}"] if isinstance(outcome, RejectedSet) else []
             say(_checked("run and promises", refused), err=True)
             job = SandboxJob.of(code, params, evaluator.panel.days)
             ahead = [each.message for each in broken_by_look_ahead(sandbox.run, job)]
@@ -317,108 +145,63 @@ def _checked(name: str, wrong: Sequence[str]) -> str:
 
 def backtest_and_print(path: Path, *, data: str, costs: TradeCosts, plot: Path | None, as_json: bool) -> None:
     """Run the set in a file, and print its figures beside equal weight."""
+    check_plot(plot)
     found = run_set(path, data, costs)
     deflated = deflated_sharpe(found.evaluation.returns(found.scene.window), [])
     if plot is not None:
-        _draw(plot, found.scene, found.evaluation)
+        draw_equity(plot, found.scene, found.evaluation.equity)
     if as_json:
         show_json({
-            **_set_json(found.params, found.evaluation),
-            **_scene_json(found.scene),
+            **strategy_tables.set_json(found.params, found.evaluation),
+            **strategy_tables.scene_json(found.scene),
             "deflated_sharpe": deflated,
         })
         return
-    print_table(*_backtest_lines(found, deflated))
+    print_table(*strategy_tables.backtest_lines(found, deflated))
 
 
-def _backtest_lines(found: SetResult, deflated: float | None) -> Iterator[RenderableType]:
-    yield _scene_line(found.scene)
-    lines = {"this strategy": found.evaluation, "equal weight": found.scene.equal_weight}
-    yield _comparison(found.params.strategy_type, lines)
-    stops, lost = pluralize(found.evaluation.stopped, "stop"), found.evaluation.vanished
-    yield paragraph(f"{stops} hit · vanished while held: {', '.join(lost) or 'none'}")
-    yield paragraph(_luck(deflated, 1))
-    yield paragraph(_caution(found.scene, "unknown"))
+# --- the picture --------------------------------------------------------------------------------------
 
 
-def _draw(path: Path, scene: Scene, evaluation: Evaluation) -> None:
-    from agentic_trading.app.cli.strategy_plot import draw_equity
+def draw_equity(path: Path, scene: Scene, equity: Sequence[float]) -> None:
+    """Draw an equity beside all stocks in equal weight, with the halves and the drawdown below, as a PNG.
 
-    draw_equity(path, scene, evaluation.equity)
-    say(f"plot: {path}", err=True)
+    Raises `OptionError` for a place that cannot be written to.
+    """
+    from matplotlib.figure import Figure  # takes a second to load
 
-
-# --- JSON -------------------------------------------------------------------------------------------------
-
-
-def _proposals_json(found: Proposals) -> dict[str, Any]:
-    plan = found.plan
-    chosen = (
-        {"reason": plan.reason.model_dump(mode="json")}
-        if isinstance(plan, NoDecision)
-        else {
-            "champion": _set_json(plan.champion.params, plan.champion.evaluation),
-            "tried": plan.tried,
-            "deflated_sharpe": plan.deflated_sharpe,
-        }
-    )
-    return {
-        **_scene_json(found.scene),
-        "family": found.family,
-        "withheld": list(found.scene.offered.withheld),
-        "knowledge": found.knowledge,
-        "rounds": [_round_json(each) for each in found.rounds],
-        "valid": found.valid,
-        "distinct": found.distinct,
-        "attempts": found.answers.attempts,
-        "of_no_use": dict(found.answers.useless),
-        "cost_nusd": found.answers.cost_nusd,
-        **chosen,
-        "random_median": found.random,
-        "random_searches": found.searches if found.random else 0,
-        "trace_id": found.trace_id,
-        "log": str(found.log),
-    }
-
-
-def _round_json(played: Round) -> dict[str, Any]:
-    return {
-        "round": played.number,
-        "state": played.state,
-        **({} if played.params is None else {"params": played.params.model_dump()}),
-        **({} if played.evaluation is None else _figures(played.evaluation)),
-        **({} if played.failure is None else {"failure": played.failure.model_dump(mode="json")}),
-    }
-
-
-def _set_json(params: StrategyParams, evaluation: Evaluation) -> dict[str, Any]:
-    hashes = evaluation.model_dump(include={"code_sha256", "template_sha256", "data_sha256"})
-    return {
-        "params": params.model_dump(),
-        "params_sha256": params.sha256,
-        **hashes,
-        **_figures(evaluation),
-        "stopped": evaluation.stopped,
-        "vanished": list(evaluation.vanished),
-    }
-
-
-def _scene_json(scene: Scene) -> dict[str, Any]:
     window = scene.window
-    return {
-        "data": scene.panel.name,
-        "bars": {"start": window.start, "split": window.split, "end": window.end},
-        "equal_weight": _figures(scene.equal_weight),
-    }
+    days = scene.panel.days[window.start :]
+    figure = Figure(figsize=(9, 5.5), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    upper.plot(days, scene.hold, color=BESIDE, linewidth=1.2, label="equal weight")
+    upper.plot(days, equity, color=STRATEGY, linewidth=1.6, label="strategy")
+    lower.fill_between(days, _drawdown(scene.hold), 0, color=BESIDE, alpha=0.25, linewidth=0)
+    lower.fill_between(days, _drawdown(equity), 0, color=STRATEGY, alpha=0.45, linewidth=0)
+    for axes in (upper, lower):
+        axes.axvline(scene.panel.days[window.split], color="black", linewidth=0.9, linestyle="--")
+        axes.grid(alpha=0.25)
+        axes.margins(x=0.01, y=0.1)
+    for place, text in ((0.25, "chosen on this half"), (0.75, "reported on this one")):
+        upper.text(place, 0.02, text, transform=upper.transAxes, ha="center", color="dimgray")
+    upper.set_title(f"{scene.panel.name}: what 1 became", loc="left")
+    upper.set_ylabel("equity")
+    upper.legend(loc="upper left", frameon=False)
+    lower.set_ylabel("drawdown, %")
+    figure.autofmt_xdate()
+    try:
+        figure.savefig(path, format="png", dpi=110, metadata={"Software": None})
+    except OSError as e:
+        raise OptionError("--plot", f"{path} ({e.strerror})", "a file that can be written") from e
 
 
-def _figures(halves: Halves) -> dict[str, Performance]:
-    return {"in_sample": halves.in_sample, "out_of_sample": halves.out_of_sample}
+def check_plot(path: Path | None) -> None:
+    """Raise `OptionError` for a picture of another kind, before anything is asked or run."""
+    if path is not None and (path.suffix.lower() != ".png" or not path.parent.is_dir()):
+        raise OptionError("--plot", str(path), "a file that ends in .png, in a folder that is there")
 
 
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
+def _drawdown(equity: Sequence[float]) -> list[float]:
+    """Return how far below its peak so far each value is, in percent."""
+    peaks = accumulate(equity, max)
+    return [100 * (value / peak - 1) for value, peak in zip(equity, peaks, strict=True)]

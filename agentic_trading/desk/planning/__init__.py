@@ -1,12 +1,6 @@
 """Planning: parameters that a model chooses, code that templates make of them, its gate, and the agent that asks."""
 
-from agentic_trading.desk.planning.agent import (
-    AutonomousLoop,
-    Plan,
-    PlannerSettings,
-    PlanningAgent,
-    Round,
-)
+from agentic_trading.desk.planning.agent import AutonomousLoop, Plan, PlannerSettings, PlanningAgent
 from agentic_trading.desk.planning.allowlist import CodeProblem, code_problems
 from agentic_trading.desk.planning.errors import (
     GenerationFailedError,
@@ -16,7 +10,7 @@ from agentic_trading.desk.planning.errors import (
     TemplateError,
     UnknownFamilyError,
 )
-from agentic_trading.desk.planning.evaluation import Evaluation, Rejection
+from agentic_trading.desk.planning.evaluation import Evaluation, RejectedSet
 from agentic_trading.desk.planning.generator import (
     GenerationResult,
     TemplateCodeGenerator,
@@ -62,8 +56,7 @@ __all__ = [
     "PlanningAgent",
     "PlanningError",
     "PriceMomentumParams",
-    "Rejection",
-    "Round",
+    "RejectedSet",
     "StrategyParamRequest",
     "StrategyParams",
     "StructuredErrorFeedback",

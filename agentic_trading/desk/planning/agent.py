@@ -11,7 +11,7 @@ from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.client.outcome import outcome_of
 from agentic_trading.clock import Clock
 from agentic_trading.desk.planning.errors import GenerationFailedError
-from agentic_trading.desk.planning.evaluation import Evaluation, Evaluator, Rejection
+from agentic_trading.desk.planning.evaluation import Evaluation, Evaluator, RejectedSet
 from agentic_trading.desk.planning.events import (
     GenerationAccepted,
     GenerationProposed,
@@ -56,7 +56,7 @@ chose sets that were tried · `failed`: no answer was a valid set."""
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
-    """For whom the planner asks which model for sets of which family; all ids are made from `session_id` and the moment.
+    """The session and tenant that the planner asks for, and which model it asks for sets of which family; all ids are made from `session_id` and the moment.
 
     An answer is waited for as long as `answer_within`, or one attempt by `retry_policy` if that is longer.
     """
@@ -179,13 +179,13 @@ class PlanningAgent:
             if repeated is None:
                 return await self._run(number, name, params, proposals + 1, proposed)
             detail = f"it trades like set {repeated.number} that was tried"
-            cause = await self._reject(number, name, params, Rejection("repeat", detail), proposed)
+            cause = await self._reject(number, name, params, RejectedSet("repeat", detail), proposed)
         known = repeated.evaluation if repeated else None
         return Round(number, "repeated", 2, params, known)
 
     async def _run(self, number: int, step: str, params: StrategyParams, proposals: int, cause: str) -> Round:
         outcome = await asyncio.to_thread(self._evaluator.evaluate, params)
-        if isinstance(outcome, Rejection):
+        if isinstance(outcome, RejectedSet):
             await self._reject(number, step, params, outcome, cause)
             failure = FailureReason(
                 category=FailureKind.PARSING_ERROR, description=f"{outcome.by}: {outcome.detail}"
@@ -256,7 +256,7 @@ class PlanningAgent:
         return await self._record(body, step, "proposed", answered)
 
     async def _reject(
-        self, number: int, step: str, params: StrategyParams, rejection: Rejection, cause: str
+        self, number: int, step: str, params: StrategyParams, rejection: RejectedSet, cause: str
     ) -> str:
         body = GenerationRejected(
             round=number, params_sha256=params.sha256, by=rejection.by, detail=rejection.detail
@@ -304,7 +304,7 @@ class PlanningAgent:
 
 
 AutonomousLoop = PlanningAgent
-"""The same under the name of the first design: the loop that mends answers is the gateway's, the rounds are `plan`'s."""
+"""The same under the name of the first design: the loop that asks again is the gateway's, the rounds are `plan`'s."""
 
 
 def _ends_all(ended: Round) -> bool:

@@ -20,7 +20,7 @@ _SHARPE_OF_A_YEAR: Final = DAYS_PER_YEAR**0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SampleBars:
     """The bars that sets are judged on: chosen by `start` to before `split`, reported from `split` to before `end`.
 
     What is decided at the close of `start` is filled at the next bar: the first half has one return less than bars.
@@ -55,7 +55,7 @@ class Evaluation(Halves, frozen=True):
     vanished: tuple[str, ...]
     cached: bool = Field(default=False, exclude=True)
 
-    def returns(self, window: Window) -> list[float]:
+    def returns(self, window: SampleBars) -> list[float]:
         """Return the return of each bar of the first half."""
         return returns_of(self.equity[: window.split - window.start])
 
@@ -71,7 +71,7 @@ RejectedBy = Literal["gate", "sandbox", "promises", "repeat"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
+class RejectedSet:
     """Why a set has no figures."""
 
     by: RejectedBy
@@ -82,12 +82,12 @@ class Evaluator(Protocol):
     """Runs sets over one panel. Each call blocks, and no two run at once."""
 
     offered: Offered
-    window: Window
+    window: SampleBars
     chosen_at: datetime
     """When the last bar of the first half had closed: a planner knows nothing later."""
     equal_weight: Halves
 
-    def evaluate(self, params: StrategyParams) -> Evaluation | Rejection:
+    def evaluate(self, params: StrategyParams) -> Evaluation | RejectedSet:
         """Return what came of a set, run now or remembered; equal effective sets are one."""
         ...
 

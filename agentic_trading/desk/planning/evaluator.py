@@ -19,7 +19,13 @@ from agentic_trading.desk.planning.backtest import (
     backtest,
     hold_equal_weight,
 )
-from agentic_trading.desk.planning.evaluation import Evaluation, EvaluationCache, Halves, Rejection, Window
+from agentic_trading.desk.planning.evaluation import (
+    Evaluation,
+    EvaluationCache,
+    Halves,
+    RejectedSet,
+    SampleBars,
+)
 from agentic_trading.desk.planning.panel import COLUMNS, Flags, Floats, Panel
 from agentic_trading.desk.planning.params import Family, StrategyParams
 from agentic_trading.desk.planning.promises import WeightRules, broken_by_header, broken_promises
@@ -61,7 +67,7 @@ class PanelEvaluator:
         self._cache = EvaluationCache(folder)
         self._weights: OrderedDict[tuple[str, bytes], Floats] = OrderedDict()
 
-    def evaluate(self, params: StrategyParams) -> Evaluation | Rejection:
+    def evaluate(self, params: StrategyParams) -> Evaluation | RejectedSet:
         """Return what came of a set; it blocks for some 60 ms, or 1 if the set is remembered."""
         params = params.effective
         key = self._key(params)
@@ -71,22 +77,22 @@ class PanelEvaluator:
         """Return the account that buys all stocks at the start of the window, and holds them."""
         return hold_equal_weight(self.panel, start=self.window.start, costs=self.costs)
 
-    def _run(self, params: StrategyParams, key: str) -> Evaluation | Rejection:
+    def _run(self, params: StrategyParams, key: str) -> Evaluation | RejectedSet:
         template = self._templates[params.strategy_type]
         code = template.generate_code(params, data_sha256=self.data_sha256)
         if problems := code_problems(code):
-            return Rejection("gate", "; ".join(problem.text for problem in problems))
+            return RejectedSet("gate", "; ".join(problem.text for problem in problems))
         job = SandboxJob.of(code, params, self.panel.days)
         weights = self._weights_of(job)
         if isinstance(weights, Stopped):
-            return Rejection("sandbox", weights.text)
+            return RejectedSet("sandbox", weights.text)
         rules = WeightRules.of(params)
         broken = (
             *broken_promises(weights, self.panel.filled, job.rebalance, rules),
             *broken_by_header(code, params),
         )
         if broken:
-            return Rejection("promises", "; ".join(f"{each.promise}: {each.message}" for each in broken))
+            return RejectedSet("promises", "; ".join(f"{each.promise}: {each.message}" for each in broken))
         account = self._account(weights, job.rebalance, params.stop_loss)
         halves = self._halves(account)
         evaluation = Evaluation(
@@ -154,10 +160,10 @@ def offers_of(panel: Panel, data_sha256: str = "") -> Offered:
     return offered_by(PanelFacts(panel.name, len(panel.days), sha256=data_sha256 or panel.sha256))
 
 
-def window_of(offered: Offered, panel: Panel) -> Window:
+def window_of(offered: Offered, panel: Panel) -> SampleBars:
     """Return the bars that sets are judged on: all behind the warm-up, in halves."""
     start, end = offered.warm_up, len(panel.days)
-    return Window(start, start + (end - start) // 2, end)
+    return SampleBars(start, start + (end - start) // 2, end)
 
 
 def closed_at(panel: Panel, bar: int) -> datetime:

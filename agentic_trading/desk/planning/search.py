@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any, Final
 
 from agentic_trading.desk.metrics import Performance, deflated_sharpe
-from agentic_trading.desk.planning.evaluation import Evaluation, Evaluator, Halves, Window
+from agentic_trading.desk.planning.evaluation import Evaluation, Evaluator, Halves, SampleBars
 from agentic_trading.desk.planning.params import Family, Grid, StrategyParams, Value, read_params
 from agentic_trading.desk.prompts import ratio
 from agentic_trading.ids import fraction
@@ -41,7 +41,7 @@ class Tried:
 class Search:
     """The distinct sets that were tried, in order; sets that trade alike are one."""
 
-    window: Window
+    window: SampleBars
     _tried: dict[str, Tried] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -149,8 +149,8 @@ def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command
         (["--costs", "10"], "--costs is '10'; allowed: two numbers of basis points"),
         (["--costs", "nan,5"], "--costs is 'nan,5'"),
         (
-            ["--plot", "equity.pdf", "--rounds", "1"],
-            "--plot is equity.pdf; allowed: a file that ends in .png",
+            ["--plot", "equity.pdf"],
+            "--plot is equity.pdf; allowed: a file that ends in .png, in a folder",
         ),
     ],
 )
@@ -256,7 +256,7 @@ def test_without_the_extra_the_command_names_it(
         for name in sys.modules
         if name.startswith((
             "agentic_trading.desk.planning",
-            "agentic_trading.app.strategies",
+            "agentic_trading.app.strategy",
             "agentic_trading.app.cli.strategy_",
         ))
     ]:

@@ -8,7 +8,7 @@ import pytest
 
 from agentic_trading.desk.planning.backtest import TradeCosts, backtest
 from agentic_trading.desk.planning.errors import NotOfferedError, TemplateError
-from agentic_trading.desk.planning.evaluation import Evaluation, Rejection
+from agentic_trading.desk.planning.evaluation import Evaluation, RejectedSet
 from agentic_trading.desk.planning.evaluator import PanelEvaluator
 from agentic_trading.desk.planning.panel import Panel, rebalance_mask
 from agentic_trading.desk.planning.params import StrategyParams
@@ -128,7 +128,7 @@ def test_code_that_the_gate_refuses_is_never_run(prices: Panel, tmp_path: Path) 
 
     outcome = evaluator.evaluate(momentum())
 
-    assert isinstance(outcome, Rejection)
+    assert isinstance(outcome, RejectedSet)
     assert outcome.by == "gate"
     assert "open" in outcome.detail
 
@@ -142,7 +142,7 @@ def test_an_endless_loop_is_ended_by_its_limit_and_the_next_set_is_run(
 
     outcome = endless.evaluate(momentum())
 
-    assert isinstance(outcome, Rejection)
+    assert isinstance(outcome, RejectedSet)
     assert (outcome.by, outcome.detail.partition(":")[0]) == ("sandbox", "cpu")
     assert evaluated(PanelEvaluator(prices, sandbox), momentum()).in_sample.bars == 61
 
@@ -150,7 +150,7 @@ def test_an_endless_loop_is_ended_by_its_limit_and_the_next_set_is_run(
 def test_weights_that_break_a_promise_have_no_figures(prices: Panel, sandbox: Sandbox) -> None:
     outcome = with_template(prices, sandbox, "return np.ones(close.shape)").evaluate(momentum())
 
-    assert isinstance(outcome, Rejection)
+    assert isinstance(outcome, RejectedSet)
     assert outcome.by == "promises"
     assert "row_sum" in outcome.detail
 

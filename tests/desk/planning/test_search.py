@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.desk.metrics import Performance, deflated_sharpe, returns_of
-from agentic_trading.desk.planning.evaluation import Evaluation, Window
+from agentic_trading.desk.planning.evaluation import Evaluation, SampleBars
 from agentic_trading.desk.planning.evaluator import PanelEvaluator
 from agentic_trading.desk.planning.params import FAMILIES, Family, StrategyParams, read_params
 from agentic_trading.desk.planning.rules import ROUNDS_APART, strategy_params_rule
@@ -29,7 +29,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from tests.desk.planning.searching import market, momentum
 
 OFFERED = offered_by(PanelFacts("test", 245))
-WINDOW = Window(0, 3, 5)
+WINDOW = SampleBars(0, 3, 5)
 
 
 def figures(sharpe: float | None) -> Performance:

@@ -26,7 +26,7 @@ from agentic_trading.desk.market.samples import SP500
 from agentic_trading.desk.planning.agent import Plan, PlannerSettings, PlanningAgent, Round
 from agentic_trading.desk.planning.backtest import TradeCosts
 from agentic_trading.desk.planning.errors import GenerationFailedError
-from agentic_trading.desk.planning.evaluation import Evaluation, Halves, Rejection, Window
+from agentic_trading.desk.planning.evaluation import Evaluation, Halves, RejectedSet, SampleBars
 from agentic_trading.desk.planning.evaluator import PanelEvaluator
 from agentic_trading.desk.planning.generator import TemplateCodeGenerator
 from agentic_trading.desk.planning.panel import Panel, load_panel
@@ -106,7 +106,7 @@ class Scene:
     """What sets are judged on: a panel, the bars of both halves, what was offered, and holding all stocks."""
 
     panel: Panel
-    window: Window
+    window: SampleBars
     offered: Offered
     equal_weight: Halves
     hold: Sequence[float]
@@ -163,7 +163,7 @@ def opened_evaluator(
         yield PanelEvaluator(panel, sandbox, costs=costs, folder=folder), sandbox
 
 
-def propose(
+def search_sets(
     options: ProposeOptions,
     *,
     on_round: Callable[[Round], None] = lambda _round: None,
@@ -171,7 +171,7 @@ def propose(
 ) -> Proposals:
     """Play the rounds, then the random searches beside them; all calls are on record in `options.out`.
 
-    `on_random` is told how many random sets are to be run, and then 1 for each. Raises `UnknownFamilyError`,
+    `on_random` is called with the number of random sets to be run, and then with 1 for each. Raises `UnknownFamilyError`,
     `OptionError` for what does not fit, `StoreError` for a folder that cannot be used, and what a provider raises.
     """
     family = family_of(options.family)
@@ -215,7 +215,7 @@ def run_set(path: Path, data: str, costs: TradeCosts) -> SetResult:
     with opened_evaluator(data, costs) as (evaluator, _):
         params = read_set(path, evaluator.offered)
         outcome = evaluator.evaluate(params)
-        if isinstance(outcome, Rejection):
+        if isinstance(outcome, RejectedSet):
             raise OptionError("PARAMS", f"refused by {outcome.by}: {outcome.detail}", "a set that can be run")
         return SetResult(scene_of(evaluator), params, outcome)
 
