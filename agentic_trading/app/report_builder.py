@@ -62,10 +62,7 @@ async def report_of(
 
     Its attempts are read from its log and its bars from their files, each once and none kept; the rest was counted.
     """
-    attempts = _Attempts(tables.capabilities)
-    async for entry in store.scan(manifest.first_seq):
-        if isinstance(entry.record, LLMInteraction):
-            attempts.add(entry.record)
+    attempts = await _attempts_of(manifest, store, tables)
     counters = played.counters
     baselines = await _baselines(manifest, folder, played)
     equity_end = _equity(played)
@@ -110,6 +107,14 @@ async def report_of(
         elapsed_s=elapsed_s,
         interrupted=manifest.interrupted,
     )
+
+
+async def _attempts_of(manifest: RunManifest, store: InteractionStore, tables: Tables) -> "_Attempts":
+    attempts = _Attempts(tables.capabilities)
+    async for entry in store.scan(manifest.first_seq):
+        if isinstance(entry.record, LLMInteraction):
+            attempts.add(entry.record)
+    return attempts
 
 
 def _is_portfolio(manifest: RunManifest) -> bool:

@@ -48,7 +48,7 @@ class PortfolioIntents:
 
     Weights count in the part of the equity that the limits let be invested, costs of a purchase taken off. A stop is looked
     at on each close, as in a backtest, and its sale is the next bar's. Sales come before purchases, each in order of
-    symbol. An order that found no bar is sized anew at each close until it has one.
+    symbol. An order that found no bar is sized again at each close until it has one.
     """
 
     def __init__(

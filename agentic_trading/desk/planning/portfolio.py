@@ -39,7 +39,7 @@ ROUGH: Final = 1.25
 """From this many times its longer volatility on, the shorter one counts as rough."""
 
 
-def regime_of(panel: Panel) -> str:
+def market_regime(panel: Panel) -> str:
     """Return the market's state at the last close: `up` or `down`, `calm` or `rough`, as of the equal-weight index.
 
     The index chains the mean return of all stocks that have a price on both bars. It is up above its mean of `TREND_BARS`
@@ -127,7 +127,7 @@ class RegimePlanner:
 
     async def _planned(self, panel: Panel, at: datetime) -> bool:
         """Make a plan if one is due; returns whether there is a new one."""
-        regime = regime_of(panel)
+        regime = market_regime(panel)
         self._regimes = [*self._regimes, regime] if regime in self._regimes[-1:] else [regime]
         is_due = regime != self._planned_in and len(self._regimes) >= self._bars_to_wait
         if not is_due or self._settings.family not in offers_of(panel).grids:

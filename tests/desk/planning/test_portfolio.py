@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from agentic_trading.desk.planning.panel import Panel
-from agentic_trading.desk.planning.portfolio import _last_weights, regime_of
+from agentic_trading.desk.planning.portfolio import _last_weights, market_regime
 from agentic_trading.desk.planning.promises import WeightRules
 from agentic_trading.desk.planning.sandbox import SandboxJob
 
@@ -34,18 +34,18 @@ def swings(of: float, bars: int, drift: float = 0.0) -> list[float]:
     ],
 )
 def test_the_regime_is_trend_and_volatility_at_the_last_close(returns: list[float], regime: str) -> None:
-    assert regime_of(panel(returns)) == regime
+    assert market_regime(panel(returns)) == regime
 
 
 def test_the_regime_knows_nothing_of_later_bars() -> None:
     chance = np.random.default_rng(4)
     returns = chance.normal(0, 0.02, BARS)
-    whole = [regime_of(panel(returns[:bars])) for bars in range(2, BARS)]
+    whole = [market_regime(panel(returns[:bars])) for bars in range(2, BARS)]
 
     altered = np.concatenate((returns[:50], chance.normal(0, 0.1, BARS - 50)))
 
     assert len(set(whole)) > 1
-    assert [regime_of(panel(altered[:bars])) for bars in range(2, 50)] == whole[:48]
+    assert [market_regime(panel(altered[:bars])) for bars in range(2, 50)] == whole[:48]
 
 
 def test_a_stock_that_has_no_price_has_no_part_in_the_index() -> None:
@@ -54,7 +54,7 @@ def test_a_stock_that_has_no_price_has_no_part_in_the_index() -> None:
     close[1:, 2] = np.nan
     days = np.datetime64("2024-01-01") + np.arange(BARS)
 
-    assert regime_of(Panel.of("made", days, ("A", "B", "C"), {"close": close})) == "up calm"
+    assert market_regime(Panel.of("made", days, ("A", "B", "C"), {"close": close})) == "up calm"
 
 
 @pytest.mark.parametrize(
