@@ -34,6 +34,7 @@ from agentic_trading.bus.topic import (
     Topic,
     lane_topic,
 )
+from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
@@ -44,7 +45,6 @@ from agentic_trading.llm.event import Event, EventBody
 from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
-from agentic_trading.structured.response import ANSWER_SCHEMA
 
 ASYNCAPI: Final = "asyncapi.yaml"
 """It is written as JSON, which every reader of YAML reads."""

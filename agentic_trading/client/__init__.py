@@ -3,7 +3,7 @@
 from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE, Alternative, FallbackGateway
 from agentic_trading.client.gateway import Gateway, GatewayClient
 from agentic_trading.client.outcome import Attempt, StructuredOutcome, TotalUsage, outcome_of
-from agentic_trading.structured.response import (
+from agentic_trading.client.response import (
     ANSWER_SCHEMA,
     StructuredResponse,
     extract_conclusion,
