@@ -182,7 +182,10 @@ async def an_asks_own_ceiling_holds_over_its_attempts(opens: Opens) -> None:
 
 async def an_asks_own_ceiling_on_its_trace_holds_over_all_its_calls(opens: Opens) -> None:
     ledger = await opens()
-    own = tuple(Limit(ScopeKind.TRACE, ANY, Window.NONE, **most) for most in ({"nusd": 100}, {"calls": 3}))
+    own = (
+        Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=100),
+        Limit(ScopeKind.TRACE, ANY, Window.NONE, calls=3),
+    )
     await spend(ledger, ask(60, limits=own), nusd=20)
 
     async with asyncio.TaskGroup() as group:
