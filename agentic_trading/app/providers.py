@@ -247,6 +247,11 @@ def _tiny_request(row: Capability) -> ModelRequest:
     return ModelRequest(envelope, 1, 1, envelope.instructions, "Answer.", "text", max_tokens=16)
 
 
+def model_row(tables: Tables, llm: LLMProvider, name: str, *, now: datetime) -> Capability:
+    """Return the row of a model, by default that of its provider; raises `OptionError` as `select_provider` does."""
+    return _row(tables, llm, name or _default(llm, tables) or PRESETS[EnvelopeWorkflow.GENERAL].model, now)
+
+
 def _default(llm: LLMProvider, tables: Tables) -> str:
     if llm is LLMProvider.ANTHROPIC:
         return ""

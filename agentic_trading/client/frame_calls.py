@@ -1,6 +1,6 @@
 """The calls of a tree of questions: their envelopes, what is on record of them, and what comes of those that are made."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from types import MappingProxyType
@@ -98,14 +98,20 @@ class WorkingFrame:
         return sum(call.outcome.usage.cost_nusd for call in self.calls)
 
     @property
-    def spent_nusd(self) -> int:
-        """What its calls and those of its parts cost."""
-        return self.cost_nusd + sum(part.spent_nusd for part in self.parts)
+    def sent(self) -> int:
+        """How many attempts were sent for it."""
+        return sum(call.sent for call in self.calls)
 
     @property
     def left_nusd(self) -> int:
-        """What is left of its share."""
-        return self.share_nusd - self.spent_nusd
+        """What is left of its share, after its calls and those of all below it."""
+        return self.share_nusd - sum(frame.cost_nusd for frame in self.tree())
+
+    def tree(self) -> "Iterator[WorkingFrame]":
+        """Yield it and all frames below it."""
+        yield self
+        for part in self.parts:
+            yield from part.tree()
 
 
 def is_finding(closed: FrameClosed) -> bool:

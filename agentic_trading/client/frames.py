@@ -9,6 +9,7 @@ from agentic_trading.client.events import (
     FrameClosed,
     FrameOpened,
     FrameState,
+    RecursionBody,
     UserAnswered,
     UserAsked,
 )
@@ -54,8 +55,8 @@ class FrameRecords:
             if isinstance(record, Event):
                 self.add(record)
 
-    def add(self, event: Event) -> None:
-        """Add a record; raises `UnreadableBodyError` for one of a kind of the tree with another body."""
+    def add(self, event: Event) -> RecursionBody | None:
+        """Add a record and return its body, None for another kind's; raises `UnreadableBodyError` for one that is none of its kind."""
         body = KINDS.of(event)
         match body:
             case FrameOpened():
@@ -70,6 +71,7 @@ class FrameRecords:
                 pass
             case _:
                 assert_never(body)
+        return body
 
     @property
     def root(self) -> FrameOpened | None:

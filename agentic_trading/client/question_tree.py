@@ -1,6 +1,7 @@
 """The walk through a tree of questions: depth first, one call at a time, each step on record before the next."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -23,7 +24,7 @@ from agentic_trading.client.frame_calls import (
     finding_of,
     is_finding,
 )
-from agentic_trading.client.frames import FrameRecords
+from agentic_trading.client.frames import CausalFrame, FrameRecords
 from agentic_trading.client.gateway import StructuredGateway
 from agentic_trading.client.response import StructuredResponse
 from agentic_trading.ids import derived_id
@@ -62,6 +63,7 @@ class QuestionTree:
         if opened is not None:
             draft = draft.model_copy(update={"created_at": opened})
         self._calls = FrameCalls(gateway, records, draft, on_record)
+        self._root: WorkingFrame | None = None
         self.trace_id = draft.trace_id
         self.frames = FrameRecords(events)
         self._askers: dict[str, str] = {}
@@ -76,10 +78,20 @@ class QuestionTree:
         known = self.frames.root
         if known is not None and known.limits is not None:
             limits = known.limits
-        root = WorkingFrame(self._root_id, question, limits.max_cost_nusd)
+        root = self._root = WorkingFrame(self._root_id, question, limits.max_cost_nusd)
         self._calls.begin(root, limits)
         base = self._calls.base
         return root, await self._ask(root, cause=base.causation_id, parent=base.parent_envelope_id)
+
+    def causal_frames(self) -> tuple[CausalFrame, ...]:
+        """Return all frames, each before those below it; those that are not closed with what they have used so far."""
+        used = {} if self._root is None else {one.id: one for one in self._root.tree()}
+        return tuple(
+            frame
+            if frame.frame_id in self.frames.closed or (known := used.get(frame.frame_id)) is None
+            else replace(frame, calls=known.sent, cost_nusd=known.cost_nusd)
+            for frame in self.frames.frames()
+        )
 
     async def record_answer(self, answered: UserAnswered, *, at: datetime) -> None:
         """Put on record what the user said, and when."""
@@ -262,9 +274,8 @@ class QuestionTree:
         self, frame: WorkingFrame, state: FrameState, *, cause: str = "", **facts: Any
     ) -> FrameClosed:
         if frame.id not in self.frames.closed:
-            calls = sum(call.sent for call in frame.calls)
             closed = FrameClosed(
-                frame_id=frame.id, state=state, cost_nusd=frame.cost_nusd, calls=calls, **facts
+                frame_id=frame.id, state=state, cost_nusd=frame.cost_nusd, calls=frame.sent, **facts
             )
             await self._record(closed, frame.id, cause=cause or frame.calls[-1].interaction_id)
         return self.frames.closed[frame.id]

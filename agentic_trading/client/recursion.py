@@ -149,8 +149,8 @@ async def _ended(tree: QuestionTree, question: str, limits: RecursionLimits) -> 
     try:
         root, closed = await tree.walk(question, limits)
     except UndeliveredError:
-        return Unfinished(trace_id, str(FailureKind.UNDELIVERABLE), tree.frames.frames())
-    frames = tree.frames.frames()
+        return Unfinished(trace_id, str(FailureKind.UNDELIVERABLE), tree.causal_frames())
+    frames = tree.causal_frames()
     if closed is None:
         paused = Paused(trace_id, frames)
         return paused if paused.questions else Unfinished(trace_id, "cycle", frames)

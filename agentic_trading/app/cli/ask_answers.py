@@ -1,0 +1,264 @@
+"""What `ask` does: a platform on a log, a question put to a model with the log's evidence, and what came of it printed."""
+
+import asyncio
+import shlex
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Final, assert_never
+
+from rich.console import RenderableType
+
+from agentic_trading.app import trading
+from agentic_trading.app.cli.ask_evidence import AGENT, ASK_RULES, SUBJECT, evidence_of
+from agentic_trading.app.cli.exits import ExitCode, say, stop
+from agentic_trading.app.cli.frame_tree import frame_table
+from agentic_trading.app.cli.output import (
+    command_line,
+    facts,
+    heading,
+    paragraph,
+    print_table,
+    show_json,
+    usd,
+)
+from agentic_trading.app.options import MODELS, OptionError, listed
+from agentic_trading.app.providers import model_row
+from agentic_trading.app.settings import configure_logging, start
+from agentic_trading.client.events import RecursionLimits
+from agentic_trading.client.frame_calls import ASK, INSTRUCTIONS
+from agentic_trading.client.recursion import (
+    Concluded,
+    Paused,
+    Recursion,
+    RecursionOutcome,
+    ResumeError,
+    Unfinished,
+)
+from agentic_trading.client.response import ANSWER_SCHEMA
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.prices import bound
+from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMEnvelope, LLMProvider
+from agentic_trading.llm.envelope_rules import output_policy
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.limits import nusd_from_usd
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.store import Record
+from agentic_trading.platform.config import BusConfig, PlatformConfig
+from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
+from agentic_trading.platform.settings import load_config, user_name
+from agentic_trading.platform.tables import Tables, factories_of, tables_of
+from agentic_trading.structured.prompts import first_request
+
+ANSWER_TOKENS: Final = 700
+PROVIDERS: Final = (LLMProvider.RULES.value, LLMProvider.SCRIPTED.value, *MODELS)
+"""What `--provider` may be, beside the providers of the configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskOptions:
+    """What the command line asks for. Without a `provider` it is that of the configuration's `[models]` for `general`, else the rules."""
+
+    log: Path
+    config: Path | None
+    provider: str
+    model: str
+    base_url: str | None
+    max_cost_usd: Decimal | None
+    max_depth: int
+    max_children: int
+    max_calls: int
+
+    @property
+    def limits(self) -> RecursionLimits:
+        """The limits of a new tree; raises `OptionError` for an amount that is none."""
+        try:
+            most = nusd_from_usd(self.max_cost_usd or Decimal(0))
+        except ValueError as e:
+            raise OptionError("--max-cost", self.max_cost_usd, "an amount of dollars from 0 on") from e
+        return RecursionLimits(
+            max_cost_nusd=most,
+            max_depth=self.max_depth,
+            max_children=self.max_children,
+            max_calls=self.max_calls,
+        )
+
+
+def read_answers(given: Iterable[str]) -> dict[str, str]:
+    """Return what frames are told, by their paths; raises `OptionError` for what is not `FRAME=TEXT`."""
+    answers = {}
+    for one in given:
+        frame, equals, text = (part.strip() for part in one.partition("="))
+        if not (frame and equals and text):
+            raise OptionError("--answer", repr(one), "FRAME=TEXT, such as 3=UTC")
+        answers[frame] = text
+    return answers
+
+
+def answer_question(
+    options: AskOptions, question: str, *, trace_id: str, answers: Mapping[str, str], as_json: bool
+) -> ExitCode:
+    """Ask, or go on with a trace, print what came of it, and return how the command ends."""
+    try:
+        outcome = asyncio.run(_answered(options, question, trace_id, answers))
+    except ResumeError as e:
+        stop(ExitCode.FOUND_WRONG, str(e))
+    if as_json:
+        show_json(_values(outcome))
+    else:
+        print_table(*_drawn(outcome, options))
+    match outcome:
+        case Concluded():
+            return ExitCode.DONE
+        case Paused():
+            return ExitCode.PAUSED
+        case Unfinished():
+            return ExitCode.FOUND_WRONG
+        case _:
+            assert_never(outcome)
+
+
+async def _answered(
+    options: AskOptions, question: str, trace_id: str, answers: Mapping[str, str]
+) -> RecursionOutcome:
+    settings = start()
+    async with aclosing(trading.records_of(options.log)) as records:
+        known = _first_envelope(await records.trace(trace_id)) if trace_id else None
+        config, model = await asyncio.to_thread(_configured, options, known)
+        configure_logging(settings.log_level, settings.log_format, config.redaction)
+        tables = Tables(*await asyncio.to_thread(lambda: tables_of(config, factories_of(config))))
+        row = model_row(tables, LLMProvider(next(iter(config.providers))), model, now=SystemClock().now())
+        tenants = config.tenant_ids
+        tenant = (tenants[0] if len(tenants) == 1 else DEFAULT_TENANT) if known is None else known.tenant_id
+        asked = _Asked(row, tables, tenant, await evidence_of(records, tenant))
+        async with _platform_on(options.log, config, tables) as platform:
+            recursion = Recursion(
+                platform,
+                lambda trace: records.trace(trace, tenant=tenant),
+                options.limits,
+                asked.builder,
+                cost_bound=asked.cost_bound,
+            )
+            if trace_id:
+                return await recursion.resume(trace_id, answers, by=user_name())
+            _say_bound(asked.bound_of(question), options.limits.max_cost_nusd)
+            return await recursion.run(question)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Of which model, for which tenant, and with what evidence is asked."""
+
+    row: Capability
+    tables: Tables
+    tenant: str
+    evidence: Mapping[str, Any]
+
+    def builder(self) -> EnvelopeBuilder:
+        """Return a builder for the envelopes of a tree."""
+        builder = EnvelopeBuilder().for_general().with_agent(AGENT).with_tenant(self.tenant)
+        builder = builder.with_provider(self.row.provider, self.row.model).with_subject(SUBJECT)
+        builder = builder.with_budget(max_output_tokens=ANSWER_TOKENS)
+        for source, content in self.evidence.items():
+            builder = builder.add_evidence(source, content)
+        return builder.with_output_policy(output_policy(mode="reask"))
+
+    def cost_bound(self, envelope: LLMEnvelope) -> int:
+        """Return the most that an attempt can cost, as the gate reserves it."""
+        request = first_request(envelope, self.row, attempt=1)
+        return bound(request, self.row, self.tables.prices, at=envelope.created_at).nusd
+
+    def bound_of(self, question: str) -> int:
+        """Return the most that asking this question can cost."""
+        builder = self.builder().with_instructions(INSTRUCTIONS[ASK]).with_context({"question": question})
+        return self.cost_bound(builder.with_output_schema(ANSWER_SCHEMA).build())
+
+
+def _configured(options: AskOptions, known: LLMEnvelope | None) -> tuple[PlatformConfig, str]:
+    """Return the configuration with the one provider that is asked, and its model, empty for the default; blocks.
+
+    A trace that is gone on with asks the model that it began with.
+    """
+    config = load_config(options.config)
+    name, model = options.provider, options.model
+    if known is not None:
+        name, model = str(known.provider), known.model
+    elif not name and (named := config.models.get(EnvelopeWorkflow.GENERAL)):
+        name, model = provider_and_model(named)
+    name = name or LLMProvider.RULES.value
+    row = config.providers.get(name)
+    if row is None and name not in PROVIDERS:
+        raise OptionError("--provider", repr(name), listed([*PROVIDERS, *config.providers]))
+    row = row or ProviderConfig()
+    if options.base_url is not None:
+        row = row.model_copy(update={"base_url": options.base_url})
+    is_local = row.adapter_of(name) == LLMProvider.LOCAL
+    changes = {
+        "providers": {name: row},
+        "models": {},
+        "fallback": {},
+        "folder": None,
+        "name": AGENT,
+        "bus": BusConfig(),
+        "concurrency": 1 if is_local else config.concurrency,
+    }
+    return config.model_copy(update=changes), model
+
+
+def _first_envelope(on_record: Sequence[Record]) -> LLMEnvelope | None:
+    return next((one.envelope for one in on_record if isinstance(one, LLMInteraction)), None)
+
+
+@asynccontextmanager
+async def _platform_on(log: Path, config: PlatformConfig, tables: Tables) -> AsyncGenerator[Platform]:
+    """Give a platform that keeps its records in a log, where what was spent before is spent."""
+    async with aclosing(trading.log_for("paper", log)) as store:
+        await store.open()
+        async with Platform(config, Ports(store=store, tables=tables), rules=ASK_RULES) as platform:
+            yield platform
+
+
+def _say_bound(bound_nusd: int, budget_nusd: int) -> None:
+    """Say how many calls the budget covers at most; a call costs far less than its bound as a rule."""
+    if bound_nusd:
+        calls = budget_nusd // bound_nusd
+        say(
+            f"A call may cost {usd(bound_nusd)} USD: {calls or 'none'} at a time fit into --max-cost.",
+            err=True,
+        )
+
+
+def _values(outcome: RecursionOutcome) -> dict[str, Any]:
+    values = {name: value for name, value in asdict(outcome).items() if name != "frames"}
+    if isinstance(outcome, Paused):
+        values["questions"] = dict(outcome.questions)
+    kind = type(outcome).__name__.lower()
+    return {"outcome": kind, **values, "frames": [asdict(frame) for frame in outcome.frames]}
+
+
+def _drawn(outcome: RecursionOutcome, options: AskOptions) -> Iterator[RenderableType]:
+    yield frame_table(outcome.frames)
+    match outcome:
+        case Concluded():
+            yield heading("Answer")
+            yield paragraph(outcome.conclusion)
+        case Paused():
+            yield heading("Paused: it goes on with your answer")
+            for path, question in outcome.questions.items():
+                yield paragraph(f"{path}: {question}")
+            told = [f"--answer {path}=…" for path in outcome.questions]
+            config = [] if options.config is None else ["--config", str(options.config)]
+            words = ["--store", str(options.log), *config, "--resume", outcome.trace_id]
+            yield command_line(f"agentic-trading ask {shlex.join(words)} {' '.join(told)}")
+        case Unfinished():
+            yield heading(f"No answer: {outcome.stopped_by}")
+        case _:
+            assert_never(outcome)
+    cost = sum(frame.cost_nusd for frame in outcome.frames)
+    calls = sum(frame.calls for frame in outcome.frames)
+    yield heading("Trace")
+    yield facts([("id", outcome.trace_id), ("calls", f"{calls}"), ("cost", f"{usd(cost)} USD")])
