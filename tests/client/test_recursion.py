@@ -21,6 +21,7 @@ from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.structured.validation import validate
 from tests.client.trees import LIMITS, TRACE, always_continuing, asking, cost_bound, model, says, tree
+from tests.contracts.ledger_on_redis import on_redis
 from tests.gateway import gateway
 from tests.worker.running import running
 
@@ -303,6 +304,19 @@ async def test_no_answer_gets_past_any_limit(most: RecursionLimits, bounded: boo
     assert max(frame.depth for frame in ran.outcome.frames) <= most.max_depth
     assert max(children.values()) <= most.max_children
     assert all(frame.state != "open" for frame in ran.outcome.frames)
+
+
+async def test_the_limits_hold_on_the_ledger_of_a_server_too(redis_url: str) -> None:
+    async with on_redis(redis_url) as opens:
+        by_calls = await tree(always_continuing(), limits=limits(max_calls=8), ledger=await opens())
+        by_money = await tree(
+            always_continuing(), limits=limits(max_cost_nusd=45_000_000), ledger=await opens(), bounded=False
+        )
+
+    assert len(by_calls.requests) == 8
+    statistics = by_money.ledger.statistics()
+    assert statistics.charged_nusd <= 45_000_000
+    assert statistics.refused > 0
 
 
 async def test_every_envelope_carries_the_ceilings_of_the_tree_and_the_share_of_its_frame() -> None:

@@ -125,7 +125,7 @@ def answer_question(
 async def _answered(
     options: AskOptions, question: str, trace_id: str, answers: Mapping[str, str]
 ) -> RecursionOutcome:
-    settings = start()
+    settings, limits = start(), options.limits
     async with aclosing(trading.records_of(options.log)) as records:
         known = _first_envelope(await records.trace(trace_id)) if trace_id else None
         config, model = await asyncio.to_thread(_configured, options, known)
@@ -139,13 +139,13 @@ async def _answered(
             recursion = Recursion(
                 platform,
                 lambda trace: records.trace(trace, tenant=tenant),
-                options.limits,
+                limits,
                 asked.builder,
                 cost_bound=asked.cost_bound,
             )
             if trace_id:
                 return await recursion.resume(trace_id, answers, by=user_name())
-            _say_bound(asked.bound_of(question), options.limits.max_cost_nusd)
+            _say_bound(asked.bound_of(question), limits.max_cost_nusd)
             return await recursion.run(question)
 
 
@@ -223,11 +223,10 @@ async def _platform_on(log: Path, config: PlatformConfig, tables: Tables) -> Asy
 
 
 def _say_bound(bound_nusd: int, budget_nusd: int) -> None:
-    """Say how many calls the budget covers at most; a call costs far less than its bound as a rule."""
+    """Say how many calls the budget covers if each costs the most that it can; as a rule it costs far less."""
     if bound_nusd:
-        calls = budget_nusd // bound_nusd
         say(
-            f"A call may cost {usd(bound_nusd)} USD: {calls or 'none'} at a time fit into --max-cost.",
+            f"A call may cost {usd(bound_nusd)} USD: about {budget_nusd // bound_nusd:,} at --max-cost.",
             err=True,
         )
 
