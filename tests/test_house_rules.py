@@ -30,6 +30,7 @@ MAY_IMPORT_LATE = (
     "agentic_trading/llm/providers/anthropic/provider.py",
     "agentic_trading/llm/providers/openai/provider.py",
     "agentic_trading/structured/pipeline.py",  # an extra that most never need
+    "agentic_trading/desk/planning/template.py",  # likewise
 )
 
 WALLS: dict[str, str] = {}

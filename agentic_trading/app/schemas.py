@@ -40,6 +40,7 @@ from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
+from agentic_trading.desk.planning.schema import FAMILY_SCHEMAS, STRATEGY_PARAMS_SCHEMA
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.llm.envelope import SCHEMA_VERSION, LLMEnvelope
 from agentic_trading.llm.errors import NoDecision
@@ -69,8 +70,15 @@ EVENT_BODIES: Final[tuple[type[EventBody], ...]] = (
 )  # fmt: skip
 """What the events of each kind say, in the order in which a decision makes them."""
 
-ANSWERS: Final = (CMT_ASSESSMENT_SCHEMA, FILL_STRATEGY_SCHEMA, ANSWER_SCHEMA, JOIN_SCHEMA)
-"""What a model must answer."""
+ANSWERS: Final = (
+    CMT_ASSESSMENT_SCHEMA,
+    FILL_STRATEGY_SCHEMA,
+    ANSWER_SCHEMA,
+    JOIN_SCHEMA,
+    STRATEGY_PARAMS_SCHEMA,
+    *FAMILY_SCHEMAS,
+)
+"""What a model must answer, and the parts of it that stand in files of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import MarketView
+from agentic_trading.desk.planning.schema import STRATEGY_PARAMS, check_strategy_params
 from agentic_trading.desk.session import MovableClock, SymbolDesk, TradingRules, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
 from agentic_trading.governance.rebuild import LostAttempt
@@ -80,6 +81,7 @@ RULES = {CMT_ASSESSMENT_SCHEMA["$id"]: cmt_assessment_rule, FILL_STRATEGY_SCHEMA
 CHECKS = {
     CMT_ASSESSMENT_SCHEMA["$id"]: check_cmt_assessment,
     FILL_STRATEGY_SCHEMA["$id"]: check_fill_strategy,
+    STRATEGY_PARAMS: check_strategy_params,
 }
 
 

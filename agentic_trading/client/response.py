@@ -9,8 +9,8 @@ from typing import Any, Final, Literal, Self
 import structlog
 
 from agentic_trading.llm.result import Violation
-from agentic_trading.structured.extract import read_json
-from agentic_trading.structured.outcome import ParserException
+from agentic_trading.structured.extract import read_document
+from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.validation import validate
 
 log = structlog.get_logger()
@@ -146,10 +146,10 @@ def parse_llm_response(raw: str) -> StructuredResponse:
     everything else is refused.
     """
     try:
-        answer = read_json(raw, mode="lossless")
-    except ParserException as e:
-        log.debug("answer_unusable", chars=len(raw), rules=[violation.keyword for violation in e.errors])
-        return StructuredResponse(error="invalid_json", raw_response=raw, violations=e.errors)
+        answer = read_document(raw, lossless=True)
+    except UnreadableError as e:
+        log.debug("answer_unusable", chars=len(raw), rules=[violation.keyword for violation in e.violations])
+        return StructuredResponse(error="invalid_json", raw_response=raw, violations=e.violations)
     return StructuredResponse.of(answer, raw)
 
 

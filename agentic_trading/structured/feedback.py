@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from agentic_trading.llm.result import Stage, Violation
-from agentic_trading.structured.suggestions import plain_number
 
 ErrorType = Literal[
     "parse_error",
@@ -68,7 +67,7 @@ class ValidationErrorDetail:
     field_path: str
     error_type: ErrorType
     given_value: Any
-    allowed_values: Sequence[Any]
+    allowed_values: list[Any]
     suggestion: str
     expected: str = ""
     message: str = ""
@@ -113,7 +112,7 @@ def _unread(violation: Violation) -> ValidationErrorDetail:
         field_path=_field_path(violation.path),
         error_type="parse_error",
         given_value=violation.actual,
-        allowed_values=(),
+        allowed_values=[],
         suggestion="Output one JSON object and nothing else",
         message=violation.message,
     )
@@ -178,11 +177,7 @@ def _shown(value: Any, among: Sequence[Any] = ()) -> str:
     decimals = max((_decimals(other) for other in among), default=0)
     if decimals and _is_number(value):
         return f"{value:.{decimals}f}"
-    return json.dumps(value, ensure_ascii=False, default=_spelled)
-
-
-def _spelled(value: Any) -> Any:
-    return plain_number(value) if isinstance(value, Decimal) else str(value)
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _decimals(value: Any) -> int:
