@@ -69,7 +69,7 @@ class FrameClosed(EventBody, frozen=True):
 
 
 class UserAsked(EventBody, frozen=True):
-    """A frame needs to be told something: its `number`-th question, from 1, cut to 500 characters."""
+    """A frame has a question to the user: its `number`-th one, from 1, cut to 500 characters."""
 
     KIND = "recursion.user_asked"
 

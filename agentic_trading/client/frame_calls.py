@@ -134,7 +134,7 @@ class FrameCalls:
     """Makes the calls of one tree, all from one envelope, unless they are on record.
 
     `base` is that envelope: all but instructions, context, schema, ids and ceilings. `sent` counts the attempts of the trace,
-    by envelope, whoever made them: so does the ledger.
+    by envelope, also those of others: so does the ledger.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """The frames of a tree of questions, as its records have them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal, assert_never
 
 from agentic_trading.client.events import (
@@ -99,12 +100,14 @@ class FrameRecords:
 
         return dict(below("", ""))
 
-    def frames(self) -> tuple[CausalFrame, ...]:
-        """Return all frames, each before those below it."""
+    def frames(self, used: Mapping[str, tuple[int, int]] = MappingProxyType({})) -> tuple[CausalFrame, ...]:
+        """Return all frames, each before those below it; of those that are not closed, `used` has calls and cost so far."""
         paths, waiting = self.paths(), self.waiting
-        return tuple(self._frame(id_, paths, waiting) for id_ in paths)
+        return tuple(self._frame(id_, paths, waiting, used.get(id_, (0, 0))) for id_ in paths)
 
-    def _frame(self, id_: str, paths: dict[str, str], waiting: dict[str, UserAsked]) -> CausalFrame:
+    def _frame(
+        self, id_: str, paths: Mapping[str, str], waiting: Mapping[str, UserAsked], used: tuple[int, int]
+    ) -> CausalFrame:
         opened = self.opened[id_]
         frame = CausalFrame(
             frame_id=id_,
@@ -117,7 +120,10 @@ class FrameRecords:
         )
         closed = self.closed.get(id_)
         if closed is None:
-            return replace(frame, state="waiting", asked=waiting[id_].question) if id_ in waiting else frame
+            calls, cost_nusd = used
+            asked = waiting[id_].question if id_ in waiting else ""
+            waits = replace(frame, calls=calls, cost_nusd=cost_nusd, asked=asked)
+            return replace(waits, state="waiting") if asked else waits
         return replace(
             frame,
             state=closed.state,

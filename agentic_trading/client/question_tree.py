@@ -1,7 +1,6 @@
 """The walk through a tree of questions: depth first, one call at a time, each step on record before the next."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -57,18 +56,16 @@ class QuestionTree:
         self._root_id = derived_id("recursion", draft.tenant_id, draft.trace_id)
         events = [one for one in on_record if isinstance(one, Event) and one.tenant_id == draft.tenant_id]
         self._known = {event.id for event in events}
-        opened = next(
-            (one.time for one in events if one.id == derived_id(FrameOpened.KIND, self._root_id)), None
-        )
-        if opened is not None:
-            draft = draft.model_copy(update={"created_at": opened})
+        root_event = derived_id(FrameOpened.KIND, self._root_id)
+        for event in events:
+            if event.id == root_event:
+                draft = draft.model_copy(update={"created_at": event.time})
         self._calls = FrameCalls(gateway, records, draft, on_record)
         self._root: WorkingFrame | None = None
         self.trace_id = draft.trace_id
         self.frames = FrameRecords(events)
-        self._askers: dict[str, str] = {}
-        for one in self.frames.opened.values():
-            self._askers.setdefault(one.request_hash, one.frame_id)
+        # Of several frames with one request the first one asks it.
+        self._askers = {one.request_hash: one.frame_id for one in reversed(self.frames.opened.values())}
 
     async def walk(self, question: str, limits: RecursionLimits) -> tuple[WorkingFrame, FrameClosed | None]:
         """Return the root and how it was closed, None while the user is to answer something.
@@ -85,13 +82,8 @@ class QuestionTree:
 
     def causal_frames(self) -> tuple[CausalFrame, ...]:
         """Return all frames, each before those below it; those that are not closed with what they have used so far."""
-        used = {} if self._root is None else {one.id: one for one in self._root.tree()}
-        return tuple(
-            frame
-            if frame.frame_id in self.frames.closed or (known := used.get(frame.frame_id)) is None
-            else replace(frame, calls=known.sent, cost_nusd=known.cost_nusd)
-            for frame in self.frames.frames()
-        )
+        made = [] if self._root is None else self._root.tree()
+        return self.frames.frames({one.id: (one.sent, one.cost_nusd) for one in made})
 
     async def record_answer(self, answered: UserAnswered, *, at: datetime) -> None:
         """Put on record what the user said, and when."""
@@ -119,19 +111,19 @@ class QuestionTree:
                 return await self._split(frame, call, answer)
             if not answer.should_ask_user:
                 stopped_by = "depth" if answer.should_continue else ""
-                return await self._conclude(
-                    frame, answer, stopped_by=stopped_by, skipped=len(answer.sub_tasks)
+                return await self._close(
+                    frame, "concluded", answer=answer, stopped_by=stopped_by, skipped=len(answer.sub_tasks)
                 )
             number = len(answers) + 1
             reply = await self._ask_user(frame, number, answer.conclusion, call)
             if reply is None:
                 return self.frames.closed.get(frame.id)
             answers.append(reply)
-            told = derived_id(UserAnswered.KIND, frame.id, number)
+            cause = derived_id(UserAnswered.KIND, frame.id, number)
             again = self._calls.question(
                 frame,
                 name=f"answered-{number}",
-                cause=told,
+                cause=cause,
                 parent=call.envelope.envelope_id,
                 answers=answers,
             )
@@ -176,7 +168,9 @@ class QuestionTree:
             return None
         if all(closed.stopped_by == "cycle" for closed in ended):
             stopped_by = "cycle" if ended else stopped_by
-            return await self._conclude(frame, answer, stopped_by=stopped_by, skipped=skipped)
+            return await self._close(
+                frame, "concluded", answer=answer, stopped_by=stopped_by, skipped=skipped
+            )
         if not any(map(is_finding, ended)):
             why = next(closed.stopped_by for closed in ended if closed.stopped_by != "cycle")
             return await self._close(frame, "unfinished", stopped_by=why, skipped=skipped)
@@ -184,7 +178,9 @@ class QuestionTree:
         joined = await self._calls.make(frame, self._calls.join(frame, call, findings))
         if joined.answer is None or not joined.answer.is_valid:
             return await self._fail(frame, joined, state="unfinished", skipped=skipped)
-        return await self._conclude(frame, joined.answer, stopped_by=stopped_by, skipped=skipped)
+        return await self._close(
+            frame, "concluded", answer=joined.answer, stopped_by=stopped_by, skipped=skipped
+        )
 
     def _limit_before(self, part: WorkingFrame, call: FrameCall, coming: Sequence[Mapping[str, Any]]) -> str:
         """Return the limit that keeps a part from being asked, empty where none does, and set the part's share.
@@ -218,28 +214,12 @@ class QuestionTree:
         known = self.frames.closed.get(asker)
         if known is None:
             return None
-        has_found = is_finding(known)
-        return await self._close(
-            frame,
-            "repeated",
-            stopped_by="" if has_found else known.stopped_by,
-            conclusion=known.conclusion if has_found else "",
-            confidence=known.confidence if has_found else None,
-            repeat_of=asker,
-            cause=cause,
+        said = (
+            {"conclusion": known.conclusion, "confidence": known.confidence}
+            if is_finding(known)
+            else {"stopped_by": known.stopped_by}
         )
-
-    async def _conclude(
-        self, frame: WorkingFrame, answer: StructuredResponse, *, stopped_by: str, skipped: int
-    ) -> FrameClosed:
-        return await self._close(
-            frame,
-            "concluded",
-            stopped_by=stopped_by,
-            conclusion=answer.conclusion[:KEPT_CHARS],
-            confidence=answer.confidence,
-            skipped=skipped,
-        )
+        return await self._close(frame, "repeated", repeat_of=asker, cause=cause, **said)
 
     async def _fail(
         self, frame: WorkingFrame, call: FrameCall, *, state: FrameState = "failed", skipped: int = 0
@@ -247,8 +227,7 @@ class QuestionTree:
         """Close a frame whose call failed, or whose answer is none; what a model says beside an error is kept, and no finding."""
         answer, error = call.answer, call.outcome.error
         if answer is not None:
-            said = answer.conclusion[:KEPT_CHARS]
-            return await self._close(frame, state, stopped_by="model_error", conclusion=said, skipped=skipped)
+            return await self._close(frame, state, answer=answer, stopped_by="model_error", skipped=skipped)
         kind = FailureKind.INTERNAL_ERROR if error is None else error.category
         if kind == FailureKind.BUDGET_EXHAUSTED:
             state = "unfinished"
@@ -271,12 +250,20 @@ class QuestionTree:
         await self._record(opened, frame.id, cause=envelope.causation_id)
 
     async def _close(
-        self, frame: WorkingFrame, state: FrameState, *, cause: str = "", **facts: Any
+        self,
+        frame: WorkingFrame,
+        state: FrameState,
+        *,
+        answer: StructuredResponse | None = None,
+        cause: str = "",
+        **facts: Any,
     ) -> FrameClosed:
+        """Close a frame with what an answer says, unless it is closed on record: that holds."""
         if frame.id not in self.frames.closed:
-            closed = FrameClosed(
-                frame_id=frame.id, state=state, cost_nusd=frame.cost_nusd, calls=frame.sent, **facts
-            )
+            if answer is not None:
+                facts |= {"conclusion": answer.conclusion[:KEPT_CHARS], "confidence": answer.confidence}
+            used = {"cost_nusd": frame.cost_nusd, "calls": frame.sent}
+            closed = FrameClosed.model_validate({"frame_id": frame.id, "state": state, **used, **facts})
             await self._record(closed, frame.id, cause=cause or frame.calls[-1].interaction_id)
         return self.frames.closed[frame.id]
 

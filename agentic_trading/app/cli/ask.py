@@ -32,7 +32,7 @@ Answer = Annotated[
     typer.Option(
         "--answer",
         metavar="FRAME=TEXT",
-        help="What a frame that asks is told; may be repeated, with --resume.",
+        help="Your answer to a frame that asks; may be repeated, with --resume.",
     ),
 ]
 

@@ -89,7 +89,7 @@ class AskOptions:
 
 
 def read_answers(given: Iterable[str]) -> dict[str, str]:
-    """Return what frames are told, by their paths; raises `OptionError` for what is not `FRAME=TEXT`."""
+    """Return the answers to frames, by their paths; raises `OptionError` for what is not `FRAME=TEXT`."""
     answers = {}
     for one in given:
         frame, equals, text = (part.strip() for part in one.partition("="))
@@ -249,10 +249,10 @@ def _drawn(outcome: RecursionOutcome, options: AskOptions) -> Iterator[Renderabl
             yield heading("Paused: it goes on with your answer")
             for path, question in outcome.questions.items():
                 yield paragraph(f"{path}: {question}")
-            told = [f"--answer {path}=…" for path in outcome.questions]
+            answers = " ".join(f"--answer {path}=…" for path in outcome.questions)
             config = [] if options.config is None else ["--config", str(options.config)]
             words = ["--store", str(options.log), *config, "--resume", outcome.trace_id]
-            yield command_line(f"agentic-trading ask {shlex.join(words)} {' '.join(told)}")
+            yield command_line(f"agentic-trading ask {shlex.join(words)} {answers}")
         case Unfinished():
             yield heading(f"No answer: {outcome.stopped_by}")
         case _:

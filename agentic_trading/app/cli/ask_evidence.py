@@ -1,4 +1,4 @@
-"""What of a log a model is told, summed by code; and the rules that answer from it without a model."""
+"""What of a log is evidence for a model, summed by code; and the rules that answer from it without a model."""
 
 import json
 from collections import Counter, defaultdict
@@ -14,7 +14,6 @@ from agentic_trading.client.frame_calls import JOIN_SCHEMA
 from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.providers.offline import Rule
 from agentic_trading.llm.store import Records
 
 AGENT: Final = "ask"
@@ -134,7 +133,7 @@ def join_rule(envelope: LLMEnvelope) -> str:
     return json.dumps({"conclusion": " ".join(found)})
 
 
-ASK_RULES: Final[Mapping[str, Rule]] = MappingProxyType({
+ASK_RULES: Final[Mapping[str, Callable[[LLMEnvelope], str]]] = MappingProxyType({
     ANSWER_SCHEMA["$id"]: ask_rule,
     JOIN_SCHEMA["$id"]: join_rule,
 })
