@@ -1,6 +1,6 @@
 """What a tree of questions puts on record: each frame as it is opened and closed, and what the user was asked and said."""
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, Field
 
@@ -13,6 +13,10 @@ answers it · `failed`: its call failed, or the answer is of no use · `unfinish
 left it without a conclusion."""
 
 
+MOST_DEPTH: Final = 16
+"""A walk is as deep as its tree."""
+
+
 class RecursionLimits(BaseModel, frozen=True, extra="forbid"):
     """What a tree of questions may use.
 
@@ -20,7 +24,7 @@ class RecursionLimits(BaseModel, frozen=True, extra="forbid"):
     """
 
     max_cost_nusd: Count
-    max_depth: Count = 2
+    max_depth: int = Field(default=2, ge=0, le=MOST_DEPTH)
     max_children: PositiveCount = 5
     max_calls: PositiveCount = 20
     max_user_questions: Count = 3

@@ -69,6 +69,15 @@ class FrameCall:
         return attempts[-1].interaction_id if attempts else self.envelope.envelope_id
 
     @property
+    def failure(self) -> str:
+        """Why there is nothing to act on, in a word of `FrameClosed.stopped_by`; for a call that has failed."""
+        if self.answer is not None:
+            return "model_error"
+        error = self.outcome.error
+        kind = FailureKind.INTERNAL_ERROR if error is None else error.category
+        return "unusable" if kind == FailureKind.PARSING_ERROR else str(kind)
+
+    @property
     def sent(self) -> int:
         """How many attempts were sent: one that was refused is none."""
         return sum(attempt.sent for attempt in self.outcome.attempts)
@@ -119,8 +128,10 @@ def is_finding(closed: FrameClosed) -> bool:
     return closed.state in {"concluded", "repeated"} and bool(closed.conclusion)
 
 
-def finding_of(part: WorkingFrame, closed: FrameClosed) -> dict[str, Any]:
-    """Return what a part hands on to the join."""
+def finding_of(part: WorkingFrame, closed: FrameClosed | None) -> dict[str, Any]:
+    """Return what a part hands on to the join; the most that it can, while it is not closed."""
+    if closed is None:
+        return {"question": part.question, **LONGEST_FINDING}
     has_found = is_finding(closed)
     return {
         "question": part.question,
@@ -156,7 +167,8 @@ class FrameCalls:
         """Make every envelope from that of the root, if it is on record, and under these limits."""
         self.limits = limits
         attempts = self._attempts.get(self._id_of(root, "ask"), ())
-        known = next((one.envelope for one in attempts), self.base)
+        # One that is kept without a secret, or that a newer release has marked, is not what was asked.
+        known = next((one.envelope for one in attempts if not one.envelope.model_extra), self.base)
         evidence = [
             item.model_copy(update={"retrieved_at": self.base.created_at})
             for item in known.retrieved_evidence

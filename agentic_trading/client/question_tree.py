@@ -32,6 +32,8 @@ from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.store import Record
 
+Findings = Sequence[Mapping[str, Any]]
+
 CostBound = Callable[[LLMEnvelope], int]
 """Return the most that one attempt at an envelope can cost, in nano-dollars, as the gate reserves it."""
 
@@ -153,14 +155,17 @@ class QuestionTree:
         taken = tasks[: self._calls.limits.max_children]
         stopped_by = "children" if len(tasks) > len(taken) else ""
         ended: list[FrameClosed] = []
+        findings: Findings = []
         for place, task in enumerate(taken, start=1):
             id_ = derived_id(frame.id, place)
             part = WorkingFrame(id_, task["query"].strip(), 0, frame, place, task.get("priority"))
-            if limit := self._limit_before(part, call, taken[place - 1 :]):
+            to_come = [{"question": one["query"], **LONGEST_FINDING} for one in taken[place - 1 :]]
+            if limit := self._limit_before(part, call, len(to_come), [*findings, *to_come]):
                 stopped_by = limit
                 break
             frame.parts.append(part)
             closed = await self._ask(part, cause=call.interaction_id, parent=call.envelope.envelope_id)
+            findings = [*findings, finding_of(part, closed)]
             if closed is not None:
                 ended.append(closed)
         skipped = len(tasks) - len(frame.parts)
@@ -174,7 +179,6 @@ class QuestionTree:
         if not any(map(is_finding, ended)):
             why = next(closed.stopped_by for closed in ended if closed.stopped_by != "cycle")
             return await self._close(frame, "unfinished", stopped_by=why, skipped=skipped)
-        findings = [finding_of(part, closed) for part, closed in zip(frame.parts, ended, strict=True)]
         joined = await self._calls.make(frame, self._calls.join(frame, call, findings))
         if joined.answer is None or not joined.answer.is_valid:
             return await self._fail(frame, joined, state="unfinished", skipped=skipped)
@@ -182,7 +186,7 @@ class QuestionTree:
             frame, "concluded", answer=joined.answer, stopped_by=stopped_by, skipped=skipped
         )
 
-    def _limit_before(self, part: WorkingFrame, call: FrameCall, coming: Sequence[Mapping[str, Any]]) -> str:
+    def _limit_before(self, part: WorkingFrame, call: FrameCall, to_come: int, findings: Findings) -> str:
         """Return the limit that keeps a part from being asked, empty where none does, and set the part's share.
 
         What is on record was asked, and what is on record of a closed frame is all that was asked in it. Room is kept
@@ -199,12 +203,10 @@ class QuestionTree:
         unclosed = len(frames.opened) - len(frames.closed)
         if sum(calls.sent.values()) + 1 + unclosed > calls.limits.max_calls:
             return "calls"
-        asked = [*(one.question for one in frame.parts), *(task["query"] for task in coming)]
-        findings = [{"question": query, **LONGEST_FINDING} for query in asked]
         least = self._cost_bound(envelope)
         if frame.left_nusd < least + self._cost_bound(calls.join(frame, call, findings)):
             return "cost"
-        part.share_nusd = max(least, frame.left_nusd // (len(coming) + 1))
+        part.share_nusd = max(least, frame.left_nusd // (to_come + 1))
         return ""
 
     async def _repeat(self, frame: WorkingFrame, asker: str, cause: str) -> FrameClosed | None:
@@ -225,14 +227,10 @@ class QuestionTree:
         self, frame: WorkingFrame, call: FrameCall, *, state: FrameState = "failed", skipped: int = 0
     ) -> FrameClosed:
         """Close a frame whose call failed, or whose answer is none; what a model says beside an error is kept, and no finding."""
-        answer, error = call.answer, call.outcome.error
-        if answer is not None:
-            return await self._close(frame, state, answer=answer, stopped_by="model_error", skipped=skipped)
-        kind = FailureKind.INTERNAL_ERROR if error is None else error.category
-        if kind == FailureKind.BUDGET_EXHAUSTED:
+        why = call.failure
+        if why == FailureKind.BUDGET_EXHAUSTED:
             state = "unfinished"
-        why = "unusable" if kind == FailureKind.PARSING_ERROR else str(kind)
-        return await self._close(frame, state, stopped_by=why, skipped=skipped)
+        return await self._close(frame, state, answer=call.answer, stopped_by=why, skipped=skipped)
 
     async def _open(self, frame: WorkingFrame, envelope: LLMEnvelope) -> None:
         opened = FrameOpened(

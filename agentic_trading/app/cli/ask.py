@@ -10,7 +10,9 @@ from agentic_trading.app.cli.log_selection import AsJson, Store, log_of
 from agentic_trading.app.cli.run import BaseUrl, Model, ProviderOption, usd_amount
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask; left out with --resume.")]
-MaxDepth = Annotated[int, typer.Option("--max-depth", metavar="N", min=0, help="How deep parts are split.")]
+MaxDepth = Annotated[
+    int, typer.Option("--max-depth", metavar="N", min=0, max=16, help="How deep parts are split.")
+]
 MaxChildren = Annotated[
     int, typer.Option("--max-children", metavar="N", min=1, help="At most N parts of each question.")
 ]

@@ -29,6 +29,7 @@ from agentic_trading.app.providers import model_row
 from agentic_trading.app.settings import configure_logging, start
 from agentic_trading.client.events import RecursionLimits
 from agentic_trading.client.frame_calls import ASK, INSTRUCTIONS
+from agentic_trading.client.frames import FrameRecords
 from agentic_trading.client.recursion import (
     Concluded,
     Paused,
@@ -127,7 +128,7 @@ async def _answered(
 ) -> RecursionOutcome:
     settings, limits = start(), options.limits
     async with aclosing(trading.records_of(options.log)) as records:
-        known = _first_envelope(await records.trace(trace_id)) if trace_id else None
+        known = _first_envelope(trace_id, await records.trace(trace_id)) if trace_id else None
         config, model = await asyncio.to_thread(_configured, options, known)
         configure_logging(settings.log_level, settings.log_format, config.redaction)
         tables = Tables(*await asyncio.to_thread(lambda: tables_of(config, factories_of(config))))
@@ -209,7 +210,10 @@ def _configured(options: AskOptions, known: LLMEnvelope | None) -> tuple[Platfor
     return config.model_copy(update=changes), model
 
 
-def _first_envelope(on_record: Sequence[Record]) -> LLMEnvelope | None:
+def _first_envelope(trace_id: str, on_record: Sequence[Record]) -> LLMEnvelope | None:
+    """Return the first envelope of a tree, None where no call of it has an end; raises `ResumeError` for a trace without one."""
+    if FrameRecords(on_record).root is None:
+        raise ResumeError(trace_id, "has no question on record; allowed is a trace that has one")
     return next((one.envelope for one in on_record if isinstance(one, LLMInteraction)), None)
 
 
