@@ -21,9 +21,10 @@ from tests.gateway import gateway
 from tests.worker.running import running
 
 
-async def test_a_tree_that_is_finished_is_not_asked_again() -> None:
+@pytest.mark.parametrize("most", [20, 3])
+async def test_a_tree_that_is_finished_is_not_asked_again(most: int) -> None:
     script = model({"root": says("so far", "a", "b")})
-    first = await tree(script)
+    first = await tree(script, limits=LIMITS.model_copy(update={"max_calls": most}))
     lines = len([entry async for entry in first.store.scan()])
 
     again = await tree(script, store=first.store)
@@ -153,7 +154,13 @@ async def test_a_call_that_is_not_delivered_closes_nothing_and_the_tree_goes_on_
 
 
 async def test_two_processes_that_go_on_with_one_tree_pay_it_once() -> None:
-    provider = ScriptedProvider(model({"root": says("so far", "a", "b", "c")}))
+    answering = model({"root": says("so far", "a", "b", "c")})
+
+    def line(request: ModelRequest) -> Any:
+        is_first_of_a = request.envelope.context["question"] == "a" and request.answer == 1
+        return "no JSON" if is_first_of_a else answering(request)
+
+    provider = ScriptedProvider(line)
     desk = gateway(provider)
     outcomes = []
 
@@ -169,7 +176,7 @@ async def test_two_processes_that_go_on_with_one_tree_pay_it_once() -> None:
         for client in (one, other):
             group.create_task(go_on(client))
 
-    assert len(provider.requests) == 5
+    assert len(provider.requests) == 6
     assert outcomes[0] == outcomes[1]
     records = await desk.store.records.trace(TRACE)
     kinds = [one.kind for one in records if isinstance(one, Event) and KINDS.of(one) is not None]

@@ -102,6 +102,32 @@ def test_trace_show_folds_frames_under_their_calls(log: Path, command: Command) 
     assert "recursion.frame_closed" not in shown.out
 
 
+def test_a_repeated_part_names_the_frame_that_has_the_answer(log: Path, command: Command) -> None:
+    repeat = SPLIT.replace("How did the days compare?", "Who spent most?")
+    cycle = SPLIT.replace("How did the days compare?", "Why?").replace("Who spent most?", "Why?")
+    config = scripted(repeat, ANALYST, JOINED)
+
+    twice = command("ask", "Why?", "--store", log, *config)
+    back = command("ask", "Why?", "--store", log, *scripted(cycle))
+
+    assert re.search(r"= 2 Who spent most\? +same as 1", twice.out)
+    assert re.search(r"= 1 Why\? +leads back to 0", back.out)
+    assert "cycle" in back.out
+
+
+def test_without_a_provider_the_general_model_of_the_configuration_is_asked(
+    log: Path, command: Command
+) -> None:
+    scripted(ANALYST)
+    with Path("ask.toml").open("a", encoding="utf-8") as file:
+        file.write('[models]\ngeneral = "scripted/scripted-1"\n')
+
+    ended = command("ask", "Why?", "--store", log, "--config", "ask.toml", "--max-cost", "1")
+
+    assert ended.code == ExitCode.DONE
+    assert "The analyst." in ended.out
+
+
 def test_a_question_without_an_answer_ends_with_1_and_says_what_stopped_it(
     log: Path, command: Command
 ) -> None:
