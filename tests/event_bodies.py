@@ -36,7 +36,17 @@ from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.event import PLATFORM, Event, EventBody
 from agentic_trading.llm.events import KINDS as LOG
-from agentic_trading.llm.events import ArchiveStarted, FedBars, RunData, RunEnded, RunStarted, TailSetAside
+from agentic_trading.llm.events import (
+    ArchiveStarted,
+    CallRequested,
+    CallUnanswered,
+    FedBars,
+    RunData,
+    RunEnded,
+    RunStarted,
+    TailSetAside,
+)
+from agentic_trading.llm.fields import FrozenObject
 from tests.build import NOW
 from tests.desk.analysis.build import judgement, provenance
 
@@ -157,6 +167,8 @@ BODIES: Final[tuple[EventBody, ...]] = (
         head="2" * 64, bars=(FedBars(symbol="BTCUSDT", rows=300, sha256="3" * 64, marks=("4" * 16,)),),
     ),
     ArchiveStarted(archive_id="archive-1"),
+    CallRequested(envelope=FrozenObject(envelope_id="envelope-1", instructions="Advise.")),
+    CallUnanswered(reason=REASON),
 )  # fmt: skip
 """One body of each kind, in the order of a decision."""
 

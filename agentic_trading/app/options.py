@@ -70,7 +70,8 @@ class RunOptions:
     call with its `model`, where an empty one is its default; `config` stands for the models of the configuration, each
     with its fallback. `record` lets a backtest use a network; `max_calls` counts attempts. A `budget_usd` that is None is
     that of the tenant in the configuration, else the limit that is set on a shared server, else `DEFAULT_BUDGET_USD`.
-    `estimate` says how much is reserved for a call: by the bytes of its request, or by the provider's own count.
+    `estimate` says how much is reserved for a call: by the bytes of its request, or by the provider's own count. `answers_from` are
+    logs of workers, or an archive, where a run that goes on over a bus looks for answers that did not reach it.
     Raises `OptionError` for values that no run can have.
     """
 
@@ -85,6 +86,7 @@ class RunOptions:
     inject: str = ""
     seed: str = "1"
     resume: bool = False
+    answers_from: tuple[Path, ...] = ()
     model: str = ""
     record: bool = False
     max_calls: int | None = None
@@ -132,6 +134,9 @@ class RunOptions:
             raise OptionError("--record", "left out", allowed)
 
     def _check_bus(self) -> None:
+        if self.answers_from and not (self.is_remote and self.resume):
+            allowed = "--resume of a run with --bus, whose answers other logs may have"
+            raise OptionError("--answers-from", self.answers_from[0], allowed)
         if not self.is_remote:
             return
         if self.provider == "recorded":
@@ -142,9 +147,6 @@ class RunOptions:
             raise OptionError(
                 "--inject", repr(self.inject), "faults in answers of this process, without --bus"
             )
-        if self.resume:
-            allowed = "a new --out: a session over a bus cannot go on where it was interrupted"
-            raise OptionError("--resume", "given together with --bus", allowed)
         if self.mode == "backtest" and not self.config.bus.namespace:
             raise OptionError("--mode", "backtest, and the bus has no namespace", BACKTEST_APART)
         if self.config.ledger.url is None:

@@ -12,7 +12,7 @@ from agentic_trading.app.feeds import STDIN, BarSource, open_feed, sources, with
 from agentic_trading.app.options import CONFIGURED, RunOptions
 from agentic_trading.app.providers import ProviderSelection, ready, select_provider
 from agentic_trading.app.run import loaded_tables, stop_on_signals
-from agentic_trading.app.run_setup import read_interrupted_run, refuse_other_inputs
+from agentic_trading.app.run_resume import read_interrupted_run, refuse_other_inputs
 from agentic_trading.app.session_folder import RunManifest, SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
 from agentic_trading.clock import SystemClock

@@ -221,6 +221,7 @@ class ActiveRun:
             most_bars=options.most_bars,
             answers=self.opened.answers,
             clock=trading.clock_for(manifest.mode, paced=options.asks_models),
+            earlier_calls=None if self.opened.earlier is None else self.opened.earlier.asked,
         )
 
     def _feed(self, feed: ReadAhead) -> BarFeed:

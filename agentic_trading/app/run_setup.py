@@ -1,16 +1,14 @@
 """How a run begins: as a new one, or where an interrupted one has stopped."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from agentic_trading import __version__
 from agentic_trading.app import trading
-from agentic_trading.app.feeds import BarSource, KeptBars, ReadAhead, kept_bars
-from agentic_trading.app.log_check import check_log
-from agentic_trading.app.options import CONFIGURED, OptionError, RunOptions, pluralize
+from agentic_trading.app.feeds import BarSource, ReadAhead
+from agentic_trading.app.options import OptionError, RunOptions
 from agentic_trading.app.providers import (
     asked_providers,
     base_url_of,
@@ -18,42 +16,22 @@ from agentic_trading.app.providers import (
     ready,
     select_provider,
 )
+from agentic_trading.app.run_resume import (
+    InterruptedRun,
+    bus_of,
+    read_elsewhere,
+    read_interrupted_run,
+    refuse_incomplete,
+    resumable_manifest,
+)
 from agentic_trading.app.session_folder import RunManifest, SessionFolder, session_folder
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.ledger import LedgerEntry
-from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt
 from agentic_trading.ids import derived_id, random_id
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities, Capability
 from agentic_trading.llm.provider import Providers
-from agentic_trading.llm.store import LogEntry
 from agentic_trading.platform.provider_config import provider_and_model
 from agentic_trading.platform.tables import Tables
-
-
-@dataclass(frozen=True, slots=True)
-class InterruptedRun:
-    """What an interrupted run has left: its answers, what they were charged, and the bars that it was fed."""
-
-    answers: trading.Recording
-    bookings: Sequence[LedgerEntry]
-    lost: Mapping[str, LostAttempt]
-    bars: Mapping[str, KeptBars]
-
-    @property
-    def spent_nusd(self) -> int:
-        """What its calls cost at most, in nano-dollars."""
-        return sum(one.charged.nusd for one in self.bookings)
-
-    @property
-    def calls(self) -> int:
-        """How many calls were sent, as the ledger counts them: not one that surely never arrived."""
-        return sum(one.charged.calls for one in self.bookings)
-
-    def without_lost(self) -> "InterruptedRun":
-        """Return it for a run whose calls never leave this process: what has no end is asked for again."""
-        kept = [one for one in self.bookings if one.request.reservation_id not in self.lost]
-        return replace(self, bookings=kept, lost={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +95,7 @@ async def new_run(
             inject=options.inject,
             seed=options.seed,
             workers=options.workers,
+            bus=bus_of(options),
             first_seq=(await store.verify()).lines,
             starts=1,
             started_at=SystemClock().now(),
@@ -138,15 +117,16 @@ async def resumed_run(
     started with (its log would mix two sessions), for fewer bars than it was fed, and for a run that has come to its
     end if there is nothing more to feed it: nothing is written then.
     """
-    manifest = await _resumable_manifest(options, folder, feeds)
+    manifest = await resumable_manifest(options, folder, feeds)
     answers, _ = await _answer_source(options, await _recorded_run(options), tables, manifest.model)
     async with _closed_on_error(answers.providers):
         await asyncio.to_thread(folder.prepare)
         await store.open()
         # Once more: until the lock was ours, another process may have ended the run.
-        manifest = await _resumable_manifest(options, folder, feeds)
-        await _refuse_incomplete(folder, manifest, store)
+        manifest = await resumable_manifest(options, folder, feeds)
+        await refuse_incomplete(folder, manifest, store)
         earlier = await read_interrupted_run(folder, manifest, store)
+        await read_elsewhere(options.answers_from, earlier.asked)
         if options.is_repeatable:
             earlier = earlier.without_lost()
         if options.provider != "recorded":
@@ -174,39 +154,6 @@ async def _closed_on_error(providers: Providers) -> AsyncGenerator[None]:
     except BaseException:
         await providers.aclose()
         raise
-
-
-async def _refuse_incomplete(folder: SessionFolder, manifest: RunManifest, store: trading.Log) -> None:
-    """Raise `StoreError` for a run whose log or bars are not what it has left.
-
-    Of one that was killed no end is on record, and no more is known than that the lines of its log are unbroken.
-    """
-    if manifest.digest is None:
-        return
-    checked = await check_log(store, folder.log, folder)
-    for finding in checked.of_run((manifest.session_id, manifest.run_number)):
-        raise finding.error("; restore the session's files, nothing was written")
-
-
-class ScannableLog(Protocol):
-    """A log that can be read from its beginning to its end."""
-
-    def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
-        """Give every entry with a number above `after`, in order, and end."""
-        ...
-
-
-async def read_interrupted_run(
-    folder: SessionFolder, manifest: RunManifest, store: ScannableLog
-) -> InterruptedRun:
-    """Return what a run has left in its folder; a call of unknown outcome counts as what it could cost."""
-    answers = trading.recording()
-    rebuild = LedgerRebuild(manifest.tenant, manifest.mode)
-    async for entry in store.scan(manifest.first_seq):
-        rebuild.read(entry.record)
-        if isinstance(entry.record, LLMInteraction):
-            answers.add(entry.record)
-    return InterruptedRun(answers, rebuild.entries(), rebuild.lost(), await _fed(folder, manifest))
 
 
 async def recorded_attempts(
@@ -324,71 +271,6 @@ def _session_id(
     return derived_id(
         "session", options.mode, answers.llm, answers.model, options.seed, run_number, *symbols, *nonce
     )
-
-
-async def _resumable_manifest(
-    options: RunOptions, folder: SessionFolder, feeds: Sequence[ReadAhead]
-) -> RunManifest:
-    """Return the manifest of the run to resume; raises `OptionError` if it cannot be."""
-    manifest = await asyncio.to_thread(folder.read_manifest, option="--out")
-    refuse_other_inputs(options, manifest, [feed.name for feed in feeds])
-    fed = await _fed(folder, manifest)
-    most = max((bars.count for bars in fed.values()), default=0)
-    if options.most_bars is not None and options.most_bars < most:
-        allowed = f"{most - options.warm_up} and more, which run {manifest.run_number} was fed"
-        raise OptionError("--bars", options.bars, allowed)
-    if manifest.has_ended and sum(bars.count for bars in fed.values()) < manifest.bars_done:
-        was = f"run {manifest.run_number}, which has ended, and whose {pluralize(manifest.bars_done, 'bar')} are not all here"
-        raise OptionError("--resume", was, "a run with the files of bars that it was fed")
-    if manifest.has_ended and (options.most_bars == most or not await _has_more_bars(feeds, fed)):
-        was = (
-            f"run {manifest.run_number}, which has come to its end after {pluralize(most, 'bar')} of a symbol"
-        )
-        raise OptionError(
-            "--resume", was, "a run that was interrupted, or a source with more bars and --bars for them"
-        )
-    return manifest
-
-
-async def _fed(folder: SessionFolder, manifest: RunManifest) -> dict[str, KeptBars]:
-    """Return what there is of the bars that a run was fed, by symbol."""
-    run = manifest.run_number
-    symbols = [source.symbol for source in manifest.data]
-    return {symbol: await kept_bars(folder.bars(run, symbol), symbol) for symbol in symbols}
-
-
-async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, KeptBars]) -> bool:
-    """Whether a source has a bar beyond those that were fed; waits for the next one of a stream."""
-    for feed in feeds:
-        if await feed.skip_to(fed[feed.symbol].last_close):
-            return True
-    return False
-
-
-def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Sequence[str]) -> None:
-    """Raise `OptionError` for an input that a resumed run cannot change; `names` are those of its data now."""
-    now_and_before: dict[str, tuple[object, object]] = {
-        "--data": (",".join(names), ",".join(source.name for source in manifest.data)),
-        "--mode": (options.mode, manifest.mode),
-        "--provider": (options.provider, manifest.answers),
-        "--model": (options.model or manifest.model, manifest.model),
-        "--base-url": (base_url_of(options), manifest.base_url),
-        "--inject": (options.inject, manifest.inject),
-        "--seed": (options.seed, manifest.seed),
-        "the tenant": (options.tenant, manifest.tenant),
-    }
-    if options.provider == CONFIGURED:
-        config, kept = options.config, manifest.models.keys()
-        before_fallback = {workflow: row.to for workflow, row in manifest.fallback.items()}
-        fallback = {workflow: row.to for workflow, row in config.fallback.items() if workflow in kept}
-        models = {workflow: name for workflow, name in config.models.items() if workflow in kept}
-        now_and_before["[models]"] = (models, dict(manifest.models))
-        now_and_before["[fallback]"] = (fallback, before_fallback)
-        now_and_before["[providers]"] = (asked_providers(options), dict(manifest.providers))
-    for option, (now, before) in now_and_before.items():
-        if now != before:
-            allowed = f"{before!r}, as run {manifest.run_number} was started with"
-            raise OptionError(option, repr(now), allowed)
 
 
 def _refuse_other_symbols(recorded: RunManifest, named: Sequence[BarSource]) -> None:

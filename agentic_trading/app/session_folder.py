@@ -56,6 +56,17 @@ class AskedProvider(BaseModel, frozen=True):
     base_url: str = ""
 
 
+class BusPlace(BaseModel, frozen=True):
+    """Where the calls of a run are made: by the workers of a bus, and on which ledger; all is empty for the run's own process.
+
+    No address has a name or a password in it.
+    """
+
+    url: str = ""
+    namespace: str = ""
+    ledger: str = ""
+
+
 class RunManifest(BaseModel, frozen=True):
     """What a run was asked to be and how far it came: what a replay needs with the log and the bars.
 
@@ -64,7 +75,8 @@ class RunManifest(BaseModel, frozen=True):
     host, empty for the provider's own. `models` are those that the configuration has for each workflow, `fallback` what
     was called when one failed, `providers` the adapters and addresses, and `capabilities` the rows of all models that
     could be asked: a replay needs no other table. Manifests of version 1 have none of the four.
-    `max_calls` counts attempts, None where they were not limited. `first_seq` is the number of
+    `max_calls` counts attempts, None where they were not limited. `bus` says where workers in other processes made its calls.
+    `first_seq` is the number of
     the log line before its first one. `starts` counts the processes that wrote it: the log has a `run.started` of each,
     and a `run.ended` of the last one unless that was killed; 0 stands for a run of a release that wrote neither. `digest`
     is that of the decision log, None while the run has not ended.
@@ -92,6 +104,7 @@ class RunManifest(BaseModel, frozen=True):
     inject: str
     seed: str
     workers: int
+    bus: BusPlace = BusPlace()
     first_seq: int
     starts: int = 0
     started_at: datetime

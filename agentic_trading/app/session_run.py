@@ -10,6 +10,7 @@ from decimal import Decimal
 from zoneinfo import ZoneInfo
 
 from agentic_trading.app import trading
+from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.desk.decisions import CountingGateway, DecisionLoggingGateway, SessionCounters
 from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
@@ -31,7 +32,8 @@ class SessionSetup:
     """All that a session is played with.
 
     `config` is that of its platform, without providers, which `answers` has, and with one tenant. `ports` are handed to
-    the platform; the log is among them. `most_bars` is for each feed, None for all of them.
+    the platform; the log is among them. `most_bars` is for each feed, None for all of them. `earlier_calls` are those that the
+    interrupted run has made over a bus, where its calls are made elsewhere.
     """
 
     session_id: str
@@ -42,6 +44,7 @@ class SessionSetup:
     most_bars: int | None
     answers: trading.AnswerSource
     clock: MovableClock
+    earlier_calls: EarlierCalls | None = None
 
 
 QUIET_BARS = 3
@@ -177,7 +180,8 @@ async def _gateway_of(setup: SessionSetup) -> AsyncGenerator[Gateway]:
             for port in (controls, statuses, ledger):
                 await stack.enter_async_context(aclosing(port))
             await setup.ports.restore(ledger, controls)
-    async with remote_gateway(config, name=setup.session_id, store=setup.ports.store) as client:
+    store, earlier = setup.ports.store, setup.earlier_calls
+    async with remote_gateway(config, name=setup.session_id, store=store, earlier=earlier) as client:
         yield client
 
 

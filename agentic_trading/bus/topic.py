@@ -50,6 +50,10 @@ Base64 = Annotated[
 ]
 
 
+TAKEN_ELSEWHERE: Final = "taken_elsewhere"
+"""The reason of a dead letter: the call was sent, and what came of it is kept neither with its claim nor at that worker."""
+
+
 class DeadLetter(BaseModel, frozen=True, extra="allow"):
     """A message and why it was given up.
 

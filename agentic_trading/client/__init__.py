@@ -1,5 +1,6 @@
 """The client side of the gateway, for any application: envelopes out, interactions and outcomes back."""
 
+from agentic_trading.client.call_log import AnswerNotKeptError, EarlierCalls
 from agentic_trading.client.events import RecursionLimits
 from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE, Alternative, FallbackGateway
 from agentic_trading.client.frames import CausalFrame
@@ -27,9 +28,11 @@ __all__ = [
     "FALLS_BACK_ON",
     "MENDABLE",
     "Alternative",
+    "AnswerNotKeptError",
     "Attempt",
     "CausalFrame",
     "Concluded",
+    "EarlierCalls",
     "FallbackGateway",
     "Gateway",
     "GatewayClient",

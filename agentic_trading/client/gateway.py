@@ -16,6 +16,7 @@ from agentic_trading.bus.errors import BusUnavailableError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import EVENTS, Broker, Subscription, Topic, lane_topic
+from agentic_trading.client.call_log import CallLog
 from agentic_trading.client.outcome import StructuredOutcome, outcome_of, outcome_without_answer
 from agentic_trading.client.replies import PendingCall, PendingCalls, no_answer
 from agentic_trading.clock import Clock
@@ -26,7 +27,6 @@ from agentic_trading.llm.event import Event, check_event
 from agentic_trading.llm.fields import long_ids
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.redaction import Redaction
-from agentic_trading.llm.store import InteractionStore
 
 log = structlog.get_logger()
 
@@ -77,8 +77,9 @@ class GatewayClient:
     the first from the second; the very same envelope, asked again, gets the same answer again. `reply_timeout_s` bounds
     the wait for a worker; then the answer is a `NoDecision`. `signer` signs what is published, for workers that verify it, and then
     a reply has to be signed with the same key: any other is ignored, and counted. `lanes` are those of providers whose
-    envelopes travel apart, by provider. A `store` keeps, beside the workers' logs, each attempt that
-    was received before the call is answered, and each event. With the `clock` of the workers a call is waited for until its
+    envelopes travel apart, by provider. A `call_log` keeps, beside the workers' logs, each envelope before it is
+    published, each attempt that was received before the call is answered, and each event; what it knows of earlier clients
+    is not asked again. With the `clock` of the workers a call is waited for until its
     deadline, and a little longer. An event is
     published without what `redaction` knows; an envelope as it was built.
     """
@@ -92,7 +93,7 @@ class GatewayClient:
         signer: Signer | None = None,
         redaction: Redaction | None = None,
         lanes: Mapping[str, str] = MappingProxyType({}),
-        store: InteractionStore | None = None,
+        call_log: CallLog | None = None,
         clock: Clock | None = None,
     ) -> None:
         if problems := long_ids(["name"], [name]):
@@ -101,7 +102,8 @@ class GatewayClient:
         self._redaction = redaction or Redaction()
         self._signer = signer
         self._lanes = lanes
-        self._store = store
+        self._log = call_log
+        self._is_closing = False
         self._clock = clock
         self._name = name
         self._address = random_id()
@@ -123,6 +125,8 @@ class GatewayClient:
 
     async def __aenter__(self) -> Self:
         """Read the replies to this client from now on."""
+        if self._log is not None:
+            await self._log.begin()
         replies = await self._broker.replies(self._address)
         group = await self._exit.enter_async_context(asyncio.TaskGroup())
         reader = group.create_task(self._read(replies), name=f"replies-{self._name}")
@@ -132,6 +136,7 @@ class GatewayClient:
 
     async def __aexit__(self, *exc: object) -> None:
         """Stop reading; calls that have no answer yet end with a `NoDecision`."""
+        self._is_closing = True
         self._pending.end_all("the client was closed")
         await self._exit.aclose()
 
@@ -145,7 +150,7 @@ class GatewayClient:
         """Publish an envelope and wait for its last attempt.
 
         A dead letter, a closed client and a missing reply give a `NoDecision`. Raises `BusError` if the envelope
-        cannot be published.
+        cannot be published, and `AnswerNotKeptError` for a call of an earlier client whose answer is lost.
         """
         return await self._answer(envelope, None)
 
@@ -153,8 +158,7 @@ class GatewayClient:
         """Publish an envelope and wait for all its attempts: the object, or why there is none, and what it took.
 
         What gives a `NoDecision` from `ask` gives an outcome that is not ok, with the attempts received so far. An
-        envelope that was answered before is not run again: only its last attempt is published again, and `is_complete`
-        is then False unless that was the first. Raises `BusError` if the envelope cannot be published.
+        envelope that was answered before is not run again: its attempts are published again. Raises what `ask` raises.
         """
         attempts: list[LLMInteraction] = []
         answer = await self._answer(envelope, attempts)
@@ -167,15 +171,30 @@ class GatewayClient:
         if self._redaction.known:
             event = self._redaction.record(event)
         check_event(event)
-        if self._store is not None:
-            await self._store.record(event)
+        if self._log is not None:
+            await self._log.store.record(event)
         await self._publish(EVENTS, self._sign(event_message(event)))
 
     async def _answer(self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None) -> GatewayReply:
-        """Publish an envelope and wait for its last attempt; those before it are put into `attempts`, if it is given."""
-        if self._store is not None and attempts is None:
-            attempts = []
+        """Return the last attempt at an envelope; those before it are put into `attempts`, if it is given."""
         envelope = self._with_occurrence(envelope)
+        if self._log is None:
+            return await self._asked(envelope, attempts)
+        attempts = [] if attempts is None else attempts
+        known = self._log.known(envelope)
+        if isinstance(known, NoDecision):
+            return known
+        if known is not None:
+            attempts += known[:-1]
+            return known[-1]
+        requested = await self._log.request(envelope)
+        if isinstance(requested, NoDecision):
+            return requested
+        answer = await self._asked(requested, attempts)
+        return await self._log.keep(requested, attempts, answer, is_ended=not self._is_closing)
+
+    async def _asked(self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None) -> GatewayReply:
+        """Publish an envelope and wait for its last attempt."""
         reply: asyncio.Future[GatewayReply] = asyncio.get_running_loop().create_future()
         message = self._sign(envelope_message(envelope, reply_to=self._address))
         signer = None if self._signer is None else self._signer.as_now()
@@ -186,17 +205,12 @@ class GatewayClient:
         try:
             await self._publish(self._topic_of(envelope), message)
             async with asyncio.timeout(within_s):
-                answer = await reply
+                return await reply
         except TimeoutError:
             return no_answer(envelope.envelope_id, f"no worker answered within {within_s:g} s")
         finally:
             slow.cancel()
             self._pending.remove(call)
-        if self._store is not None:
-            received = [*(attempts or ()), *([] if isinstance(answer, NoDecision) else [answer])]
-            for attempt in received:
-                await self._store.store(attempt)
-        return answer
 
     def _patience_s(self, envelope: LLMEnvelope) -> float:
         """Return how long an answer is waited for."""

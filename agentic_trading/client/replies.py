@@ -129,7 +129,7 @@ class PendingCalls:
         calls = [call for call in self._calls.get(_envelope_id(letter), ()) if _is_about(call, letter)]
         why = f"dead letter: {letter.reason}: {letter.detail}"
         for call in calls:
-            _resolve([call], no_answer(call.envelope.envelope_id, why))
+            _resolve([call], no_answer(call.envelope.envelope_id, why, letter=letter.reason))
         return "" if calls else "unexpected"
 
     def _is_proved(self, message: Message, head: ReplyHead) -> bool:
@@ -139,9 +139,11 @@ class PendingCalls:
         return any(signer is not None and signer.has_signed(message) for signer in signers)
 
 
-def no_answer(envelope_id: str, why: str) -> NoDecision:
-    """Return that a call has no answer; to ask the same envelope again is right."""
-    reason = FailureReason(category=FailureKind.UNDELIVERABLE, description=why, recoverable=True)
+def no_answer(envelope_id: str, why: str, *, letter: str = "") -> NoDecision:
+    """Return that a call has no answer, and the reason of its dead `letter`; to ask the same envelope again is right."""
+    reason = FailureReason(
+        category=FailureKind.UNDELIVERABLE, description=why, technical_details=letter, recoverable=True
+    )
     return NoDecision(reason=reason, envelope_id=envelope_id)
 
 

@@ -1,8 +1,10 @@
-"""What a log and the process that writes it say of themselves."""
+"""What a log and the process that writes it say of themselves, and a client of its calls."""
 
 from pydantic import BaseModel
 
+from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.event import EventBody, Kinds
+from agentic_trading.llm.fields import JsonObject
 
 
 class TailSetAside(EventBody, frozen=True):
@@ -92,6 +94,25 @@ class ArchiveStarted(EventBody, frozen=True):
     archive_id: str
 
 
-KINDS = Kinds[TailSetAside | RunStarted | RunEnded | ArchiveStarted](
-    TailSetAside, RunStarted, RunEnded, ArchiveStarted
+class CallRequested(EventBody, frozen=True):
+    """A client with a log of its own is about to publish an envelope; `envelope` is that, in canonical JSON what goes out.
+
+    It is never on a bus. A secret in it is left out, and its hash then is that of another one.
+    """
+
+    KIND = "call.requested"
+
+    envelope: JsonObject
+
+
+class CallUnanswered(EventBody, frozen=True):
+    """A call, whose `call.requested` is the cause, ended without its last attempt, for `reason`."""
+
+    KIND = "call.unanswered"
+
+    reason: FailureReason
+
+
+KINDS = Kinds[TailSetAside | RunStarted | RunEnded | ArchiveStarted | CallRequested | CallUnanswered](
+    TailSetAside, RunStarted, RunEnded, ArchiveStarted, CallRequested, CallUnanswered
 )

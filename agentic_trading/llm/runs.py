@@ -10,7 +10,16 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import PLATFORM, Event
-from agentic_trading.llm.events import KINDS, ArchiveStarted, FedBars, RunEnded, RunStarted, TailSetAside
+from agentic_trading.llm.events import (
+    KINDS,
+    ArchiveStarted,
+    CallRequested,
+    CallUnanswered,
+    FedBars,
+    RunEnded,
+    RunStarted,
+    TailSetAside,
+)
 from agentic_trading.llm.store import RunRecord
 
 _clock = SystemClock()
@@ -147,7 +156,7 @@ def runs_in_log(records: Iterable[RunRecord]) -> tuple[list[RunInLog], list[Wron
                     runs[name] = RunInLog(
                         open_run.start_line, open_run.start_id, open_run.started, record.seq, ended
                     )
-            case TailSetAside() | ArchiveStarted() | None:
+            case TailSetAside() | ArchiveStarted() | CallRequested() | CallUnanswered() | None:
                 pass
             case unknown:
                 assert_never(unknown)

@@ -8,6 +8,7 @@ from typing import Final
 
 from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import Broker
+from agentic_trading.client.call_log import CallLog, EarlierCalls
 from agentic_trading.client.fallback import Alternative, FallbackByWorkflow, FallbackGateway
 from agentic_trading.client.gateway import GatewayClient, StructuredGateway
 from agentic_trading.clock import SystemClock
@@ -33,12 +34,12 @@ class Clients:
         config: PlatformConfig,
         broker: Broker,
         signing: PrincipalKeys | None,
-        store: InteractionStore | None = None,
+        call_log: CallLog | None = None,
     ) -> None:
         self._config = config
         self._broker = broker
         self._signing = signing
-        self._store = store
+        self._call_log = call_log
         self._names: set[str] = set()
         self._lanes = MappingProxyType({name: row.lane for name, row in config.providers.items() if row.lane})
 
@@ -64,7 +65,7 @@ class Clients:
                 signer=signer,
                 redaction=self._config.redaction,
                 lanes=self._lanes,
-                store=self._store,
+                call_log=self._call_log,
                 clock=SystemClock()
                 if self._config.bus.url is not None and self._config.mode == "paper"
                 else None,
@@ -97,11 +98,16 @@ class Clients:
 
 @asynccontextmanager
 async def remote_gateway(
-    config: PlatformConfig, *, name: str = "client", store: InteractionStore | None = None
+    config: PlatformConfig,
+    *,
+    name: str = "client",
+    store: InteractionStore | None = None,
+    earlier: EarlierCalls | None = None,
 ) -> AsyncGenerator[StructuredGateway]:
     """Give a gateway whose workers are other processes, on the bus of `config`; it has no ledger and no provider.
 
-    A `store` gets a copy of what its calls are answered, and of its events: see `GatewayClient`.
+    A `store` gets its calls before they are published, a copy of what they are answered, and its events; what is known of
+    `earlier` clients of this store, as one that was killed, is not asked again: see `CallLog`.
 
     Of the configuration it uses the bus, the lanes of providers, the fallback, and the principal with its key. Raises
     `ConfigError` for a bus within this process, and what the broker raises.
@@ -115,7 +121,9 @@ async def remote_gateway(
         if signing is not None:
             await opened.enter(followed_keys(config, signing))
         broker = opened.keep(await asyncio.to_thread(port_adapters.broker_of, config))
-        yield await opened.enter(Clients(config, broker, signing, store).client(name))
+        known = EarlierCalls() if earlier is None else earlier
+        call_log = None if store is None else CallLog(store, SystemClock(), config.redaction, known)
+        yield await opened.enter(Clients(config, broker, signing, call_log).client(name))
 
 
 @asynccontextmanager

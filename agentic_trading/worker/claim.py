@@ -43,9 +43,9 @@ class Busy:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """It has been run and must not be run again; `last` is its last attempt, empty where that is not kept any more."""
+    """It has been run and must not be run again; `attempts` are its attempts, a line each, empty where they are not kept any more."""
 
-    last: bytes = b""
+    attempts: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class ClaimStore(Protocol):
         ...
 
     async def finish(self, claim: Claim, spell: Spell) -> None:
-        """Say that the envelope is done for good, with its last attempt, which is kept for a while."""
+        """Say that the envelope is done for good, with its attempts, which are kept for a while."""
         ...
 
     async def release(self, claim: Claim) -> None:

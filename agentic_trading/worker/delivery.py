@@ -7,7 +7,7 @@ from agentic_trading.bus.codec import read_envelope, reply_address
 from agentic_trading.bus.errors import SignatureError
 from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.signing import Signer, Verifier
-from agentic_trading.bus.topic import MAX_MESSAGE_BYTES
+from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, TAKEN_ELSEWHERE
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import serving_as_of
 from agentic_trading.governance.events import KINDS as GOVERNANCE
@@ -83,7 +83,7 @@ class ProducerAcl:
 class EnvelopeHandler:
     """Serve deliveries of envelopes, whatever brought them: claim, run, finish.
 
-    An envelope that was run already is not run again: its last attempt is published again. One whose owner is gone is
+    An envelope that was run already is not run again: its attempts are published again. One whose owner is gone is
     gone on with: see `CallRunner.run`.
     """
 
@@ -104,7 +104,7 @@ class EnvelopeHandler:
         self._waits = waits
 
     async def serve(self, delivery: Delivery, *, slot: Slot) -> bool:
-        """Run an envelope, or publish its last attempt again; returns False if the worker stops before that.
+        """Run an envelope, or publish its attempts again; returns False if the worker stops before that.
 
         Raises `UndeliverableError` and what `CallRunner.run` and the claims raise.
         """
@@ -120,7 +120,7 @@ class EnvelopeHandler:
             case None:
                 return False
             case Finished():
-                await self._publish_last(envelope, claim.last, sender.route)
+                await self._publish_again(envelope, claim.attempts, sender.route)
             case Claim():
                 await self._run(envelope, claim, sender, slot)
             case _:
@@ -159,27 +159,30 @@ class EnvelopeHandler:
             raise
 
     async def _run_to_end(self, envelope: LLMEnvelope, claim: Claim, sender: Sender, slot: Slot) -> None:
+        held = HeldClaim(self._claims, claim)
         try:
             last = await self._runner.run(
                 envelope,
                 principal=sender.principal,
                 parked=slot.given_back,
-                claim=HeldClaim(self._claims, claim),
+                claim=held,
                 route=sender.route,
             )
         except AttemptTakenError:  # also where a server has forgotten that it was finished
-            known = await self._recorder.last_of(envelope)
-            await self._claims.finish(claim, lambda: known)
-            await self._publish_last(envelope, known, sender.route)
+            known = await self._recorder.attempts_of(envelope)
+            if known and known[-1].envelope.envelope_hash != envelope.envelope_hash:
+                known = []
+            await self._claims.finish(claim, lambda: self._recorder.spelled(known))
+            await self._publish_again(envelope, self._recorder.spelled(known), sender.route)
         except (RecordError, UndeliverableError):
             await self._claims.finish(claim, bytes)
             raise
         else:
-            await self._claims.finish(claim, lambda: self._recorder.as_kept(last).wire)
+            await self._claims.finish(claim, lambda: self._recorder.spelled([*held.made, last]))
 
-    async def _publish_last(self, envelope: LLMEnvelope, last: bytes, route: ReplyRoute) -> None:
-        if not await self._recorder.publish_again(envelope, last, route=route):
+    async def _publish_again(self, envelope: LLMEnvelope, kept: bytes, route: ReplyRoute) -> None:
+        if not await self._recorder.publish_again(envelope, kept, route=route):
             detail = "another run has sent it, and its outcome is not on record yet"
             raise UndeliverableError(
-                "taken_elsewhere", detail, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id
+                TAKEN_ELSEWHERE, detail, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id
             )

@@ -1,7 +1,7 @@
 """A claim as the run of its envelope uses it, and what an attempt gave, kept before it is read."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Self
 
@@ -15,6 +15,7 @@ from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelResponse, Transport
 from agentic_trading.llm.result import NextStep, Usage
@@ -146,10 +147,19 @@ class LeftAttempt:
 
 @dataclass(frozen=True, slots=True)
 class HeldClaim:
-    """The claim of one envelope while it runs. Its steps raise `ClaimLostError` once another owner has taken it."""
+    """The claim of one envelope while it runs. Its steps raise `ClaimLostError` once another owner has taken it.
+
+    `made` are the attempts on record that were followed by another one.
+    """
 
     store: ClaimStore | None
     claim: Claim
+    made: list[LLMInteraction] = field(default_factory=list)
+
+    def add(self, attempt: LLMInteraction) -> None:
+        """Take an attempt that is followed by another one."""
+        if self.store is not None:
+            self.made.append(attempt)
 
     def kept(self, attempt: int) -> KeptAnswer | None:
         """Return what an earlier owner was given by `attempt`."""

@@ -72,8 +72,8 @@ class WorkerPool:
     """Run `workers` envelopes at once, and as many executions beside them, until stopped; parked calls are not counted.
 
     One delivery is one boundary: whatever it raises, its neighbours go on. A delivery that raises comes again, and
-    after `max_deliveries` that failed becomes a dead letter. An envelope that was run already is not run again: the last attempt
-    on record is published again. It takes envelopes of `workflows` alone, whose provider has one of `lanes` (the empty one
+    after `max_deliveries` that failed becomes a dead letter. An envelope that was run already is not run again: the attempts
+    on record are published again. It takes envelopes of `workflows` alone, whose provider has one of `lanes` (the empty one
     is that of providers without a lane of their own). A log that cannot be written stops the pool: nothing more is taken, nothing that
     is not stored is acknowledged, and `run` raises the `StoreError`. Where the log is streamed to the bus, nothing is
     acknowledged, nor answered, before it is on the stream.

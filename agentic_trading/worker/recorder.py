@@ -1,5 +1,6 @@
 """Records first, then messages: attempts stored and published, and dead letters."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
@@ -121,32 +122,38 @@ class Recorder:
         last = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
         return not is_kept or last is None or last.result.next_step == "final"
 
-    async def last_of(self, envelope: LLMEnvelope) -> bytes:
-        """Return the last attempt on record at this very envelope, as it leaves this process; empty where there is none."""
-        known = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
-        if known is None or known.envelope.envelope_hash != envelope.envelope_hash:
-            return b""
-        return self.as_kept(known).wire
+    async def attempts_of(self, envelope: LLMEnvelope) -> list[LLMInteraction]:
+        """Return the attempts on record at this envelope, in order, or at another one with the same id if there is none."""
+        last = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
+        if last is None or last.result.attempt_number == 1:
+            return [] if last is None else [last]
+        found = await self._store.get_by_trace_id(last.trace_id, tenant=envelope.tenant_id)
+        same = (last.envelope.envelope_id, last.envelope.envelope_hash)
+        return [one for one in found if (one.envelope.envelope_id, one.envelope.envelope_hash) == same]
+
+    def spelled(self, attempts: Iterable[LLMInteraction]) -> bytes:
+        """Return attempts as they leave this process, a line each."""
+        return b"\n".join(self.as_kept(one).wire for one in attempts)
 
     async def publish_again(
-        self, envelope: LLMEnvelope, last: bytes = b"", *, route: ReplyRoute = NO_REPLY
+        self, envelope: LLMEnvelope, kept: bytes = b"", *, route: ReplyRoute = NO_REPLY
     ) -> bool:
-        """Send the last attempt on record at `envelope` by `route` as its final one; returns False where there is none.
+        """Send the attempts on record at `envelope` by `route`, the last as its final one; returns False where there is none.
 
-        `last` is that attempt as another process has kept it, for one that is not on record here.
-        Raises `UndeliverableError` where it is an attempt at another envelope with the same id.
+        `kept` are those attempts as another process has `spelled` them, for an envelope that is not on record here.
+        Raises `UndeliverableError` where they are attempts at another envelope with the same id.
         """
-        known = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
-        is_here = known is not None
-        if known is None and last:
-            known = LLMInteraction.from_wire(last)
-        if known is None:
+        known = await self.attempts_of(envelope)
+        is_here = bool(known)
+        known = known or [LLMInteraction.from_wire(line) for line in kept.splitlines()]
+        if not known:
             return False
-        if known.envelope.envelope_hash != envelope.envelope_hash:
+        if known[-1].envelope.envelope_hash != envelope.envelope_hash:
             raise id_conflict(envelope)
         if is_here and self._stream is not None:  # else the process that kept it has waited for that
-            await self.streamed(await self._store.store(known))
-        await self._publish(known, route, final=True)
+            await self.streamed(await self._store.store(known[-1]))
+        for attempt in known:
+            await self._publish(attempt, route, final=attempt is known[-1])
         return True
 
     async def keep_event(self, event: Event) -> int:

@@ -147,6 +147,7 @@ class CallRunner:
             return last
         async for turn in following_turns(self._waits.sleep):
             if turn.retry_state.attempt_number > 1 and plan is not None:
+                call.claim.add(last)
                 last, plan = await self._step(call, plan)
             turn.retry_state.set_result(plan)
         return last

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import budget_controls, trading
-from agentic_trading.app.run_setup import read_interrupted_run, recorded_attempts
+from agentic_trading.app.run_resume import read_interrupted_run
+from agentic_trading.app.run_setup import recorded_attempts
 from agentic_trading.app.session_folder import BarFiles, SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, play_session
 from agentic_trading.desk.session import TradingSession

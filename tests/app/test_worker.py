@@ -52,7 +52,7 @@ def test_a_worker_of_one_tenant_serves_it_alone(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("changes", "option"),
     [
-        ({"resume": True}, "--resume"),
+        ({"answers_from": (Path("x"),)}, "--answers-from"),
         ({"inject": "timeout=1%"}, "--inject"),
         ({"provider": "recorded", "recorded_from": Path("x")}, "--bus"),
     ],

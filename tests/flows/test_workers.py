@@ -1,12 +1,15 @@
 """Workers in processes of their own, on a real Kafka and a real Redis: a session, envelopes from a file, health, and the end."""
 
 import json
+import os
 import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from redis import Redis
 
 from agentic_trading.app.cli.exits import ExitCode
 from agentic_trading.app.cli.main import main
@@ -14,6 +17,8 @@ from agentic_trading.ids import random_id
 from agentic_trading.llm import EnvelopeBuilder, LLMProvider
 from tests import kafka_server, redis_server
 from tests.app.logging_kept import logging_kept
+from tests.flows.dying_call import run_program
+from tests.flows.forked import ended
 from tests.gateway import START
 from tests.worker_processes import RunningWorker, worker
 
@@ -106,6 +111,118 @@ def test_a_session_whose_calls_are_made_elsewhere_decides_what_one_in_a_process_
     for name in ("w1", "w2"):
         assert command("audit", "verify", tmp_path / "logs" / name / "interactions.jsonl") == ExitCode.DONE
     capsys.readouterr()
+
+
+@ON_BOTH
+def test_a_session_that_is_killed_again_and_again_decides_what_one_that_is_not_does_and_pays_nothing_twice(
+    config: Path,
+    fleet: tuple[RunningWorker, RunningWorker],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("run", "--data", "btcusdt-5m", "--bars", "372", "--provider", "rules")
+    apart = (*words, "--config", str(config), "--budget-usd", "5", "--out", str(tmp_path / "apart"))
+    bus = "kafka" if "kafka:" in config.read_text("utf-8") else "redis"
+    steps = [
+        ("requested", 1), (f"published to {bus}", 3), ("on_record", 1), ("received", 1), ("decided", 350),
+        ("requested", 2), (f"published to {bus}", 60), ("received", 2), ("on_record", 1),
+    ]  # fmt: skip
+
+    assert command(*words, "--out", tmp_path / "here") == ExitCode.DONE
+    for number, (step, times) in enumerate(steps):
+        resume = ["--resume"] if number else []
+        killed = ended(run_program, (*apart, *resume), (step, times, ""), folder=tmp_path, env=NO_KEYS)
+        assert killed.code == -signal.SIGKILL, (step, killed.out, killed.err)
+    assert command(*apart, "--resume") == ExitCode.DONE
+
+    assert anonymous(tmp_path / "apart" / "decisions.jsonl") == anonymous(
+        tmp_path / "here" / "decisions.jsonl"
+    )
+    assert command("replay", "run", tmp_path / "apart") == ExitCode.DONE
+    assert command("audit", "verify", tmp_path / "apart") == ExitCode.DONE
+    sent = [*sent_by(tmp_path / "logs" / "w1"), *sent_by(tmp_path / "logs" / "w2")]
+    received = attempts_in(tmp_path / "apart")
+    assert sorted(sent) == sorted(received)
+    assert len(set(sent)) == len(sent) > 5
+    assert [running.ends() for running in fleet] == [0, 0]
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("bus", ["redis"], indirect=True)
+def test_an_answer_that_did_not_reach_a_killed_session_and_is_forgotten_is_in_the_logs_of_its_workers(
+    config: Path, redis: redis_server.RealServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_topics(config)
+    words = ("run", "--data", "btcusdt-5m", "--bars", "300", "--provider", "rules")
+    apart = (*words, "--config", str(config), "--budget-usd", "5", "--out", str(tmp_path / "apart"))
+    with worker(tmp_path / "logs", "w1", "--config", str(config)) as first:
+        first.is_ready()
+        killed = ended(run_program, apart, ("replied", 2, ""), folder=tmp_path, env=NO_KEYS)
+        assert first.ends() == 0
+    with Redis.from_url(redis.url) as server:  # as it is after 15 minutes
+        assert server.delete(*server.scan_iter("*:last:*")) == 2
+
+    with worker(tmp_path / "logs", "w2", "--config", str(config)) as second:
+        second.is_ready()
+        lost = command(*apart, "--resume")
+        said = capsys.readouterr().err
+        found = command(*apart, "--resume", "--answers-from", tmp_path / "logs" / "w1")
+
+    assert command(*words, "--out", tmp_path / "here") == ExitCode.DONE
+    assert (killed.code, lost, found) == (-signal.SIGKILL, ExitCode.BAD_INPUT, ExitCode.DONE)
+    assert "has no answer on record here: dead letter: taken_elsewhere" in said
+    assert anonymous(tmp_path / "apart" / "decisions.jsonl") == anonymous(
+        tmp_path / "here" / "decisions.jsonl"
+    )
+    sent = [*sent_by(tmp_path / "logs" / "w1"), *sent_by(tmp_path / "logs" / "w2")]
+    assert sorted(sent) == sorted(attempts_in(tmp_path / "apart"))
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("bus", ["redis"], indirect=True)
+def test_a_session_goes_on_over_the_bus_that_it_began_on_alone(
+    config: Path, redis: redis_server.RealServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("run", "--data", "btcusdt-5m", "--bars", "300", "--provider", "rules", "--budget-usd", "5")
+    resumed = (*words, "--out", tmp_path / "apart", "--resume")
+    other = tmp_path / "other.toml"
+    elsewhere = redis.url.removesuffix("/0") + "/1"
+    other.write_text(re.sub('flow-[^"]+', "elsewhere", config.read_text("utf-8")), encoding="utf-8")
+    make_topics(config)
+    dying = (*words, "--out", str(tmp_path / "apart"), "--config", str(config))
+    ended(run_program, dying, ("requested", 1, ""), folder=tmp_path, env=NO_KEYS)
+
+    codes = [
+        command(*resumed, "--config", other),
+        command(*resumed, "--config", config, "--bus", elsewhere),
+        command(*resumed, "--config", config, "--ledger", elsewhere),
+        command(*resumed),
+    ]
+
+    said = capsys.readouterr().err
+    assert codes == [ExitCode.BAD_INPUT] * 4
+    assert "bus.namespace is 'elsewhere'; allowed: 'flow-" in said
+    assert f"--bus is '{elsewhere}'; allowed: '{redis.url}', as run 1 was started with" in said
+    assert f"--ledger is '{elsewhere}'; allowed: '{redis.url}'" in said
+    assert f"--bus is 'left out'; allowed: '{redis.url}'" in said
+
+
+NO_KEYS = {"PATH": os.defpath}
+
+
+def records_in(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (log / "interactions.jsonl").read_text("utf-8").splitlines()]
+
+
+def sent_by(log: Path) -> list[str]:
+    """Return the reservations under which a worker has sent a request, each as often as that was."""
+    lines = [line for line in records_in(log) if line.get("kind") == "attempt.dispatched"]
+    return [line["body"]["reservation_id"] for line in lines]
+
+
+def attempts_in(session: Path) -> list[str]:
+    """Return the reservations of the attempts that a session has on record."""
+    return [line["result"]["reservation_id"] for line in records_in(session) if "result" in line]
 
 
 @ON_BOTH

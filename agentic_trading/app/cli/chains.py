@@ -31,6 +31,7 @@ from agentic_trading.desk.execution.events import (
 )
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.events import CallRequested, CallUnanswered
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, Fix, LLMResult, Violation
 from agentic_trading.llm.store import Record, Records, TraceSummary
@@ -224,6 +225,8 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     FrameClosed.KIND: ("state stopped_by", "conclusion"),
     UserAsked.KIND: ("question",),
     UserAnswered.KIND: ("answer by",),
+    CallRequested.KIND: (),
+    CallUnanswered.KIND: ("reason.category reason.description",),
 })
 """What of an event's body is shown, by kind: a line each, `label:` before the dotted names of its values."""
 

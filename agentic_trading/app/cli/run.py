@@ -162,6 +162,14 @@ Out = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on after the last closed bar of the last run in --out.")
 ]
+AnswersFrom = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--answers-from",
+        metavar="PATH",
+        help="With --resume and --bus: a worker's log, or an archive, with answers that did not reach the run; may be given again.",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, without a progress bar.")]
 
 
@@ -183,6 +191,7 @@ def run_command(
     seed: Seed = "1",
     out: Out = None,
     resume: Resume = False,
+    answers_from: AnswersFrom = None,
     ledger: LedgerUrl = None,
     bus: RunBus = None,
     policy: PolicyFileOption = None,
@@ -218,6 +227,7 @@ def run_command(
         inject=inject,
         seed=seed,
         resume=resume,
+        answers_from=tuple(answers_from or ()),
         model=model,
         record=record,
         max_calls=max_calls,

@@ -45,7 +45,7 @@ DONE_S: Final = 24 * 3600.0
 """How long a finished envelope is known: longer than a message may come again."""
 
 LAST_S: Final = 15 * 60.0
-"""How long the last attempt of a finished envelope is kept: as long as its caller waits for a reply."""
+"""How long the attempts of a finished envelope are kept: as long as its caller waits for a reply."""
 
 _SURE: Final = 0.8
 """The part of a lease in which it surely lasts, however the clocks go."""
@@ -92,7 +92,7 @@ class RedisClaimStore:
     free; so is at once what an earlier process with the same `name` holds: only one process at a time may have a name.
     Without a name there is none before.
 
-    A claim that is not finished stays until it is; a finished one is known for `DONE_S`, its last attempt for `LAST_S`.
+    A claim that is not finished stays until it is; a finished one is known for `DONE_S`, its attempts for `LAST_S`.
     Its steps advance the sequence of the tenant's ledger in the same namespace: whichever of the two finds that the server was
     set back closes both, and a rebuild of the ledger opens both. While one is under way, nothing is claimed or sent.
     Make it before the loop runs, or in a thread: it reads its script from disk.
