@@ -1,6 +1,6 @@
 """The calls of a tree of questions: their envelopes, what is on record of them, and what comes of those that are made."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from types import MappingProxyType
@@ -15,9 +15,6 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
-
-TraceRecords = Callable[[str], Awaitable[Sequence[Record]]]
-"""Return all that is on record of a trace."""
 
 ASK: Final = "ask.1"
 JOIN: Final = "join.1"
@@ -148,20 +145,18 @@ class FrameCalls:
     by envelope, also those of others: so does the ledger.
     """
 
-    def __init__(
-        self,
-        gateway: StructuredGateway,
-        records: TraceRecords,
-        base: LLMEnvelope,
-        on_record: Sequence[Record],
-    ) -> None:
+    def __init__(self, gateway: StructuredGateway, base: LLMEnvelope, on_record: Sequence[Record]) -> None:
         self._gateway = gateway
-        self._records = records
         self._attempts: dict[str, list[LLMInteraction]] = {}
-        self.sent: dict[str, int] = {}
+        for record in on_record:
+            if isinstance(record, LLMInteraction) and record.envelope.tenant_id == base.tenant_id:
+                self._attempts.setdefault(record.envelope.envelope_id, []).append(record)
+        self.sent = {
+            envelope_id: sum(one.result.dispatched_at is not None for one in made)
+            for envelope_id, made in self._attempts.items()
+        }
         self.base = base
         self.limits = RecursionLimits(max_cost_nusd=0)
-        self._read(on_record)
 
     def begin(self, root: WorkingFrame, limits: RecursionLimits) -> None:
         """Make every envelope from that of the root, if it is on record, and under these limits."""
@@ -184,9 +179,6 @@ class FrameCalls:
         outcome = self._on_record(envelope.envelope_id)
         if outcome is None:
             outcome = await self._gateway.ask_structured(envelope)
-            if not outcome.is_complete:  # another process has made it: of its attempts only the last came
-                self._read(await self._records(envelope.trace_id))
-                outcome = self._on_record(envelope.envelope_id) or outcome
         if outcome.error is not None and outcome.error.category == FailureKind.UNDELIVERABLE:
             raise UndeliveredError
         declared = envelope.expected_output_schema["properties"]
@@ -263,12 +255,3 @@ class FrameCalls:
         if not found or all(one.result.next_step not in {"", "final"} for one in found[-1]):
             return None
         return outcome_of_chain([outcome_of(attempts) for attempts in found])
-
-    def _read(self, records: Sequence[Record]) -> None:
-        """Take the attempts that are on record of this tenant."""
-        self._attempts = {}
-        for record in records:
-            if isinstance(record, LLMInteraction) and record.envelope.tenant_id == self.base.tenant_id:
-                self._attempts.setdefault(record.envelope.envelope_id, []).append(record)
-        for envelope_id, made in self._attempts.items():
-            self.sent[envelope_id] = sum(one.result.dispatched_at is not None for one in made)

@@ -18,7 +18,6 @@ from agentic_trading.client.frame_calls import (
     LONGEST_FINDING,
     FrameCall,
     FrameCalls,
-    TraceRecords,
     WorkingFrame,
     finding_of,
     is_finding,
@@ -47,7 +46,6 @@ class QuestionTree:
     def __init__(
         self,
         gateway: StructuredGateway,
-        records: TraceRecords,
         draft: LLMEnvelope,
         on_record: Sequence[Record],
         *,
@@ -62,7 +60,7 @@ class QuestionTree:
         for event in events:
             if event.id == root_event:
                 draft = draft.model_copy(update={"created_at": event.time})
-        self._calls = FrameCalls(gateway, records, draft, on_record)
+        self._calls = FrameCalls(gateway, draft, on_record)
         self._root: WorkingFrame | None = None
         self.trace_id = draft.trace_id
         self.frames = FrameRecords(events)

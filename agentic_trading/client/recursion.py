@@ -1,11 +1,11 @@
 """Ask a question that a model may split into parts, and join what these found, under limits that hold whatever it says."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from agentic_trading.client.events import RecursionLimits, UserAnswered
-from agentic_trading.client.frame_calls import ASK, INSTRUCTIONS, TraceRecords, UndeliveredError
+from agentic_trading.client.frame_calls import ASK, INSTRUCTIONS, UndeliveredError
 from agentic_trading.client.frames import CausalFrame
 from agentic_trading.client.gateway import StructuredGateway
 from agentic_trading.client.question_tree import CostBound, QuestionTree
@@ -13,6 +13,7 @@ from agentic_trading.errors import TradingError
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.store import Record
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,10 @@ class ResumeError(TradingError, ValueError):
     def __init__(self, trace_id: str, problem: str) -> None:
         self.trace_id = trace_id
         super().__init__(f"trace {trace_id} {problem}")
+
+
+TraceRecords = Callable[[str], Awaitable[Sequence[Record]]]
+"""Return all that is on record of a trace."""
 
 
 class Recursion:
@@ -140,7 +145,7 @@ class Recursion:
 
     async def _tree(self, draft: LLMEnvelope) -> QuestionTree:
         on_record = await self._records(draft.trace_id)
-        return QuestionTree(self._gateway, self._records, draft, on_record, cost_bound=self._cost_bound)
+        return QuestionTree(self._gateway, draft, on_record, cost_bound=self._cost_bound)
 
 
 async def _ended(tree: QuestionTree, question: str, limits: RecursionLimits) -> RecursionOutcome:
