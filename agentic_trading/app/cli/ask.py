@@ -7,9 +7,18 @@ import typer
 
 from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.log_selection import AsJson, Store, log_of
-from agentic_trading.app.cli.run import BaseUrl, Model, ProviderOption, usd_amount
+from agentic_trading.app.cli.run import BaseUrl, Model, usd_amount
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask; left out with --resume.")]
+Provider = Annotated[
+    str,
+    typer.Option(
+        "--provider",
+        metavar="NAME",
+        help="Who is asked: rules (sums, without a model), one with models (see `models list`), one of the configuration; "
+        "if left out, the configuration's model for general, else rules.",
+    ),
+]
 MaxDepth = Annotated[
     int, typer.Option("--max-depth", metavar="N", min=0, max=16, help="How deep parts are split.")
 ]
@@ -44,7 +53,7 @@ def ask_command(
     *,
     store: Store = None,
     config: ConfigFile = None,
-    provider: ProviderOption = "",
+    provider: Provider = "",
     model: Model = "",
     base_url: BaseUrl = None,
     max_cost: MaxCost = None,

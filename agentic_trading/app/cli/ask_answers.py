@@ -48,7 +48,7 @@ from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.envelope_rules import output_policy
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.limits import nusd_from_usd
+from agentic_trading.llm.limits import RetryPolicy, nusd_from_usd
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.store import Record, Records
 from agentic_trading.platform.config import BusConfig, PlatformConfig
@@ -151,7 +151,8 @@ async def _answered(
         row = model_row(tables, LLMProvider(next(iter(config.providers))), model, now=SystemClock().now())
         tenants = config.tenant_ids
         tenant = (tenants[0] if len(tenants) == 1 else DEFAULT_TENANT) if known is None else known.tenant_id
-        asked = _Asked(row, tables, tenant, await evidence_of(records, tenant))
+        patience = trading.PATIENCE.get(config.providers[row.provider].adapter_of(row.provider))
+        asked = _Asked(row, tables, tenant, await evidence_of(records, tenant), patience)
         async with _platform_on(options.log, config, tables) as platform:
             recursion = Recursion(
                 platform,
@@ -168,18 +169,21 @@ async def _answered(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Of which model, for which tenant, and with what evidence is asked."""
+    """Of which model, for which tenant, with what evidence is asked, and how calls are retried."""
 
     row: Capability
     tables: Tables
     tenant: str
     evidence: Mapping[str, Any]
+    patience: RetryPolicy | None
 
     def builder(self) -> EnvelopeBuilder:
         """Return a builder for the envelopes of a tree."""
         builder = EnvelopeBuilder().for_general().with_agent(AGENT).with_tenant(self.tenant)
         builder = builder.with_provider(self.row.provider, self.row.model).with_subject(SUBJECT)
         builder = builder.with_budget(max_output_tokens=ANSWER_TOKENS)
+        if self.patience is not None:
+            builder = builder.with_retry_policy(self.patience)
         for source, content in self.evidence.items():
             builder = builder.add_evidence(source, content)
         return builder.with_output_policy(output_policy(mode="reask"))
