@@ -130,7 +130,7 @@ async def serve(job: WorkerJob) -> None:
     async with AsyncExitStack() as stack:
         broker = KafkaBroker(settings_of(job.kafka, "worker"))
         stack.push_async_callback(broker.aclose)
-        claims = RedisClaimStore(job.redis, name="worker", namespace=job.namespace)
+        claims = RedisClaimStore(job.redis, name="worker", log_id="one", namespace=job.namespace)
         stack.push_async_callback(claims.aclose)
         await claims.begin()
         ledger = ledger_of(job.redis, job.namespace)

@@ -1,4 +1,4 @@
-"""Readers of a bus that come and go while messages are published, on any broker, and whether each key kept its order."""
+"""Readers of a bus on any broker: those that come and go while messages are published, and clients that wait for replies."""
 
 import asyncio
 from collections import Counter
@@ -10,6 +10,13 @@ from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.brokers.redis.broker import RedisBroker
 from agentic_trading.bus.errors import BusClosedError
 from agentic_trading.bus.topic import Subscription, Topic
+from agentic_trading.client.gateway import GatewayClient
+from agentic_trading.llm.interaction import LLMInteraction
+from tests.gateway import asking, gateway
+from tests.worker.running import running
+
+MakeBroker = Callable[[], KafkaBroker | RedisBroker]
+"""Make a broker that the caller closes."""
 
 
 class Fleet:
@@ -18,9 +25,7 @@ class Fleet:
     `has_done` waits at most `patience_s`.
     """
 
-    def __init__(
-        self, make_broker: Callable[[], KafkaBroker | RedisBroker], where: Topic[Any], *, patience_s: float
-    ) -> None:
+    def __init__(self, make_broker: MakeBroker, where: Topic[Any], *, patience_s: float) -> None:
         self._make_broker = make_broker
         self._where = where
         self._patience_s = patience_s
@@ -64,3 +69,27 @@ def neighbours_out_of_order(done: Sequence[tuple[str, int]]) -> list[tuple[str, 
             wrong.append((key, number))
         seen[key] = max(seen[key], number + 1)
     return wrong
+
+
+async def two_clients_of_one_name_ask(make_broker: MakeBroker, *, reply_timeout_s: float) -> None:
+    """Have two clients ask in turn, each on a broker of its own; each must get its own answers and no others."""
+    async with (
+        aclosing(make_broker()) as workers,
+        aclosing(make_broker()) as mine,
+        aclosing(make_broker()) as other,
+    ):
+        desk = gateway(
+            lambda request: f'{{"action":"buy","size":{request.envelope.context["n"]}}}', broker=workers
+        )
+        async with (
+            running(desk),
+            GatewayClient(mine, name="desk", reply_timeout_s=reply_timeout_s) as one,
+            GatewayClient(other, name="desk", reply_timeout_s=reply_timeout_s) as two,
+            asyncio.TaskGroup() as group,
+        ):
+            tasks = [group.create_task((one, two)[n % 2].ask(asking(n=n).build())) for n in range(10)]
+
+    answers = [task.result() for task in tasks]
+    sizes = [isinstance(each, LLMInteraction) and each.result.parsed_output["size"] for each in answers]
+    assert sizes == [*range(10)]
+    assert (one.ignored_replies, two.ignored_replies) == ({}, {})

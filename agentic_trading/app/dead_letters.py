@@ -2,8 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Collection, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
@@ -14,6 +14,7 @@ from agentic_trading.bus.errors import MessageTooLargeError, TopicSetupError, Un
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.signing import PRINCIPAL_HEADER, REPLAYED_HEADER, SIGNATURE_HEADER, Signer
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, Broker, DeadLetter, Topic, lane_topic
+from agentic_trading.canonical import sha256_hex
 from agentic_trading.errors import TradingError
 from agentic_trading.ids import derived_id
 
@@ -77,13 +78,13 @@ class LetterFilter:
 class LetterScan:
     """What a scan of the dead letters has found so far: how often each id, reason and topic, and how many messages that are no letters.
 
-    `replayed` are the ids of letters whose replay is a letter again.
+    `claims` are the hashes of the values of letters that say to be the replay of another one, by its id.
     """
 
     copies: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
     topics: Counter[str] = field(default_factory=Counter)
-    replayed: set[str] = field(default_factory=set)
+    claims: dict[str, set[str]] = field(default_factory=dict)
     unreadable: int = 0
 
     async def letters(self, broker: Broker, meant: LetterFilter) -> AsyncGenerator[DeadLetter]:
@@ -99,9 +100,17 @@ class LetterScan:
                     continue
                 self.reasons[letter.reason] += 1
                 self.topics[letter.source_topic] += 1
-                self.replayed.add(replay_of(letter))
+                if earlier := replay_of(letter):
+                    self.claims.setdefault(earlier, set()).add(letter.raw_sha256)
                 if meant.has(letter):
                     yield letter
+
+    async def replayed(self, broker: Broker) -> set[str]:
+        """Return the ids of letters whose replay is a letter again, by its value: any sender may write the header, which is not signed."""
+        if not self.claims:
+            return set()
+        async with aclosing(LetterScan().letters(broker, LetterFilter([*self.claims]))) as letters:
+            return {each.id async for each in letters if self.claims[each.id] & {*_replay_hashes(each)}}
 
     def require(self, meant: LetterFilter) -> None:
         """Raise `UnknownLetterError` for an id or a reason that was not found; for a scan that has ended."""
@@ -224,14 +233,7 @@ class Replay:
         return Message(message.key, message.value, {**message.headers, REPLAYED_HEADER: letter.id})
 
     def _new_envelope(self, letter: DeadLetter, message: Message) -> Message:
-        if letter.source_topic == EVENTS.name:
-            raise ReplayError(
-                letter.id, "it holds an event, which runs nothing; allowed is a replay without --again"
-            )
-        try:
-            envelope = read_envelope(Delivery(letter.source_topic, letter.position, message, 1))
-        except UnreadableMessageError as e:
-            raise ReplayError(letter.id, f"it holds no envelope that can be read here ({e})") from e
+        new = _envelope_again(letter, message)
         is_signed = message.headers.keys() >= {PRINCIPAL_HEADER, SIGNATURE_HEADER}
         if is_signed and self.signer is None:
             principal = message.headers[PRINCIPAL_HEADER]
@@ -239,16 +241,6 @@ class Replay:
             raise ReplayError(
                 letter.id, f"{problem}; allowed is --sign-as PRINCIPAL, with its key in the configuration"
             )
-        new_id = derived_id("replay", letter.id)
-        made = envelope.model_copy(
-            update={
-                "envelope_id": new_id,
-                "idempotency_key": new_id,
-                "parent_envelope_id": envelope.envelope_id,
-                "causation_id": envelope.envelope_id,
-            }
-        )
-        new = envelope_message(made)
         return new if self.signer is None else self.signer.sign(new)
 
     async def publish(self, broker: Broker, letter: DeadLetter) -> None:
@@ -258,6 +250,35 @@ class Replay:
             await broker.publish(_source_of(letter), message)
         except (MessageTooLargeError, TopicSetupError) as e:
             raise ReplayError(letter.id, str(e)) from e
+
+
+def _envelope_again(letter: DeadLetter, message: Message) -> Message:
+    """Return the envelope in a message as a new one that the old one caused, not signed; raises `ReplayError`."""
+    if letter.source_topic == EVENTS.name:
+        raise ReplayError(
+            letter.id, "it holds an event, which runs nothing; allowed is a replay without --again"
+        )
+    try:
+        envelope = read_envelope(Delivery(letter.source_topic, letter.position, message, 1))
+    except UnreadableMessageError as e:
+        raise ReplayError(letter.id, f"it holds no envelope that can be read here ({e})") from e
+    new_id = derived_id("replay", letter.id)
+    made = envelope.model_copy(
+        update={
+            "envelope_id": new_id,
+            "idempotency_key": new_id,
+            "parent_envelope_id": envelope.envelope_id,
+            "causation_id": envelope.envelope_id,
+        }
+    )
+    return envelope_message(made)
+
+
+def _replay_hashes(letter: DeadLetter) -> Iterator[str]:
+    """Yield the hash of what a replay of a letter publishes: its value as it was, and that of the new envelope."""
+    yield letter.raw_sha256
+    with suppress(ValueError):  # it is cut, or holds no envelope
+        yield sha256_hex(_envelope_again(letter, letter.message()).value)
 
 
 def _require_proved(letter: DeadLetter) -> None:
@@ -313,11 +334,12 @@ class ReplayPlan:
         if meant.ids:
             return cls(replay, letters, tuple(refused))
         found_ids = {*letters, *(each.letter_id for each in refused)}
+        replayed = await scan.replayed(broker)
         return cls(
             replay,
-            {id_: topic for id_, topic in letters.items() if id_ not in scan.replayed},
-            tuple(each for each in refused if each.letter_id not in scan.replayed),
-            len(found_ids & scan.replayed),
+            {id_: topic for id_, topic in letters.items() if id_ not in replayed},
+            tuple(each for each in refused if each.letter_id not in replayed),
+            len(found_ids & replayed),
         )
 
     async def publish(self, broker: Broker) -> Self:

@@ -131,8 +131,8 @@ class WorkerProcess:
         self.state = "starting" if not self._stopping.is_set() else self.state
         problem = str(state.outcome.exception()) if state.outcome is not None else ""
         if problem != self.problem:
+            self.problem = problem
             log.warning("worker_waits", reason=problem)
-        self.problem = problem
 
     async def health(self) -> Mapping[str, Any]:
         """Return the state, and by its name everything that keeps the worker from serving now."""

@@ -1,7 +1,11 @@
-"""What every broker's readers hand out by: a queue a key, and the tasks that wait for a delivery."""
+"""What every broker's readers hand out by: a queue a key, the tasks that wait for a delivery, and replies in their order."""
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
+
+from agentic_trading.bus.errors import BusClosedError
+from agentic_trading.bus.message import Delivery
 
 
 class KeyedQueues:
@@ -91,3 +95,49 @@ class Takers:
         """Let every waiting task look again."""
         while self._waiters:
             self.wake_one()
+
+
+class ReplyQueue:
+    """The `Subscription` to one address: what came and was not taken; `stop` ends what adds to it, once."""
+
+    def __init__(self, stop: Callable[[], Awaitable[None]]) -> None:
+        self.is_closed = False
+        self.changed = asyncio.Event()  # since `room`: something was taken, or this was closed
+        self._stop = stop
+        self._waiting: deque[Delivery] = deque()
+        self._takers = Takers()
+
+    def add(self, delivery: Delivery) -> None:
+        """Append a reply."""
+        self._waiting.append(delivery)
+        self._takers.wake_one()
+
+    async def room(self, most: int) -> None:
+        """Wait until fewer than `most` replies are here, or until this is closed."""
+        self.changed.clear()
+        while len(self._waiting) >= most and not self.is_closed:
+            await self.changed.wait()
+            self.changed.clear()
+
+    async def take(self) -> Delivery:
+        """Wait for the next reply; raises `BusClosedError` once this or its broker is closed."""
+        while not self.is_closed:
+            if self._waiting:
+                self.changed.set()
+                return self._waiting.popleft()
+            await self._takers.wait()
+        raise BusClosedError("the reader of replies")
+
+    async def ack(self, delivery: Delivery) -> None:
+        """Change nothing."""
+
+    async def give_back(self, delivery: Delivery) -> None:
+        """Change nothing."""
+
+    async def aclose(self) -> None:
+        """Stop reading. Harmless twice."""
+        if not self.is_closed:
+            self.is_closed = True
+            self.changed.set()
+            self._takers.wake_all()
+            await self._stop()

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -228,7 +228,7 @@ class Platform:
             limiter = await self._stack.make(
                 partial(port_adapters.limiter_of, config.ledger.url, files.policy)
             )
-        claims = given.claims or await self._opened_claims()
+        claims = given.claims or await self._opened_claims(store)
         is_shared = given.claims is not None or config.bus.url is not None
         cache, unended = ResponseCache(clock, shared=claims if is_shared else None), given.lost
         if given.restore is not None:
@@ -290,8 +290,10 @@ class Platform:
             return store or port_adapters.memory_log()
         return self._stack.keep(await port_adapters.opened_log(config.folder / config.name, config))
 
-    async def _opened_claims(self) -> ClaimStore:
-        claims = await self._stack.make(partial(port_adapters.claims_of, self.config))
+    async def _opened_claims(self, store: InteractionStore) -> ClaimStore:
+        async with aclosing(store.scan()) as entries:
+            log_id = (await anext(entries)).hash if (await store.head())[0] else ""  # no two logs begin alike
+        claims = await self._stack.make(partial(port_adapters.claims_of, self.config, log_id))
         await claims.begin()
         return claims
 

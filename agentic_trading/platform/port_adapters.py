@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
+from socket import gethostname
 from ssl import SSLError, create_default_context
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -163,8 +164,8 @@ def _bus_password(config: PlatformConfig) -> str:
     return password
 
 
-def claims_of(config: PlatformConfig) -> ClaimStore:
-    """Return the claims of a configuration: on the server of the ledger where the bus is shared, else of this process.
+def claims_of(config: PlatformConfig, log_id: str = "") -> ClaimStore:
+    """Return the claims of a worker with the log `log_id`: on the server of the ledger where the bus is shared, else of this process.
 
     It blocks, as it reads a file.
     """
@@ -173,7 +174,9 @@ def claims_of(config: PlatformConfig) -> ClaimStore:
         return MemoryClaimStore()
     from agentic_trading.worker.claims.redis import RedisClaimStore
 
-    return RedisClaimStore(url, name=config.name)
+    bus = f"{config.bus.namespace}/" if config.bus.namespace else ""  # a name is free again on another bus
+    name = config.name and f"{bus}{config.name}"
+    return RedisClaimStore(url, name=name, log_id=log_id, host=gethostname())
 
 
 def memory_ledger(*, zone: tzinfo = UTC) -> Ledger:

@@ -82,6 +82,20 @@ class ClaimsRolledBackError(ClaimStoreUnavailableError):
         )
 
 
+class NameTakenError(ClaimStoreUnavailableError):
+    """Another living worker has this worker's `name`: one on `holder`, with another log than this one on `host`."""
+
+    def __init__(self, name: str, holder: str, host: str, *, lease_s: float) -> None:
+        self.name = name
+        self.holder = holder
+        self.host = host
+        LLMError.__init__(
+            self,
+            f"the name {name!r} is that of a worker on {holder} with another log, and this one is on {host}; allowed is "
+            f"another name for one of the two; if that one has ended, the name is free within {lease_s:g} s",
+        )
+
+
 ClaimState = Literal["claimed", "intended", "kept"]
 """How far an envelope has come that is not finished: nothing sent, an attempt that may have been sent, all answers kept."""
 
@@ -109,7 +123,10 @@ class ClaimStore(Protocol):
     """
 
     async def begin(self) -> None:
-        """Make this process a living owner; what an earlier process of its name holds is free."""
+        """Make this process a living owner; what an earlier process of its name and log holds is free.
+
+        Raises `NameTakenError` while another process of its name lives that has another log.
+        """
         ...
 
     def holds(self, claim: Claim) -> bool:

@@ -1,6 +1,6 @@
 """Where an error ends: described in one line, logged, and the rest goes on; the errors of a worker's own."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 
 import structlog
@@ -33,16 +33,30 @@ def _message(e: Exception) -> str:
 
 
 @contextmanager
-def log_and_continue(what: str, **facts: object) -> Iterator[None]:
-    """Log an error of the block as `what`, with `facts`; a log that gave up goes on: `StoreError`."""
+def log_and_continue(
+    what: str, failing: MutableMapping[str, type[Exception]] | None = None, **facts: object
+) -> Iterator[None]:
+    """Log an error of the block as `what`, with `facts`; a log that gave up goes on: `StoreError`.
+
+    With `failing`, of a block that is entered again and again, an error is logged when it begins or is of another kind,
+    and its end as `recovered`.
+    """
+    known, step = {} if failing is None else failing, f"{what} {facts}"
     try:
         yield
     except StoreError:
         raise
-    except (LedgerError, ControlError, RecordError) as e:
-        log.warning(what, reason=str(e), **facts)
     except Exception as e:  # noqa: BLE001 - the boundary: other work goes on
-        log.error(what, error=describe_error(e), **facts)  # noqa: TRY400 - in one line
+        if known.get(step) is type(e):
+            return
+        known[step] = type(e)
+        if isinstance(e, LedgerError | ControlError | RecordError):
+            log.warning(what, reason=str(e), **facts)
+        else:
+            log.error(what, error=describe_error(e), **facts)  # noqa: TRY400 - in one line
+    else:
+        if known.pop(step, None) is not None:
+            log.warning("recovered", after=what, **facts)
 
 
 class AttemptTakenError(LLMError):

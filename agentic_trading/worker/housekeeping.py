@@ -182,6 +182,7 @@ class Housekeeper:
     worker: str = "worker"
     alerts: Alerts = field(default_factory=Alerts)
     _reconciler: ControlReconciler = field(init=False)
+    _failing: dict[str, type[Exception]] = field(default_factory=dict)
     _expiries: deque[ExpiredReservation] = field(default_factory=deque)
     _next_tick: float = 0.0
     _next_checkpoint: float = 0.0
@@ -210,13 +211,13 @@ class Housekeeper:
         """Apply the controls of the platform and of every tenant; returns whether any were new."""
         is_changed = False
         for tenant in (PLATFORM, *self.watched.tenants):
-            with log_and_continue("controls_not_read", tenant=tenant):
+            with log_and_continue("controls_not_read", self._failing, tenant=tenant):
                 is_changed |= await self._reconciler.reconcile(tenant)
         return is_changed
 
     async def tick(self, *, is_running: bool = True) -> None:
         """Expire leases, report the status of every tenant, warn of counters that near their ceiling."""
-        with log_and_continue("housekeeping_failed"):
+        with log_and_continue("housekeeping_failed", self._failing):
             self._expiries.extend(await self.watched.ledger.expire_leases())
             while self._expiries:  # what a stop leaves here is recorded by `end`
                 await self._keep(self._expired(self._expiries[0]))

@@ -120,6 +120,7 @@ class WorkerPool:
         )
         self._fatal: StoreError | None = None
         self._failures: dict[tuple[str, int, int], int] = {}
+        self._given_up: dict[tuple[str, int, int], tuple[str, ...]] = {}  # letters that wait
         self._counts = {"finished": 0, "dead_letters": 0, "given_back": 0, "events": 0}
 
     @property
@@ -228,6 +229,7 @@ class WorkerPool:
             is_done = await self._after_error(delivery, e)
         if is_done:
             self._failures.pop(_place(delivery), None)
+            self._given_up.pop(_place(delivery), None)
             await subscription.ack(delivery)
         else:
             await subscription.give_back(delivery)
@@ -290,19 +292,17 @@ class WorkerPool:
             del self._failures[next(iter(self._failures))]
         return failures
 
-    async def _dead_letter(
-        self, delivery: Delivery, reason: str, detail: str, envelope_id: str = "", trace_id: str = ""
-    ) -> bool:
+    async def _dead_letter(self, delivery: Delivery, *given_up: str) -> bool:
+        given_up = self._given_up.pop(_place(delivery), given_up)  # why at first, before it was finished
         try:
+            reason, detail, envelope_id, trace_id = (*given_up, "", "")[:4]
+            route = self._acl.route_of(delivery)
             await self._dead_letters.publish(
-                delivery,
-                reason,
-                detail,
-                envelope_id=envelope_id,
-                trace_id=trace_id,
-                route=self._acl.route_of(delivery),
+                delivery, reason, detail, envelope_id=envelope_id, trace_id=trace_id, route=route
             )
         except BUS_AWAY as e:
+            if len(self._given_up) < MOST_FAILING:
+                self._given_up[_place(delivery)] = given_up
             return await self._wait_for_server(e)
         except Exception as e:  # noqa: BLE001 - other deliveries are served without the letter
             log.error(  # noqa: TRY400 - in one line

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
@@ -16,13 +17,13 @@ from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.sent_call import SentCall
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
-from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
+from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.worker.attempt_result import LOST, DispatchNumbers, Timing, late_event, unsent_event
-from agentic_trading.worker.claim import ClaimLostError
+from agentic_trading.worker.claim import ClaimLostError, ClaimStoreUnavailableError
 from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error
 from agentic_trading.worker.held_claim import HeldClaim, KeptAnswer, LeftAttempt
 from agentic_trading.worker.recorder import Recorder
@@ -182,7 +183,15 @@ class AttemptSender:
         except asyncio.CancelledError:
             await run_shielded(self._take_back(noted, exchange, STOPPED.description))
             raise
-        except BaseException:  # it is not on record, and nothing else can be
+        except StoreError as e:  # nothing can be put on record here: the next owner does it
+            why = f"the request was not sent: the worker's log cannot be written ({e})"
+            exchange.failure = ProviderError(FailureKind.SHUTDOWN, why, sent=False)
+            await run_shielded(self._gate.release(exchange.admission))
+            with suppress(ClaimLostError, ClaimStoreUnavailableError):
+                kept = replace(exchange.kept, step="retry")
+                await exchange.claim.keep(exchange.request.attempt, kept)
+            raise
+        except BaseException:
             await run_shielded(self._gate.release(exchange.admission))
             raise
         return noted

@@ -125,6 +125,18 @@ async def test_a_letter_whose_replay_came_back_is_left_out_unless_it_is_named() 
     assert ListedLetter.of(second).replay_of == first.id
 
 
+async def test_a_letter_is_not_hidden_by_a_message_that_only_says_to_be_its_replay() -> None:
+    first, second = letter(), letter()
+    other = envelope_message(envelope(idempotency_key="order-8"))
+    forged = letter(Message(other.key, other.value, {**other.headers, REPLAYED_HEADER: first.id}))
+    again = letter(SIGNER.sign(Replay(again=True).message(second)))
+    broker = await bus_with(forged, first, again, second)
+
+    every = await ReplayPlan.of(broker, Replay(), LetterFilter())
+
+    assert ({*every.letters}, every.came_back) == ({forged.id, first.id, again.id}, 1)
+
+
 async def test_a_message_is_published_as_it_was_and_its_signature_stays_valid() -> None:
     signed = SIGNER.sign(envelope_message(ASKED, reply_to="address-1"))
     given_up = letter(signed, reason="schema_version")

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from agentic_trading.bus.assignment import AssignedPartitions, Assignment
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
 from agentic_trading.bus.errors import BusClosedError, BusUnavailableError, TopicSetupError
-from agentic_trading.bus.keyed_queues import Takers
+from agentic_trading.bus.keyed_queues import ReplyQueue, Takers
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import (
     CREATE,
@@ -220,7 +220,7 @@ class ConfluentBroker:
     def __init__(self, settings: KafkaSettings) -> None:
         self._settings = settings
         self._producer: Any = None
-        self._readers: list[ConfluentSubscription | ConfluentReplyReader] = []
+        self._readers: list[ConfluentSubscription | ReplyQueue] = []
         self._published: Counter[str] = Counter()
         self._is_closed = False
 
@@ -280,8 +280,8 @@ class ConfluentBroker:
         self._check_open()
         reader = ConfluentReplyReader(self._settings, Message(address, b"", {}).key_bytes)
         await reader.start()
-        self._readers.append(reader)
-        return reader
+        self._readers.append(reader.replies)
+        return reader.replies
 
     async def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
         self._check_open()

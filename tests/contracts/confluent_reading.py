@@ -1,7 +1,6 @@
 """What the adapter of the second client reads with, and reads without a group: replies, and a topic to its end."""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any, Final
@@ -10,31 +9,30 @@ from aiokafka.partitioner import DefaultPartitioner
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
-from agentic_trading.bus.errors import BusClosedError, BusUnavailableError
-from agentic_trading.bus.keyed_queues import Takers
+from agentic_trading.bus.errors import BusUnavailableError
+from agentic_trading.bus.keyed_queues import ReplyQueue
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import REPLIES
 from agentic_trading.cancellation import OwnedTasks
+from agentic_trading.clock import SystemClock
 
+CLOCK: Final = SystemClock()
 POLL_S: Final = 0.1
 STEP_S: Final = 5.0
-TRIES: Final = 50
 
 _PARTITION_OF: Final = DefaultPartitioner()
 """The same as the producer's `murmur2_random`, for messages with a key."""
 
 
 class ConfluentReplyReader:
-    """Read the messages of one key from now on, without a group."""
+    """Read the messages of one key from now on into `replies`, without a group."""
 
     def __init__(self, settings: KafkaSettings, key: bytes) -> None:
         self._key = key
         self._consumer = consumer_of(settings, "none")
-        self._waiting: deque[Delivery] = deque()
-        self._takers = Takers()
+        self.replies = ReplyQueue(self._stop)
         self._tasks = OwnedTasks()
         self._reading: asyncio.Task[None] | None = None
-        self.is_closed = False
 
     async def start(self) -> None:
         await asyncio.to_thread(self._assign)
@@ -46,35 +44,17 @@ class ConfluentReplyReader:
         _, tp.offset = bounds_of(self._consumer, tp)
         self._consumer.assign([tp])
 
-    async def take(self) -> Delivery:
-        while not self.is_closed:
-            if self._waiting:
-                return self._waiting.popleft()
-            await self._takers.wait()
-        raise BusClosedError("the reader of replies")
-
-    async def ack(self, delivery: Delivery) -> None:
-        """Change nothing."""
-
-    async def give_back(self, delivery: Delivery) -> None:
-        """Change nothing."""
-
-    async def aclose(self) -> None:
-        if self.is_closed:
-            return
-        self.is_closed = True
-        self._takers.wake_all()
+    async def _stop(self) -> None:
         assert self._reading is not None
         await asyncio.wait([self._reading])
         await asyncio.to_thread(self._consumer.close)
         await self._tasks.aclose()
 
     async def _poll(self) -> None:
-        while not self.is_closed:
+        while not self.replies.is_closed:
             record = await asyncio.to_thread(self._consumer.poll, POLL_S)
             if record is not None and record.error() is None and record.key() == self._key:
-                self._waiting.append(delivery_of(record))
-                self._takers.wake_one()
+                self.replies.add(delivery_of(record))
 
 
 async def scanned(settings: KafkaSettings, topic: str) -> AsyncGenerator[Delivery]:
@@ -116,7 +96,8 @@ def partitions_of(consumer: Any, topic: str) -> list[int]:
 
 def bounds_of(consumer: Any, tp: TopicPartition) -> tuple[int, int]:
     """Return the first offset of a partition and its end; one that was just made may be without a leader for a moment."""
-    for _ in range(TRIES):
+    until = CLOCK.monotonic() + STEP_S
+    while CLOCK.monotonic() < until:
         with suppress(KafkaException):
             first, end = consumer.get_watermark_offsets(tp, timeout=STEP_S)
             return first, end

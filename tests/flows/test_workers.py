@@ -304,3 +304,20 @@ def test_the_name_of_a_running_worker_is_taken(config: Path, tmp_path: Path) -> 
 
     assert code == ExitCode.LOG_UNUSABLE
     assert "another process writes to it" in second.text
+
+
+def test_a_worker_waits_for_a_name_that_a_worker_with_another_log_has(config: Path, tmp_path: Path) -> None:
+    make_topics(config)
+    words = ("--config", str(config))
+    with worker(tmp_path / "logs", "w1", *words) as running:
+        running.is_ready()
+        with worker(tmp_path / "elsewhere", "w1", *words) as second:
+            second.waits_for("worker_waits .*with another log")
+            waiting = second.health()
+            running.ends()
+            ready = second.is_ready()
+
+    assert (waiting["state"], waiting["ready"]) == ("starting", False)
+    assert "w1' is that of a worker on " in waiting["problems"]["start"]
+    assert "allowed is another name for one of the two" in waiting["problems"]["start"]
+    assert ready["ready"]

@@ -38,7 +38,9 @@ class Desk:
 
     @asynccontextmanager
     async def opened(self, name: str = "desk-a") -> AsyncGenerator[tuple[Platform, RedisClaimStore]]:
-        claims = await asyncio.to_thread(RedisClaimStore, self.server.url, name=name, lease_s=self.lease_s)
+        claims = await asyncio.to_thread(
+            RedisClaimStore, self.server.url, name=name, log_id=name, lease_s=self.lease_s
+        )
         await claims.begin()
         ports = Ports(providers={"scripted": self.provider}, claims=claims)
         try:

@@ -25,8 +25,19 @@ class Server:
     def __init__(self, url: str, opened: AsyncExitStack) -> None:
         self.url, self.namespace, self._opened = url, namespace(), opened
 
-    async def process(self, name: str = "", clock: Clock | None = None) -> RedisClaimStore:
-        make = partial(RedisClaimStore, self.url, name=name, namespace=self.namespace, clock=clock)
+    async def process(
+        self, name: str = "", clock: Clock | None = None, *, log_id: str | None = None
+    ) -> RedisClaimStore:
+        """Begin a process; its log has an id of its name if none is given."""
+        make = partial(
+            RedisClaimStore,
+            self.url,
+            name=name,
+            log_id=name if log_id is None else log_id,
+            host=f"host-of-{log_id}",
+            namespace=self.namespace,
+            clock=clock,
+        )
         store = await asyncio.to_thread(make)
         self._opened.push_async_callback(store.aclose)
         await store.begin()
@@ -43,6 +54,11 @@ class Server:
         async with Redis.from_url(self.url) as client:
             count: int = await client.zcount(f"{self.namespace}:{{{tenant}}}:owners", 2, "+inf")
             return count
+
+    async def forget_names(self) -> None:
+        """Let the leases of all names have ended."""
+        async with Redis.from_url(self.url) as client:
+            await client.delete(*await client.keys(f"{self.namespace}:worker:*"))
 
     async def end_leases(self) -> None:
         """Let all leases of the tenants of these tests have ended, and all claims have been taken before that."""

@@ -1,5 +1,6 @@
 """Claims or a ledger that are away while a worker runs a call, and what the next owner finds then."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,13 +38,13 @@ class Unkept(Process):
 
     reserves: int = 0
 
-    def reached(self, step: str, moment: Moment) -> None:
+    async def reached(self, step: str, moment: Moment, given: Sequence[Any] = ()) -> None:
         if (step, moment) == ("claims.keep", "before"):
             raise ClaimStoreUnavailableError("away")
         self.reserves += (step, moment) == ("ledger.reserve", "before")
         if self.reserves == 2:
             self.is_dead = True
-        super().reached(step, moment)
+        await super().reached(step, moment, given)
 
 
 @pytest.mark.parametrize("kind", [FailureKind.SERVER_ERROR, FailureKind.TIMEOUT])

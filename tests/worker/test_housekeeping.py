@@ -114,6 +114,25 @@ async def test_a_board_that_is_away_is_looked_at_again_and_others_are_seen_meanw
     assert len(await events(desk, "operator.commanded")) == 2
 
 
+async def test_a_board_that_is_away_is_said_once_and_that_it_is_back_too() -> None:
+    board = AwayBoard()
+    keeping = upkeep(gateway([]), board=board)
+    board.away.add(PLATFORM)
+
+    with capture_logs() as said:
+        for _ in range(3):
+            await keeping.reconcile()
+        board.away.clear()
+        for _ in range(3):
+            await keeping.reconcile()
+        board.away.add(PLATFORM)
+        await keeping.reconcile()
+
+    events = [(one["event"], one.get("after"), one["tenant"]) for one in said]
+    is_away = ("controls_not_read", None, PLATFORM)
+    assert events == [is_away, ("recovered", "controls_not_read", PLATFORM), is_away]
+
+
 async def test_a_halt_holds_at_once_though_the_ledger_is_away_and_its_limits_follow() -> None:
     board = MemoryControlStore()
     ledger = AwayLedger([tenant(10**12)])

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.codec import read_dead_letter
 from agentic_trading.bus.errors import BacklogFullError, BusError, BusUnavailableError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, REPLIES, Topic
@@ -121,6 +122,23 @@ async def test_a_message_whose_dead_letter_the_bus_does_not_take_now_is_not_ackn
     assert letter.topic == DEAD_LETTERS.name
     assert clock.slept.count(AWAY_S) == 10
     assert desk.pool.statistics().dead_letters == 1
+
+
+async def test_a_dead_letter_that_waits_for_the_bus_says_why_its_message_was_given_up() -> None:
+    class Unrecordable(MemoryInteractionStore):
+        async def store(self, interaction: LLMInteraction) -> int:
+            raise RecordError(interaction.interaction_id, "has no JSON spelling")
+
+    clock = Turning(START)
+    desk = gateway([GOOD], store=Unrecordable(), broker=Away(DEAD_LETTERS), clock=clock)
+    letters = await desk.broker.subscribe([DEAD_LETTERS], "test")
+
+    async with running(desk) as client:
+        answer = await client.ask(asking(clock=clock).build())
+        letter = read_dead_letter((await letters.take()).message)
+
+    assert isinstance(answer, NoDecision)
+    assert (letter.reason, "has no JSON spelling" in letter.detail) == ("unrecordable", True)
 
 
 async def test_an_answer_is_not_given_up_because_the_ledger_cannot_be_told_of_it_for_long() -> None:

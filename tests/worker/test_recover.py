@@ -101,5 +101,5 @@ async def test_an_answer_that_is_taken_over_past_its_deadline_is_paid_and_is_no_
     assert final.failure is not None
     assert (final.failure.category, final.actionable) == (FailureKind.EXPIRED, False)
     assert len(fleet.provider.requests) == 1
-    assert await charged(fleet) >= fleet.ledger.statistics().charged_nusd > 0
+    assert charged(await fleet.records()) >= fleet.ledger.statistics().charged_nusd > 0
     assert fleet.ledger.statistics().in_doubt == 0

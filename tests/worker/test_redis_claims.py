@@ -29,19 +29,14 @@ from agentic_trading.worker.claim import (
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.claims.redis import LEASE_S, RedisClaimStore
 from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl
-from agentic_trading.worker.held_claim import key_of
 from agentic_trading.worker.slots import Slots, StoppableWait
 from tests.contracts import claim_promises as promises
-from tests.gateway import GOOD, START, asking, gateway, held
+from tests.gateway import GOOD, START, asking, gateway
 from tests.redis_server import RealServer
 from tests.worker.claims_on_server import KEY, Moved, Server, ServerClaims, taken
 from tests.worker.test_crashes import (
-    BILLED,
-    IN_DOUBT,
-    STEPS,
     Fleet,
     Killed,
-    Moment,
     Process,
     SharedClaims,
     charged,
@@ -95,20 +90,6 @@ async def test_what_a_process_holds_is_free_when_its_lease_is_over_and_it_is_fen
     await one.release(stale)
     await two.finish(claim, lambda: b"last")
     assert await one.claim(KEY, "one") == Finished(b"last")
-
-
-async def test_a_process_that_begins_again_under_its_name_frees_what_it_held(server: Server) -> None:
-    before, other = await server.process("one"), await server.process("two")
-    await taken(before)
-    assert await other.claim(KEY, "one") == Busy()
-
-    assert (await taken(await server.process("one"))).count == 2
-
-
-async def test_processes_without_a_name_do_not_end_each_other(server: Server) -> None:
-    await taken(await server.process())
-
-    assert await (await server.process()).claim(KEY, "one") == Busy()
 
 
 async def test_what_a_closed_process_held_is_free(server: Server) -> None:
@@ -279,67 +260,6 @@ async def test_a_server_that_is_away_is_an_error_that_says_so_and_claims_go_on_w
 
 
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("step", STEPS)
-async def test_a_worker_is_killed_and_another_one_takes_over_with_claims_on_a_server(
-    step: str, moment: Moment, workflow: str, server: Server
-) -> None:
-    claims = ServerClaims(server)
-    fleet = Fleet(claims=claims)
-    delivery = await fleet.delivery(envelope_of(workflow))
-    with pytest.raises(Killed):
-        await fleet.serve(delivery, Process(step, moment))
-    await claims.end()
-
-    assert await fleet.serve(delivery, Process())
-
-    ends_in_doubt = (step, moment) in IN_DOUBT and workflow == "execution"
-    sent = [request.attempt for request in fleet.provider.requests]
-    before, after = (step, moment) in BILLED, not ends_in_doubt
-    assert len(sent) == len(set(sent)) == (before + after if (step, moment) in IN_DOUBT else 1)
-    (final,) = await fleet.told()
-    assert (final.result.actionable, final.result.in_doubt) == (not ends_in_doubt, ends_in_doubt)
-    assert held(await fleet.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
-    assert await charged(fleet) >= fleet.ledger.statistics().charged_nusd > 0
-
-
-@pytest.mark.parametrize("step", [step for step in STEPS if step.startswith("claims")])
-async def test_a_step_is_done_and_its_answer_is_lost_with_claims_on_a_server(
-    step: str, server: Server
-) -> None:
-    fleet = Fleet(claims=ServerClaims(server))
-    delivery = await fleet.delivery(envelope_of("execution"))
-    process, is_done = Process(step, "lost"), False
-    for _ in range(3):
-        try:
-            is_done = is_done or await fleet.serve(delivery, process)
-        except ClaimStoreUnavailableError:
-            continue
-
-    assert is_done
-    assert len(fleet.provider.requests) <= 1
-    assert len(await fleet.told()) == 1
-
-
-@pytest.mark.parametrize("step", ["store.store", "broker.publish", "claims.finish"])
-async def test_what_is_on_record_here_is_finished_at_the_next_delivery_without_a_call(
-    step: str, server: Server
-) -> None:
-    claims = ServerClaims(server)
-    fleet, envelope = Fleet(claims=claims), envelope_of("analysis")
-    delivery = await fleet.delivery(envelope)
-    with pytest.raises(Killed):
-        await fleet.serve(delivery, Process(step, "before" if step == "claims.finish" else "after"))
-    await claims.end()
-
-    assert await fleet.serve(delivery, Process(), fleet.logs[0])
-
-    assert len(fleet.provider.requests) == 1
-    (final,) = await fleet.told()
-    assert await claims.claim(key_of(envelope), envelope.envelope_hash) == Finished(final.wire)
-
-
-@pytest.mark.parametrize("workflow", ["analysis", "execution"])
 @pytest.mark.parametrize("step", ["ledger.reserve", "ledger.dispatch", "provider.complete"])
 async def test_an_envelope_whose_deadline_is_over_when_it_is_taken_over_is_not_sent_any_more(
     step: str, workflow: str, server: Server
@@ -359,7 +279,7 @@ async def test_an_envelope_whose_deadline_is_over_when_it_is_taken_over_is_not_s
     assert final.result.in_doubt is is_in_doubt
     assert final.result.failure is not None
     assert final.result.failure.category == (LOST.category if is_in_doubt else FailureKind.EXPIRED)
-    assert await charged(fleet) >= fleet.ledger.statistics().charged_nusd
+    assert charged(await fleet.records()) >= fleet.ledger.statistics().charged_nusd
 
 
 def test_claims_in_memory_and_on_a_server_have_the_same_steps() -> None:

@@ -19,6 +19,9 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.worker.claim import Claim
+from agentic_trading.worker.claims.memory import MemoryClaimStore
+from agentic_trading.worker.held_claim import HeldClaim, key_of
 from tests.gateway import (
     GOOD,
     START,
@@ -321,18 +324,19 @@ async def test_a_strict_workflow_has_its_dispatch_on_record_before_the_call() ->
     assert dispatched.body["reserved_nusd"] > 0
 
 
+class Full(MemoryInteractionStore):
+    async def record(self, event: Event) -> int:
+        raise StoreError(self.path, "the disk is full")
+
+    async def store(self, interaction: LLMInteraction) -> int:
+        raise StoreError(self.path, "the disk is full")
+
+    @property
+    def path(self) -> Any:
+        return "log"
+
+
 async def test_what_cannot_be_kept_is_not_told_and_holds_no_money() -> None:
-    class Full(MemoryInteractionStore):
-        async def record(self, event: Event) -> int:
-            raise StoreError(self.path, "the disk is full")
-
-        async def store(self, interaction: LLMInteraction) -> int:
-            raise StoreError(self.path, "the disk is full")
-
-        @property
-        def path(self) -> Any:
-            return "log"
-
     for workflow in ("analysis", "execution"):
         desk = gateway([GOOD], store=Full())
 
@@ -341,3 +345,28 @@ async def test_what_cannot_be_kept_is_not_told_and_holds_no_money() -> None:
 
         assert held(await desk.ledger.balances("default")) == {"nusd": 0, "tokens": 0, "calls": 0}
         assert desk.broker.statistics().published.get("llm.replies", 0) == 0
+
+
+async def test_an_attempt_that_a_worker_with_a_full_disk_did_not_send_says_so_where_it_is_gone_on_with() -> (
+    None
+):
+    claims, envelope = MemoryClaimStore(), asking().build()
+    full = gateway([GOOD], store=Full())
+    other = gateway([GOOD], ledger=full.ledger)
+
+    first = await claims.claim(key_of(envelope), envelope.envelope_hash)
+    assert isinstance(first, Claim)
+    with pytest.raises(StoreError):
+        await full.runner.run(envelope, claim=HeldClaim(claims, first))
+    await claims.release(first)
+    second = await claims.claim(key_of(envelope), envelope.envelope_hash)
+    assert isinstance(second, Claim)
+    await other.runner.run(envelope, claim=HeldClaim(claims, second))
+
+    unsent, answered = await attempts(other, envelope)
+    assert unsent.result.failure is not None
+    assert unsent.result.failure.description == (
+        "the request was not sent: the worker's log cannot be written (log: the disk is full)"
+    )
+    assert (unsent.result.cost_nusd, unsent.result.in_doubt) == (0, False)
+    assert answered.result.actionable

@@ -6,7 +6,7 @@ from textwrap import fill
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperGroup
 from typing_extensions import override
 
 from agentic_trading import __version__
@@ -29,7 +29,17 @@ from agentic_trading.app.cli.exits import ExitCode, run_to_exit
 
 
 class PlainGroup(TyperGroup):
-    """A group of commands that says what is wrong with an option, and not who found it."""
+    """A group of commands that says what is wrong with an option, and not who found it; help names arguments as options."""
+
+    @override
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; its arguments, and those of its own commands, are shown without their types."""
+        command = super().get_command(ctx, cmd_name)
+        for each in (command, *getattr(command, "commands", {}).values()):
+            for param in each.params if each is not None else ():
+                if isinstance(param, TyperArgument):
+                    vars(param)["display_type_rich"] = lambda ctx: ""  # noqa: ARG005 - as Typer calls it
+        return command
 
     @override
     def invoke(self, ctx: Any) -> Any:

@@ -1,12 +1,11 @@
 """A broker within one process: topics that keep their messages, in memory."""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 from agentic_trading.bus.errors import BusClosedError
-from agentic_trading.bus.keyed_queues import KeyedQueues, Takers
+from agentic_trading.bus.keyed_queues import KeyedQueues, ReplyQueue, Takers
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import (
     MAX_HEAD_BYTES,
@@ -36,7 +35,7 @@ class MemoryBroker:
         self._max_message_bytes = max_message_bytes
         self._retain_acknowledged = retain_acknowledged
         self._topics: dict[str, _MemoryTopic] = {}
-        self._replies: dict[str, list[_MemoryReplies]] = {}  # by address
+        self._replies: dict[str, list[ReplyQueue]] = {}  # by address
         self._published_replies = 0
         self._closed = False
 
@@ -62,7 +61,7 @@ class MemoryBroker:
             self._topic(topic.name).append(message)
             return
         for reader in self._replies.get(message.key, ()):
-            reader.offer(Delivery(topic.name, self._published_replies, message, 1))
+            reader.add(Delivery(topic.name, self._published_replies, message, 1))
         self._published_replies += 1
 
     def _check(self, topic: Topic[Any], message: Message) -> None:
@@ -87,7 +86,11 @@ class MemoryBroker:
         if self._closed:
             raise BusClosedError("the memory broker")
         readers = self._replies.setdefault(address, [])
-        readers.append(reader := _MemoryReplies(readers))
+
+        async def leave() -> None:
+            readers.remove(reader)
+
+        readers.append(reader := ReplyQueue(leave))
         return reader
 
     async def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
@@ -291,36 +294,3 @@ class _MemorySubscription:
             return False
         del self._held[id_]
         return True
-
-
-class _MemoryReplies:
-    """One reader of an address: what came and was not taken, and the tasks that wait for more."""
-
-    def __init__(self, readers: "list[_MemoryReplies]") -> None:
-        self._readers = readers
-        self._waiting: deque[Delivery] = deque()
-        self._takers = Takers()
-        self._is_closed = False
-
-    def offer(self, delivery: Delivery) -> None:
-        self._waiting.append(delivery)
-        self._takers.wake_one()
-
-    async def take(self) -> Delivery:
-        while not self._is_closed:
-            if self._waiting:
-                return self._waiting.popleft()
-            await self._takers.wait()
-        raise BusClosedError("the reader of replies")
-
-    async def ack(self, delivery: Delivery) -> None:
-        """Change nothing."""
-
-    async def give_back(self, delivery: Delivery) -> None:
-        """Change nothing."""
-
-    async def aclose(self) -> None:
-        if not self._is_closed:
-            self._is_closed = True
-            self._readers.remove(self)
-            self._takers.wake_all()

@@ -220,8 +220,9 @@ class RedisLedger:
         return opened.checkpoint
 
     async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
-        """Return how far the tenant's ledger has come, closed or not."""
+        """Return how far the tenant's ledger has come, closed or not; raises for a server that answers and takes nothing, too."""
         of = self._tenants.of(tenant)
+        await self._server.require_room()
         return (await self._steps.run(of, "look", of.planner.zone)).checkpoint
 
     async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:

@@ -1,6 +1,6 @@
 -- One step of a claim, behind sequence.lua. KEYS: 1 where the tenant's sequence stands, 2 the claim, 3 the owners of the tenant
 -- with the end of their leases, 4 the last attempt, 5 the claims that are not finished, with when each was taken.
--- ARGV: the first are those of sequence.lua; then step, owner (its start, a colon, its name), lease in ms, the envelope, and
+-- ARGV: the first are those of sequence.lua; then step, owner (its start, a colon, its log and name), lease in ms, the envelope, and
 -- what the step takes.
 local CLAIM, OWNERS, LAST, OPEN = unpack(KEYS, 2, 5)
 local name, owner, lease, id = ARGV[FIRST], ARGV[FIRST + 1], tonumber(ARGV[FIRST + 2]), ARGV[FIRST + 3]
@@ -19,11 +19,11 @@ local function renew()
   end
 end
 
--- An earlier process of the same name has ended: it had its log, which only one process can have.
-local function end_namesakes()
-  local own_name = string.match(owner, ':(.*)$')
+-- An earlier process with the same name and log has ended: only one process can have a log.
+local function end_earlier()
+  local own = string.match(owner, ':(.*)$')
   for _, other in ipairs(redis.call('ZRANGE', OWNERS, 0, -1)) do
-    if other ~= owner and own_name ~= '' and string.match(other, ':(.*)$') == own_name then
+    if other ~= owner and own ~= '' and string.match(other, ':(.*)$') == own then
       redis.call('ZREM', OWNERS, other)
     end
   end
@@ -38,7 +38,7 @@ local function claim(content, handed_out)
   elseif done then
     return answer('FINISHED', redis.call('GET', LAST) or '')
   end
-  end_namesakes()
+  end_earlier()
   renew()
   if holder == owner and token == handed_out then
     return answer('BUSY')

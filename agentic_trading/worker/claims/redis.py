@@ -12,7 +12,7 @@ import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from agentic_trading.cancellation import OwnedTasks
+from agentic_trading.cancellation import OwnedTasks, run_shielded
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.redis import (
     BundledScripts,
@@ -34,6 +34,7 @@ from agentic_trading.worker.claim import (
     ClaimStoreUnavailableError,
     Finished,
     LeftClaim,
+    NameTakenError,
     OtherContent,
     Spell,
 )
@@ -54,6 +55,18 @@ MOST_LEFT: Final = 1000
 """How many claims without a living owner are listed."""
 
 _LOOK_AGAIN_S: Final = 0.25
+
+_SOON_S: Final = 0.001
+"""For how long a process that has ended keeps its name."""
+
+# KEYS: the name. ARGV: the log of the worker, its host, and for how many ms it has the name.
+_TAKE_NAME: Final = """
+local held = redis.call('GET', KEYS[1])
+if held and string.sub(held, 1, #ARGV[1]) ~= ARGV[1] then
+  return held
+end
+redis.call('SET', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
+"""
 
 log = structlog.get_logger()
 
@@ -84,13 +97,37 @@ class _HeldKey:
     token: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _WorkerName:
+    """The name of a worker in a namespace, which one log at a time has, and where that is; an empty one is had by all."""
+
+    client: Any
+    namespace: str
+    name: str
+    log_id: str
+    host: str
+    lease_s: float
+
+    async def take(self, *, for_s: float | None = None) -> None:
+        """Have it for so long, a lease if left out; raises `NameTakenError`, and `ClaimStoreUnavailableError`."""
+        for_ms = round(1000 * (self.lease_s if for_s is None else for_s))
+        # to its end: the step of one that is cancelled must not come after the one that gives the name up
+        if self.name and (held := await run_shielded(self._set(for_ms))):
+            raise NameTakenError(self.name, held.decode().partition("@")[2], self.host, lease_s=self.lease_s)
+
+    async def _set(self, for_ms: int) -> Any:
+        key = f"{self.namespace}:worker:{self.name}"
+        async with _reaching():
+            return await self.client.eval(_TAKE_NAME, 1, key, f"{self.log_id}@", self.host, for_ms)
+
+
 class RedisClaimStore:
     """Keep the port's promises among all processes that name the same server and `namespace`.
 
     An owner is one start of a process. It lives for `lease_s` seconds after it was heard last, by the server's clock, and
     is heard every third of that in each tenant of which it holds or asks for a claim. A claim whose owner does not live is
-    free; so is at once what an earlier process with the same `name` holds: only one process at a time may have a name.
-    Without a name there is none before.
+    free; so is at once what an earlier process with the same `name` and the log `log_id` holds: only one process at a time
+    has a log. One log at a time has a name, for a lease; `host` says to others where that is. Without a name there is none before.
 
     A claim that is not finished stays until it is; a finished one is known for `DONE_S`, its attempts for `LAST_S`.
     Its steps advance the sequence of the tenant's ledger in the same namespace: whichever of the two finds that the server was
@@ -103,12 +140,14 @@ class RedisClaimStore:
         url: str,
         *,
         name: str = "",
+        log_id: str = "",
+        host: str = "",
         namespace: str = "agentic",
         lease_s: float = LEASE_S,
         clock: Clock | None = None,
     ) -> None:
         self._process = random_id()
-        self._owner = f"{self._process}:{name}"
+        self._owner = f"{self._process}:{name and f'{log_id}@{name}'}"
         self._namespace = namespace
         self._lease_s = lease_s
         self._clock = clock or SystemClock()
@@ -116,6 +155,7 @@ class RedisClaimStore:
         pool = pool_of(url)
         self._client = Redis.from_pool(pool)
         self._bundles = BundledScripts(pool, _unavailable)
+        self._name = _WorkerName(self._client, namespace, name, log_id or self._process, host, lease_s)
         self._seen: dict[str, SeenSequence] = {}
         self._closed: set[str] = set()
         self._leases: dict[str, _Lease] = {}
@@ -124,8 +164,9 @@ class RedisClaimStore:
         self._renewing: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Be heard from now on, in every tenant of which a claim is held or asked for."""
+        """Be heard from now on, by the name and in every tenant of which a claim is held or asked for."""
         if self._renewing is None:
+            await self._name.take()
             self._renewing = self._tasks.start(self._renew(), name="claims-lease")
 
     def holds(self, claim: Claim) -> bool:
@@ -242,6 +283,7 @@ class RedisClaimStore:
 
     async def aclose(self) -> None:
         """End the lease, if the server can be reached; else it runs out."""
+        has_begun = self._renewing is not None
         if self._renewing is not None:
             self._renewing.cancel()
             self._renewing = None
@@ -250,6 +292,8 @@ class RedisClaimStore:
             for tenant in list(self._leases):
                 del self._leases[tenant]
                 await self._run("end", ClaimKey(tenant, ""))
+            if has_begun:
+                await self._name.take(for_s=_SOON_S)
         except ClaimStoreUnavailableError as e:
             log.warning("claims_not_ended", reason=str(e))
         finally:
@@ -268,6 +312,10 @@ class RedisClaimStore:
     async def _renew(self) -> None:
         while True:
             await self._clock.sleep(self._lease_s / 3)
+            try:
+                await self._name.take()
+            except ClaimStoreUnavailableError as e:
+                log.warning("worker_name_not_renewed", name=self._name.name, reason=str(e))
             held = {key.tenant for key in self._held}
             self._leases = {tenant: lease for tenant, lease in self._leases.items() if tenant in held}
             async with asyncio.TaskGroup() as group:

@@ -97,6 +97,11 @@ def test_the_commands_of_a_group_are_described_whole_in_80_columns(
 
 
 @every_command
+def test_arguments_have_names_as_options_have(words: tuple[str, ...], command: Command) -> None:
+    assert re.findall(r"<[a-z\[\]]+>", command(*words, "--help").out) == []
+
+
+@every_command
 def test_every_command_is_documented(words: tuple[str, ...]) -> None:
     assert f"`{' '.join(words)}" in DOCUMENT or f"agentic-trading {' '.join(words)}" in DOCUMENT
 

@@ -135,7 +135,7 @@ def test_an_option_that_has_no_meaning_on_redis_and_a_server_that_is_away_are_sa
         "Error: --replicas is for a bus on Kafka; a Redis keeps every message until all groups have finished it\n",
     )
     assert (away.code, away.err.count("\n")) == (ExitCode.LOG_UNUSABLE, 1)
-    assert "no Redis answers at 127.0.0.1:1; servers: 127.0.0.1:1; see that they run" in away.err
+    assert "no Redis answers; servers: 127.0.0.1:1; see that they run" in away.err
     assert "secret-password" not in away.err
 
 

@@ -50,6 +50,20 @@ async def test_a_server_that_does_not_let_its_settings_be_read_is_refused() -> N
             assert isinstance(await trusting.reserve(ask(1)), Reservation)
 
 
+async def test_a_server_whose_memory_is_full_answers_and_is_no_ledger_to_be_used(
+    own_redis: RealServer,
+) -> None:
+    async with ledgers(own_redis.url, namespace()) as opens:
+        ledger = await opens()
+        at_first = await ledger.checkpoint("acme")
+        await ledger._server._redis.config_set("maxmemory", "1")
+
+        with pytest.raises(LedgerUnavailableError, match="its memory is full: maxmemory is 1 bytes, "):
+            await ledger.checkpoint("acme")
+        await ledger._server._redis.config_set("maxmemory", "0")
+        assert await ledger.checkpoint("acme") == at_first
+
+
 async def test_a_process_that_counts_in_another_zone_is_refused(redis_url: str) -> None:
     async with ledgers(redis_url, namespace()) as opens:
         zone = ZoneInfo("America/New_York")

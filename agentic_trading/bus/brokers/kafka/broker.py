@@ -11,6 +11,7 @@ from agentic_trading.bus.brokers.kafka.consumer import KafkaSubscription
 from agentic_trading.bus.brokers.kafka.partition_reader import ReplyReader, scanned
 from agentic_trading.bus.brokers.kafka.producer import MessagePublisher
 from agentic_trading.bus.errors import BusClosedError
+from agentic_trading.bus.keyed_queues import ReplyQueue
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import REPLIES, BrokerStatistics, Subscription, Topic, summed
 
@@ -27,7 +28,7 @@ class KafkaBroker:
         self._settings = settings
         self._publisher = MessagePublisher(settings)
         self._subscriptions: list[KafkaSubscription] = []
-        self._reply_readers: list[ReplyReader] = []
+        self._replies: list[ReplyQueue] = []
         self._published: Counter[str] = Counter()
         self._members: Counter[str] = Counter()
         self._is_closed = False
@@ -47,16 +48,14 @@ class KafkaBroker:
         Beside what the port says, raises `TopicSetupError`, and `BusUnavailableError` if they are not acknowledged in
         time: they may then be there or not.
         """
-        if self._is_closed:
-            raise BusClosedError("the Kafka broker")
+        self._check_open()
         if messages:
             await self._publisher.publish_all(topic, messages)
             self._published[topic.name] += len(messages)
 
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
         """Read `topics` as one of the readers of `group`, in a consumer of its own."""
-        if self._is_closed:
-            raise BusClosedError("the Kafka broker")
+        self._check_open()
         if not topics:
             raise ValueError("a subscription needs at least one topic")
         self._members[group] += 1
@@ -70,38 +69,34 @@ class KafkaBroker:
 
     async def replies(self, address: str) -> Subscription:
         """Read the replies to `address` that come from now on, in a consumer without a group."""
-        if self._is_closed:
-            raise BusClosedError("the Kafka broker")
+        self._check_open()
         reader = ReplyReader(self._settings, REPLIES.name, address)
         await reader.start()
-        self._reply_readers = [each for each in self._reply_readers if not each.is_closed] + [reader]
-        return reader
+        self._replies = [each for each in self._replies if not each.is_closed] + [reader.replies]
+        return reader.replies
 
     async def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
         """Yield what is kept of a topic now, in a consumer without a group; close it if it is not read to its end."""
-        if self._is_closed:
-            raise BusClosedError("the Kafka broker")
+        self._check_open()
         async with aclosing(scanned(self._settings, topic.name)) as deliveries:
             async for delivery in deliveries:
                 yield delivery
 
     async def check(self, topics: Sequence[Topic[Any]]) -> None:
         """Ask the servers for topics; raises as the port says."""
-        if self._is_closed:
-            raise BusClosedError("the Kafka broker")
+        self._check_open()
         await require_topics(self._settings, [topic.name for topic in topics])
 
     async def delete_before(self, topic: Topic[Any], positions: Mapping[int, int]) -> None:
         """Delete what stands before an offset in a partition; raises `TopicSetupError`, and `BusUnavailableError`."""
-        if self._is_closed:
-            raise BusClosedError("the Kafka broker")
+        self._check_open()
         await delete_messages(self._settings, topic.name, positions)
 
     async def aclose(self) -> None:
         """Close all subscriptions and take nothing more; harmless twice."""
         self._is_closed = True
-        while self._reply_readers:
-            await self._reply_readers.pop().aclose()
+        while self._replies:
+            await self._replies.pop().aclose()
         while self._subscriptions:
             await self._subscriptions.pop().aclose()
         await self._publisher.aclose()
@@ -110,3 +105,7 @@ class KafkaBroker:
         """Return what was published through this object, and how far its own readers lag; what is kept, Kafka knows."""
         lags = [lag for each in self._subscriptions if not each.is_closed for lag in each.lag()]
         return BrokerStatistics(published=dict(self._published), kept={}, backlogs=summed(lags))
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise BusClosedError("the Kafka broker")

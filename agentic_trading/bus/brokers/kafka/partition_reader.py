@@ -1,7 +1,6 @@
 """Reading partitions without a group: the replies to one address as they come, and a topic from its start to its end."""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
@@ -26,8 +25,7 @@ from agentic_trading.bus.brokers.kafka.consumer import (
     RETRY_S,
     message_of,
 )
-from agentic_trading.bus.errors import BusClosedError
-from agentic_trading.bus.keyed_queues import Takers
+from agentic_trading.bus.keyed_queues import ReplyQueue
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.cancellation import set_within
 
@@ -40,7 +38,7 @@ Fetched = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
 
 class ReplyReader:
-    """Read the messages of `topic` whose key is `address`, from where its partition ends at the start; to be started once.
+    """Read the messages of `topic` whose key is `address` into `replies`, from where its partition ends; to be started once.
 
     It joins no group and commits nothing. Other keys of the partition are passed over by the bytes of their key. Who adds
     partitions to the topic moves addresses: readers that are open then hear nothing more, and have to be opened again.
@@ -53,11 +51,8 @@ class ReplyReader:
         self._consumer: Any = (
             None  # made at the start: one that is never started would say that it was not closed
         )
-        self._waiting: deque[Delivery] = deque()
-        self._takers = Takers()
+        self.replies = ReplyQueue(self._stop)
         self._tasks = AsyncExitStack()
-        self._changed = asyncio.Event()  # something was taken, or the reader closes
-        self._is_closed = False
 
     async def start(self) -> None:
         """Find the end of the partition; raises `BusUnavailableError`, and `TopicSetupError` for no such topic."""
@@ -79,51 +74,23 @@ class ReplyReader:
             raise
         group.create_task(self._poll(), name="kafka-replies")
 
-    async def take(self) -> Delivery:
-        """Wait for the next reply; raises `BusClosedError` once this or its broker is closed."""
-        while not self._is_closed:
-            if self._waiting:
-                self._changed.set()
-                return self._waiting.popleft()
-            await self._takers.wait()
-        raise BusClosedError("the reader of replies")
-
-    async def ack(self, delivery: Delivery) -> None:
-        """Change nothing."""
-
-    async def give_back(self, delivery: Delivery) -> None:
-        """Change nothing."""
-
-    async def aclose(self) -> None:
-        """Stop reading, within a few seconds whatever the servers do. Harmless twice."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._changed.set()
-        self._takers.wake_all()
+    async def _stop(self) -> None:
+        """End within a few seconds, whatever the servers do."""
         if self._consumer is not None:
             await close_within(self._consumer)
         await ended_within(self._tasks.aclose(), CLOSE_S)
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether this reader reads nothing more."""
-        return self._is_closed
-
     async def _poll(self) -> None:
         """Fetch until closed, but no more than `buffer` ahead."""
-        while not self._is_closed:
-            self._changed.clear()
-            if len(self._waiting) >= self._settings.buffer:
-                await set_within(RETRY_S, self._changed)
-                continue
+        while not self.replies.is_closed:
+            await self.replies.room(self._settings.buffer)
             try:
                 fetched = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=self._settings.buffer)
             except ConsumerStoppedError:
                 return
             except Exception as e:  # noqa: BLE001 - a reader goes on: the next fetch may be right
                 log.warning("kafka_replies_failed", error=f"{type(e).__name__}: {e}")
-                await set_within(RETRY_S, self._changed)
+                await set_within(RETRY_S, self.replies.changed)
                 continue
             self._keep(fetched)
 
@@ -131,8 +98,7 @@ class ReplyReader:
         for records in fetched.values():
             for record in records:
                 if record.key == self._key:
-                    self._waiting.append(_delivery_of(record, self._topic))
-                    self._takers.wake_one()
+                    self.replies.add(_delivery_of(record, self._topic))
 
 
 async def scanned(settings: KafkaSettings, topic: str) -> AsyncGenerator[Delivery]:

@@ -20,6 +20,7 @@ from agentic_trading.bus.brokers.redis.stream_reader import (
     scanned_streams,
 )
 from agentic_trading.bus.errors import BacklogFullError, BusClosedError
+from agentic_trading.bus.keyed_queues import ReplyQueue
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import (
     HEADS,
@@ -49,7 +50,7 @@ class RedisBroker:
         self._clock = clock or SystemClock()
         self._server = StreamServer(settings)
         self._subscriptions: list[RedisSubscription] = []
-        self._reply_readers: list[RedisReplyReader] = []
+        self._replies: list[ReplyQueue] = []
         self._published: Counter[str] = Counter()
         self._is_closed = False
 
@@ -69,8 +70,7 @@ class RedisBroker:
         topic has no `newest`, `TopicSetupError`, `BusSettingsError`, and `BusUnavailableError` without an answer in time:
         they may then be there or not.
         """
-        if self._is_closed:
-            raise BusClosedError("the Redis broker")
+        self._check_open()
         most, most_in_head = self._settings.max_message_bytes * topic.room, MAX_HEAD_BYTES * topic.room
         for message in messages:
             message.check_size(topic.name, most=most, most_in_head=most_in_head)
@@ -106,8 +106,7 @@ class RedisBroker:
 
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
         """Read `topics` as one of the readers of `group`; raises as `publish_all` does, but for sizes."""
-        if self._is_closed:
-            raise BusClosedError("the Redis broker")
+        self._check_open()
         if not topics:
             raise ValueError("a subscription needs at least one topic")
         await self._server.open()
@@ -120,18 +119,16 @@ class RedisBroker:
 
     async def replies(self, address: str) -> Subscription:
         """Read the replies to `address` that come from now on, in a stream of its own."""
-        if self._is_closed:
-            raise BusClosedError("the Redis broker")
+        self._check_open()
         await self._server.open()
         reader = RedisReplyReader(self._server, self._settings, address)
         await reader.start()
-        self._reply_readers = [each for each in self._reply_readers if not each.is_closed] + [reader]
-        return reader
+        self._replies = [each for each in self._replies if not each.is_closed] + [reader.replies]
+        return reader.replies
 
     async def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
         """Yield what is kept of a topic now; close it if it is not read to its end."""
-        if self._is_closed:
-            raise BusClosedError("the Redis broker")
+        self._check_open()
         await self._server.open()
         async with aclosing(scanned_streams(self._server, self._settings, topic)) as deliveries:
             async for delivery in deliveries:
@@ -139,8 +136,7 @@ class RedisBroker:
 
     async def delete_before(self, topic: Topic[Any], positions: Mapping[int, int]) -> None:
         """Delete what stands before a position in a partition; raises `BusUnavailableError`."""
-        if self._is_closed:
-            raise BusClosedError("the Redis broker")
+        self._check_open()
         keys = self._settings.keys_of(topic.name)
         await self._server.open()
         await self._server.trim({
@@ -149,8 +145,7 @@ class RedisBroker:
 
     async def check(self, topics: Sequence[Topic[Any]]) -> None:
         """Ask the server for topics; raises as the port says, and `BusSettingsError`."""
-        if self._is_closed:
-            raise BusClosedError("the Redis broker")
+        self._check_open()
         await self._server.open()
         made = await self._server.partitions([self._settings.keys_of(topic.name) for topic in topics])
         for topic, partitions in zip(topics, made, strict=True):
@@ -159,7 +154,7 @@ class RedisBroker:
     async def aclose(self) -> None:
         """Close all subscriptions and take nothing more; harmless twice."""
         self._is_closed = True
-        readers: list[Subscription] = [*self._reply_readers, *self._subscriptions]
+        readers: list[Subscription] = [*self._replies, *self._subscriptions]
         async with asyncio.TaskGroup() as group:
             for each in readers:
                 group.create_task(each.aclose(), name="redis-close")
@@ -169,3 +164,7 @@ class RedisBroker:
         """Return what was published through this object, and how far its own readers lag; what is kept, the server knows."""
         lags = [lag for each in self._subscriptions if not each.is_closed for lag in each.lag()]
         return BrokerStatistics(published=dict(self._published), kept={}, backlogs=summed(lags))
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise BusClosedError("the Redis broker")

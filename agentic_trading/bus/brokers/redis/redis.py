@@ -156,7 +156,8 @@ class StreamServer:
         except (RedisError, OSError) as e:
             if not isinstance(e, ResponseError):
                 await self._drop_idle()
-            raise BusUnavailableError(self._server, f"{doing} failed: {failure_text(e)}") from e
+            why = failure_text(e).replace(f" at {self._server}", "", 1)  # the error names it, too
+            raise BusUnavailableError(self._server, f"{doing} failed: {why}") from e
 
     async def _drop_idle(self) -> None:
         """Close the connections that nothing uses: they are as dead, and each would fail once more."""

@@ -1,7 +1,6 @@
 """Reading streams without a group: the replies to one address as they come, and a topic from its start to its end."""
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Any, Final
@@ -11,11 +10,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
 from agentic_trading.bus.brokers.redis.redis import StreamServer, made_or_raise
-from agentic_trading.bus.errors import BusClosedError, BusError
-from agentic_trading.bus.keyed_queues import Takers
+from agentic_trading.bus.errors import BusError
+from agentic_trading.bus.keyed_queues import ReplyQueue
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import REPLIES, Topic
-from agentic_trading.cancellation import OwnedTasks, set_within
+from agentic_trading.cancellation import OwnedTasks
 
 log = structlog.get_logger()
 
@@ -36,7 +35,7 @@ _HEADERS: Final = TypeAdapter(dict[str, str])
 
 
 class RedisReplyReader:
-    """Read the replies to `address` that come from now on; to be started once."""
+    """Read the replies to `address` that come from now on into `replies`; to be started once."""
 
     def __init__(self, server: StreamServer, settings: RedisBusSettings, address: str) -> None:
         self._server = server
@@ -44,12 +43,9 @@ class RedisReplyReader:
         self._keys = settings.keys_of(REPLIES.name)
         self._stream = self._keys.reply_stream(Message(address, b"", {}).key_bytes)
         self._last = "0-0"
-        self._waiting: deque[Delivery] = deque()
-        self._takers = Takers()
-        self._taken = asyncio.Event()
+        self.replies = ReplyQueue(self._stop)
         self._tasks = OwnedTasks()
         self._reading: asyncio.Task[None] | None = None
-        self._is_closed = False
 
     async def start(self) -> None:
         """Find the end of the stream; raises `BusUnavailableError`, and `TopicSetupError` where the topic is not there."""
@@ -58,44 +54,16 @@ class RedisReplyReader:
         (self._last,) = await self._server.last_ids([self._stream])
         self._reading = self._tasks.start(self._read(), name="redis-replies")
 
-    async def take(self) -> Delivery:
-        """Wait for the next reply; raises `BusClosedError` once this or its broker is closed."""
-        while not self._is_closed:
-            if self._waiting:
-                self._taken.set()
-                return self._waiting.popleft()
-            await self._takers.wait()
-        raise BusClosedError("the reader of replies")
-
-    async def ack(self, delivery: Delivery) -> None:
-        """Change nothing."""
-
-    async def give_back(self, delivery: Delivery) -> None:
-        """Change nothing."""
-
-    async def aclose(self) -> None:
-        """Stop reading. Harmless twice."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        self._takers.wake_all()
+    async def _stop(self) -> None:
         if self._reading is not None:
             self._reading.cancel()
         await self._tasks.aclose()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether this reader reads nothing more."""
-        return self._is_closed
 
     async def _read(self) -> None:
         """Read until closed, but no more than `buffer` ahead."""
         waits = 0
         while True:
-            self._taken.clear()
-            if len(self._waiting) >= self._settings.buffer:
-                await set_within(RETRY_S, self._taken)
-                continue
+            await self.replies.room(self._settings.buffer)
             try:
                 if waits % _KEPT_EVERY == 0:
                     await self._server.keep(self._stream, REPLIES_STAY_S)
@@ -107,8 +75,7 @@ class RedisReplyReader:
             waits += 1
             for id_, fields in found.get(self._stream, ()):
                 self._last = id_.decode()
-                self._waiting.append(Delivery(REPLIES.name, _place_of(id_), message_in(fields), 1))
-                self._takers.wake_one()
+                self.replies.add(Delivery(REPLIES.name, _place_of(id_), message_in(fields), 1))
 
 
 async def scanned_streams(

@@ -61,6 +61,17 @@ class ScriptServer:
         if unsafe is not None:
             raise LedgerSettingsError(*unsafe)
 
+    async def require_room(self) -> None:
+        """Raise `LedgerUnavailableError` for a server whose memory is full; one that does not say so is trusted."""
+        memory: Mapping[str, int] = {}
+        async with _reaching():
+            with suppress(ResponseError):
+                memory = await self._redis.info("memory")
+        most, used = memory.get("maxmemory", 0), memory.get("used_memory", 0)
+        if 0 < most < used - memory.get("mem_not_counted_for_evict", 0):
+            why = f"its memory is full: maxmemory is {most} bytes, and nothing is taken until it is raised"
+            raise LedgerUnavailableError(why, is_sent=False)
+
     async def run(self, name: str, keys: Sequence[str], facts: Sequence[Any]) -> Sequence[Any]:
         """Run a script; those run at once travel together, each with an answer of its own.
 

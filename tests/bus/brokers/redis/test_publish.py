@@ -13,12 +13,9 @@ from agentic_trading.bus.brokers.redis.stream_reader import REPLIES_KEPT, REPLIE
 from agentic_trading.bus.errors import BacklogFullError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import DEAD_LETTERS, HEADS, REPLIES, TOPICS, Topic
-from agentic_trading.client.gateway import GatewayClient
-from agentic_trading.llm import LLMInteraction
 from agentic_trading.llm.event import Event
 from tests import redis_bus, redis_server
-from tests.gateway import asking, gateway
-from tests.worker.running import running
+from tests.bus_readers import two_clients_of_one_name_ask
 
 TOPIC = Topic("events", Event)
 
@@ -127,23 +124,6 @@ async def test_replies_stay_for_an_hour_and_a_client_that_is_gone_leaves_no_more
 
 
 async def test_clients_of_one_name_get_their_own_answers(redis_url: str, namespace: str) -> None:
-    def opened() -> Any:
-        return redis_bus.broker(redis_url, namespace)
-
     await redis_bus.make_topics(redis_url, namespace, TOPICS)
-    async with aclosing(opened()) as workers, aclosing(opened()) as first, aclosing(opened()) as second:
-        desk = gateway(
-            lambda request: f'{{"action":"buy","size":{request.envelope.context["n"]}}}', broker=workers
-        )
-        async with (
-            running(desk),
-            GatewayClient(first, name="desk", reply_timeout_s=15) as one,
-            GatewayClient(second, name="desk", reply_timeout_s=15) as other,
-            asyncio.TaskGroup() as group,
-        ):
-            tasks = [group.create_task((one, other)[n % 2].ask(asking(n=n).build())) for n in range(10)]
 
-    answers = [task.result() for task in tasks]
-    sizes = [isinstance(each, LLMInteraction) and each.result.parsed_output["size"] for each in answers]
-    assert sizes == [*range(10)]
-    assert (one.ignored_replies, other.ignored_replies) == ({}, {})
+    await two_clients_of_one_name_ask(lambda: redis_bus.broker(redis_url, namespace), reply_timeout_s=15)

@@ -1,0 +1,67 @@
+"""What the name of a worker is to claims on a server: a restart frees what it held, and no other log has the name meanwhile."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+from structlog.testing import capture_logs
+
+from agentic_trading.worker.claim import Busy, NameTakenError
+from agentic_trading.worker.claims.redis import LEASE_S
+from tests.worker.claims_on_server import KEY, Moved, Server, taken
+
+
+@pytest.fixture
+async def server(redis_url: str) -> AsyncIterator[Server]:
+    async with AsyncExitStack() as opened:
+        yield Server(redis_url, opened)
+
+
+async def test_a_process_that_begins_again_with_its_log_frees_what_it_held(server: Server) -> None:
+    before, other = await server.process("one"), await server.process("two")
+    await taken(before)
+    assert await other.claim(KEY, "one") == Busy()
+
+    assert (await taken(await server.process("one"))).count == 2
+
+
+async def test_a_second_process_of_a_name_does_not_begin_while_one_with_another_log_lives(
+    server: Server,
+) -> None:
+    first = await server.process("one", log_id="log-a")
+    await taken(first)
+
+    with pytest.raises(
+        NameTakenError, match=r"'one' .* host-of-log-a .* host-of-log-b; allowed .* another name"
+    ):
+        await server.process("one", log_id="log-b")
+    assert await (await server.process("two")).claim(KEY, "one") == Busy()
+
+
+async def test_a_name_is_free_when_its_process_has_closed(server: Server) -> None:
+    await (await server.process("one", log_id="log-a")).aclose()
+
+    await server.process("one", log_id="log-b")
+
+
+async def test_a_process_that_lost_its_name_keeps_its_claims_and_says_so(server: Server) -> None:
+    clock = Moved()
+    first = await server.process("one", clock, log_id="log-a")
+    held = await taken(first)
+    await server.forget_names()
+    second = await server.process("one", log_id="log-b")
+
+    assert await second.claim(KEY, "one") == Busy()
+    with capture_logs() as said:
+        async with asyncio.timeout(5):
+            while not any(each["event"] == "worker_name_not_renewed" for each in said):
+                clock.advance(LEASE_S / 30)
+                await asyncio.sleep(0)
+    await first.finish(held, lambda: b"last")
+
+
+async def test_processes_without_a_name_do_not_end_each_other(server: Server) -> None:
+    await taken(await server.process())
+
+    assert await (await server.process()).claim(KEY, "one") == Busy()
