@@ -10,7 +10,7 @@ from agentic_trading.app.cli.log_selection import AsJson, Store, log_of
 from agentic_trading.app.cli.run import BaseUrl, Model, usd_amount
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask; left out with --resume.")]
-Provider = Annotated[
+AskedProviderOption = Annotated[
     str,
     typer.Option(
         "--provider",
@@ -53,7 +53,7 @@ def ask_command(
     *,
     store: Store = None,
     config: ConfigFile = None,
-    provider: Provider = "",
+    provider: AskedProviderOption = "",
     model: Model = "",
     base_url: BaseUrl = None,
     max_cost: MaxCost = None,
