@@ -4,6 +4,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from agentic_trading.client.events import FrameClosed, FrameOpened, RecursionLimits, UserAnswered, UserAsked
 from agentic_trading.desk.analysis.assessment import Demands, assess
 from agentic_trading.desk.analysis.events import Skipped, TriggerBar, Triggered, Undecided
 from agentic_trading.desk.analysis.plan import PlanPrices
@@ -154,6 +155,17 @@ BODIES: Final[tuple[EventBody, ...]] = (
         regime="", params=SET, params_sha256="6" * 64, tried=8, deflated_sharpe=0.44, as_of=NOW,
     ),
     PlanUndecided(family="momentum", reason=REASON, trace_id="trace-1", as_of=NOW),
+    FrameOpened(
+        frame_id="frame-1", parent_frame_id="frame-0", depth=1, place=2, question="Which agent spent most?",
+        priority=1, envelope_id="envelope-1", request_hash="rk1:0", share_nusd=10_000_000,
+        limits=RecursionLimits(max_cost_nusd=50_000_000),
+    ),
+    FrameClosed(
+        frame_id="frame-1", state="concluded", stopped_by="depth", conclusion="The analyst", confidence=0.7,
+        cost_nusd=900_000, calls=1, skipped=4,
+    ),
+    UserAsked(frame_id="frame-1", number=1, question="Which time zone is meant?"),
+    UserAnswered(frame_id="frame-1", number=1, answer="UTC", by="ann"),
     AttemptDispatched(
         attempt=1, request_hash="rk1:0", provider="scripted", model="scripted-1",
         reservation_id="default:key-1:1", scopes=SCOPES, reserved_nusd=1_000, reserved_tokens=50, window_at=NOW,

@@ -34,6 +34,8 @@ from agentic_trading.bus.topic import (
     Topic,
     lane_topic,
 )
+from agentic_trading.client.events import KINDS as RECURSION
+from agentic_trading.client.frame_calls import JOIN_SCHEMA
 from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.events import KINDS as DESK
@@ -64,7 +66,7 @@ MESSAGES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({
 """What crosses a process or a disk, by the `$id` of its schema."""
 
 EVENT_BODIES: Final[tuple[type[EventBody], ...]] = (
-    *DESK.bodies, *GOVERNANCE.bodies, *LOG.bodies,
+    *DESK.bodies, *RECURSION.bodies, *GOVERNANCE.bodies, *LOG.bodies,
 )  # fmt: skip
 """What the events of each kind say, in the order in which a decision makes them."""
 
@@ -72,6 +74,7 @@ ANSWERS: Final = (
     CMT_ASSESSMENT_SCHEMA,
     FILL_STRATEGY_SCHEMA,
     ANSWER_SCHEMA,
+    JOIN_SCHEMA,
     STRATEGY_PARAMS_SCHEMA,
     *FAMILY_SCHEMAS,
 )

@@ -8,15 +8,11 @@ import pytest
 import structlog
 
 from agentic_trading.client.response import (
-    ANSWER_SCHEMA,
     StructuredResponse,
     extract_conclusion,
     extract_sub_tasks,
     parse_llm_response,
 )
-from agentic_trading.llm.providers.offline import ScriptedProvider
-from agentic_trading.worker.runner import CallRunner
-from tests.gateway import asking, gateway
 
 FULL = {
     "reasoning": "The range broke on volume; the retest held.",
@@ -159,52 +155,6 @@ def test_empty_response() -> None:
 
     assert_says_nothing(parsed, "")
     assert parsed.error == "invalid_json"
-
-
-async def test_llm_returns_structured_output() -> None:
-    """What is checked: an answer that comes through the gateway under `ANSWER_SCHEMA` is read as what it says."""
-    desk, _ = answering(answer(confidence=0.9, next_action="finalize"))
-
-    parsed = await asked(desk)
-
-    assert (parsed.is_valid, parsed.conclusion, parsed.confidence) == (True, "The trend is up.", 0.9)
-
-
-async def test_sub_tasks_trigger_recursion() -> None:
-    """What is checked: sub-tasks come out as the model wrote them, and reading them calls no model.
-
-    Making child calls of them is a later release's.
-    """
-    desk, provider = answering(answer(sub_tasks=FULL["sub_tasks"], next_action="continue"))
-
-    parsed = await asked(desk)
-
-    assert parsed.should_continue
-    assert parsed.sub_tasks == FULL["sub_tasks"]
-    assert len(provider.requests) == 1
-
-
-async def test_next_action_controls_recursion() -> None:
-    """What is checked: `finalize` says that there is nothing more to ask, even beside sub-tasks."""
-    desk, provider = answering(answer(sub_tasks=FULL["sub_tasks"], next_action="finalize"))
-
-    parsed = await asked(desk)
-
-    assert (parsed.is_valid, parsed.next_action, parsed.should_continue) == (True, "finalize", False)
-    assert len(provider.requests) == 1
-
-
-def answering(raw: str) -> tuple[CallRunner, ScriptedProvider]:
-    """Return a gateway whose model answers `raw`."""
-    provider = ScriptedProvider([raw])
-    return gateway(provider).runner, provider
-
-
-async def asked(runner: CallRunner) -> StructuredResponse:
-    """Ask a question under the agreed form, and read what comes back."""
-    interaction = await runner.run(asking("general").with_output_schema(ANSWER_SCHEMA).build())
-    assert interaction.result.actionable
-    return parse_llm_response(interaction.result.raw_output)
 
 
 def test_a_field_that_was_left_out_is_not_made_up() -> None:

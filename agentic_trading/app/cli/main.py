@@ -12,6 +12,7 @@ from typing_extensions import override
 from agentic_trading import __version__
 from agentic_trading.app.cli import (
     archive,
+    ask,
     budget,
     config,
     dlq,
@@ -75,6 +76,7 @@ app = typer.Typer(
 )
 app.command("run", short_help="Run a trading session.")(run.run_command)
 app.add_typer(look.trace_app, name="trace")
+app.command("ask", short_help="Ask a model about a log, under limits.")(ask.ask_command)
 app.command("spend", short_help="Sum what calls cost.")(look.spend_command)
 app.add_typer(look.audit_app, name="audit")
 app.add_typer(budget.app, name="budget")
