@@ -13,7 +13,8 @@ BARS = 80
 
 def panel(returns: object) -> Panel:
     """Return three stocks that move alike."""
-    close = 100 * np.cumprod(1 + np.tile(np.asarray(returns, dtype=np.float64)[:, None], (1, 3)), axis=0)
+    moves = np.tile(np.array(returns, dtype=np.float64)[:, None], (1, 3))
+    close = np.array(100 * np.cumprod(1 + moves, axis=0), dtype=np.float64)
     days = np.datetime64("2024-01-01") + np.arange(len(close))
     return Panel.of("made", days, ("A", "B", "C"), {"close": close})
 
