@@ -148,6 +148,8 @@ def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command
         (["--provider", "recorded"], "--from is left out"),
         (["--provider", "recorded", "--from", "nowhere"], "--from is nowhere, without an answer"),
         (["--from", "nowhere"], "--from is nowhere"),
+        (["--budget-usd", "-1"], "--budget-usd is -1; allowed: an amount above 0"),
+        (["--budget-usd", "nan"], "--budget-usd is NaN; allowed: an amount above 0"),
         (["--costs", "10"], "--costs is '10'; allowed: two numbers of basis points"),
         (["--costs", "nan,5"], "--costs is 'nan,5'"),
         (
