@@ -12,7 +12,9 @@ from typing import Final
 from agentic_trading.app import trading
 from agentic_trading.app.options import (
     HOSTED,
+    LEAST_BUDGET_USD,
     MODELS,
+    MOST_BUDGET_USD,
     WITHOUT_MODEL,
     OptionError,
     listed,
@@ -75,6 +77,12 @@ class ProposeOptions:
     costs: TradeCosts = field(default_factory=TradeCosts)
     searches: int = 20
     seed: str = "1"
+
+    def __post_init__(self) -> None:
+        """Raise `OptionError` for a budget that none can be."""
+        budget = self.budget_usd
+        if not budget.is_finite() or not LEAST_BUDGET_USD <= budget <= MOST_BUDGET_USD:
+            raise OptionError("--budget-usd", budget, f"an amount above 0, up to {MOST_BUDGET_USD}")
 
     @property
     def asks_models(self) -> bool:

@@ -144,18 +144,19 @@ class PlanningAgent:
         self._evaluator = evaluator
         self._settings = settings
         self._accepted: dict[int, str] = {}
+        self._played = 0
         self._generator: TemplateCodeGenerator | None = None
 
     async def plan(
         self, rounds: int, *, regime: str = "", on_round: Callable[[Round], None] = lambda _round: None
     ) -> Plan | NoDecision:
-        """Play rounds, and return the best set of all that were tried so far, on record; or why there is none.
+        """Play further rounds, and return the best set of all that were tried so far, on record; or why there is none.
 
         Raises `TemplateError` and `SandboxStartError`: those are no answer's fault.
         """
         ended = Round(0, "failed")
-        for number in range(1, rounds + 1):
-            ended = await self.round(number)
+        for _ in range(rounds):
+            ended = await self.round()
             on_round(ended)
             if _ends_all(ended):
                 break
@@ -164,8 +165,9 @@ class PlanningAgent:
             return self._no_decision(ended)
         return await self._chosen(champion, regime)
 
-    async def round(self, number: int) -> Round:
-        """Ask for a set, and once more after a repeat; have it run; all of it on record."""
+    async def round(self) -> Round:
+        """Play the next round: ask for a set, and once more after a repeat; have it run; all of it on record."""
+        self._played = number = self._played + 1
         step, cause = f"round-{number}", ""
         params: StrategyParams | None = None
         repeated: Tried | None = None
@@ -273,7 +275,8 @@ class PlanningAgent:
             deflated_sharpe=significant(deflated, 9),
             as_of=self.as_of,
         )
-        event_id = await self._record(body, STEP, "chosen", self._accepted[champion.number])
+        step = f"round-{self._played}"
+        event_id = await self._record(body, step, "chosen", self._accepted[champion.number])
         return Plan(champion, tried, deflated, self.trace_id, event_id)
 
     async def _record(self, body: EventBody, step: str, part: str, cause: str) -> str:
@@ -322,6 +325,8 @@ def _read(answer: GatewayReply, generator: TemplateCodeGenerator) -> tuple[Strat
         result = generator.generate_from(outcome_of([answer]), answer.result.raw_output)
     except GenerationFailedError as e:
         raise GenerationFailedError(e.errors, attempts, e.failure) from e
-    if result.params is None:
-        raise GenerationFailedError(result.errors, attempts)
+    if result.params is None:  # of a worker that was not given the check
+        why = f"the answer breaks {len(result.errors)} rules of the parameters"
+        failure = FailureReason(category=FailureKind.PARSING_ERROR, description=why)
+        raise GenerationFailedError(result.errors, attempts, failure)
     return result.params, answer.interaction_id

@@ -64,13 +64,15 @@ class Search:
 
     @property
     def deflated_sharpe(self) -> float | None:
-        """How probably the champion is better than the luck of so many tries; None without a champion."""
+        """How probably the champion is better than the luck of so many tries; None without a champion.
+
+        A set that never traded counts as a try with a ratio of 0: what cash earns without interest.
+        """
         champion = self.champion
         if champion is None:
             return None
-        ratios = (tried.evaluation.sharpe_a_bar for tried in self._tried.values())
-        found = [each for each in ratios if each is not None]
-        return deflated_sharpe(champion.evaluation.returns(self.window), found)
+        ratios = [tried.evaluation.sharpe_a_bar or 0.0 for tried in self._tried.values()]
+        return deflated_sharpe(champion.evaluation.returns(self.window), ratios)
 
     @property
     def evidence(self) -> Mapping[str, Any]:

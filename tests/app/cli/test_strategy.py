@@ -1,6 +1,7 @@
 """`strategy`: sets that are proposed, shown, made into code and run over past prices."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from tests.app.cli.conftest import Command
 from tests.desk.planning.searching import SET
 from tests.desk.planning.sets import EXAMPLE, answer
 
+ROOT = Path(__file__).parents[3]
 PROPOSE = ("strategy", "propose", "--out", "out", "--random", "0")
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -146,6 +148,8 @@ def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command
         (["--provider", "recorded"], "--from is left out"),
         (["--provider", "recorded", "--from", "nowhere"], "--from is nowhere, without an answer"),
         (["--from", "nowhere"], "--from is nowhere"),
+        (["--budget-usd", "-1"], "--budget-usd is -1; allowed: an amount above 0"),
+        (["--budget-usd", "nan"], "--budget-usd is NaN; allowed: an amount above 0"),
         (["--costs", "10"], "--costs is '10'; allowed: two numbers of basis points"),
         (["--costs", "nan,5"], "--costs is 'nan,5'"),
         (
@@ -248,22 +252,17 @@ def test_a_set_is_run_beside_equal_weight_and_costs_count(command: Command, tmp_
 
 
 @pytest.mark.parametrize("package", ["numpy", "matplotlib", "jinja2"])
-def test_without_the_extra_the_command_names_it(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str
-) -> None:
-    for name in [
-        name
-        for name in sys.modules
-        if name.startswith((
-            "agentic_trading.desk.planning",
-            "agentic_trading.app.strategy",
-            "agentic_trading.app.cli.strategy_",
-        ))
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
+def test_without_the_extra_the_command_names_it(tmp_path: Path, package: str) -> None:
+    path = written(tmp_path, SET)
+    hidden = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.modules[{package!r}] = None; from agentic_trading.app.cli.main import main; "
+    program = f"{hidden}main(['strategy', 'backtest', {str(path)!r}, '--plot', 'equity.png'])"
 
-    ended = command("strategy", "backtest", written(tmp_path, SET), "--plot", "equity.png")
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
-    assert ended.code == 2
-    assert f"strategies need {package}: pip install 'agentic-trading[desk]'" in ended.err
+    assert ended.returncode == 2
+    assert f"strategies need {package}: pip install 'agentic-trading[desk]'" in ended.stderr

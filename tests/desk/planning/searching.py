@@ -21,8 +21,10 @@ from agentic_trading.llm.providers.offline import RulesProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.worker.call_context import Checks
 from tests.desk.planning.strategy_code import panel
 
+CHECKS: Checks = {STRATEGY_PARAMS: check_strategy_params}
 SET: dict[str, Any] = {
     "momentum_period": 20,
     "ma_periods": 60,
@@ -74,14 +76,14 @@ async def planner(
     store: MemoryInteractionStore,
     *,
     family: Family = "momentum",
-    session: str = "session-1",
+    checks: Checks = CHECKS,
+    **changes: Any,
 ) -> AsyncGenerator[PlanningAgent]:
     """Give a planner whose calls `provider` answers, and whose records `store` keeps."""
     clock = SimClock(evaluator.chosen_at + timedelta(seconds=1))
     ports = Ports(providers=Providers.every(provider), store=store, clock=clock)
-    checks = {STRATEGY_PARAMS: check_strategy_params}
     async with Platform(PlatformConfig(mode="backtest"), ports, checks=checks) as platform:
-        settings = PlannerSettings(session, LLMProvider.SCRIPTED, "scripted-1", family)
+        settings = PlannerSettings("session-1", LLMProvider.SCRIPTED, "scripted-1", family, **changes)
         yield PlanningAgent(platform, clock, evaluator, settings)
 
 

@@ -15,6 +15,7 @@ from agentic_trading.desk.planning.params import FAMILIES, Family
 from agentic_trading.desk.planning.sandbox import Sandbox, SandboxLimits
 from agentic_trading.llm.errors import FailureKind, NoDecision, ProviderError
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.desk.planning.searching import (
@@ -168,7 +169,7 @@ async def test_rules_between_parameters_are_asked_again_with_what_would_pass(
 ) -> None:
     script = ScriptedProvider([said(momentum_period=30, ma_periods=20), said()])
     async with planner(evaluator, script, store) as agent:
-        ended = await agent.round(1)
+        ended = await agent.round()
 
     assert (ended.state, ended.params) == ("accepted", momentum())
     assert "momentum_period (30) should be <= ma_periods (20)" in script.requests[1].user
@@ -261,3 +262,41 @@ async def test_a_family_that_the_panel_cannot_serve_is_refused(
     with pytest.raises(NotOfferedError, match="too short"):
         async with planner(evaluator, rules(), store):
             pass
+
+
+async def test_a_second_plan_goes_on_with_further_rounds(
+    evaluator: PanelEvaluator, store: MemoryInteractionStore
+) -> None:
+    rounds: list[Round] = []
+    async with planner(evaluator, rules(), store) as agent:
+        first = await agent.plan(2, on_round=rounds.append)
+        second = await agent.plan(2, on_round=rounds.append)
+
+    assert [each.number for each in rounds] == [1, 2, 3, 4]
+    assert isinstance(first, Plan)
+    assert isinstance(second, Plan)
+    assert (first.tried, second.tried) == (2, 4)
+    assert kinds(await events_of(store, "plan")) == ["plan.chosen", "plan.chosen"]
+
+
+async def test_an_answer_that_a_worker_let_through_is_held_to_the_rules_here(
+    evaluator: PanelEvaluator, store: MemoryInteractionStore
+) -> None:
+    script = ScriptedProvider([said(momentum_period=30, ma_periods=20)])
+    async with planner(evaluator, script, store, checks={}) as agent:
+        plan = await agent.plan(1)
+
+    assert isinstance(plan, NoDecision)
+    assert plan.reason.description == "the answer breaks 1 rules of the parameters"
+
+
+async def test_a_call_without_an_answer_is_no_decision(
+    evaluator: PanelEvaluator, store: MemoryInteractionStore
+) -> None:
+    patience = RetryPolicy(attempt_timeout_s=600.0)
+    async with planner(evaluator, rules(), store, retry_policy=patience, tenant_id="unknown") as agent:
+        plan = await agent.plan(3)
+
+    assert isinstance(plan, NoDecision)
+    assert plan.trace_id == agent.trace_id
+    assert len(agent.search) == 0

@@ -71,15 +71,15 @@ def test_without_a_ratio_there_is_no_champion_and_no_probability() -> None:
     assert (search.champion, search.deflated_sharpe) == (None, None)
 
 
-def test_sets_that_trade_alike_count_once_in_the_deflated_ratio() -> None:
-    search = searched(0.5, 2.0)
+def test_each_set_counts_once_in_the_deflated_ratio_and_one_that_never_traded_as_0() -> None:
+    search = searched(0.5, 2.0, None)
     alike = momentum(momentum_period=5, ma_periods=60, n_stocks=5, catalyst_lookback=6)
     search.add(alike, evaluation(alike, 3.0))
 
     returns = returns_of([1.0, 1.1, 1.05])
-    assert len(search) == 2
+    assert len(search) == 3
     assert search.known(alike) is not None
-    assert search.deflated_sharpe == deflated_sharpe(returns, [0.5 / 252**0.5, 2.0 / 252**0.5])
+    assert search.deflated_sharpe == deflated_sharpe(returns, [0.5 / 252**0.5, 2.0 / 252**0.5, 0.0])
 
 
 def test_a_planner_is_shown_the_20_best_and_the_10_last_and_no_later_figure() -> None:
