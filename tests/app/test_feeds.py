@@ -57,7 +57,10 @@ def test_standard_input_is_of_bitcoin_unless_it_is_said_otherwise() -> None:
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["nothing"], r"--data is nothing; allowed: one of btcusdt-5m, ethusdt-5m, sp500-sample, a CSV file, or -"),
+        (
+            ["nothing"],
+            r"--data is nothing; allowed: one of btcusdt-5m, ethusdt-5m, sp500-sample, a CSV file, or -",
+        ),
         (["btcusdt-5m", "BTCUSDT=-"], "BTCUSDT twice; allowed: each symbol once"),
         (["BTC=-", "ETH=-"], "standard input twice; allowed: one symbol on a stream"),
         (["n" * 300], "a CSV file, or -"),
