@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import aiohttp
 import orjson
-from yarl import URL
 
 from agentic_trading import __version__
 from agentic_trading.clock import Clock
@@ -62,10 +61,10 @@ What fails before there is a connection was not sent. What is lost on one may ha
 class HttpSession:
     """Post requests to the API behind `base_url`, each with the key of its tenant, over one pool of connections.
 
-    Redirects are not followed: a prompt goes where it was sent, and nowhere else. The only proxy is the one that is named
-    here: none of the environment is used, no password file either, and no cookie is kept. Over https the server's certificate is checked with the authorities of the
-    system, or those that OpenSSL's own variables name (`SSL_CERT_FILE`, `SSL_CERT_DIR`). A body is read up to
-    `max_answer_bytes`, after decompression. `redaction` gets to know every key that is used.
+    Redirects are not followed: a prompt goes where it was sent, and nowhere else. No proxy is used but `proxy`, no password
+    file of the environment either, and no cookie is kept. Over https the server's certificate is checked with the
+    authorities of the system, or those that OpenSSL's own variables name (`SSL_CERT_FILE`, `SSL_CERT_DIR`). A body is
+    read up to `max_answer_bytes`, after decompression. `redaction` gets to know every key that is used.
     """
 
     def __init__(
@@ -105,13 +104,12 @@ class HttpSession:
         """
         key = await self._keys.key_of(request.envelope.tenant_id)
         self._redaction.add(key)
-        url = URL(f"{self._base_url.rstrip('/')}{path}", encoded=True)
         sent = spelled(body)
         read_s = request.envelope.retry_policy.attempt_timeout_s + GRACE_S
         client = self._client or await self._open()
         try:
             async with client.post(
-                url,
+                f"{self._base_url.rstrip('/')}{path}",
                 data=sent if len(sent) < _LARGE else io.BytesIO(sent),  # in pieces: it would hold up the loop
                 headers={"authorization": f"Bearer {key}", **headers},
                 timeout=aiohttp.ClientTimeout(connect=CONNECT_S, sock_connect=CONNECT_S, sock_read=read_s),
@@ -123,7 +121,8 @@ class HttpSession:
                     reply.content.iter_any(), packing, self._max_answer_bytes, is_answer=is_answer
                 )
         except (aiohttp.ClientError, OSError) as e:
-            raise self._unanswered(e) from e
+            # aiohttp puts the request's headers, the key among them, into errors about an answer.
+            raise self._unanswered(e) from (None if isinstance(e, aiohttp.ClientResponseError) else e)
         if is_answer:
             return HttpReply(answer, reply.headers.get(self._form.request_id, ""))
         raise provider_error(

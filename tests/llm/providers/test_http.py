@@ -268,6 +268,7 @@ async def test_an_answer_that_is_no_http_leaves_the_call_in_doubt(nonsense: byte
         error = await error_from(OpenAIProvider(OneKey(KEY), base_url=server.address))
 
     assert (error.kind, error.sent) == (FailureKind.SERVER_ERROR, True)
+    assert KEY not in repr(error.__cause__)
 
 
 async def test_a_body_of_more_than_a_mebibyte_is_sent_whole() -> None:
