@@ -9,7 +9,7 @@ import pytest
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelResponse
-from agentic_trading.llm.providers.anthropic.messages import read_message
+from agentic_trading.llm.providers.anthropic.messages import count_in, read_message
 from agentic_trading.llm.providers.anthropic.sdk import error_of
 from agentic_trading.llm.providers.hosted import HttpReply
 from agentic_trading.llm.redaction import Redaction
@@ -49,6 +49,13 @@ def test_blocks_that_are_none_are_no_answer(content: list[object]) -> None:
         read(content=content)
 
     assert (failed.value.kind, failed.value.sent) == (FailureKind.SERVER_ERROR, True)
+
+
+@pytest.mark.parametrize(
+    "page", [b"[[", b"[" * 100_000, b"5", b'{"input_tokens": -1}', b'{"input_tokens": true}']
+)
+def test_a_page_without_a_count_has_none(page: bytes) -> None:
+    assert count_in(HttpReply(page, "")) is None
 
 
 @pytest.mark.parametrize("reason", [None, "", 5, ["end_turn"]])

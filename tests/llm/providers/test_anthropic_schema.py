@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from anthropic import transform_schema
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
@@ -37,14 +37,23 @@ def _schemas(inner: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict
         "title": WORDS,
         "$ref": st.just("#/$defs/a"),
     }
-    some = st.lists(st.sampled_from(sorted(parts)), unique=True, max_size=6)
-    return some.flatmap(lambda names: st.fixed_dictionaries({name: parts[name] for name in names}))
+    some = st.lists(st.sampled_from(sorted(parts.keys() - {"type"})), unique=True, max_size=6)
+    typed = st.sampled_from([["type"], ["type"], ["type"], []])
+    names = st.tuples(typed, some).map(lambda both: [*both[0], *both[1]])
+    return names.flatmap(lambda each: st.fixed_dictionaries({name: parts[name] for name in each}))
 
 
 SCHEMAS = st.recursive(TYPES.map(lambda kind: {"type": kind}), _schemas, max_leaves=12)
 
 
 @given(SCHEMAS)
+@example({"type": "string", "enum": ["a", None, 1.5], "description": "Say it.", "minLength": 1})
+@example({"const": 5, "title": "Five"})
+@example({"type": "string", "format": "uuid"})
+@example({"type": "string", "format": "color", "pattern": "^a"})
+@example({"type": "array", "items": {"type": "null"}, "minItems": 2, "maxItems": 3})
+@example({"type": "object", "properties": {"a": {"type": "array", "minItems": 1}}, "required": ["a"]})
+@example({"$ref": "#/$defs/a", "$defs": {"a": {"oneOf": [{"type": "integer", "minimum": 1}]}}})
 def test_a_schema_is_rewritten_as_the_sdk_does_it(schema: dict[str, Any]) -> None:
     try:
         expected = transform_schema(schema)
