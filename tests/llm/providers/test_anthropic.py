@@ -1,4 +1,4 @@
-"""The adapter of the Messages API, through the real SDK against a stub in a process of its own."""
+"""The adapters of the Messages API, over HTTP of our own and through the SDK, against a stub in a process of its own."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Our ledger against the invoice of the answering side: calls through runner, gate and the real SDK."""
+"""Our ledger against the invoice of the answering side: calls through runner, gate and adapter."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -124,7 +124,7 @@ async def test_a_lost_answer_is_charged_at_its_reservation_and_the_invoice_is_ne
     """The invoice has what was made and never arrived; we count the whole reservation, and say that it is in doubt."""
     await run(
         desk, [playing("bad_request")]
-    )  # costs nothing, and loads the SDK, which no short patience outlasts
+    )  # costs nothing, and opens the connections (or loads the SDK), which no short patience outlasts
     patience_s = dict.fromkeys(NEVER_OVER, 2.0)
     calls = [
         playing(word, patience_s=patience_s.get(word, PATIENCE_S), max_retries=0) for word in BILLED_UNSEEN

@@ -1,4 +1,4 @@
-"""The answer tool of the Messages API, through the real SDK against a stub in a process of its own."""
+"""The answer tool of the Messages API, against a stub in a process of its own."""
 
 import asyncio
 from datetime import UTC, datetime

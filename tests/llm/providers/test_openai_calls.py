@@ -1,4 +1,4 @@
-"""The OpenAI adapter through the real SDK, against a server in a process of its own that keeps its own invoice."""
+"""The OpenAI adapter against a server in a process of its own that keeps its own invoice."""
 
 import asyncio
 import socket
@@ -194,7 +194,7 @@ async def test_an_order_is_not_taken_from_another_model(stub: str) -> None:
     assert (result.failure.category, result.model) == (FailureKind.WRONG_MODEL, "stub-small")
 
 
-async def test_a_failed_request_is_sent_once_by_the_sdk_and_again_by_the_runner_alone(stub: str) -> None:
+async def test_a_failed_request_is_sent_once_by_the_adapter_and_again_by_the_runner_alone(stub: str) -> None:
     async with desk(f"{stub}/v1") as one:
         final = await one.runner.run(asking("500,429-ms,answer again", max_retries=3).build())
         kept = await attempts(one, final)

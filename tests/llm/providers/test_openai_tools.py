@@ -1,4 +1,4 @@
-"""The answer tool of chat completions: the body that is sent, and what comes back through the real SDK."""
+"""The answer tool of chat completions: the body that is sent, and what comes back."""
 
 import asyncio
 from collections.abc import Iterator
