@@ -6,12 +6,14 @@ from enum import StrEnum
 from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field
+from pydantic_core import from_json
 from typing_extensions import override
 
 from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes, sha256_hex, utc_text
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import random_id
 from agentic_trading.llm.fields import (
+    AS_READ,
     Count,
     FrozenItems,
     FrozenList,
@@ -249,9 +251,12 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
 
         Raises pydantic's `ValidationError` (a `ValueError`) for anything that is not an envelope.
         """
-        envelope = cls.model_validate_json(raw)
+        try:
+            envelope = cls.model_validate(from_json(raw, allow_inf_nan=False), context=AS_READ)
+        except ValueError:
+            return cls.model_validate_json(raw)  # raises, but for a number that JSON does not have
         tail = b',"envelope_hash":"%b"}' % envelope.envelope_hash.encode()
-        if raw.endswith(tail) and b"NaN" not in raw and b"Infinity" not in raw:
+        if raw.endswith(tail):
             envelope.__dict__["_hashed_json"] = raw[: -len(tail)] + b"}"
             envelope.__dict__["wire"] = raw
         return envelope

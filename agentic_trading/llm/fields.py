@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Generic, NoReturn, Self, TypeVar, overload
+from typing import Annotated, Any, ClassVar, Final, Generic, NoReturn, Self, TypeVar, overload
 
 from pydantic import (
     AfterValidator,
@@ -173,16 +173,22 @@ def _plain(value: Any) -> Any:
     return CanonicalObject(held, spelled) if type(held) is FrozenObject else held
 
 
+AS_READ: Final = object()
+"""The context of a validation of what was just read from JSON: nothing else has a part of it."""
+
+
+def _is_read(info: ValidationInfo) -> bool:
+    return info.mode == "json" or info.context is AS_READ
+
+
 def _data(value: Any, info: ValidationInfo) -> Any:
-    return frozen(value) if info.mode == "json" else _plain(value)
+    return frozen(value) if _is_read(info) else _plain(value)
 
 
 def _object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
     """Check that `value` is an object; the check that pydantic makes of a `dict` would copy it, without its bytes."""
-    if info.mode == "json":
-        return frozen(handler(value))
-    read = _plain(value)
-    return read if type(read) is CanonicalObject else handler(read)
+    read = frozen(value) if _is_read(info) else _plain(value)
+    return read if isinstance(read, FrozenObject) else handler(read)
 
 
 JsonData = Annotated[Any, BeforeValidator(_data)]

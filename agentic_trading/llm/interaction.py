@@ -1,7 +1,8 @@
 """One attempt on record: the envelope and its result."""
 
+import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import orjson
 from pydantic import Field
@@ -11,8 +12,8 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import DEFAULT_TENANT, LLMEnvelope
 from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.fields import Moment, RevalidatedModel, lazy_property
-from agentic_trading.llm.result import LLMResult, has_number_to_lose
+from agentic_trading.llm.fields import AS_READ, Moment, RevalidatedModel, lazy_property
+from agentic_trading.llm.result import LLMResult, exact_output, has_number_to_lose
 
 _system_clock = SystemClock()
 
@@ -72,12 +73,42 @@ class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """Read an interaction with every number of `parsed_output` exact.
+        """Read an interaction with every number of `parsed_output` exact; an envelope whose checksum holds keeps its bytes.
 
         Raises pydantic's `ValidationError` or `ValueError` for anything that is not an interaction.
         """
+        if (parts := _parts_of(raw)) is not None:
+            try:
+                return cls._of_parts(*parts)
+            except ValueError:
+                pass  # what is wrong, or spelled in another way than here, is seen below
         fields = orjson.loads(raw)
         result = fields.get("result") if isinstance(fields, dict) else None
         if isinstance(result, dict) and has_number_to_lose(result.get("parsed_output")):
             result["parsed_output"] = exact_value(raw)["result"]["parsed_output"]
-        return cls.model_validate(fields)
+        return cls.model_validate(fields, context=AS_READ)
+
+    @classmethod
+    def _of_parts(cls, spelled: bytes, rest: bytes) -> Self:
+        """Read the bytes of an envelope, and all else; raises `ValueError` for what `wire` would spell otherwise."""
+        envelope, fields = LLMEnvelope.from_wire(spelled), orjson.loads(rest)
+        if [*fields] != _MEMBERS or not envelope.is_intact:
+            raise ValueError("other members, or an envelope that is not as it was sealed")
+        if has_number_to_lose(fields["result"].get("parsed_output")):
+            fields["result"]["parsed_output"] = exact_output(rest[: rest.rindex(_STORED_AT) + 1])
+        return cls.model_validate({**fields, "envelope": envelope})
+
+
+_MEMBERS: Final = ["interaction_id", "result", "stored_at"]
+_STORED_AT: Final = b'},"stored_at":"'
+_CHECKSUM: Final = b',"envelope_hash":"'
+_HEAD: Final = re.compile(rb'(\{"interaction_id":"[^"\\]*"),"envelope":')
+
+
+def _parts_of(raw: bytes) -> tuple[bytes, bytes] | None:
+    """Return the envelope in an interaction as `wire` spells it, and the rest, if each of them is a whole JSON value."""
+    head, checksum = _HEAD.match(raw), raw.find(_CHECKSUM)
+    end = raw.find(b"}", checksum) + 1
+    if head is None or checksum < 0 or not raw.startswith(b',"result":{', end):
+        return None
+    return raw[head.end() : end], head[1] + raw[end:]

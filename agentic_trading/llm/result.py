@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, date
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_validator
@@ -171,6 +171,15 @@ def has_number_to_lose(value: Any) -> bool:
     return isinstance(value, list) and any(map(has_number_to_lose, value))
 
 
+_OUTPUT: Final = b',"parsed_output":'
+
+
+def exact_output(raw: bytes) -> Any:
+    """Return the `parsed_output` that a result ends with, its numbers exact; raises `ValueError` where it does not."""
+    value = exact_value(raw[raw.rindex(_OUTPUT) + len(_OUTPUT) : -1])
+    return ExactObject(value) if type(value) is dict else value
+
+
 ExactNumbers = Annotated[dict[str, Any], BeforeValidator(_exact_numbers)]
 
 
@@ -298,7 +307,10 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
         """Read a result with every number of `parsed_output` exact; raises `ValueError` for what is none."""
         fields = orjson.loads(raw)
         if has_number_to_lose(fields["parsed_output"]):
-            fields["parsed_output"] = exact_value(raw)["parsed_output"]
+            try:
+                fields["parsed_output"] = exact_output(raw)
+            except ValueError:
+                fields["parsed_output"] = exact_value(raw)["parsed_output"]
         return cls.model_validate(fields)
 
     @lazy_property

@@ -5,7 +5,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -22,6 +22,7 @@ from agentic_trading.llm import (
     Usage,
 )
 from agentic_trading.llm.result import AttemptTrace, Stage, Violation
+from tests.build import interaction
 
 ZONES = st.sampled_from([UTC, timezone(timedelta(hours=2)), timezone(timedelta(seconds=-30))])
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -119,6 +120,48 @@ def test_an_interaction_survives_the_wire(parsed: dict[str, Any]) -> None:
 
     assert read == kept
     assert read.wire == kept.wire
+
+
+def test_an_envelope_with_an_integer_beyond_64_bits_is_whole_when_it_is_read_from_a_record() -> None:
+    kept = interaction(context={"supply": 2**69})
+
+    read = LLMInteraction.from_wire(kept.wire)
+
+    assert read.envelope.context == {"supply": 2**69}
+    assert read.envelope.is_intact
+
+
+KEPT = interaction(
+    parsed_output={"parsed_output": {"price": Decimal("0.10")}, "size": Decimal("1e-7")},
+    context={"x": {"envelope_hash": "0123456789abcdef"}, "result": {"parsed_output": 0.5}},
+)
+
+
+@given(st.integers(0, len(KEPT.wire) - 1), st.binary(max_size=2))
+def test_a_record_that_was_changed_is_read_or_refused_as_one_in_a_foreign_spelling(
+    place: int, put: bytes
+) -> None:
+    raw = KEPT.wire[:place] + put + KEPT.wire[place + 1 :]
+    assume(_read(b" " + raw) == _read(b" " + raw))  # no random id in the place of one that has lost its name
+
+    assert _read(raw) == _read(b" " + raw)
+
+
+@pytest.mark.parametrize("raw", [
+    KEPT.wire.replace(b'"stored_at"', b'"envelope":%b,"stored_at"' % KEPT.envelope.wire.replace(b"close", b"c")),
+    KEPT.wire.replace(b'"stored_at"', b'"x":{"parsed_output":{"price":0.5}},"stored_at"'),
+    KEPT.wire.replace(b'"size":', b'"size":NaN,"s":'),
+    KEPT.wire.replace(b'"parsed_output":{"p', b'"later":1,"parsed_output":{"p', 1),
+])  # fmt: skip
+def test_a_record_with_other_members_is_read_as_one_in_a_foreign_spelling(raw: bytes) -> None:
+    assert _read(raw) == _read(b" " + raw)
+
+
+def _read(raw: bytes) -> object:
+    try:
+        return LLMInteraction.from_wire(raw)
+    except ValueError as e:
+        return type(e), str(e).partition(":")[0]
 
 
 def test_unknown_fields_survive_the_wire() -> None:
