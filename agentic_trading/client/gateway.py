@@ -246,7 +246,7 @@ class GatewayClient:
             occurrence = self._next_occurrence(envelope)
         published = envelope
         if occurrence != envelope.occurrence:
-            published = envelope.model_copy(update={"occurrence": occurrence})
+            published = envelope.asked_again(occurrence)
         for known in (envelope, published):
             self._occurrences[known.envelope_hash] = occurrence
             self._occurrences.move_to_end(known.envelope_hash)

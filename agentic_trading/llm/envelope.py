@@ -1,6 +1,7 @@
 """The mandatory contract of every LLM call: what goes in."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, Self
@@ -20,6 +21,7 @@ from agentic_trading.llm.fields import (
     FrozenObject,
     JsonData,
     JsonObject,
+    JsonSchema,
     Moment,
     OpenName,
     RevalidatedModel,
@@ -130,7 +132,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     retrieved_evidence: FrozenItems[EvidenceItem] = Field(default_factory=FrozenList)
     tools_allowed: FrozenItems[str] = Field(default_factory=FrozenList)
     budget: LLMBudget = LLMBudget()
-    expected_output_schema: JsonObject = Field(default_factory=FrozenObject)
+    expected_output_schema: JsonSchema = Field(default_factory=FrozenObject)
     safety_constraints: SafetyConstraints = SafetyConstraints()
     response_format: ResponseFormat = ResponseFormat.JSON
     output_policy: OutputPolicy = OutputPolicy()
@@ -159,6 +161,19 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
             fields["request_hash"] = self.compute_request_hash()
         if not fields["envelope_hash"]:
             fields["envelope_hash"] = self.compute_envelope_hash()
+
+    def asked_again(self, occurrence: int) -> Self:
+        """Return it as the request of that number; what is spelled and was checked of it stays, but for its seal."""
+        if self._is_read:
+            return self.model_copy(update={"occurrence": occurrence})
+        again = copy(self)
+        fields = again.__dict__
+        fields["occurrence"] = occurrence
+        again.model_fields_set.add("occurrence")
+        for spelled in ("_hashed_json", "wire"):
+            fields.pop(spelled, None)
+        fields["envelope_hash"] = again.compute_envelope_hash()
+        return again
 
     @property
     def is_cacheable(self) -> bool:

@@ -4,8 +4,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Annotated, Any, ClassVar, Final, Generic, NoReturn, Self, TypeVar, overload
 
+import orjson
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -191,11 +193,38 @@ def _object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationI
     return read if isinstance(read, FrozenObject) else handler(read)
 
 
+_LONGEST_SHARED = 1 << 14
+
+
+@lru_cache(maxsize=256)
+def _shared(spelled: bytes) -> Any:
+    held = frozen(orjson.loads(spelled))
+    is_canonical = type(held) is FrozenObject and canonical_bytes(held) == spelled
+    return CanonicalObject(held, spelled) if is_canonical else held
+
+
+def _schema(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    """Do as `_object`; what calls have in common, as they have their schemas, is read, frozen and kept once."""
+    if type(value) is CanonicalObject:
+        return value
+    is_read = _is_read(info)
+    try:
+        spelled = orjson.dumps(value) if is_read else canonical_bytes(value)
+        shared = _shared(spelled) if len(spelled) <= _LONGEST_SHARED else None
+    except (TypeError, ValueError):
+        shared = None
+    is_same = type(shared) is CanonicalObject or (is_read and type(shared) is FrozenObject)
+    return shared if is_same else _object(value, handler, info)
+
+
 JsonData = Annotated[Any, BeforeValidator(_data)]
 """Anything that JSON has, frozen; other values become what their canonical JSON reads back as."""
 
 JsonObject = Annotated[dict[str, Any], WrapValidator(_object)]
 """A JSON object, likewise."""
+
+JsonSchema = Annotated[dict[str, Any], WrapValidator(_schema)]
+"""A JSON object that many records have in common: equal ones are one object."""
 
 
 def freeze_extra(model: BaseModel) -> None:
@@ -244,7 +273,8 @@ def legible(value: Any) -> Any:
     return value
 
 
-def _still_unreadable(value: Any) -> Any:
+def still_unreadable(value: Any) -> Any:
+    """Return `value`, if it is text, with each lone surrogate as U+0000, which JSON does not have either."""
     return value if not isinstance(value, str) or value.isascii() else _LONE_SURROGATE.sub("\0", value)
 
 
@@ -254,6 +284,6 @@ Moment = Annotated[AwareDatetime, Field(ge=EARLIEST, le=LATEST)]
 """A time that has a spelling in UTC, wherever its clock stood."""
 Text = Annotated[str, BeforeValidator(legible)]
 """Text from outside; what UTF-8 cannot spell is U+FFFD."""
-AnswerText = Annotated[str, BeforeValidator(_still_unreadable)]
+AnswerText = Annotated[str, BeforeValidator(still_unreadable)]
 """Text of an answer; what UTF-8 cannot spell is U+0000, which no JSON holds raw: read again, it is refused again."""
 Legible = Annotated[Any, BeforeValidator(legible)]

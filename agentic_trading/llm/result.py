@@ -23,6 +23,7 @@ from agentic_trading.llm.errors import (
     LLMResponseValidationError,
 )
 from agentic_trading.llm.fields import (
+    LARGEST_COUNT,
     AnswerText,
     Count,
     Legible,
@@ -31,6 +32,7 @@ from agentic_trading.llm.fields import (
     RevalidatedModel,
     Text,
     lazy_property,
+    still_unreadable,
 )
 from agentic_trading.llm.limits import NANO, nusd_from_usd
 
@@ -264,6 +266,36 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
             raise ValueError(f"cost_nusd={nusd} and cost_usd={usd} disagree; give one of them")
         return fields
 
+    @classmethod
+    def made(cls, usage: Usage, **fields: Any) -> Self:
+        """Return the result that validation makes of `fields` and `usage`: values of this process are not validated again.
+
+        `fields` are all that have no default, but for what follows from others. What an adapter has put in is looked at:
+        texts that are not plain ASCII, counts beyond the largest and fields of a newer API are validated.
+        """
+        is_plain = (
+            not usage.model_extra
+            and max(map(fields.__getitem__, _CHARGED)) <= LARGEST_COUNT
+            and all(type(text) is str and text.isascii() for text in map(fields.__getitem__, _SAID))
+        )
+        if not is_plain:
+            return cls(**vars(usage) | (usage.model_extra or {}) | fields)
+        raw_output = still_unreadable(fields["raw_output"])
+        values = {**_DEFAULTS, **vars(usage), **fields, "raw_output": raw_output}
+        values["parsed_output"] = dict(fields["parsed_output"])
+        values["cost_usd"] = fields["cost_nusd"] / NANO
+        values["actionable"] = _is_actionable(values)
+        values["output_hash"] = _hash_of_output(values)
+        made = cls.__new__(cls)
+        for name, value in (
+            ("__dict__", values),
+            ("__pydantic_fields_set__", {*vars(usage), *fields, "cost_usd"}),
+            ("__pydantic_extra__", {}),
+            ("__pydantic_private__", None),
+        ):
+            object.__setattr__(made, name, value)
+        return made
+
     @property
     def usage(self) -> Usage:
         """The tokens of this attempt."""
@@ -334,6 +366,9 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
 
 
 _HEAD = TypeAdapter(LLMResult)
+_DEFAULTS: Final = {name: field.default for name, field in LLMResult.model_fields.items()}
+_CHARGED: Final = ("cost_nusd", "reserved_nusd", "reserved_tokens")
+_SAID: Final = ("stop_reason", "model", "provider_request_id", "provider_response_id", "tool_called")
 
 
 def _spelled_by_pydantic(value: Any) -> Fragment:

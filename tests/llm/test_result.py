@@ -1,9 +1,12 @@
 """Results, interactions and events: exact numbers, one cost, and what comes back from the wire."""
 
+import zipfile
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -102,6 +105,52 @@ def test_a_cost_survives_the_wire_to_the_nano_dollar(nusd: int) -> None:
 )
 def test_only_a_validated_answer_can_be_acted_on(changes: dict[str, Any], *, actionable: bool) -> None:
     assert result(**changes).actionable is actionable
+
+
+DERIVED = {"cost_usd", "actionable", "output_hash"}
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def golden_results() -> list[LLMResult]:
+    """Return every result that is on record in the golden logs."""
+    with zipfile.ZipFile(GOLDEN / "recordings" / "smollm2.v1.zip") as recording:
+        logs = [recording.read(name) for name in recording.namelist() if name.endswith(".jsonl")]
+    lines = (GOLDEN / "log" / "v1.jsonl").read_bytes().splitlines() + b"".join(logs).splitlines()
+    records = map(orjson.loads, lines)
+    return [LLMResult.from_wire(orjson.dumps(each["result"])) for each in records if "result" in each]
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"stop_reason": "half \ud83d"}, {"raw_output": "\ud83d é"}, {"provider_request_id": "é"}, {"cost_nusd": 2**53},
+])  # fmt: skip
+def test_a_result_that_was_made_is_the_one_that_validation_makes(changes: dict[str, Any]) -> None:
+    results = golden_results()
+
+    for recorded in results:
+        usage = recorded.usage
+        names = LLMResult.model_fields.keys() - vars(usage).keys() - DERIVED
+        fields = {name: getattr(recorded, name) for name in LLMResult.model_fields if name in names} | changes
+        made, validated = LLMResult.made(usage, **fields), LLMResult(**vars(usage), **fields)
+
+        assert made == validated
+        assert (made.wire, repr(made)) == (validated.wire, repr(validated))
+        assert made.model_fields_set == validated.model_fields_set
+    assert len(results) > 10
+
+
+@pytest.mark.parametrize("changes", [{"cost_nusd": 2**53 + 1}, {"model": None}, {"stop_reason": 5}])
+def test_what_an_adapter_must_not_give_is_refused_where_a_result_is_made(changes: dict[str, Any]) -> None:
+    said = {
+        "stop_reason": "",
+        "model": "m",
+        "provider_request_id": "",
+        "provider_response_id": "",
+        "tool_called": "",
+    }
+    counted = {"cost_nusd": 0, "reserved_nusd": 0, "reserved_tokens": 0}
+
+    with pytest.raises(ValidationError):
+        LLMResult.made(Usage(), envelope_id="e-1", raw_output="{}", **said | counted | changes)
 
 
 def test_numbers_are_kept_as_they_were_written() -> None:
