@@ -63,7 +63,7 @@ def test_a_schema_is_kept_as_any_other_object_is(schema: dict[str, Any]) -> None
 
 
 def test_equal_schemas_are_one_object_whose_numbers_are_as_they_were_written() -> None:
-    schemas = [{"maximum": 1}, {"maximum": 1.0}, {"maximum": True}]
+    schemas: list[dict[str, Any]] = [{"maximum": 1}, {"maximum": 1.0}, {"maximum": True}]
 
     first, second = (
         [LLMEnvelope(instructions="x", expected_output_schema=one) for one in schemas] for _ in "12"
