@@ -82,6 +82,20 @@ async def _work(reader: Subscription, tally: Tally) -> None:
         return
 
 
+async def alone(job: Job) -> Consumed:
+    """Do the work of a job without a bus: what this machine lets so many tasks do at this moment."""
+    tally, messages = Tally(job), iter([value for _, value in job.messages()])
+
+    async def work() -> None:
+        for value in messages:
+            await tally.handle(value)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(job.workers):
+            group.create_task(work())
+    return tally.result()
+
+
 async def publish(job: Job) -> Consumed:
     """Publish the messages in batches, and nothing else."""
     topic, tally = Topic(job.topic, Event), Tally(job)
@@ -126,4 +140,4 @@ async def outbox(job: Job) -> Consumed:
 
 if __name__ == "__main__":
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    answer_jobs({"consume": consume, "publish": publish, "outbox": outbox})
+    answer_jobs({"consume": consume, "alone": alone, "publish": publish, "outbox": outbox})

@@ -1,7 +1,7 @@
-"""What becomes of envelopes and money while worker processes are killed and frozen, and Kafka and Redis go away.
+"""What becomes of envelopes and money while worker processes are killed and frozen, and the bus and Redis go away.
 
-Run: python benchmarks/chaos.py [--quick] [--lose-folder]. Four `agentic-trading worker` on a real Kafka and a real Redis, a provider that keeps an invoice
-of its own, and a client. Exits with 1 if a promise is broken: see the table that it prints.
+Run: python benchmarks/chaos.py [--quick] [--bus redis] [--lose-folder | --set-back]. Four `agentic-trading worker` on a real Kafka (or a Redis as the bus) and
+a real Redis, a provider that keeps an invoice of its own, and a client. Exits with 1 if a promise is broken: see the table that it prints.
 """
 
 import argparse
@@ -17,7 +17,6 @@ from pathlib import Path
 
 import structlog
 
-from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.codec import read_dead_letter
 from agentic_trading.bus.errors import BusError
 from agentic_trading.bus.topic import DEAD_LETTERS, RECORDS
@@ -31,8 +30,10 @@ from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.settings import load_config
+from agentic_trading.services.kafka import KafkaService
 from benchmarks.chaos_checks import Booked, Evidence, Logs, Sent, checks_of, print_checks
-from benchmarks.chaos_fleet import FULL, PROGRAM, QUICK, Fleet, Place, Size, placed
+from benchmarks.chaos_fleet import FULL, QUICK, Fleet, Size
+from benchmarks.chaos_place import PROGRAM, Bus, Place, placed
 from benchmarks.chaos_provider import MODEL, read_invoice
 
 A_TRACE = 20
@@ -160,7 +161,7 @@ class LogReader:
 
 async def letters_of(place: Place) -> dict[str, str]:
     """Return the reasons of dead letters, by envelope."""
-    broker = KafkaBroker(place.settings)
+    broker = place.broker()
     try:
         letters = [read_dead_letter(each.message) async for each in broker.scan(DEAD_LETTERS)]
     finally:
@@ -170,14 +171,15 @@ async def letters_of(place: Place) -> dict[str, str]:
 
 async def topic_of(place: Place) -> tuple[frozenset[str], int]:
     """Return the ids of interactions on the topic of records, and how many messages it has: by kcat, if that is installed."""
-    if kcat := shutil.which("kcat"):
-        where = ("-b", place.kafka.bootstrap_servers, "-t", RECORDS.name)
+    kcat = shutil.which("kcat")
+    if kcat and isinstance(place.bus, KafkaService):
+        where = ("-b", place.bus.bootstrap_servers, "-t", RECORDS.name)
         process = await asyncio.create_subprocess_exec(
             kcat, "-C", "-e", "-q", "-o", "beginning", *where, "-f", "%s\n", stdout=asyncio.subprocess.PIPE
         )
         lines = (await process.communicate())[0].splitlines()
     else:
-        broker = KafkaBroker(place.settings)
+        broker = place.broker()
         try:
             lines = [each.message.value async for each in broker.scan(RECORDS)]
         finally:
@@ -191,7 +193,7 @@ async def topic_of(place: Place) -> tuple[frozenset[str], int]:
 async def archived(place: Place) -> tuple[Logs, int]:
     """Archive what is on the topic; return what the archive holds, and the exit code of its check."""
     folder = place.folder / "archives" / "all"
-    where = ("--bus", f"kafka://{place.kafka.bootstrap_servers}", "--store", str(folder))
+    where = ("--bus", place.bus_url, "--store", str(folder))
     codes = []
     for words in (("archive", "--until-end"), ("archive", "check")):
         process = await asyncio.create_subprocess_exec(
@@ -238,13 +240,14 @@ async def nothing_held(place: Place) -> float:
     return time.monotonic() - begin
 
 
-async def run(place: Place, size: Size, *, loses_folder: bool = False) -> bool:
+async def run(place: Place, size: Size, *, loses_folder: bool = False, sets_back: bool = False) -> bool:
     """Make a run and print what came of it; return whether every promise holds.
 
     With `loses_folder` a worker's folder is deleted meanwhile, and the archive is held against everything in place of the logs.
+    With `sets_back` the Redis of ledger and claims is set back meanwhile, and the ledger rebuilt from the logs.
     """
     client, reader = Client(size), LogReader(place.logs)
-    fleet = Fleet(place, before_loss=reader.read_last if loses_folder else None)
+    fleet = Fleet(place, before_loss=reader.read_last if loses_folder else None, sets_back=sets_back)
     config = load_config(place.config)
     with fleet.running():
         await fleet.serving()
@@ -271,6 +274,8 @@ async def run(place: Place, size: Size, *, loses_folder: bool = False) -> bool:
         frozenset(client.asked),
         topic,
         exits,
+        was_set_back=sets_back,
+        unkept=fleet.unkept(),
     )
     done = ", ".join(f"{count} {what}" for what, count in fleet.done.items())
     print(f"\n{len(fleet.workers)} workers, {size.envelopes:,} envelopes in {seconds:.0f} s; {done}")
@@ -301,9 +306,18 @@ def main() -> int:
         "--keep", metavar="DIR", help="keep logs, invoice and what the workers said in DIR"
     )
     arguments.add_argument(
+        "--bus", type=Bus, choices=list(Bus), default=Bus.KAFKA, help="what the bus is on (kafka)"
+    )
+    losses = arguments.add_mutually_exclusive_group()
+    losses.add_argument(
         "--lose-folder",
         action="store_true",
         help="delete the folder of a worker, and judge the archive in place of the logs",
+    )
+    losses.add_argument(
+        "--set-back",
+        action="store_true",
+        help="put older files in the place of those of the ledger's Redis, and rebuild the ledger",
     )
     given = arguments.parse_args()
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it says that the servers are away: they are
@@ -311,8 +325,9 @@ def main() -> int:
     folder = Path(given.keep or tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with placed(folder) as place:
-            holds = asyncio.run(run(place, QUICK if given.quick else FULL, loses_folder=given.lose_folder))
+        with placed(folder, given.bus) as place:
+            size = QUICK if given.quick else FULL
+            holds = asyncio.run(run(place, size, loses_folder=given.lose_folder, sets_back=given.set_back))
     finally:
         if not given.keep:
             shutil.rmtree(folder, ignore_errors=True)

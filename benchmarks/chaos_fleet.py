@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
@@ -14,17 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
-from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
-from agentic_trading.services.kafka import KafkaService
-from agentic_trading.services.redis import RedisService
-from benchmarks.chaos_provider import INPUT_NUSD, MODEL, OUTPUT_NUSD
+from benchmarks.chaos_place import PROGRAM, Place
 from benchmarks.peers.contender import ROOT
 
-PROGRAM = Path(sys.executable).parent / "agentic-trading"
 NAMES = ("w1", "w2", "w3", "w4")
-PARTITIONS = 6
 ENDS_WITHIN_S = 40.0
+NOTICED_WITHIN_S = 30.0
+OPERATOR_S = 2.0
+"""How long after the alarm the operator rebuilds the ledger; until then nothing may be sent."""
+
+_ROLLED_BACK = "rolled_back"
+_UNKEPT = re.compile(r"answer_not_kept\b.*?envelope_id\W+(?:\d*m)?([0-9a-f-]{36})")
 
 _SAID = re.compile(r"\b(warning|error)\s*\]\s*(?:\x1b\[\d+m)*([a-z_]+)|^(Traceback)", re.MULTILINE)
 
@@ -36,97 +36,15 @@ class Size:
     envelopes: int
     a_second: float
     kill_every_s: float
-    redis_down_at: Sequence[float]
-    kafka_down_at: float
-    kafka_down_s: float
+    redis_down_at: tuple[float, float]
+    bus_down_at: float
+    bus_down_s: float
     freeze_at: Sequence[float]
     freeze_s: float
 
 
 FULL = Size(5_000, 40.0, 4.0, (15.0, 95.0), 30.0, 30.0, (20.0, 75.0), 18.0)
 QUICK = Size(800, 55.0, 3.0, (3.0, 11.0), 5.0, 5.0, (1.0,), 16.0)
-
-
-@dataclass
-class Place:
-    """Where a run takes place: its servers, its provider, its folder."""
-
-    folder: Path
-    kafka: KafkaService
-    redis: RedisService
-    provider: "subprocess.Popen[str]"
-
-    @property
-    def config(self) -> Path:
-        """The configuration of workers and client."""
-        return self.folder / "fleet.toml"
-
-    @property
-    def logs(self) -> Path:
-        """Where the folders of the workers are."""
-        return self.folder / "logs"
-
-    @property
-    def invoice(self) -> Path:
-        """What the provider has billed."""
-        return self.folder / "invoice.jsonl"
-
-    @property
-    def settings(self) -> KafkaSettings:
-        """How Kafka is reached."""
-        return KafkaSettings(self.kafka.bootstrap_servers)
-
-
-@contextmanager
-def placed(folder: Path) -> Generator[Place]:
-    """Run the servers and the provider for as long as the block lasts, with topics and a configuration."""
-    kafka = KafkaService.prepared(folder / "kafka", ends_with_starter=True)
-    redis = RedisService(folder / "redis", ends_with_starter=True)
-    command = [sys.executable, "-m", "benchmarks.chaos_provider", str(folder / "invoice.jsonl")]
-    kafka.start()
-    try:
-        redis.start()
-        with subprocess.Popen(  # noqa: S603 - our own module
-            command, stdout=subprocess.PIPE, text=True, cwd=ROOT
-        ) as provider:
-            try:
-                assert provider.stdout is not None
-                place = Place(folder, kafka, redis, provider)
-                _configure(place, int(provider.stdout.readline()))
-                asyncio.run(create_topics(place.settings, planned_topics(partitions=PARTITIONS), replicas=1))
-                yield place
-            finally:
-                provider.kill()
-    finally:
-        redis.daemon.kill()
-        kafka.kill()
-
-
-def _configure(place: Place, port: int) -> None:
-    place.logs.mkdir()
-    place.config.write_text(
-        f"""
-mode = "paper"
-concurrency = 16
-[bus]
-url = "kafka://{place.kafka.bootstrap_servers}"
-[ledger]
-url = "{place.redis.url}"
-[tenants.default]
-budget_usd = "1000"
-[providers.stub]
-adapter = "benchmarks.chaos_provider:numbered"
-base_url = "http://127.0.0.1:{port}/v1"
-[[providers.stub.models]]
-model = "{MODEL}"
-context_tokens = 32768
-max_output_tokens = 4096
-price = {{ input = {INPUT_NUSD}, output = {OUTPUT_NUSD} }}
-source = "benchmarks/chaos_provider.py"
-checked_on = 2026-11-22
-""",
-        encoding="utf-8",
-    )
 
 
 @dataclass
@@ -168,10 +86,15 @@ class Worker:
 
 @dataclass
 class Fleet:
-    """All workers, and what was done to them. With `before_loss` a folder is deleted, after that was called with its worker's name."""
+    """All workers, and what was done to them.
+
+    With `before_loss` a folder is deleted, after that was called with its worker's name. With `sets_back` the second outage
+    of the Redis puts the files of the first one in its place.
+    """
 
     place: Place
     before_loss: Callable[[str], None] | None = None
+    sets_back: bool = False
     random: Random = field(default_factory=lambda: Random(7))  # noqa: S311 - no secret
     workers: list[Worker] = field(init=False)
     done: Counter[str] = field(default_factory=Counter)
@@ -202,12 +125,14 @@ class Fleet:
     async def suffer(self, size: Size) -> None:
         """Do what a run is about; return when everything runs again."""
         async with asyncio.TaskGroup() as group:
-            ends = [group.create_task(self._redis_down(at)) for at in size.redis_down_at] + [
-                group.create_task(self._freeze(at, size.freeze_s)) for at in size.freeze_at
-            ]
-            ends.append(group.create_task(self._kafka_down(size.kafka_down_at, size.kafka_down_s)))
+            ends = [group.create_task(self._freeze(at, size.freeze_s)) for at in size.freeze_at]
+            if self.sets_back:
+                ends.append(group.create_task(self._redis_set_back(*size.redis_down_at)))
+            else:
+                ends += [group.create_task(self._redis_down(at)) for at in size.redis_down_at]
+            ends.append(group.create_task(self._bus_down(size.bus_down_at, size.bus_down_s)))
             if self.before_loss is not None:
-                at = max(size.kafka_down_at + size.kafka_down_s, size.envelopes / size.a_second / 2) + 1.0
+                at = max(size.bus_down_at + size.bus_down_s, size.envelopes / size.a_second / 2) + 1.0
                 ends.append(group.create_task(self._lose_folder(at)))
             kills = group.create_task(self._kill_again_and_again(size.kill_every_s))
             watching = group.create_task(self._watch())
@@ -225,6 +150,11 @@ class Fleet:
             worker.send(signal.SIGTERM)
         codes = [await worker.ended(ENDS_WITHIN_S) for worker in self.workers]
         return [-9 if code is None else code for code in codes]
+
+    def unkept(self) -> frozenset[str]:
+        """Return the envelopes of which a worker has said that an answer could not be kept."""
+        texts = (worker.said.read_text("utf-8", "replace") for worker in self.workers)
+        return frozenset(match for text in texts for match in _UNKEPT.findall(text))
 
     def warnings(self) -> Counter[str]:
         """Return what the workers have warned of, and how often."""
@@ -290,9 +220,34 @@ class Fleet:
         await asyncio.to_thread(self.place.redis.start)
         self.done["Redis killed"] += 1
 
-    async def _kafka_down(self, at: float, seconds: float) -> None:
+    async def _redis_set_back(self, copied_at: float, set_back_at: float) -> None:
+        """Keep the Redis' files in one outage, and put them back in another; once a worker says so, rebuild the ledger."""
+        await asyncio.sleep(copied_at)
+        await asyncio.to_thread(self.place.redis.daemon.kill)
+        await asyncio.to_thread(self.place.copy_redis)
+        await asyncio.to_thread(self.place.redis.start)
+        await asyncio.sleep(set_back_at - copied_at)
+        await asyncio.to_thread(self.place.redis.daemon.kill)
+        await asyncio.to_thread(self.place.set_redis_back)
+        await asyncio.to_thread(self.place.redis.start)
+        begin = time.monotonic()
+        while not any(_ROLLED_BACK in worker.said.read_text("utf-8", "replace") for worker in self.workers):
+            if time.monotonic() > begin + NOTICED_WITHIN_S:
+                self.died.append(f"no worker said within {NOTICED_WITHIN_S:g} s that its Redis was set back")
+                break
+            await asyncio.sleep(0.1)
+        noticed_s = time.monotonic() - begin
+        await asyncio.sleep(OPERATOR_S)
+        code, said = await self.place.rebuild()
+        if code:
+            self.died.append(f"budget rebuild ended with {code}: {said[:300]}")
+        self.done[
+            f"Redis set back by {set_back_at - copied_at:g} s, noticed after {noticed_s:.1f} s and rebuilt"
+        ] += 1
+
+    async def _bus_down(self, at: float, seconds: float) -> None:
         await asyncio.sleep(at)
-        await asyncio.to_thread(self.place.kafka.kill)
+        await asyncio.to_thread(self.place.bus.daemon.kill)
         await asyncio.sleep(seconds)
-        await asyncio.to_thread(self.place.kafka.start)
-        self.done[f"Kafka away for {seconds:g} s"] += 1
+        await asyncio.to_thread(self.place.bus.start)
+        self.done[f"{self.place.bus_name} away for {seconds:g} s"] += 1

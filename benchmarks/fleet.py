@@ -1,8 +1,8 @@
-"""What the protocol of a fleet adds to a call: Kafka in, claims and ledger on Redis, the log, the reply.
+"""What the protocol of a fleet adds to a call: Kafka in, claims and ledger on Redis, the log, the reply; and what DBOS and Restate take.
 
 Run: python benchmarks/fleet.py [--quick]. One `agentic-trading worker` on a real Kafka and a real Redis, whose provider answers at once, beside a
-platform whose bus, ledger and claims are in its own process; both keep a durable log. Exits with 1 if an answer is wrong, or if a call in the fleet
-costs the worker more than `MOST_RATIO` times the CPU of a whole one in one process. Absolute figures are goals.
+platform whose bus, ledger and claims are in its own process; both keep a durable log. Peers make a workflow of three steps. Exits with 1 if an answer
+is wrong, or if a call in the fleet costs the worker more than `MOST_RATIO` times the CPU of a whole one in one process. Absolute figures are goals.
 """
 
 import argparse
@@ -15,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -32,10 +33,12 @@ from agentic_trading.llm.errors import NoDecision
 from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.platform import Platform
 from agentic_trading.platform.settings import load_config
+from agentic_trading.services.daemon import ServiceError
 from agentic_trading.services.kafka import KafkaService
 from agentic_trading.services.redis import RedisService
+from benchmarks.fleet_peers import PEERS, Peer
 from benchmarks.fleet_provider import ANSWER, MODEL, STEPS_FILE
-from benchmarks.peers.contender import ROOT
+from benchmarks.peers.contender import ROOT, UnavailableError
 
 AT_ONCE = (1, 16)
 GOAL_MS = 2.2
@@ -67,13 +70,15 @@ FULL, QUICK = Load(500, 1_500, 3), Load(100, 400, 1)
 
 @dataclass
 class Row:
-    """A way of making calls: what one took from asking to the answer, and the CPU of who made it."""
+    """A way of making calls: what one took from asking to the answer, and the CPU of who made it, and of its servers."""
 
     title: str
     at_once: int
     wall_ms: list[float] = field(default_factory=list)
     cpu_ms: list[float] = field(default_factory=list)
     wrong: int = 0
+    servers_ms: list[float] = field(default_factory=list)
+    unavailable: str = ""
 
     def quantile(self, share: float) -> float:
         """Return the wall time that so great a share does not pass."""
@@ -111,20 +116,38 @@ async def ask_all(gateway: StructuredGateway, count: int, row: Row) -> None:
             group.create_task(ask())
 
 
-def cpu_of(pid: int) -> float:
-    """Return the CPU milliseconds that a process has used."""
+def cpu_of(pid: int, *, with_children: bool = False) -> float:
+    """Return the CPU milliseconds that a process has used; with its children, those that have ended too."""
     used = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()
-    return 1000 * (int(used[11]) + int(used[12])) / TICKS_S
+    own = 1000 * sum(map(int, used[11 : 15 if with_children else 13])) / TICKS_S
+    if not with_children:
+        return own
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text("utf-8").split()
+    return own + sum(cpu_of(int(child), with_children=True) for child in children)
 
 
-async def measure(gateway: StructuredGateway, pid: int, row: Row, load: Load) -> None:
+@dataclass(frozen=True)
+class Processes:
+    """Who makes the calls of a row, and which servers work for it."""
+
+    worker: int
+    servers: Sequence[int] = ()
+
+    def used(self) -> tuple[float, float]:
+        """Return the CPU milliseconds of the worker, and of its servers."""
+        return cpu_of(self.worker), sum(cpu_of(each, with_children=True) for each in self.servers)
+
+
+async def measure(ask: Callable[[int, Row], Awaitable[None]], of: Processes, row: Row, load: Load) -> None:
     """Make a round: a short run and a long one."""
     took = []
     for count in (load.short, load.long):
-        before = cpu_of(pid)
-        await ask_all(gateway, count, row)
-        took.append(cpu_of(pid) - before)
-    row.cpu_ms.append((took[1] - took[0]) / (load.long - load.short))
+        before = of.used()
+        await ask(count, row)
+        took.append([after - each for after, each in zip(of.used(), before, strict=True)])
+    calls = load.long - load.short
+    for figures, short, long in zip((row.cpu_ms, row.servers_ms), *took, strict=True):
+        figures.append((long - short) / calls)
 
 
 def write_config(path: Path, *tables: str, adapter: str = "instant") -> Path:
@@ -147,8 +170,8 @@ checked_on = 2026-11-22
 
 
 @contextmanager
-def servers(folder: Path) -> Iterator[Sequence[str]]:
-    """Run Kafka and Redis; give the tables of a configuration that name them."""
+def servers(folder: Path) -> Iterator[tuple[Sequence[str], Sequence[int]]]:
+    """Run Kafka and Redis; give the tables of a configuration that name them, and their processes."""
     kafka = KafkaService.prepared(folder / "kafka", ends_with_starter=True)
     redis = RedisService(folder / "redis", ends_with_starter=True)
     kafka.start()
@@ -156,7 +179,8 @@ def servers(folder: Path) -> Iterator[Sequence[str]]:
         redis.start()
         plans = planned_topics(partitions=2)
         asyncio.run(create_topics(KafkaSettings(kafka.bootstrap_servers), plans, replicas=1))
-        yield f'[bus]\nurl = "kafka://{kafka.bootstrap_servers}"', f'[ledger]\nurl = "{redis.url}"'
+        tables = f'[bus]\nurl = "kafka://{kafka.bootstrap_servers}"', f'[ledger]\nurl = "{redis.url}"'
+        yield tables, [each.daemon.pid or 0 for each in (kafka, redis)]
     finally:
         redis.daemon.kill()
         kafka.kill()
@@ -190,12 +214,10 @@ def steps_file(config: Path) -> Path:
     return config.with_name("steps.json")
 
 
-async def measure_fleet(config: Path, pid: int, rows: Sequence[Row], load: Load) -> None:
+async def measure_fleet(config: Path, of: Processes, rows: Sequence[Row], load: Load) -> None:
     """Measure the worker of a configuration."""
     async with remote_gateway(load_config(config), name="fleet") as gateway:
-        await ask_all(gateway, load.short // 2, Row("warm-up", 16))
-        for row in rows:
-            await measure(gateway, pid, row, load)
+        await measure_gateway(gateway, of, rows, load)
 
 
 async def measure_here(folder: Path, rows: Sequence[Row], load: Load) -> None:
@@ -204,18 +226,58 @@ async def measure_here(folder: Path, rows: Sequence[Row], load: Load) -> None:
         write_config(folder / "here.toml", f'folder = "{folder / "here"}"', 'durability = "group"')
     )
     async with Platform(config) as platform, platform.client("here") as gateway:
-        await ask_all(gateway, load.short // 2, Row("warm-up", 16))
-        for row in rows:
-            await measure(gateway, os.getpid(), row, load)
+        await measure_gateway(gateway, Processes(os.getpid()), rows, load)
 
 
-def print_rows(fleet: Sequence[Row], here: Sequence[Row]) -> None:
+async def measure_gateway(gateway: StructuredGateway, of: Processes, rows: Sequence[Row], load: Load) -> None:
+    """Measure what answers behind a gateway."""
+    await ask_all(gateway, load.short // 2, Row("warm-up", 16))
+    for row in rows:
+        await measure(partial(ask_all, gateway), of, row, load)
+
+
+async def measure_peer(peer: Peer, rows: Sequence[Row], load: Load) -> None:
+    """Measure a peer."""
+    firsts = iter(range(0, sys.maxsize, load.long))
+
+    async def ask(calls: int, row: Row) -> None:
+        first = next(firsts)
+        wall_ms, wrong = await asyncio.to_thread(peer.ask, range(first, first + calls), row.at_once)
+        row.wall_ms += wall_ms
+        row.wrong += wrong
+
+    await ask(load.short // 2, Row("warm-up", 16))
+    for row in rows:
+        await measure(ask, Processes(peer.worker, peer.servers), row, load)
+
+
+def measure_peers(folder: Path, load: Load) -> list[Row]:
+    """Return the rows of all peers; those of one that cannot run here say why."""
+    found = []
+    for title, running in PEERS.items():
+        rows = [Row(title, at_once) for at_once in AT_ONCE]
+        try:
+            with running(Path(tempfile.mkdtemp(dir=folder))) as peer:
+                asyncio.run(measure_peer(peer, rows, load))
+        except (UnavailableError, ServiceError) as e:
+            rows = [Row(title, AT_ONCE[-1], unavailable=" ".join(str(e).split())[:80])]
+        found += rows
+    return found
+
+
+def print_rows(rows: Sequence[Row], here: Sequence[Row]) -> None:
     """Print what a call takes."""
-    print(f"\n{'':<52}{'p50 ms':>9}{'p99 ms':>9}{'CPU ms':>9}{'to one process':>16}")
-    for row, other in zip([*fleet, *here], [*here, *here], strict=True):
+    print(f"\n{'':<60}{'p50 ms':>9}{'p99 ms':>9}{'CPU ms':>9}{'servers':>9}{'to one process':>16}")
+    beside = {row.at_once: row for row in here}
+    for row in [*here, *rows]:
         shown = f"{row.title}, {row.at_once} at once"
+        if row.unavailable:
+            print(f"{row.title:<60}  {row.unavailable}")
+            continue
+        servers_ms = f"{median(row.servers_ms):.2f}" if any(row.servers_ms) else "-"
+        times = f"{row.cpu / beside[row.at_once].cpu:.2f}x"
         print(
-            f"{shown:<52}{row.quantile(0.5):>9.2f}{row.quantile(0.99):>9.2f}{row.cpu:>9.2f}{row.cpu / other.cpu:>15.2f}x"
+            f"{shown:<60}{row.quantile(0.5):>9.2f}{row.quantile(0.99):>9.2f}{row.cpu:>9.2f}{servers_ms:>9}{times:>16}"
         )
 
 
@@ -229,7 +291,7 @@ def print_steps(steps: Mapping[str, Sequence[float]]) -> None:
 
 
 def judged(fleet: Sequence[Row], here: Sequence[Row]) -> bool:
-    """Print the goal and what is promised; return whether that holds."""
+    """Print the goal and what is promised; return whether that holds. Peers are shown, not judged."""
     busiest, beside = fleet[-1], here[-1]
     ratio, wrong = busiest.cpu / beside.cpu, sum(row.wrong for row in [*fleet, *here])
     print(
@@ -253,20 +315,22 @@ def main() -> int:
     here = [Row("one process, all of it", count) for count in AT_ONCE]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        tables = stack.enter_context(servers(folder))
+        tables, pids = stack.enter_context(servers(folder))
         config = write_config(folder / "fleet.toml", *tables)
         with worker(config, "w1") as pid:
             for _ in range(load.rounds):
-                asyncio.run(measure_fleet(config, pid, fleet, load))
+                asyncio.run(measure_fleet(config, Processes(pid, pids), fleet, load))
                 asyncio.run(measure_here(Path(tempfile.mkdtemp(dir=folder)), here, load))
         timing = write_config(folder / "timed.toml", *tables, adapter="timed")
         with worker(timing, "w2") as pid:
-            asyncio.run(measure_fleet(timing, pid, [Row("timed", 1)], replace(load, long=load.short + 1)))
+            one = replace(load, long=load.short + 1)
+            asyncio.run(measure_fleet(timing, Processes(pid), [Row("timed", 1)], one))
         steps = json.loads(steps_file(timing).read_bytes())
+        peers = measure_peers(folder, Load(load.short // 2, load.long // 2, 1))
     print(
-        f"{load.rounds} rounds of {load.short} and {load.long} calls; CPU by their difference, medians of rounds"
+        f"{load.rounds} rounds of {load.short} and {load.long} calls, of peers one of half as many; CPU by their difference, medians of rounds"
     )
-    print_rows(fleet, here)
+    print_rows([*fleet, *peers], here)
     print_steps(steps)
     return 0 if judged(fleet, here) else 1
 

@@ -257,14 +257,14 @@ def figures() -> list[Figure]:
     text = sum(retired_in_text(module.text) for module in ours)
     definitions = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     return [
-        Figure("files", len(ours), 310),
-        Figure("lines", sum(module.lines for module in ours), 60_100),
+        Figure("files", len(ours), 348),
+        Figure("lines", sum(module.lines for module in ours), 67_600),
         Figure("lines of the middle file, doors apart", median(m.lines for m in ours if not m.is_door), 210),
-        Figure("files with one importer", len(one_importer(ours)), 66),
+        Figure("files with one importer", len(one_importer(ours)), 75),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 3),
         Figure("public names that stand for two things", len(names_twice(ours, *definitions)), 0),
         Figure("retired words (keys and texts that are data)", text, 14, is_exact=True),
-        Figure("import lines, % of all", round(import_share(ours), 1), 8.0),
+        Figure("import lines, % of all", round(import_share(ours), 1), 8.2),
         Figure("dependencies that nothing imports", len(unused_dependencies()), 0),
         Figure("one call: functions called", walk.calls, 670),
         Figure("one call: files entered", len(set(walk.files)), 58),

@@ -78,8 +78,6 @@ class Column:
     is_judged: bool = False
     outcomes: dict[Point, list[Outcome]] = field(default_factory=dict)
     unavailable: str = ""
-    cpu_ms: dict[int, tuple[float, float]] = field(default_factory=dict)
-    """By how many at once: milliseconds of CPU in the process, and of wall, for each call."""
 
     def faults(self) -> list[str]:
         """What must not be, of a column that is judged."""
@@ -125,7 +123,7 @@ def started(command: Sequence[str | Path]) -> "subprocess.Popen[str]":
 # --- DBOS -----------------------------------------------------------------------------------------------------
 
 
-def run_dbos(column: Column, biller: Biller, folder: Path, times: int, speeds: int) -> None:
+def run_dbos(column: Column, biller: Biller, folder: Path, times: int) -> None:
     """Kill DBOS at each point, `times` each; or say why it cannot be."""
     try:
         python = environment("dbos")
@@ -134,26 +132,12 @@ def run_dbos(column: Column, biller: Biller, folder: Path, times: int, speeds: i
                 _dbos_killed(python, biller, folder / f"{point}{n}.sqlite", point, f"dbos-{point}-{n}")
                 for n in range(times)
             ]
-        for at_once in (1, 16):
-            words = [
-                *_dbos(python, "speed"),
-                str(folder / f"speed{at_once}.sqlite"),
-                str(speeds),
-                str(at_once),
-            ]
-            told = ended(started(words), killed=False)
-            cpu_s, wall_s = json.loads(told)
-            column.cpu_ms[at_once] = cpu_s / speeds * 1e3, wall_s / speeds * 1e3
     except UnavailableError as e:
         column.unavailable = e.reason
 
 
-def _dbos(python: Path, mode: str) -> list[str]:
-    return [str(python), "-m", "benchmarks.peers.dbos.peer", mode]
-
-
 def _dbos_killed(python: Path, biller: Biller, file: Path, point: Point, name: str) -> Outcome:
-    words = [*_dbos(python, "kill"), str(file), str(biller.server_port), name]
+    words = [str(python), "-m", "benchmarks.peers.dbos.peer", str(file), str(biller.server_port), name]
     if point == "billed":
         biller.kills.add(name)
     ended(started([*words, point]), killed=True)
@@ -198,24 +182,8 @@ class Desk:
         answers = len({each.interaction_id for each in finals})
         return Outcome(self.biller.billed[name], booked, answers, len(finals) - answers, in_doubt=in_doubt)
 
-    async def speed(self, count: int, at_once: int) -> tuple[float, float]:
-        """Return milliseconds of CPU in the worker, and of wall, for each of `count` calls whose provider answers at once."""
-        envelopes = [envelope_of(EnvelopeWorkflow.ANALYSIS, f"speed-{at_once}-{n}") for n in range(count)]
-        messages = [envelope_message(each, reply_to=self.address) for each in envelopes]
-        await self.broker.publish_all(ENVELOPES[EnvelopeWorkflow.ANALYSIS], messages)
-        worker = self._started("", port=0, workers=at_once)
-        left = {each.envelope_id for each in envelopes}
-        async with asyncio.timeout(4 * WITHIN_S):
-            while left:
-                message = (await self.replies.take()).message
-                if reply_head(message).is_final:
-                    left.discard(read_interaction(message).envelope.envelope_id)
-        worker.terminate()
-        cpu_s, wall_s = json.loads(await asyncio.to_thread(ended, worker, killed=False))
-        return cpu_s * 1e3, wall_s * 1e3
-
-    def _started(self, point: str, **changes: int) -> "subprocess.Popen[str]":
-        job = replace(self.job, point=point, **changes)  # type: ignore[arg-type]
+    def _started(self, point: str) -> "subprocess.Popen[str]":
+        job = replace(self.job, point=point)
         return started([sys.executable, "-m", "benchmarks.kill_matrix_ours", json.dumps(asdict(job))])
 
     async def _committed(self, workflow: EnvelopeWorkflow) -> None:
@@ -267,7 +235,6 @@ async def run_ours(
     biller: Biller,
     folder: Path,
     times: int,
-    speeds: int,
 ) -> None:
     """Kill a worker of ours at each point, `times` each, for each workflow."""
     kafka, redis = servers.addresses["Kafka"], servers.addresses["Redis"]
@@ -282,8 +249,6 @@ async def run_ours(
                     await desk.killed(workflow, point, f"{servers.run}-{workflow}-{point}-{n}")
                     for n in range(times)
                 ]
-        for at_once in (1, 16):
-            columns[EnvelopeWorkflow.ANALYSIS].cpu_ms[at_once] = await desk.speed(speeds, at_once)
 
 
 # --- the matrix -----------------------------------------------------------------------------------------------
@@ -311,17 +276,13 @@ def print_matrix(columns: Sequence[Column]) -> None:
             for column in columns
         ]
         print(f"{told:<42}" + "".join(f"{each:<40}" for each in cells))
-    print(f"\n{'a call whose provider answers at once':<42}{'at once':>8}{'CPU ms':>9}{'wall ms':>9}")
-    for column in columns:
-        for at_once, (cpu_ms, wall_ms) in column.cpu_ms.items():
-            print(f"  {column.title:<40}{at_once:>8}{cpu_ms:>9.2f}{wall_ms:>9.2f}")
 
 
 def main() -> int:
     """Print the matrix; return the exit code."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     arguments.add_argument("--quick", action="store_true", help="each point once")
-    times, speeds = (1, 200) if arguments.parse_args().quick else (5, 1_000)
+    times = 1 if arguments.parse_args().quick else 5
     ours = {
         EnvelopeWorkflow.ANALYSIS: Column("ours, analysis", is_judged=True),
         EnvelopeWorkflow.EXECUTION: Column("ours, execution", most_calls=1, is_judged=True),
@@ -336,14 +297,14 @@ def main() -> int:
             return 1
         stack.enter_context(biller.serving())
         began = time.perf_counter()
-        run_dbos(dbos, biller, folder, times, speeds)
-        asyncio.run(run_ours(ours, servers, biller, folder, times, speeds))
+        run_dbos(dbos, biller, folder, times)
+        asyncio.run(run_ours(ours, servers, biller, folder, times))
         took = time.perf_counter() - began
     columns = [*ours.values(), dbos]
     print(
         f"{times} kills at each point, {took:.0f} s; a call is billed {_usd(BILL_NUSD)} dollars when it comes in, and up to "
         f"{_usd(CAP * NUSD_PER_TOKEN)} are reserved for it.\nOurs: Kafka, Redis (appendfsync always), a log in a folder; DBOS: "
-        f"SQLite. {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}. CPU is that of the worker's process."
+        f"SQLite. {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}."
     )
     print_matrix(columns)
     found = [fault for column in columns for fault in column.faults()]

@@ -8,7 +8,6 @@ import inspect
 import json
 import signal
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
@@ -32,7 +31,7 @@ from agentic_trading.worker.claims.redis import RedisClaimStore
 from agentic_trading.worker.pool import WorkerPool
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
-from benchmarks.peers.billed import TOKENS, Point, die_at, post
+from benchmarks.peers.billed import Point, die_at, post
 
 MODEL = "scripted-1"
 PRICES = Path(__file__).with_name("overspend_prices.json")
@@ -55,7 +54,7 @@ class WorkerJob:
     redis: str
     namespace: str
     folder: str
-    port: int = 0
+    port: int
     point: str = ""
     workers: int = 4
 
@@ -86,22 +85,17 @@ class Mortal:
 
 
 class Paying:
-    """The provider: the process of the matrix, which bills; or an answer that is there at once."""
+    """The provider: the process of the matrix, which bills."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self.answered: list[tuple[float, float]] = []
-        """When each call was answered: seconds of CPU, and of wall."""
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Make the call."""
-        text, tokens = '{"action":"wait","size":0}', TOKENS
-        if self._port:
-            answer = await asyncio.to_thread(post, self._port, "/call", request.envelope.idempotency_key)
-            text, tokens = answer["text"], int(answer["tokens"])
+        answer = await asyncio.to_thread(post, self._port, "/call", request.envelope.idempotency_key)
+        text, tokens = answer["text"], int(answer["tokens"])
         if request.envelope.output_policy.require_sentinel:
             text = f'{text[:-1]},"end":"ok"}}'
-        self.answered.append((time.process_time(), time.perf_counter()))
         return ModelResponse(text, "end_turn", Usage(output_tokens=tokens), MODEL)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002 - the port's signature
@@ -124,7 +118,7 @@ def ledger_of(redis: str, namespace: str) -> RedisLedger:
 
 
 async def serve(job: WorkerJob) -> None:
-    """Work until SIGTERM; print how long the calls took, without the first tenth of them."""
+    """Work until SIGTERM."""
     prices, capabilities = PriceBook.load(PRICES), Capabilities.load()
     paying, clock = Paying(job.port), SystemClock()
     async with AsyncExitStack() as stack:
@@ -165,10 +159,6 @@ async def serve(job: WorkerJob) -> None:
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, pool.stop)
         await pool.run()
-    answered = paying.answered[len(paying.answered) // 10 :]
-    if len(answered) > 1:
-        (cpu, wall), (cpu_end, wall_end) = answered[0], answered[-1]
-        print(json.dumps([(cpu_end - cpu) / (len(answered) - 1), (wall_end - wall) / (len(answered) - 1)]))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 
+from agentic_trading.client.events import FrameClosed, FrameOpened, RecursionLimits, UserAnswered, UserAsked
 from agentic_trading.desk.analysis.assessment import Demands, assess
 from agentic_trading.desk.analysis.events import Skipped, TriggerBar, Triggered, Undecided
 from agentic_trading.desk.analysis.plan import PlanPrices
@@ -19,6 +20,14 @@ from agentic_trading.desk.execution.order import OrderIntent, Sizing
 from agentic_trading.desk.instrument import Side
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.triggers import SkipReason, TriggerKind
+from agentic_trading.desk.metrics import Performance
+from agentic_trading.desk.planning.events import (
+    GenerationAccepted,
+    GenerationProposed,
+    GenerationRejected,
+    PlanChosen,
+    PlanUndecided,
+)
 from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.events import (
     AttemptAnsweredLate,
@@ -73,6 +82,16 @@ ORDER: Final = Order(
     take_profit=Decimal(120), trace_id="trace-1", causation_id="strategy-1",
 )  # fmt: skip
 
+SET: Final[dict[str, Any]] = {
+    "strategy_type": "momentum",
+    "momentum_period": 20,
+    "stop_loss": 0.1,
+    "resample": "W",
+}
+FIGURES: Final = Performance(
+    bars=61, total_return=0.04, cagr=0.17, sharpe=1.23, sortino=1.5, max_drawdown=-0.06, turnover=None
+)
+
 BODIES: Final[tuple[EventBody, ...]] = (
     Triggered(
         symbol="BTCUSDT",
@@ -123,6 +142,30 @@ BODIES: Final[tuple[EventBody, ...]] = (
         price=Decimal("99.50"), quantity=Decimal("0.05"), fee=Decimal("0.01"), fee_currency="USDT",
         liquidity="maker", cause="order", time=LATER, bar_open_time=NOW, trace_id="trace-1",
     ),
+    GenerationProposed(
+        round=7, family="momentum", params=SET, params_sha256="6" * 64, interaction_id="interaction-1",
+        repeat_of="7" * 64,
+    ),
+    GenerationRejected(round=7, params_sha256="6" * 64, by="repeat", detail="it trades like set 3 that was tried"),
+    GenerationAccepted(
+        round=8, params_sha256="6" * 64, code_sha256="8" * 64, template_sha256="9" * 64, data_sha256="a" * 64,
+        in_sample=FIGURES, out_of_sample=FIGURES, cached=False,
+    ),
+    PlanChosen(
+        regime="", params=SET, params_sha256="6" * 64, tried=8, deflated_sharpe=0.44, as_of=NOW,
+    ),
+    PlanUndecided(family="momentum", reason=REASON, trace_id="trace-1", as_of=NOW),
+    FrameOpened(
+        frame_id="frame-1", parent_frame_id="frame-0", depth=1, place=2, question="Which agent spent most?",
+        priority=1, envelope_id="envelope-1", request_hash="rk1:0", share_nusd=10_000_000,
+        limits=RecursionLimits(max_cost_nusd=50_000_000),
+    ),
+    FrameClosed(
+        frame_id="frame-1", state="concluded", stopped_by="depth", conclusion="The analyst", confidence=0.7,
+        cost_nusd=900_000, calls=1, skipped=4,
+    ),
+    UserAsked(frame_id="frame-1", number=1, question="Which time zone is meant?"),
+    UserAnswered(frame_id="frame-1", number=1, answer="UTC", by="ann"),
     AttemptDispatched(
         attempt=1, request_hash="rk1:0", provider="scripted", model="scripted-1",
         reservation_id="default:key-1:1", scopes=SCOPES, reserved_nusd=1_000, reserved_tokens=50, window_at=NOW,

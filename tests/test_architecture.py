@@ -98,6 +98,12 @@ BREACHES = {
         "import asyncio",
         "structured.x_wait -> asyncio",
     ),
+    "the sandbox knows us": Breach(
+        "The child of the sandbox is a program of its own",
+        "desk/planning/sandbox_child.py",
+        "import agentic_trading.ids",
+        "sandbox_child -> agentic_trading.ids",
+    ),
     "anthropic by the window": Breach(
         "anthropic has one door", "worker/x_sdk.py", "import anthropic", "worker.x_sdk -> anthropic"
     ),
@@ -106,6 +112,12 @@ BREACHES = {
     ),
     "aiokafka by the window": Breach(
         "aiokafka has one door", "worker/x_kafka.py", "import aiokafka", "worker.x_kafka -> aiokafka"
+    ),
+    "a session needs numpy": Breach(
+        "Only planning needs numpy, which is an extra",
+        "desk/x_array.py",
+        "import numpy",
+        "desk.x_array -> numpy",
     ),
     "a command loads pydantic": Breach(
         "A command loads nothing heavy to be listed",

@@ -30,6 +30,8 @@ MAY_IMPORT_LATE = (
     "agentic_trading/llm/providers/anthropic/provider.py",
     "agentic_trading/llm/providers/openai/provider.py",
     "agentic_trading/structured/pipeline.py",  # an extra that most never need
+    "agentic_trading/desk/planning/template.py",  # likewise
+    "agentic_trading/app/trading.py",  # the planner of a portfolio: numpy is an extra
 )
 
 WALLS: dict[str, str] = {}

@@ -14,8 +14,14 @@ from agentic_trading.app import trading
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.session_folder import DataSource
 from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
-from agentic_trading.desk.market.feed import BarFeed, Continuity, Duplicate, FeedItem, Gap
-from agentic_trading.desk.market.samples import SAMPLES, load_sample
+from agentic_trading.desk.market.feed import BarFeed, BarGrid, Calendar, Continuity, Duplicate, FeedItem, Gap
+from agentic_trading.desk.market.samples import (
+    PANELS,
+    SAMPLES,
+    load_panel_bars,
+    load_sample,
+    panel_calendar,
+)
 
 STDIN = "-"
 _STDIN_SYMBOL = "BTCUSDT"
@@ -37,10 +43,17 @@ class BarSource:
 def sources(names: Sequence[str]) -> list[BarSource]:
     """Return the sources that `--data` names: samples, CSV files, `-` for standard input, each after `SYMBOL=` or not.
 
-    Without a symbol, a file's is its name up to the first `-`, `_` or `.`, and that of standard input is BTCUSDT.
+    A sample of many stocks is a source a stock, and stands alone. Without a symbol, a file's is its name up to the first `-`, `_` or `.`, and that of standard input is BTCUSDT.
     Raises `OptionError` for what is none of these, for a symbol that is none or stands twice, and for standard input
     that is named twice. Looks for the files, so call it off the event loop.
     """
+    if panels := [name for name in names if name in PANELS]:
+        if len(names) > 1:
+            raise OptionError("--data", ",".join(names), f"{panels[0]} alone: it is a market of its own")
+        return [
+            BarSource(DataSource(name=panels[0], symbol=symbol), len(bars))
+            for symbol, bars in load_panel_bars(panels[0]).items()
+        ]
     found = [_source(name) for name in names]
     symbols = [source.data.symbol for source in found]
     for symbol in symbols:
@@ -57,8 +70,18 @@ def without_symbol(name: str) -> str:
     return bare if equals and _SYMBOL.fullmatch(symbol) else name
 
 
+def bar_grid(data: DataSource) -> BarGrid:
+    """Return what the bars of a source are on; reads the file of a sample of many stocks."""
+    if data.name in PANELS:
+        return BarGrid(Timeframe.D1, panel_calendar(load_panel_bars(data.name)))
+    return trading.GRID
+
+
 async def open_feed(data: DataSource) -> BarFeed:
     """Return the feed that a source names; a sample is read and checked now, the others as they are iterated."""
+    if data.name in PANELS:
+        bars, grid = await asyncio.to_thread(lambda: (load_panel_bars(data.name), bar_grid(data)))
+        return trading.bars_feed(bars[data.symbol], symbol=data.symbol, name=data.name, grid=grid)
     bare = without_symbol(data.name)
     if bare in SAMPLES:
         return trading.bars_feed(await asyncio.to_thread(load_sample, bare), symbol=data.symbol, name=bare)
@@ -148,15 +171,16 @@ class ResumedFeed:
     A gap between the two is noted as any other: a stream may have lost what came while no run read it.
     """
 
-    def __init__(self, fed: BarFeed, feed: BarFeed) -> None:
+    def __init__(self, fed: BarFeed, feed: BarFeed, calendar: Calendar | None = None) -> None:
         self.symbol = feed.symbol
         self.timeframe = feed.timeframe
         self._fed = fed
         self._feed = feed
+        self._calendar = calendar
 
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
         """Yield bars and notes; a bar that was fed before comes once."""
-        continuity = Continuity("resumed", self.symbol, self.timeframe)
+        continuity = Continuity("resumed", self.symbol, self.timeframe, self._calendar)
         line, last = 0, EPOCH
         async for item in self._fed:
             if isinstance(item, Bar):
@@ -183,22 +207,24 @@ class KeptBars:
 
     path: Path
     symbol: str
+    grid: BarGrid
     count: int
     last_close: datetime
 
     def feed(self) -> BarFeed:
         """Return a feed of these bars; what is added to the file meanwhile is not among them."""
-        return trading.kept_feed(self.path, symbol=self.symbol, most_bars=self.count)
+        return trading.kept_feed(self.path, symbol=self.symbol, grid=self.grid, most_bars=self.count)
 
 
-async def kept_bars(path: Path, symbol: str) -> KeptBars:
+async def kept_bars(path: Path, data: DataSource) -> KeptBars:
     """Return what a file of bars holds, none if it is not there; raises what a feed raises for a damaged row."""
     count, last_close = 0, EPOCH
+    grid = await asyncio.to_thread(bar_grid, data)
     if await asyncio.to_thread(path.is_file):
-        async for item in trading.kept_feed(path, symbol=symbol):
+        async for item in trading.kept_feed(path, symbol=data.symbol, grid=grid):
             if isinstance(item, Bar):
                 count, last_close = count + 1, item.close_time
-    return KeptBars(path, symbol, count, last_close)
+    return KeptBars(path, data.symbol, grid, count, last_close)
 
 
 def _source(name: str) -> BarSource:
@@ -213,7 +239,7 @@ def _source(name: str) -> BarSource:
         return BarSource(DataSource(name=name, symbol=symbol or _STDIN_SYMBOL), None)
     path = Path(bare)
     if not _is_file(path):
-        allowed = f"one of {', '.join(sorted(SAMPLES))}, a CSV file, or -; {_RULE}"
+        allowed = f"one of {', '.join(sorted({*SAMPLES, *PANELS}))}, a CSV file, or -; {_RULE}"
         raise OptionError("--data", name, allowed)
     symbol = symbol or _symbol_of_file(path)
     if not _SYMBOL.fullmatch(symbol):

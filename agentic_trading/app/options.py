@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
+from agentic_trading.desk.market.samples import PANELS
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
@@ -33,7 +34,7 @@ CONFIGURED: Final = "config"
 """As `--provider`: the models of the configuration, by workflow, each with what it falls back on."""
 
 WORKFLOWS: Final = (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION)
-"""The workflows of a session."""
+"""The workflows of a session that analyses single markets; one over a sample of many stocks plans, and asks nothing else."""
 
 WITHOUT_MODEL: Final = (LLMProvider.RULES.value, "recorded")
 
@@ -176,6 +177,11 @@ class RunOptions:
         return tenants[0] if len(tenants) == 1 else DEFAULT_TENANT
 
     @property
+    def workflows(self) -> tuple[EnvelopeWorkflow, ...]:
+        """The workflows in which the session asks."""
+        return (EnvelopeWorkflow.PLANNING,) if self.data[0] in PANELS else WORKFLOWS
+
+    @property
     def asks_models(self) -> bool:
         """Whether calls take time, and may cost money."""
         return self.provider not in WITHOUT_MODEL
@@ -186,8 +192,8 @@ class RunOptions:
         rows = self.config.providers
         if self.provider == CONFIGURED:
             models, fallback = self.config.models, self.config.fallback
-            named = [models[workflow] for workflow in WORKFLOWS if workflow in models]
-            named += [name for each in WORKFLOWS if each in fallback for name in fallback[each].to]
+            named = [models[workflow] for workflow in self.workflows if workflow in models]
+            named += [name for each in self.workflows if each in fallback for name in fallback[each].to]
             names = dict.fromkeys(provider_and_model(name)[0] for name in named)
             return {name: rows[name] for name in names if name in rows}
         return {self.provider: rows.get(self.provider, ProviderConfig())} if self.asks_models else {}

@@ -176,6 +176,7 @@ async def _rehearse(
             tables=rehearsal.tables,
         ),
         symbols=[feed.symbol for feed in feeds],
+        data=named[0].data.name,
         feeds=feeds,
         most_bars=options.most_bars,
         answers=trading.AnswerSource(

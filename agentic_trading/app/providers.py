@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
-from agentic_trading.app.options import CONFIGURED, WORKFLOWS, OptionError, RunOptions
+from agentic_trading.app.options import CONFIGURED, OptionError, RunOptions
 from agentic_trading.app.session_folder import AskedProvider
 from agentic_trading.app.trading import RULES
 from agentic_trading.cancellation import run_shielded
@@ -113,7 +113,9 @@ def select_provider(
         return _configured(options, tables, now)
     llm = LLMProvider(options.provider)
     name = options.model or model or _default(llm, tables)
-    models = {workflow: _row(tables, llm, name or PRESETS[workflow].model, now) for workflow in WORKFLOWS}
+    models = {
+        workflow: _row(tables, llm, name or PRESETS[workflow].model, now) for workflow in options.workflows
+    }
     return ProviderSelection(llm, name, models, options.asked)
 
 
@@ -122,7 +124,7 @@ def _configured(options: RunOptions, tables: Tables, now: datetime) -> ProviderS
     config = options.config
     problems = [
         ConfigProblem(config.origin_of("models"), f"models.{workflow}", "left out", "PROVIDER/MODEL")
-        for workflow in WORKFLOWS
+        for workflow in options.workflows
         if workflow not in config.models
     ]
     problems += model_problems(config, tables.capabilities, tables.prices, now)
@@ -133,7 +135,7 @@ def _configured(options: RunOptions, tables: Tables, now: datetime) -> ProviderS
         provider, model = provider_and_model(name)
         return tables.capabilities.of(LLMProvider(provider), model)
 
-    named = {workflow: config.models[workflow] for workflow in WORKFLOWS}
+    named = {workflow: config.models[workflow] for workflow in options.workflows}
     fallback = {workflow: row for workflow, row in config.fallback.items() if workflow in named}
     return ProviderSelection(
         llm=LLMProvider(CONFIGURED),
@@ -245,6 +247,11 @@ async def refuse_unusable(
 def _tiny_request(row: Capability) -> ModelRequest:
     envelope = EnvelopeBuilder().with_instructions("Answer.").with_provider(row.provider, row.model).build()
     return ModelRequest(envelope, 1, 1, envelope.instructions, "Answer.", "text", max_tokens=16)
+
+
+def model_row(tables: Tables, llm: LLMProvider, name: str, *, now: datetime) -> Capability:
+    """Return the row of a model, by default that of its provider; raises `OptionError` as `select_provider` does."""
+    return _row(tables, llm, name or _default(llm, tables) or PRESETS[EnvelopeWorkflow.GENERAL].model, now)
 
 
 def _default(llm: LLMProvider, tables: Tables) -> str:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 
 from agentic_trading.app import trading
 from agentic_trading.app.budget_controls import budget_ledger
+from agentic_trading.app.feeds import bar_grid
 from agentic_trading.app.log_check import check_file
 from agentic_trading.app.run_setup import recorded_attempts, replayed_run, tables_with
 from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
@@ -232,6 +233,7 @@ async def _setup(
         ),
         ports=ports,
         symbols=[source.symbol for source in manifest.data],
+        data=manifest.data[0].name,
         feeds=[await _feed(folder, manifest, source) for source in manifest.data],
         most_bars=None,
         answers=answers,
@@ -243,7 +245,8 @@ async def _feed(folder: SessionFolder, manifest: RunManifest, source: DataSource
     path = folder.bars(manifest.run_number, source.symbol)
     if not await asyncio.to_thread(path.is_file):
         raise StoreError(path, "is not there; a replay is fed with the bars that its run was fed")
-    return trading.kept_feed(path, symbol=source.symbol)
+    grid = await asyncio.to_thread(bar_grid, source)
+    return trading.kept_feed(path, symbol=source.symbol, grid=grid)
 
 
 async def _changes(

@@ -9,9 +9,12 @@ from pydantic import BaseModel
 from agentic_trading.app.options import RunMode
 from agentic_trading.app.trading import PaperVenue
 from agentic_trading.desk.exchange import OrderType
+from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall
 from agentic_trading.desk.instrument import Side
-from agentic_trading.desk.session import TradingRules
+from agentic_trading.desk.intents import TradingRules
+from agentic_trading.desk.metrics import Performance
+from agentic_trading.desk.planning.events import PlanChosen
 
 Counts = dict[str, int]
 
@@ -89,9 +92,10 @@ class FillingCost(BaseModel, frozen=True):
 class RunReport(BaseModel, frozen=True):
     """A run in figures. Money is in the quote currency as exact decimals, cost in whole nano-dollars.
 
-    `decisions` counts verdicts by workflow, `no_decisions` reasons by workflow, `refused_budgets` attempts by the budget
+    `decisions` counts verdicts by workflow, `no_decisions` reasons by workflow, `plans` are those of a portfolio in order, `refused_budgets` attempts by the budget
     that refused them, `injected` the outcomes of each kind of injected fault. `market_now_pnl` is what the same orders would have made if each had been taken at the
-    open of the next bar; `cancelled` counts orders by why the rest of them was not filled, and `working` are those
+    open of the next bar; `performance` is of the account at each close, None without a bar; `cancelled` counts orders by
+    why the rest of them was not filled, and `working` are those
     that were still open at the end, as `open_positions` are; `knowledge` counts calls by whether the model may have
     seen the period in training; `sent` attempts reached a provider or may have, `accepted` of them gave an answer that
     was used, and `max_calls` is how many were allowed; `assumed` are the assumptions that no bar confirms. An injected kind of fault
@@ -106,6 +110,7 @@ class RunReport(BaseModel, frozen=True):
     data: list[DataReport]
     decisions: dict[str, Counts]
     no_decisions: dict[str, Counts]
+    plans: list[PlanChosen] = []
     refused_budgets: list[RefusedBudget] = []
     skips: Counts
     attempts: int
@@ -134,6 +139,7 @@ class RunReport(BaseModel, frozen=True):
     buy_and_hold_pnl: Decimal
     market_now_pnl: Decimal
     shortfall: FillingCost = FillingCost()
+    performance: Performance | None = None
     knowledge: Counts
     assumed: list[str] = []
     log: Path
@@ -153,14 +159,23 @@ class RunProgress(BaseModel, frozen=True):
     fills: int
 
 
-def assumptions(venue: PaperVenue, rules: TradingRules) -> list[str]:
-    """Return what was assumed, a phrase each, with the values that a session was played with."""
+def assumptions(venue: PaperVenue, sizing: TradingRules | RiskLimits) -> list[str]:
+    """Return what was assumed, a phrase each, with the values that a session was played with.
+
+    What orders are sized by are rules, or for the weights of a plan its limits.
+    """
     costs = venue.costs
+    if isinstance(sizing, TradingRules):
+        sized = f"{sizing.risk_pct} % of the equity at risk an entry"
+    else:
+        sized = (
+            f"weights of a plan in {sizing.max_gross_pct} % of the equity, its stops looked at on each close"
+        )
     return [
         f"fees of {costs.maker_fee_bps} bps for a maker and {costs.taker_fee_bps} for a taker",
         f"{costs.half_spread_bps} bps of half a spread against a taker",
         "shorts without borrow cost",
         "no latency, but no fill before the bar after a decision",
-        f"{rules.risk_pct} % of the equity at risk an entry",
+        sized,
         f"{venue.cash:,} to start with",
     ]

@@ -31,9 +31,10 @@ from agentic_trading.desk.execution.shortfall import (
     total_shortfall,
 )
 from agentic_trading.desk.instrument import EXACT, ZERO
-from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.market.samples import SAMPLES
-from agentic_trading.desk.session import TradingRules
+from agentic_trading.desk.intents import TradingRules
+from agentic_trading.desk.market.feed import BarFeed, BarGrid
+from agentic_trading.desk.market.samples import PANELS, SAMPLES
+from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance, performance
 from agentic_trading.desk.time_slices import merge_feeds
 from agentic_trading.governance.limits import SHORT_LIVED
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -61,10 +62,7 @@ async def report_of(
 
     Its attempts are read from its log and its bars from their files, each once and none kept; the rest was counted.
     """
-    attempts = _Attempts(tables.capabilities)
-    async for entry in store.scan(manifest.first_seq):
-        if isinstance(entry.record, LLMInteraction):
-            attempts.add(entry.record)
+    attempts = await _attempts_of(manifest, store, tables)
     counters = played.counters
     baselines = await _baselines(manifest, folder, played)
     equity_end = _equity(played)
@@ -77,6 +75,7 @@ async def report_of(
         data=[_data_report(source, played) for source in manifest.data],
         decisions={workflow: dict(counts) for workflow, counts in sorted(counters.decisions.items())},
         no_decisions={workflow: dict(counts) for workflow, counts in sorted(counters.no_decisions.items())},
+        plans=counters.plans,
         refused_budgets=attempts.refused_budgets(),
         skips=dict(counters.skips),
         attempts_by_outcome=dict(attempts.outcomes),
@@ -99,14 +98,32 @@ async def report_of(
         buy_and_hold_pnl=baselines.buy_and_hold_pnl,
         market_now_pnl=baselines.market_now_pnl,
         shortfall=_filling_cost(played, baselines.market_now_fills),
+        performance=_performance(played, is_portfolio=_is_portfolio(manifest)),
         knowledge=dict(attempts.knowledge),
-        assumed=assumptions(trading.venue([]), TradingRules()),
+        assumed=_assumed(manifest),
         log=folder.log,
         decision_log=folder.decisions(manifest.run_number),
         digest=manifest.digest or "",
         elapsed_s=elapsed_s,
         interrupted=manifest.interrupted,
     )
+
+
+async def _attempts_of(manifest: RunManifest, store: InteractionStore, tables: Tables) -> "_Attempts":
+    attempts = _Attempts(tables.capabilities)
+    async for entry in store.scan(manifest.first_seq):
+        if isinstance(entry.record, LLMInteraction):
+            attempts.add(entry.record)
+    return attempts
+
+
+def _is_portfolio(manifest: RunManifest) -> bool:
+    return manifest.data[0].name in PANELS
+
+
+def _assumed(manifest: RunManifest) -> list[str]:
+    limits = trading.portfolio_limits(len(manifest.data))
+    return assumptions(trading.venue([]), limits if _is_portfolio(manifest) else TradingRules())
 
 
 class _Sums(TypedDict):
@@ -207,7 +224,7 @@ def _data_report(source: DataSource, played: SessionResult) -> DataReport:
             for gap in bars.gaps
         ],
         duplicates=bars.duplicates,
-        is_sample=without_symbol(source.name) in SAMPLES,
+        is_sample=without_symbol(source.name) in {*SAMPLES, *PANELS},
         companion=_companion(source, played),
         quiet=[
             f"{each.count} bars without a trade from {each.start:%Y-%m-%d %H:%M} to {each.end:%Y-%m-%d %H:%M}"
@@ -274,7 +291,8 @@ async def _baselines(manifest: RunManifest, folder: SessionFolder, played: Sessi
         instrument = venue.instruments[symbol]
         held[symbol] = await buy_and_hold(bars.first, bars.last, trading.paper_exchange(venue), instrument)
         path = folder.bars(manifest.run_number, symbol)
-        feeds.append(trading.kept_feed(path, symbol=symbol, most_bars=bars.count))
+        grid = BarGrid(bars.first.timeframe)
+        feeds.append(trading.kept_feed(path, symbol=symbol, grid=grid, most_bars=bars.count))
     async with aclosing(merge_feeds(feeds)) as time_slices:
         async for time_slice in time_slices:
             for bar in time_slice.bars:
@@ -284,9 +302,10 @@ async def _baselines(manifest: RunManifest, folder: SessionFolder, played: Sessi
     for each in held.values():
         total = EXACT.add(total, EXACT.subtract((await each.result()).equity, venue.cash))
     outcome = await now.result()
+    is_portfolio = _is_portfolio(manifest)  # all its orders are market orders
     return _Baselines(
-        market_now_pnl=EXACT.subtract(outcome.equity, venue.cash),
-        market_now_fills=outcome.fills,
+        market_now_pnl=EXACT.subtract(_equity(played) if is_portfolio else outcome.equity, venue.cash),
+        market_now_fills=played.fills if is_portfolio else outcome.fills,
         buy_and_hold_pnl=EXACT.divide(total, len(manifest.data)).quantize(Decimal("0.01")),
     )
 
@@ -301,6 +320,16 @@ def _filling_cost(played: SessionResult, market_now_fills: Sequence[Fill]) -> Fi
 
 def _equity(played: SessionResult) -> Decimal:
     return trading.STARTING_CASH if played.account is None else played.account.equity(played.marks)
+
+
+def _performance(played: SessionResult, *, is_portfolio: bool) -> Performance | None:
+    """Return the figures of the account, in years of a market that never closes, or of a stock exchange; None without a bar."""
+    timeframe = next((each.first.timeframe for each in played.bars.values() if each.first is not None), None)
+    if timeframe is None:
+        return None
+    equity = [float(trading.STARTING_CASH), *played.curve.equity]
+    bars_per_year = DAYS_PER_YEAR if is_portfolio else timeframe.bars_per_year
+    return performance(equity, played.curve.traded, bars_per_year=bars_per_year)
 
 
 def _open_positions(played: SessionResult) -> list[OpenPosition]:

@@ -217,6 +217,7 @@ class ActiveRun:
             config=options.config.model_copy(update=asked),
             ports=Ports(store=self.store, tables=self.tables, restore=budget.restore),
             symbols=[feed.symbol for feed in feeds],
+            data=manifest.data[0].name,
             feeds=feeds,
             most_bars=options.most_bars,
             answers=self.opened.answers,
@@ -226,9 +227,9 @@ class ActiveRun:
 
     def _feed(self, feed: ReadAhead) -> BarFeed:
         fed = self.opened.earlier.bars[feed.symbol] if self.opened.earlier else None
-        return CheckedFeed(
-            ResumedFeed(fed.feed(), feed) if fed is not None and fed.count else feed, feed.name
-        )
+        if fed is None or not fed.count:
+            return CheckedFeed(feed, feed.name)
+        return CheckedFeed(ResumedFeed(fed.feed(), feed, fed.grid.calendar), feed.name)
 
     def _refuse_misses(self) -> None:
         recorded = self.opened.answers.recorded

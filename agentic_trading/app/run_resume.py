@@ -120,8 +120,7 @@ async def resumable_manifest(
 async def _fed(folder: SessionFolder, manifest: RunManifest) -> dict[str, KeptBars]:
     """Return what there is of the bars that a run was fed, by symbol."""
     run = manifest.run_number
-    symbols = [source.symbol for source in manifest.data]
-    return {symbol: await kept_bars(folder.bars(run, symbol), symbol) for symbol in symbols}
+    return {each.symbol: await kept_bars(folder.bars(run, each.symbol), each) for each in manifest.data}
 
 
 async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, KeptBars]) -> bool:
@@ -134,8 +133,9 @@ async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, KeptBars]
 
 def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Sequence[str]) -> None:
     """Raise `OptionError` for an input that a resumed run cannot change; `names` are those of its data now."""
+    before_names = dict.fromkeys(source.name for source in manifest.data)
     now_and_before: dict[str, tuple[object, object]] = {
-        "--data": (",".join(names), ",".join(source.name for source in manifest.data)),
+        "--data": (",".join(dict.fromkeys(names)), ",".join(before_names)),
         "--mode": (options.mode, manifest.mode),
         "--provider": (options.provider, manifest.answers),
         "--model": (options.model or manifest.model, manifest.model),

@@ -34,9 +34,13 @@ from agentic_trading.bus.topic import (
     Topic,
     lane_topic,
 )
+from agentic_trading.client.events import KINDS as RECURSION
+from agentic_trading.client.frame_calls import JOIN_SCHEMA
+from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
+from agentic_trading.desk.planning.schema import FAMILY_SCHEMAS, STRATEGY_PARAMS_SCHEMA
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.llm.envelope import SCHEMA_VERSION, LLMEnvelope
 from agentic_trading.llm.errors import NoDecision
@@ -44,7 +48,6 @@ from agentic_trading.llm.event import Event, EventBody
 from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
-from agentic_trading.structured.response import ANSWER_SCHEMA
 
 ASYNCAPI: Final = "asyncapi.yaml"
 """It is written as JSON, which every reader of YAML reads."""
@@ -62,11 +65,20 @@ MESSAGES: Final[Mapping[str, type[BaseModel]]] = MappingProxyType({
 })
 """What crosses a process or a disk, by the `$id` of its schema."""
 
-EVENT_BODIES: Final[tuple[type[EventBody], ...]] = (*DESK.bodies, *GOVERNANCE.bodies, *LOG.bodies)
+EVENT_BODIES: Final[tuple[type[EventBody], ...]] = (
+    *DESK.bodies, *RECURSION.bodies, *GOVERNANCE.bodies, *LOG.bodies,
+)  # fmt: skip
 """What the events of each kind say, in the order in which a decision makes them."""
 
-ANSWERS: Final = (CMT_ASSESSMENT_SCHEMA, FILL_STRATEGY_SCHEMA, ANSWER_SCHEMA)
-"""What a model must answer."""
+ANSWERS: Final = (
+    CMT_ASSESSMENT_SCHEMA,
+    FILL_STRATEGY_SCHEMA,
+    ANSWER_SCHEMA,
+    JOIN_SCHEMA,
+    STRATEGY_PARAMS_SCHEMA,
+    *FAMILY_SCHEMAS,
+)
+"""What a model must answer, and the parts of it that stand in files of their own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,9 @@
 """One session played within this process, live or from its recording."""
 
 import asyncio
+from array import array
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableSequence, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -32,7 +33,7 @@ class SessionSetup:
     """All that a session is played with.
 
     `config` is that of its platform, without providers, which `answers` has, and with one tenant. `ports` are handed to
-    the platform; the log is among them. `most_bars` is for each feed, None for all of them. `earlier_calls` are those that the
+    the platform; the log is among them. `data` is the name of what is fed: a sample of many stocks is planned for as one portfolio. `most_bars` is for each feed, None for all of them. `earlier_calls` are those that the
     interrupted run has made over a bus, where its calls are made elsewhere.
     """
 
@@ -45,6 +46,7 @@ class SessionSetup:
     answers: trading.AnswerSource
     clock: MovableClock
     earlier_calls: EarlierCalls | None = None
+    data: str = ""
 
 
 QUIET_BARS = 3
@@ -102,6 +104,24 @@ class BarCounts:
 
 
 @dataclass(slots=True)
+class EquityCurve:
+    """What the account is worth at each close, and the value bought and sold in each bar.
+
+    They are floats, as nothing but ratios is made of them: a year of bars is kept in two megabytes.
+    """
+
+    equity: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    traded: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    _fills: int = 0
+
+    def add(self, equity: Decimal, fills: Sequence[Fill]) -> None:
+        """Take the next bar; `fills` are all so far."""
+        self.equity.append(float(equity))
+        self.traded.append(float(sum(fill.notional for fill in fills[self._fills :])))
+        self._fills = len(fills)
+
+
+@dataclass(slots=True)
 class SessionResult:
     """A session so far: counts, the bars of each symbol as counts, intents and fills, the account, and open orders.
 
@@ -114,6 +134,7 @@ class SessionResult:
     companions: Mapping[str, ReferenceMarketFeed] = field(default_factory=dict)
     intents: list[OrderIntent] = field(default_factory=list)
     fills: list[Fill] = field(default_factory=list)
+    curve: EquityCurve = field(default_factory=EquityCurve)
     account: Account | None = None
     open_orders: Sequence[OpenOrder] = ()
 
@@ -153,7 +174,7 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
     Everything asked and recorded is in the store when this returns or raises. Raises the first `TradingError` that
     ends the session; what came before it is in `result` and in the store.
     """
-    venue = trading.venue(setup.symbols)
+    venue = trading.venue(setup.symbols, setup.data)
     exchange = trading.paper_exchange(venue)
     try:
         async with _gateway_of(setup) as gateway:
@@ -213,11 +234,13 @@ async def _trade(
             result.bars[bar.symbol].add(bar)
         for note in time_slice.notes:
             result.bars[note.symbol].note(note)
+        result.curve.add((await exchange.account()).equity(result.marks), result.fills)
         await observer.after_slice(time_slice, gateway.close())
 
     result.companions = await asyncio.to_thread(trading.companions, setup.symbols)
     session = trading.trading_session(
         venue,
+        data=setup.data,
         session_id=setup.session_id,
         tenant=setup.config.tenant_ids[0],
         gateway=gateway,

@@ -26,12 +26,18 @@ from agentic_trading.desk.execution.order_router import OrderRouter, TradeJourna
 from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.instrument import Instruments
+from agentic_trading.desk.intents import AnalysisIntents, IntentSettings, SymbolDesk, TradingRules
 from agentic_trading.desk.market.bar import Bar, Timeframe
-from agentic_trading.desk.market.feed import BarFeed
+from agentic_trading.desk.market.feed import BarFeed, BarGrid
 from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed
-from agentic_trading.desk.market.samples import load_sample
+from agentic_trading.desk.market.samples import PANELS, load_sample
 from agentic_trading.desk.market.snapshot import MarketView
-from agentic_trading.desk.session import MovableClock, SymbolDesk, TradingRules, TradingSession
+from agentic_trading.desk.planning.agent import PlannerSettings
+from agentic_trading.desk.planning.errors import MissingExtraError
+from agentic_trading.desk.planning.rules import strategy_params_rule
+from agentic_trading.desk.planning.schema import STRATEGY_PARAMS, check_strategy_params
+from agentic_trading.desk.portfolio_intents import PortfolioIntents, PortfolioPlanner
+from agentic_trading.desk.session import IntentSource, MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
@@ -39,7 +45,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
-from agentic_trading.llm.providers.offline import MODEL, RecordedAnswers, RulesProvider
+from agentic_trading.llm.providers.offline import MODEL, SCRIPTED_MODEL, RecordedAnswers, RulesProvider
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import DiscardingInteractionStore
@@ -50,9 +56,12 @@ from agentic_trading.platform.tables import Tables, tables_of
 STARTING_CASH = Decimal(100_000)
 COSTS = TradingCosts()
 RULES_MODEL = MODEL
+OFFLINE_MODELS = {LLMProvider.RULES.value: MODEL, LLMProvider.SCRIPTED.value: SCRIPTED_MODEL}
+"""The default model of providers that are none."""
 Recording = RecordedAnswers
 Log = JsonFileInteractionStore
 BASE = Timeframe.M5
+GRID = BarGrid(BASE)
 DECISION = Timeframe.H1
 SHIPPED_PAIRS = {"BTCUSDT": ("btcusdt-5m", "ethusdt-5m"), "ETHUSDT": ("ethusdt-5m", "btcusdt-5m")}
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -76,10 +85,15 @@ def patience_of(providers: Mapping[str, HasAdapter]) -> Mapping[str, RetryPolicy
     }
 
 
-RULES = {CMT_ASSESSMENT_SCHEMA["$id"]: cmt_assessment_rule, FILL_STRATEGY_SCHEMA["$id"]: fill_strategy_rule}
+RULES = {
+    CMT_ASSESSMENT_SCHEMA["$id"]: cmt_assessment_rule,
+    FILL_STRATEGY_SCHEMA["$id"]: fill_strategy_rule,
+    STRATEGY_PARAMS: strategy_params_rule,
+}
 CHECKS = {
     CMT_ASSESSMENT_SCHEMA["$id"]: check_cmt_assessment,
     FILL_STRATEGY_SCHEMA["$id"]: check_fill_strategy,
+    STRATEGY_PARAMS: check_strategy_params,
 }
 
 
@@ -90,6 +104,11 @@ class PaperVenue:
     instruments: Instruments
     costs: TradingCosts = COSTS
     cash: Decimal = STARTING_CASH
+
+    @property
+    def cost_bps(self) -> Decimal:
+        """What a purchase at the market costs, in basis points of its price."""
+        return self.costs.half_spread_bps + self.costs.taker_fee_bps
 
     @property
     def spread_bps(self) -> Decimal:
@@ -161,9 +180,9 @@ def recording(interactions: Iterable[LLMInteraction] = ()) -> Recording:
     return RecordedAnswers(interactions)
 
 
-def bars_feed(bars: Sequence[Bar], *, symbol: str, name: str) -> BarFeed:
+def bars_feed(bars: Sequence[Bar], *, symbol: str, name: str, grid: BarGrid = GRID) -> BarFeed:
     """Return a feed of bars that are already here."""
-    return MemoryFeed(bars, symbol=symbol, timeframe=BASE, name=name)
+    return MemoryFeed(bars, symbol=symbol, timeframe=grid.timeframe, calendar=grid.calendar, name=name)
 
 
 def file_feed(path: Path, *, symbol: str) -> BarFeed:
@@ -171,9 +190,16 @@ def file_feed(path: Path, *, symbol: str) -> BarFeed:
     return CsvFeed(path, symbol=symbol, timeframe=BASE)
 
 
-def kept_feed(path: Path, *, symbol: str, most_bars: int | None = None) -> BarFeed:
+def kept_feed(path: Path, *, symbol: str, grid: BarGrid, most_bars: int | None = None) -> BarFeed:
     """Return a feed of the bars that a run has kept; a last row that a crash has cut is left out."""
-    return CsvFeed(path, symbol=symbol, timeframe=BASE, most_bars=most_bars, whole_rows_only=True)
+    return CsvFeed(
+        path,
+        symbol=symbol,
+        timeframe=grid.timeframe,
+        calendar=grid.calendar,
+        most_bars=most_bars,
+        whole_rows_only=True,
+    )
 
 
 def stdin_feed(*, symbol: str) -> BarFeed:
@@ -215,9 +241,9 @@ def records_of(path: Path) -> JsonlRecords:
     return JsonlRecords(path)
 
 
-def venue(symbols: Iterable[str]) -> PaperVenue:
+def venue(symbols: Iterable[str], data: str = "") -> PaperVenue:
     """Return a venue for these symbols whose instruments know nothing yet; a session shows them its bars."""
-    return PaperVenue(Instruments(symbols))
+    return PaperVenue(Instruments(symbols, "USD") if data in PANELS else Instruments(symbols))
 
 
 def paper_exchange(venue: PaperVenue) -> PaperExchange:
@@ -236,6 +262,7 @@ def companions(symbols: Sequence[str]) -> dict[str, ReferenceMarketFeed]:
 def trading_session(
     venue: PaperVenue,
     *,
+    data: str = "",
     session_id: str,
     tenant: str,
     gateway: Gateway,
@@ -248,12 +275,98 @@ def trading_session(
 ) -> TradingSession:
     """Return a session over the symbols of `venue` whose agents ask through `gateway`.
 
-    Each market has a reference market: the first other one of the session, or the one in `companions`.
+    Over a sample of many stocks, named by `data`, a planner decides on all of them together; otherwise each market has an
+    analyst. Each market has a reference market: the first other one of the session, or the one in `companions`.
     """
-    fill_limits, risk_limits = FillLimits(), RiskLimits()
-    analysis, execution = map(answers.asked_by, (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION))
+    is_portfolio = data in PANELS
+    fill_limits = PORTFOLIO_FILLS if is_portfolio else FillLimits()
+    risk_limits = portfolio_limits(len(venue.instruments)) if is_portfolio else RiskLimits()
+    execution = answers.asked_by(EnvelopeWorkflow.EXECUTION)
+    settings = ExecutionSettings(
+        session_id=session_id,
+        tenant_id=tenant,
+        provider=execution.llm,
+        model=execution.model,
+        retry_policy=execution.patience,
+    )
+    journal = TradeJournal(gateway, clock, tenant_id=tenant)
+    router = OrderRouter(exchange, journal, venue.instruments, fill_limits, risk_limits)
+    shared = IntentSettings(router, exchange, venue.instruments, gateway, clock, risk_limits, tenant)
+    intents: IntentSource
+    if is_portfolio:
+        planner = _planner(data, venue.costs, gateway, clock, session_id, tenant, answers)
+        intents = PortfolioIntents(planner, shared, cost_bps=venue.cost_bps)
+    else:
+        desks = _desks(venue, gateway, clock, session_id, tenant, answers, companions)
+        intents = AnalysisIntents(desks, shared, TradingRules())
+    return TradingSession(
+        source=intents,
+        execution=ExecutionAgent(gateway, clock, fill_limits, settings),
+        router=router,
+        instruments=venue.instruments,
+        spread_bps=venue.spread_bps,
+        clock=clock,
+        before_slice=before_slice,
+        after_slice=after_slice,
+    )
+
+
+PORTFOLIO_FILLS = FillLimits(
+    allowed_order_types=("market",),
+    bar_seconds=Timeframe.D1.seconds,
+    max_deadline_s=Timeframe.D1.seconds,
+    max_slices=1,
+)
+"""Orders of a plan are filled at the next open, as its backtest takes them to be."""
+
+
+def portfolio_limits(stocks: int) -> RiskLimits:
+    """Return what no order of a portfolio may pass; its stops are looked at on each close."""
+    orders = 4 * stocks
+    return RiskLimits(
+        require_stop=False, nets_exits=True, max_orders_per_minute=orders, max_open_orders=orders
+    )
+
+
+def _planner(
+    data: str,
+    costs: TradingCosts,
+    gateway: Gateway,
+    clock: MovableClock,
+    session_id: str,
+    tenant: str,
+    answers: AnswerSource,
+) -> PortfolioPlanner:
+    """Return the planner of a portfolio; raises `MissingExtraError` where what it needs is not installed."""
+    try:
+        from agentic_trading.desk.planning.backtest import TradeCosts  # noqa: PLC0415 - numpy is an extra
+        from agentic_trading.desk.planning.portfolio import RegimePlanner  # noqa: PLC0415 - and so is this
+    except ImportError as e:
+        raise MissingExtraError("numpy") from e
+    asked = answers.asked_by(EnvelopeWorkflow.PLANNING)
+    settings = PlannerSettings(
+        session_id=session_id,
+        tenant_id=tenant,
+        provider=asked.llm,
+        model=asked.model,
+        retry_policy=asked.patience,
+    )
+    fees = TradeCosts(float(costs.taker_fee_bps), float(costs.half_spread_bps))
+    return RegimePlanner(data, gateway, clock, settings, costs=fees)
+
+
+def _desks(
+    venue: PaperVenue,
+    gateway: Gateway,
+    clock: MovableClock,
+    session_id: str,
+    tenant: str,
+    answers: AnswerSource,
+    companions: Mapping[str, ReferenceMarketFeed],
+) -> Mapping[str, SymbolDesk]:
+    analysis = answers.asked_by(EnvelopeWorkflow.ANALYSIS)
     views = {symbol: MarketView(symbol, decision=DECISION) for symbol in venue.instruments}
-    desks = {
+    return {
         symbol: SymbolDesk(
             view,
             CmtAnalyst(
@@ -270,26 +383,3 @@ def trading_session(
         )
         for symbol, view in views.items()
     }
-    settings = ExecutionSettings(
-        session_id=session_id,
-        tenant_id=tenant,
-        provider=execution.llm,
-        model=execution.model,
-        retry_policy=execution.patience,
-    )
-    journal = TradeJournal(gateway, clock, tenant_id=tenant)
-    return TradingSession(
-        desks=desks,
-        execution=ExecutionAgent(gateway, clock, fill_limits, settings),
-        router=OrderRouter(exchange, journal, venue.instruments, fill_limits, risk_limits),
-        exchange=exchange,
-        instruments=venue.instruments,
-        spread_bps=venue.spread_bps,
-        gateway=gateway,
-        clock=clock,
-        limits=risk_limits,
-        rules=TradingRules(),
-        tenant_id=tenant,
-        before_slice=before_slice,
-        after_slice=after_slice,
-    )

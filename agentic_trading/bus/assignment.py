@@ -142,7 +142,8 @@ A = TypeVar("A", bound=Assignment)
 class AssignedPartitions(Generic[A]):
     """The partitions that a reader has, by topic and by number; topics take turns, and so do partitions of a topic.
 
-    A topic is full with `buffer` messages that are here and not done, until half of them are done.
+    A topic is full with `buffer` messages that are here and not done, until half of them are done. A partition of it that has
+    less than half of an equal share has room all the same: a key with much to do would keep all others of the topic from this reader.
     """
 
     def __init__(self, topics: Sequence[str], buffer: int) -> None:
@@ -177,8 +178,19 @@ class AssignedPartitions(Generic[A]):
         if self.get(assignment.topic, assignment.partition) is assignment:
             del self._topics[assignment.topic][assignment.partition]
 
+    @property
+    def most(self) -> int:
+        """How many messages are to be fetched at once: as many as a partition with room has, once `with_room` has found a full topic."""
+        among = max((len(self._topics[topic]) for topic in self._full), default=1)
+        return max(1, self._buffer // (2 * among))
+
+    @property
+    def is_any_full(self) -> bool:
+        """Whether a topic was full when `with_room` was last asked."""
+        return bool(self._full)
+
     def with_room(self) -> list[A]:
-        """Return the partitions of topics that are not full."""
+        """Return the partitions that have room."""
         found: list[A] = []
         for topic, partitions in self._topics.items():
             unfinished = sum(each.unfinished for each in partitions.values())
@@ -188,11 +200,10 @@ class AssignedPartitions(Generic[A]):
                 self._full.discard(topic)
             if topic not in self._full:
                 found.extend(partitions.values())
+            else:
+                least = max(1, self._buffer // (2 * len(partitions)))
+                found.extend(each for each in partitions.values() if each.unfinished < least)
         return found
-
-    def is_full(self, topic: str) -> bool:
-        """Whether a topic was full when `with_room` was last asked."""
-        return topic in self._full
 
     def next_ready(self) -> A | None:
         """Return the partition in turn that has something ready, or None."""

@@ -1,16 +1,27 @@
 """The client side of the gateway, for any application: envelopes out, interactions and outcomes back."""
 
 from agentic_trading.client.call_log import AnswerNotKeptError, EarlierCalls
+from agentic_trading.client.events import RecursionLimits
 from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE, Alternative, FallbackGateway
+from agentic_trading.client.frames import CausalFrame
 from agentic_trading.client.gateway import Gateway, GatewayClient
 from agentic_trading.client.outcome import Attempt, StructuredOutcome, TotalUsage, outcome_of
-from agentic_trading.structured.response import (
+from agentic_trading.client.recursion import (
+    Concluded,
+    Paused,
+    Recursion,
+    RecursionOutcome,
+    ResumeError,
+    Unfinished,
+)
+from agentic_trading.client.response import (
     ANSWER_SCHEMA,
     StructuredResponse,
     extract_conclusion,
     extract_sub_tasks,
     parse_llm_response,
 )
+from agentic_trading.client.savings import Savings, measure_savings
 
 __all__ = [
     "ANSWER_SCHEMA",
@@ -19,15 +30,25 @@ __all__ = [
     "Alternative",
     "AnswerNotKeptError",
     "Attempt",
+    "CausalFrame",
+    "Concluded",
     "EarlierCalls",
     "FallbackGateway",
     "Gateway",
     "GatewayClient",
+    "Paused",
+    "Recursion",
+    "RecursionLimits",
+    "RecursionOutcome",
+    "ResumeError",
+    "Savings",
     "StructuredOutcome",
     "StructuredResponse",
     "TotalUsage",
+    "Unfinished",
     "extract_conclusion",
     "extract_sub_tasks",
+    "measure_savings",
     "outcome_of",
     "parse_llm_response",
 ]

@@ -31,13 +31,14 @@ class TotalUsage:
 class Attempt:
     """One attempt: how its answer was read, what it used and cost, and its result.
 
-    `number` counts the attempts at one envelope, `envelope_id`; `model` is the one that answered, else the requested one.
+    `number` counts the attempts at one envelope, `envelope_id`; one that was refused was not `sent`. `model` is the one that answered, else the requested one.
     `trace` is None where nothing was read: the attempt was refused before it left, or was not answered. `failure` is
     None for an answer that was accepted. `next_step` says what followed, `final` that nothing did. `in_doubt` marks a
     call that may have been billed unseen, and is charged in full. By `interaction_id` it is found in the log.
     """
 
     number: int
+    sent: bool
     trace: AttemptTrace | None
     usage: Usage
     cost_nusd: int
@@ -155,6 +156,7 @@ def _attempt(interaction: LLMInteraction) -> Attempt:
     result = interaction.result
     return Attempt(
         number=result.attempt_number,
+        sent=result.dispatched_at is not None,
         trace=result.reading,
         usage=result.usage,
         cost_nusd=result.cost_nusd,

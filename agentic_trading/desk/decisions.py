@@ -25,6 +25,13 @@ from agentic_trading.desk.execution.events import (
 )
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.instrument import EXACT, ZERO
+from agentic_trading.desk.planning.events import (
+    GenerationAccepted,
+    GenerationProposed,
+    GenerationRejected,
+    PlanChosen,
+    PlanUndecided,
+)
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import NoDecision, StoreError
 from agentic_trading.llm.event import Event
@@ -90,7 +97,9 @@ class DecisionLoggingGateway:
         match body:
             case Skipped():
                 pass
-            case None:
+            case None | GenerationProposed() | GenerationRejected() | GenerationAccepted() | PlanChosen():
+                self._keep("", _event_line(event))
+            case PlanUndecided():
                 self._keep("", _event_line(event))
             case _:
                 self._keep(body.symbol, _event_line(event))
@@ -114,7 +123,7 @@ class SessionCounters:
     """Counts of a session; `CountingGateway` counts all that is asked and recorded.
 
     `decisions` and `no_decisions` count by workflow, then by verdict or reason; `cancelled` counts orders by why the
-    rest of them was not filled.
+    rest of them was not filled. `plans` are those that were chosen, in order.
     """
 
     calls: int = 0
@@ -127,14 +136,17 @@ class SessionCounters:
     cancelled: Counter[str] = field(default_factory=Counter)
     fills: int = 0
     first_fill_id: str = ""
+    plans: list[PlanChosen] = field(default_factory=list)
     fees: Decimal = ZERO
 
     def count(self, event: Event) -> None:
         """Count one event; kinds that are not the desk's change nothing."""
         body = KINDS.of(event)
         match body:
-            case Assessment() | StrategyChosen() | Undecided() | IntentUndecided():
+            case Assessment() | StrategyChosen() | PlanChosen():
                 self._count_decision(body)
+            case Undecided() | IntentUndecided() | PlanUndecided():
+                self._count_no_decision(body)
             case Skipped() | IntentSkipped():
                 self.skips[body.reason] += 1
             case OrderIntent():
@@ -143,23 +155,34 @@ class SessionCounters:
                 self.intents_rejected[body.rule] += 1
             case Order() | Cancellation() | Fill():
                 self._count_trade(body, event.id)
-            case Triggered() | None:
+            case GenerationProposed() | GenerationRejected() | GenerationAccepted() | Triggered() | None:
                 pass
             case _:
                 assert_never(body)
 
-    def _count_decision(self, body: Assessment | StrategyChosen | Undecided | IntentUndecided) -> None:
+    def _count_decision(self, body: Assessment | StrategyChosen | PlanChosen) -> None:
         match body:
             case Assessment():
                 self.decisions["analysis"][body.verdict] += 1
             case StrategyChosen():
                 self.decisions["execution"][f"{body.algo} {body.order_type}"] += 1
-            case Undecided():
-                self.no_decisions["analysis"][body.reason.category] += 1
-            case IntentUndecided():
-                self.no_decisions["execution"][body.reason.category] += 1
+            case PlanChosen():
+                self.decisions["planning"][str(body.params["strategy_type"])] += 1
+                self.plans.append(body)
             case _:
                 assert_never(body)
+
+    def _count_no_decision(self, body: Undecided | IntentUndecided | PlanUndecided) -> None:
+        match body:
+            case Undecided():
+                workflow = "analysis"
+            case IntentUndecided():
+                workflow = "execution"
+            case PlanUndecided():
+                workflow = "planning"
+            case _:
+                assert_never(body)
+        self.no_decisions[workflow][body.reason.category] += 1
 
     def _count_trade(self, body: Order | Cancellation | Fill, event_id: str) -> None:
         match body:

@@ -14,6 +14,13 @@ from agentic_trading.desk.execution.events import (
     StrategyChosen,
 )
 from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.planning.events import (
+    GenerationAccepted,
+    GenerationProposed,
+    GenerationRejected,
+    PlanChosen,
+    PlanUndecided,
+)
 from agentic_trading.llm.event import Kinds
 
 DeskBody = (
@@ -30,6 +37,11 @@ DeskBody = (
     | OrderDenied
     | Cancellation
     | Fill
+    | GenerationProposed
+    | GenerationRejected
+    | GenerationAccepted
+    | PlanChosen
+    | PlanUndecided
 )
 
 
@@ -52,5 +64,10 @@ KINDS = Kinds[DeskBody](
     OrderDenied,
     Cancellation,
     Fill,
+    GenerationProposed,
+    GenerationRejected,
+    GenerationAccepted,
+    PlanChosen,
+    PlanUndecided,
     split={"no_decision": _undecided},
 )

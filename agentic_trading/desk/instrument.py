@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, Field
 from typing_extensions import override
@@ -13,6 +13,9 @@ EXACT = Context(prec=80, rounding=ROUND_HALF_EVEN)
 
 ZERO = Decimal(0)
 BPS = Decimal(10_000)
+
+USDT: Final = "USDT"
+"""What prices are in where nothing else is said."""
 
 FINEST_EXPONENT = -12
 LARGEST_LOT_WORTH = Decimal(10)
@@ -48,7 +51,7 @@ class Instrument(BaseModel, frozen=True):
     """
 
     symbol: Annotated[str, Field(min_length=1, max_length=64)]
-    quote_currency: str = "USDT"
+    quote_currency: str = USDT
     tick_size: Price = Decimal("0.01")
     lot_size: Quantity = Decimal("0.00001")
     min_quantity: Quantity = Decimal("0.0001")
@@ -70,10 +73,16 @@ class Instruments(Mapping[str, Instrument]):
     from a file, a stream or a recording.
     """
 
-    def __init__(self, symbols: Iterable[str]) -> None:
+    def __init__(self, symbols: Iterable[str], quote_currency: str = USDT) -> None:
         one = Decimal(1)
         self._known = {
-            symbol: Instrument(symbol=symbol, tick_size=one, lot_size=one, min_quantity=one)
+            symbol: Instrument(
+                symbol=symbol,
+                tick_size=one,
+                lot_size=one,
+                min_quantity=one,
+                quote_currency=quote_currency,
+            )
             for symbol in symbols
         }
 

@@ -1,46 +1,26 @@
-"""A trading session, from bars to fills: one time slice after the other, assessments become intents and orders."""
+"""A trading session, from bars to fills: one time slice after the other, intents become orders."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from typing import Protocol
 
 from agentic_trading.cancellation import end_wait
-from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
-from agentic_trading.desk.analysis.assessment import Assessment
-from agentic_trading.desk.analysis.plan import TradePlan
-from agentic_trading.desk.analysis.portfolio_context import Holding, PortfolioContext
-from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder, Position
+from agentic_trading.desk.exchange import Fill
 from agentic_trading.desk.execution.agent import TimedFillStrategy
-from agentic_trading.desk.execution.events import IntentDenied, IntentSkipped
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.order_router import OrderRouter
 from agentic_trading.desk.execution.risk import (
-    Approved,
-    EntryProposal,
     Rejection,
-    RiskFacts,
-    RiskLimits,
-    propose_entry,
-    propose_exit,
 )
-from agentic_trading.desk.instrument import EXACT, ZERO, Instrument, Instruments
+from agentic_trading.desk.instrument import Instrument, Instruments
 from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.correlation import ReferenceMarket
 from agentic_trading.desk.market.feed import BarFeed
-from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
-from agentic_trading.desk.market.triggers import Skip
-from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice, merge_feeds
-from agentic_trading.ids import derived_id
+from agentic_trading.desk.time_slices import TimeSlice, merge_feeds
 from agentic_trading.llm.errors import NoDecision
-from agentic_trading.llm.event import EventBody
-
-BARS_SHOWN = 48
-"""How many of the last bars are evidence for the execution agent: four hours of five minutes."""
 
 
 class MovableClock(Clock, Protocol):
@@ -48,20 +28,6 @@ class MovableClock(Clock, Protocol):
 
     def advance_to(self, moment: datetime) -> None:
         """Be at `moment`, or later."""
-        ...
-
-
-class Analyst(Protocol):
-    """An agent that judges one symbol."""
-
-    async def consider(
-        self,
-        snapshot: MarketSnapshot,
-        *,
-        position: Position | None = None,
-        portfolio: PortfolioContext | None = None,
-    ) -> Assessment | NoDecision | Skip:
-        """Return what was decided at a close, why nothing was, or why there was nothing to decide; all of it on record."""
         ...
 
 
@@ -75,53 +41,27 @@ class Executor(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class SymbolDesk:
-    """What one symbol needs: its view of the market, its analyst, a market to compare with, and the last bars.
-
-    `reference_view` is the view of another symbol of the session; where there is none, `reference_feed` may know one.
-    `is_due` says that a bar of the decision timeframe has closed with the last bar, so that the analyst shall look.
-    """
-
-    view: MarketView
-    analyst: Analyst
-    reference_view: MarketView | None = None
-    reference_feed: ReferenceMarketFeed | None = None
-    bars: list[Bar] = field(default_factory=list)
-    is_due: bool = False
+class IntentSource(Protocol):
+    """Where the intents of a session come from, the same for all its symbols."""
 
     def push(self, bar: Bar) -> None:
-        """Take the next closed bar."""
-        closed = self.view.push(bar, as_of=bar.close_time)
-        self.is_due = any(each.bar.timeframe is self.view.decision for each in closed)
-        if self.reference_feed is not None:
-            self.reference_feed.push(bar)
-        self.bars.append(bar)
-        del self.bars[:-BARS_SHOWN]
+        """Take the next closed bar of a symbol, before anything of its time slice is done."""
+        ...
 
-    def snapshot(self) -> MarketSnapshot:
-        """Return the market at the close of the newest bar, with its reference market if there is one."""
-        moment = self.bars[-1].close_time
-        source = self.reference_view or self.reference_feed
-        return self.view.snapshot(
-            moment, reference=None if source is None else source.reference_market(moment)
-        )
+    def bars(self, symbol: str) -> Sequence[Bar]:
+        """Return the last closed bars of a symbol, oldest first: at least the one that was pushed last."""
+        ...
 
-
-@dataclass(frozen=True, slots=True)
-class TradingRules:
-    """How an assessment becomes an intent: percent of the equity at risk, and how long the intent lives."""
-
-    risk_pct: Decimal = Decimal(1)
-    intent_lives: timedelta = timedelta(hours=1)
+    async def intents(self, time_slice: TimeSlice) -> list[OrderIntent]:
+        """Return what was approved at the close of a time slice, after its fills; what was not is on record."""
+        ...
 
 
 class TradingSession:
-    """Carry bars to the exchange and the analysts, assessments to intents, strategies to orders.
+    """Carry bars to the exchange and to `source`, its intents to the execution agent, and strategies to orders.
 
-    Everything of one time slice is done before time moves on. Calls of several symbols run at once; orders are
-    changed for one symbol after the other, in order of symbol, so that the order of the answers decides nothing, and
-    what was approved for one symbol counts when the next one is sized. `instruments` follow every bar.
+    Everything of one time slice is done before time moves on. Calls of several symbols run at once; orders are placed
+    in the order of the intents, so that the order of the answers decides nothing. `instruments` follow every bar.
     `spread_bps` is the whole spread that the exchange charges.
     A decision taken at a bar's close can be filled by the next bar at the earliest. `before_slice` is awaited before
     anything of a time slice is done, `after_slice` when all is. `intents` are those whose orders were placed, `fills`
@@ -131,31 +71,21 @@ class TradingSession:
     def __init__(
         self,
         *,
-        desks: Mapping[str, SymbolDesk],
+        source: IntentSource,
         execution: Executor,
         router: OrderRouter,
-        exchange: Exchange,
         instruments: Instruments,
         spread_bps: Decimal,
-        gateway: Gateway,
         clock: MovableClock,
-        limits: RiskLimits,
-        rules: TradingRules,
-        tenant_id: str,
         before_slice: Callable[[TimeSlice], Awaitable[None]],
         after_slice: Callable[[TimeSlice], Awaitable[None]],
     ) -> None:
-        self._desks = desks
+        self._source = source
         self._execution = execution
         self._router = router
-        self._exchange = exchange
         self._instruments = instruments
         self._spread_bps = spread_bps
-        self._gateway = gateway
         self._clock = clock
-        self._limits = limits
-        self._rules = rules
-        self._tenant_id = tenant_id
         self._before_slice = before_slice
         self._after_slice = after_slice
         self.intents: list[OrderIntent] = []
@@ -194,106 +124,16 @@ class TradingSession:
 
     async def _process(self, time_slice: TimeSlice) -> None:
         self._clock.advance_to(time_slice.at)
-        for bar in time_slice.bars:
-            self._desks[bar.symbol].push(bar)
+        for bar in await self._router.fill_order(time_slice.bars):
+            self._source.push(bar)
             self._instruments.see(bar.symbol, (bar.open, bar.high, bar.low, bar.close), bar.volume)
             reports = await self._router.on_bar(bar)
             self.fills.extend(report for report in reports if isinstance(report, Fill))
-        approved: list[OrderIntent] = []
-        for assessment in await self._assess(time_slice):
-            if (intent := await self._intent(assessment, approved)) is not None:
-                approved.append(intent)
+        approved = await self._source.intents(time_slice)
         for intent, chosen in await self._strategies(approved):
             placed = await self._router.place(intent, chosen.strategy, known_at=chosen.known_at)
             if not isinstance(placed, Rejection):
                 self.intents.append(intent)
-
-    async def _assess(self, time_slice: TimeSlice) -> list[Assessment]:
-        """Ask every analyst that is due, all at once; return the assessments in order of symbol."""
-        due = [bar.symbol for bar in time_slice.bars if self._desks[bar.symbol].is_due]
-        if not due:
-            return []
-        calls = []
-        account = await self._exchange.account()
-        held = {position.symbol: position for position in account.positions}
-        portfolio = await self._portfolio(time_slice, account)
-        async with asyncio.TaskGroup() as group:
-            for symbol in due:
-                desk = self._desks[symbol]
-                answer = desk.analyst.consider(
-                    desk.snapshot(), position=held.get(symbol), portfolio=portfolio
-                )
-                calls.append(group.create_task(answer, name=f"analyst-{symbol}"))
-        decided = [(symbol, task.result()) for symbol, task in zip(due, calls, strict=True)]
-        return [
-            assessment for symbol, each in decided if (assessment := _assessment(symbol, each)) is not None
-        ]
-
-    async def _portfolio(self, time_slice: TimeSlice, account: Account) -> PortfolioContext:
-        """Return the account at the last closes, as evidence for the analysts."""
-        facts, seen = await self._router.facts(time_slice.bars[0].symbol, time_slice.at), self._desks.items()
-        limits, by_equity = self._limits, facts.equity * self._limits.max_exposure_pct / 100
-        return PortfolioContext(
-            equity=facts.equity,
-            gross=facts.gross,
-            risk_pct=self._rules.risk_pct,
-            largest=min(limits.max_order_notional, limits.max_position_notional, by_equity),
-            holdings=holdings(
-                account,
-                await self._exchange.open_orders(),
-                marks={symbol: desk.bars[-1].close for symbol, desk in seen if desk.bars},
-                markets={symbol: desk.view.reference_market(time_slice.at) for symbol, desk in seen},
-            ),
-        )
-
-    async def _intent(self, assessment: Assessment, approved: Sequence[OrderIntent]) -> OrderIntent | None:
-        """Return the intent of an assessment, after those approved in this time slice; None is explained on record."""
-        plan = assessment.plan
-        if plan is None:
-            return None
-        facts = await self._router.facts(assessment.symbol, assessment.as_of)
-        held = facts.position * plan.side.sign
-        if held > 0:
-            skipped = IntentSkipped(symbol=assessment.symbol, reason="position_open", position=facts.position)
-            await self._record(skipped, assessment, "intent.skipped")
-            return None
-        await self._router.withdraw(assessment.symbol)
-        facts = (await self._router.facts(assessment.symbol, assessment.as_of)).with_approved(approved)
-        proposed = self._exit(assessment, facts) if held else self._entry(assessment, plan, facts)
-        match proposed:
-            case Approved(intent=intent):
-                return intent
-            case Rejection():
-                denied = IntentDenied(symbol=assessment.symbol, **dict(proposed))
-                await self._record(denied, assessment, "intent.rejected")
-                return None
-
-    def _entry(self, assessment: Assessment, plan: TradePlan, facts: RiskFacts) -> Approved | Rejection:
-        proposal = EntryProposal(
-            side=plan.side,
-            entry=plan.entry if plan.entry_type == "limit" else None,
-            stop=plan.stop,
-            target=plan.target,
-            risk_pct=self._rules.risk_pct,
-            reason=f"{assessment.verdict}: total {assessment.total}, reward for risk {plan.risk_reward}",
-            as_of=assessment.as_of,
-            expires_at=assessment.as_of + self._rules.intent_lives,
-            trace_id=assessment.trace_id,
-            causation_id=assessment.assessment_id,
-        )
-        return propose_entry(proposal, self._limits, self._instruments[assessment.symbol], facts)
-
-    def _exit(self, assessment: Assessment, facts: RiskFacts) -> Approved | Rejection:
-        return propose_exit(
-            f"{assessment.verdict} against the open position",
-            self._limits,
-            self._instruments[assessment.symbol],
-            facts,
-            as_of=assessment.as_of,
-            expires_at=assessment.as_of + self._rules.intent_lives,
-            trace_id=assessment.trace_id,
-            causation_id=assessment.assessment_id,
-        )
 
     async def _strategies(
         self, intents: Sequence[OrderIntent]
@@ -302,71 +142,8 @@ class TradingSession:
         calls = []
         async with asyncio.TaskGroup() as group:
             for intent in intents:
-                instrument, bars = self._instruments[intent.symbol], self._desks[intent.symbol].bars
+                instrument, bars = self._instruments[intent.symbol], self._source.bars(intent.symbol)
                 deciding = self._execution.decide(intent, instrument, bars, self._spread_bps)
                 calls.append((intent, group.create_task(deciding, name=f"execution-{intent.symbol}")))
         decided = [(intent, task.result()) for intent, task in calls]
         return [(intent, chosen) for intent, chosen in decided if isinstance(chosen, TimedFillStrategy)]
-
-    async def _record(self, body: EventBody, assessment: Assessment, part: str) -> None:
-        event = body.as_event(
-            event_id=derived_id(part, assessment.assessment_id),
-            trace_id=assessment.trace_id,
-            tenant_id=self._tenant_id,
-            time=self._clock.now(),
-            causation_id=assessment.assessment_id,
-            as_of=assessment.as_of,
-        )
-        await self._gateway.record(event)
-
-
-def _assessment(symbol: str, decided: Assessment | NoDecision | Skip) -> Assessment | None:
-    """Return an analyst's assessment, None where it has none; raises `TypeError` for what no session knows."""
-    match decided:
-        case Assessment():
-            return decided
-        case NoDecision() | Skip():
-            return None
-        case other:
-            allowed = "an Assessment, a NoDecision or a Skip"
-            raise TypeError(f"the analyst of {symbol} returned {type(other).__name__}; allowed: {allowed}")
-
-
-def holdings(
-    account: Account,
-    orders: Iterable[OpenOrder],
-    marks: Mapping[str, Decimal],
-    markets: Mapping[str, ReferenceMarket],
-) -> tuple[Holding, ...]:
-    """Return the open positions in order of symbol, at their marks.
-
-    `orders` are those that can still trade or guard what they filled; `markets` hold the closes of each symbol.
-    Raises `KeyError` for a position without a mark or a market.
-    """
-    guards = list(orders)
-    return tuple(
-        Holding(
-            symbol=held.symbol,
-            value=EXACT.multiply(held.quantity, marks[held.symbol]),
-            to_stop=loss_to_stops(held.symbol, held.quantity.copy_abs(), guards, marks[held.symbol]),
-            market=markets[held.symbol],
-        )
-        for held in account.positions
-    )
-
-
-def loss_to_stops(
-    symbol: str, quantity: Decimal, orders: Iterable[OpenOrder], mark: Decimal
-) -> Decimal | None:
-    """Return what `quantity` of a symbol loses between its mark and its stops, in the quote currency.
-
-    None where less than all of it has a stop. A stop that the mark has passed costs nothing more.
-    """
-    guarded, loss = ZERO, ZERO
-    for each in orders:
-        order = each.order
-        if order.symbol == symbol and order.stop_loss is not None and each.guarded > 0:
-            distance = EXACT.multiply(order.side.sign, EXACT.subtract(mark, order.stop_loss))
-            guarded = EXACT.add(guarded, each.guarded)
-            loss = EXACT.fma(each.guarded, max(distance, ZERO), loss)
-    return loss if guarded >= quantity else None

@@ -188,16 +188,19 @@ def agent_of(envelope: LLMEnvelope) -> str:
 
 
 def limits_of(envelope: LLMEnvelope) -> tuple[Limit, ...]:
-    """Return the limits that an envelope sets on itself: money over all its attempts, calls of its agent in a day."""
+    """Return the limits that an envelope sets on itself: on its attempts, the day of its agent, and its trace."""
     budget = envelope.budget
-    limits = []
-    if budget.max_cost_nusd is not None:
-        rule = "max_cost_nusd of the envelope's budget"
-        limits.append(Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=budget.max_cost_nusd, rule=rule))
-    if budget.max_calls_per_day is not None:
-        rule = "max_calls_per_day of the envelope's budget"
-        limits.append(Limit(ScopeKind.AGENT, ANY, Window.DAY, calls=budget.max_calls_per_day, rule=rule))
-    return tuple(limits)
+    asked = (
+        ("max_cost_nusd", ScopeKind.CALL, Window.NONE, "nusd"),
+        ("max_calls_per_day", ScopeKind.AGENT, Window.DAY, "calls"),
+        ("max_trace_cost_nusd", ScopeKind.TRACE, Window.NONE, "nusd"),
+        ("max_trace_calls", ScopeKind.TRACE, Window.NONE, "calls"),
+    )
+    return tuple(
+        Limit(scope, ANY, window, rule=f"{name} of the envelope's budget", **{unit: most})
+        for name, scope, window, unit in asked
+        if (most := getattr(budget, name)) is not None
+    )
 
 
 MOST_PRIORITY = 60

@@ -106,6 +106,8 @@ class EnvelopeBuilder:
         max_cost_nusd: int | None = None,
         max_cost_usd: float | None = None,
         max_calls_per_day: int | None = None,
+        max_trace_cost_nusd: int | None = None,
+        max_trace_calls: int | None = None,
     ) -> Self:
         """Limit what the call may use; what is not given keeps the preset's value."""
         given = {name: value for name, value in locals().items() if name != "self" and value is not None}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from decimal import Decimal
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -49,11 +49,20 @@ class PolicyPart(RevalidatedModel, frozen=True):
         return canonical_bytes(self.model_dump(mode="json", exclude_unset=True))
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
+UnlessNone = Annotated[Count | None, Field(exclude_if=_is_none)]
+"""A count that is left out on the wire where there is none: workers refuse a budget with a field that they do not know."""
+
+
 class LLMBudget(PolicyPart, frozen=True, extra="forbid"):
     """What one call may use. Token counts are per attempt; `max_cost_nusd` is over all attempts of the envelope.
 
-    `thinking_budget` comes on top of `max_output_tokens`. `max_cost_usd` is accepted in place of
-    `max_cost_nusd`; giving both is an error unless they agree.
+    `max_trace_cost_nusd` and `max_trace_calls` are over all calls of the envelope's trace, those of before too; a worker
+    of a release that does not know them refuses an envelope that has one. `thinking_budget` comes on top of
+    `max_output_tokens`. `max_cost_usd` is accepted in place of `max_cost_nusd`; giving both is an error unless they agree.
     """
 
     follows: ClassVar[Mapping[str, frozenset[str]]] = {"max_cost_nusd": frozenset({"max_cost_usd"})}
@@ -63,6 +72,8 @@ class LLMBudget(PolicyPart, frozen=True, extra="forbid"):
     max_input_tokens: PositiveCount | None = None
     max_cost_nusd: Count | None = None
     max_calls_per_day: Count | None = None
+    max_trace_cost_nusd: UnlessNone = None
+    max_trace_calls: UnlessNone = None
 
     @property
     def max_cost_usd(self) -> float | None:

@@ -55,12 +55,13 @@ def read_json(text: str, *, mode: Literal["strict", "lossless"] = "strict") -> A
     if mode not in {"strict", "lossless"}:
         raise ValueError(f"mode {mode!r} is unknown; allowed are 'strict' and 'lossless'")
     try:
-        return _read(text, lossless=mode == "lossless")
+        return read_document(text, lossless=mode == "lossless")
     except UnreadableError as e:
         raise ParserException(f"read_json({mode})", "", e.stage, text, e) from e
 
 
-def _read(text: str, *, lossless: bool) -> Any:
+def read_document(text: str, *, lossless: bool) -> Any:
+    """Return what `read_json` does; raises `UnreadableError` in place of `ParserException`, for those outside of this package."""
     try:
         return decode(text).value
     except UnreadableError as e:

@@ -15,7 +15,12 @@ from agentic_trading.structured.suggestions import near_miss, nearest_number, ne
 MAX_VIOLATIONS = 20
 _SHOWN_CHARS = 200
 _SHOWN_OPTIONS = 50
+# A constant distinguishes branches; a member with a choice of values does so only where there is none.
+_CONSTANT = frozenset({"const"})
+_CONSTANT_OR_CHOICE = frozenset({"const", "enum"})
 _FOLLOWED = 8  # references and choices from one schema into the next
+
+_Branch = Sequence[ValidationError]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,17 +105,26 @@ def _case(error: ValidationError, root: Any, schema: Any) -> _Case:
 
 
 def _choice(error: ValidationError, case: _Case, root: Any, schema: Any) -> Iterator[Violation]:
-    branches = case.facts["context"]
-    if branch := _meant(branches, error.instance_path):
-        for inner in branch:
-            yield from describe_violations(inner, root, schema)
-    elif tags := _tags_of_all(branches, error.instance_path):
+    branches, place = case.facts["context"], error.instance_path
+    fitting = _of_this_type(branches, place)
+    if branch := _meant(fitting, place, _CONSTANT):
+        yield from _all_of(branch, root, schema)
+    elif missing := _missing_tag(fitting, place, root, schema):
+        yield missing
+    elif branch := _meant(fitting, place, _CONSTANT_OR_CHOICE):
+        yield from _all_of(branch, root, schema)
+    elif tags := _tags_of_all(fitting, place):
         tag = _case(tags[0], root, schema)
         yield _violation(tags[0], tag, _any_of(tags, tag.actual))
     else:
         firsts = [branch[0] for branch in branches if branch]
-        about = [first for first in firsts if first.instance_path == error.instance_path]
+        about = [first for first in firsts if first.instance_path == place]
         yield _violation(error, case, _any_of(about, case.actual))
+
+
+def _all_of(branch: _Branch, root: Any, schema: Any) -> Iterator[Violation]:
+    for error in branch:
+        yield from describe_violations(error, root, schema)
 
 
 def _violation(error: ValidationError, case: _Case, hint: _Hint) -> Violation:
@@ -125,7 +139,7 @@ def _violation(error: ValidationError, case: _Case, hint: _Hint) -> Violation:
     )
 
 
-def _missing(case: _Case, schema: Any) -> Violation:
+def _missing(case: _Case, schema: Any, tags: Sequence[Any] = ()) -> Violation:
     name = case.facts["property"]
     kinds, options = _form(_at_or_none(case.rules, ["properties", name]), schema)
     return Violation(
@@ -133,7 +147,7 @@ def _missing(case: _Case, schema: Any) -> Violation:
         keyword="required",
         message="is required and missing",
         expected=" or ".join(kinds) or "a value",
-        allowed=_listed(options),
+        allowed=_listed(tags or options),
     )
 
 
@@ -166,19 +180,7 @@ def _form(form: Any, schema: Any, left: int = _FOLLOWED) -> tuple[list[str], lis
     return list(dict.fromkeys(kinds)), options
 
 
-def _meant(
-    branches: Sequence[Sequence[ValidationError]], place: Sequence[str | int]
-) -> Sequence[ValidationError]:
-    """Return the errors of the only branch that can be meant, if there is exactly one."""
-    fitting = _of_this_type(branches, place)
-    if len(fitting) > 1:
-        fitting = [branch for branch in fitting if not _tags(branch, place)]
-    return fitting[0] if len(fitting) == 1 else ()
-
-
-def _of_this_type(
-    branches: Sequence[Sequence[ValidationError]], place: Sequence[str | int]
-) -> list[Sequence[ValidationError]]:
+def _of_this_type(branches: Sequence[_Branch], place: Sequence[str | int]) -> list[_Branch]:
     return [branch for branch in branches if not any(_is_other_type(error, place) for error in branch)]
 
 
@@ -186,23 +188,47 @@ def _is_other_type(error: ValidationError, place: Sequence[str | int]) -> bool:
     return error.kind.name == "type" and list(error.instance_path) == list(place)
 
 
-def _tags(branch: Sequence[ValidationError], place: Sequence[str | int]) -> list[ValidationError]:
+def _meant(fitting: Sequence[_Branch], place: Sequence[str | int], keywords: frozenset[str]) -> _Branch:
+    """Return the errors of the only branch of the value's type that has no wrong tag, if there is exactly one."""
+    meant = fitting
+    if len(fitting) > 1:
+        meant = [branch for branch in fitting if not _tags(branch, place, keywords)]
+    return meant[0] if len(meant) == 1 else ()
+
+
+def _tags(branch: _Branch, place: Sequence[str | int], keywords: frozenset[str]) -> list[ValidationError]:
     """Return the errors of members that have to be a certain value: they distinguish branches."""
     return [
         error
         for error in branch
-        if error.kind.name in {"const", "enum"} and len(error.instance_path) == len(place) + 1
+        if error.kind.name in keywords and len(error.instance_path) == len(place) + 1
     ]
 
 
-def _tags_of_all(
-    branches: Sequence[Sequence[ValidationError]], place: Sequence[str | int]
-) -> list[ValidationError]:
+def _tags_of_all(fitting: Sequence[_Branch], place: Sequence[str | int]) -> list[ValidationError]:
     """Return the errors of the one member that has a wrong value in every branch of the value's type."""
-    tags = [_tags(branch, place) for branch in _of_this_type(branches, place)]
-    if not all(tags) or len({found[0].instance_path[-1] for found in tags}) != 1:
-        return []
-    return [found[0] for found in tags]
+    for keywords in (_CONSTANT, _CONSTANT_OR_CHOICE):
+        tags = [_tags(branch, place, keywords) for branch in fitting]
+        if all(tags) and len({found[0].instance_path[-1] for found in tags}) == 1:
+            return [found[0] for found in tags]
+    return []
+
+
+def _missing_tag(
+    fitting: Sequence[_Branch], place: Sequence[str | int], root: Any, schema: Any
+) -> Violation | None:
+    """Return the one violation for a member that is missing, and has to be a constant in each of these branches."""
+    cases: dict[str, list[_Case]] = {}
+    for error in (error for branch in fitting for error in branch):
+        if error.kind.name == "required" and list(error.instance_path) == list(place):
+            case = _case(error, root, schema)
+            cases.setdefault(case.facts["property"], []).append(case)
+    for name, found in cases.items():
+        members = [_at_or_none(case.rules, ["properties", name]) for case in found]
+        tags = [member["const"] for member in members if isinstance(member, dict) and "const" in member]
+        if len(tags) == len(fitting):
+            return _missing(found[0], schema, tags)
+    return None
 
 
 def rules_at(schema: Any, schema_path: Sequence[str | int]) -> dict[str, Any]:

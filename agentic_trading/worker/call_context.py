@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
 
 import structlog
@@ -13,7 +14,7 @@ from agentic_trading.governance.admission_decisions import Admitted, Charge
 from agentic_trading.governance.sent_call import MOST_TOKENS
 from agentic_trading.governance.throttle import Failed
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope, LLMProvider
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
 from agentic_trading.llm.result import LLMResult, Violation
@@ -36,6 +37,7 @@ from agentic_trading.worker.next_attempt import (
     FailedAttempt,
     FinalAttempt,
     is_schema_refused,
+    unsent_attempt,
 )
 from agentic_trading.worker.recorder import NO_REPLY, ReplyRoute
 from agentic_trading.worker.response_cache import CachedCall
@@ -184,6 +186,15 @@ class CallContext:
         if is_of_wrong_model(request, response, self.capability):
             return FinalAttempt(lambda step: unused_result(to_result(step)))
         return AnsweredAttempt(to_result, outcome)
+
+    async def refused(self, request: ModelRequest, reason: FailureReason, now: datetime) -> FinalAttempt:
+        """Return the end of a call whose attempt was not sent; its claim says so before the log does, or it has no end."""
+        await self.claim.end(request, reason, now)
+        return unsent_attempt(self.envelope, request.attempt, reason, now=now)
+
+    async def follow(self, request: ModelRequest, recorded: LLMResult) -> Attempted:
+        """Serve an attempt that is on record here as it stands there, and go on with what was to follow."""
+        return replace(await self.replay(request, recorded), to_result=lambda _step: recorded)
 
     async def replay(self, request: ModelRequest, recorded: LLMResult) -> Attempted:
         """Serve a recorded attempt: an answer is read again, a failure is the same failure, and so is what follows."""

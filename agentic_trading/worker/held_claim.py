@@ -17,7 +17,7 @@ from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capability
-from agentic_trading.llm.provider import ModelResponse, Transport
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
 from agentic_trading.llm.result import NextStep, Usage
 from agentic_trading.structured.pipeline import text_of
 from agentic_trading.worker.attempt_result import Timing
@@ -36,7 +36,7 @@ log = structlog.get_logger()
 class KeptAnswer:
     """What an attempt gave, not read yet: an answer, or why there is none; and what it is charged and recorded by.
 
-    `step` is what follows, where that is known before it is read.
+    `step` is what follows, where that is known before it is read. A call that ended without sending this attempt has a `refusal`.
     """
 
     transport: Transport
@@ -46,6 +46,7 @@ class KeptAnswer:
     response: ModelResponse | None = None
     failure: ProviderError | None = None
     step: NextStep = ""
+    refusal: FailureReason | None = None
 
     def spell(self) -> bytes:
         """Return it as JSON; half of a surrogate pair, in which an answer may end, is kept."""
@@ -81,6 +82,8 @@ class KeptAnswer:
                 "provider_request_id": failure.provider_request_id,
                 "text": failure.text,
             }
+        if self.refusal is not None:
+            fields["refusal"] = self.refusal.model_dump(mode="json")
         return json.dumps(fields).encode()
 
     def unused(self, reason: FailureReason) -> Self:
@@ -98,6 +101,8 @@ class KeptAnswer:
         fields = json.loads(raw)
         dispatched_at, finished_at, latency_ms = fields.pop("timing")
         response, failure = fields.pop("response", None), fields.pop("failure", None)
+        if refusal := fields.pop("refusal", None):
+            fields["refusal"] = FailureReason(**refusal)
         if response is not None:
             usage, logprobs = Usage(**response.pop("usage")), tuple(response.pop("logprobs"))
             fields["response"] = ModelResponse(**response, usage=usage, logprobs=logprobs)
@@ -161,6 +166,11 @@ class HeldClaim:
         if self.store is not None:
             self.made.append(attempt)
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no owner before has made or begun an attempt, as far as the claim has it."""
+        return not (self.claim.intended or self.claim.kept)
+
     def kept(self, attempt: int) -> KeptAnswer | None:
         """Return what an earlier owner was given by `attempt`."""
         raw = self.claim.kept.get(attempt)
@@ -188,6 +198,16 @@ class HeldClaim:
             await self.store.intend(self.claim, attempt, b"")
         except ClaimStoreUnavailableError as e:
             log.warning("claim_not_noted", envelope_id=self.claim.key.envelope_id, reason=str(e))
+
+    async def end(self, request: ModelRequest, refusal: FailureReason, now: datetime) -> None:
+        """Keep that the call ends with this attempt, which was not sent.
+
+        Raises `ClaimStoreUnavailableError` where that cannot be: it is then no end, as the next owner would send the attempt.
+        """
+        if self.store is not None:
+            at = Timing(now, now, 0.0)
+            kept = KeptAnswer(request.transport, "", now, at, step="final", refusal=refusal)
+            await self.store.keep(self.claim, request.attempt, kept.spell)
 
     async def keep(self, attempt: int, kept: KeptAnswer) -> None:
         """Keep what `attempt` gave; what cannot be kept while the claim surely lasts is on record in a moment.

@@ -12,12 +12,12 @@ from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.throttle import Failed, wait_before_retry
 from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
-from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import AskAgain, GiveUp, Prepared, RaiseCap, next_step
 from agentic_trading.structured.outcome import Accepted, Rejected
-from agentic_trading.worker.attempt_result import LOST, lost_result
+from agentic_trading.worker.attempt_result import LOST, failed_result, lost_result
 
 ToResult = Callable[[NextStep], LLMResult]
 """Put an attempt on record, together with what follows from it."""
@@ -53,6 +53,13 @@ def lost_attempt(envelope: LLMEnvelope, attempt: int, lost: LostAttempt, *, now:
     to_result = partial(lost_result, envelope, attempt, lost, now=now)
     step: NextStep = "final" if envelope.workflow is EnvelopeWorkflow.EXECUTION else "retry"
     return FailedAttempt(to_result, Failed(kind=LOST.category, sent=True), step)
+
+
+def unsent_attempt(
+    envelope: LLMEnvelope, attempt: int, reason: FailureReason, *, now: datetime
+) -> FinalAttempt:
+    """Return how a call ends whose attempt was not sent."""
+    return FinalAttempt(partial(failed_result, envelope, attempt, reason, now=now))
 
 
 Attempted = AnsweredAttempt | FailedAttempt | FinalAttempt

@@ -42,11 +42,11 @@ from agentic_trading.worker.next_attempt import (
     Attempted,
     AttemptPlan,
     FailedAttempt,
-    FinalAttempt,
     following_turns,
     lost_attempt,
     may_degrade,
     plan_next_attempt,
+    unsent_attempt,
 )
 from agentic_trading.worker.recorder import NO_REPLY, Recorder, ReplyRoute
 from agentic_trading.worker.response_cache import CachedCall, ResponseCache
@@ -141,7 +141,8 @@ class CallRunner:
         self, envelope: LLMEnvelope, call: CallContext | FailureReason, route: ReplyRoute
     ) -> LLMInteraction:
         if isinstance(call, FailureReason):
-            return await self._keep(envelope, self._unsent(envelope, 1, call), "final", route)
+            unsent = unsent_attempt(envelope, 1, call, now=self._clock.now())
+            return await self._keep(envelope, unsent, "final", route)
         last, plan = await self._step(call, AttemptPlan(call.prepared.request))
         if plan is None:  # as most calls end: what follows costs them nothing
             return last
@@ -155,7 +156,7 @@ class CallRunner:
     async def _step(self, call: CallContext, plan: AttemptPlan) -> tuple[LLMInteraction, AttemptPlan | None]:
         """Make an attempt and keep it; return it, and what is planned after it."""
         if plan.wait_s > 0 and self._waits.is_stopped:
-            stopped = self._unsent(call.envelope, plan.request.attempt, STOPPED)
+            stopped = await call.refused(plan.request, STOPPED, self._clock.now())
             return await self._keep(call.envelope, stopped, "final", call.route), None
         attempted = await self._attempt(call, plan.request, is_retry=plan.step == "retry")
         self._unsupported_schemas.learn(plan.request, attempted)
@@ -222,16 +223,15 @@ class CallRunner:
         if recorded is not None:
             return await call.replay(request, recorded)
         envelope, attempt = request.envelope, request.attempt
-        if self._parts.gate.access_problem(envelope, call.principal) is None:
-            made = await self._made_before(call, request)
-            if made is not None:
-                return made
+        may_go_on = self._parts.gate.access_problem(envelope, call.principal) is None
+        if may_go_on and (made := await self._made_before(call, request)) is not None:
+            return made
         if await self._parts.recorder.has_attempt(envelope, attempt):  # before anything is paid
-            raise AttemptTakenError(envelope.envelope_id, attempt, "on record")
+            return await call.follow(request, await self._earlier.forgotten(call.claim, request))
         admitted = await self._admit(call, request, is_retry=is_retry)
         match admitted:
             case Denied():
-                return self._unsent(envelope, attempt, admitted.reason)
+                return await call.refused(request, admitted.reason, self._clock.now())
             case AlreadyDispatched():
                 raise AttemptTakenError(envelope.envelope_id, attempt, admitted.state)
             case Admitted():
@@ -241,14 +241,15 @@ class CallRunner:
 
     async def _made_before(self, call: CallContext, request: ModelRequest) -> Attempted | None:
         """Return what came of an attempt that an earlier owner has made, or was about to; None where there was none."""
-        lost = self._earlier.lost_of(request)
-        if lost is not None:
+        if (lost := self._earlier.lost_of(request)) is not None:
             return lost_attempt(request.envelope, request.attempt, lost, now=self._clock.now())
-        recorded = await self._earlier.on_record(call.claim, request)
-        if recorded is not None:
-            return replace(await call.replay(request, recorded), to_result=lambda _step: recorded)
-        found = await self._earlier.find(call.claim, request, call.capability)
-        if found is None:
+        if call.claim.is_new:
+            return None
+        if (recorded := await self._earlier.on_record(call.claim, request)) is not None:
+            return await call.follow(request, recorded)
+        if (refusal := await self._earlier.refusal(call.claim, request)) is not None:
+            return unsent_attempt(request.envelope, request.attempt, refusal, now=self._clock.now())
+        if (found := await self._earlier.find(call.claim, request, call.capability)) is None:
             return None
         as_sent = replace(request, transport=found.kept.transport)
         late = self._parts.gate.answer_problem(request.envelope, call.principal)
@@ -289,7 +290,7 @@ class CallRunner:
         try:
             problem = await self._sender.send(exchange)
             if problem is not None:
-                return self._unsent(request.envelope, request.attempt, problem)
+                return await call.refused(request, problem, self._clock.now())
             return await self._outcome(call, request, admission, exchange.charge, exchange.kept)
         except asyncio.CancelledError:
             if exchange.is_charged:
@@ -329,9 +330,6 @@ class CallRunner:
             raw_output=failure.text,
         )
         return FailedAttempt(to_result, failed_by(failure), kept.step)
-
-    def _unsent(self, envelope: LLMEnvelope, attempt: int, reason: FailureReason) -> FinalAttempt:
-        return FinalAttempt(partial(failed_result, envelope, attempt, reason, now=self._clock.now()))
 
     async def _keep_cancelled(self, call: CallContext, exchange: RequestInFlight) -> None:
         """Keep a call that was cancelled before or after its answer came."""

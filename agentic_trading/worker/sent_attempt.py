@@ -17,7 +17,7 @@ from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.sent_call import SentCall
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
-from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, StoreError
+from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, RecordError, StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers
@@ -252,6 +252,24 @@ class EarlierAttempts:
             await self.gate.lifecycle.settle_recorded(reservation_id, actual)
         return None if result.next_step in {"", "final"} else result
 
+    async def forgotten(self, claim: HeldClaim, request: ModelRequest) -> LLMResult:
+        """Return an attempt that is on record here and was to be followed by another one, where its claim was set back to before it.
+
+        Raises `AttemptTakenError` for any other one that is on record.
+        """
+        if claim.store is not None and not (claim.left(request.attempt) or claim.kept(request.attempt)):
+            result = await self.recorder.attempt(request.envelope, request.attempt)
+            if result is not None and result.next_step not in {"", "final"}:
+                return result
+        raise AttemptTakenError(request.envelope.envelope_id, request.attempt, "on record")
+
+    async def refusal(self, claim: HeldClaim, request: ModelRequest) -> FailureReason | None:
+        """Return why an owner before has ended the call without sending the attempt; None where it did not, or this log says so."""
+        kept = claim.kept(request.attempt)
+        if kept is None or kept.refusal is None:
+            return None
+        return None if await self.recorder.has_attempt(request.envelope, request.attempt) else kept.refusal
+
     async def find(
         self, claim: HeldClaim, request: ModelRequest, capability: Capability
     ) -> EarlierAttempt | None:
@@ -282,7 +300,10 @@ class EarlierAttempts:
             failure = ProviderError(FailureKind.SHUTDOWN, _LEFT_UNSENT, sent=False)
             timing, step = Timing(now, now, 0.0), "retry"
             attempt, id_ = left.body.attempt, left.body.reservation_id
-            await self.recorder.keep_event(unsent_event(left.dispatched, attempt, id_, _LEFT_UNSENT, now=now))
+            with suppress(RecordError):  # this log says so already, with the reason of then
+                await self.recorder.keep_event(
+                    unsent_event(left.dispatched, attempt, id_, _LEFT_UNSENT, now=now)
+                )
         return KeptAnswer(request.transport, "", now, timing, failure=failure, step=step)
 
     async def _charged(self, admission: Admitted, kept: KeptAnswer) -> Charge:

@@ -62,6 +62,11 @@ class Program:
         self._process.communicate()
         self._told.close()
 
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
     def ask(self, line: str) -> str:
         """Return the answer to `line`; raises `UnavailableError` if the process has died."""
         told = self._asked(line + "\n")
@@ -108,11 +113,17 @@ def node_peer(name: str) -> Program:
 
     Raises `UnavailableError` where it cannot be installed.
     """
+    node_modules(name)
+    return Program(["node", PEERS / name / "peer.mjs"])
+
+
+def node_modules(name: str) -> Path:
+    """Return the packages of folder `name`, made or renewed as for `node_peer`."""
     folder = PEERS / name
     if not is_ready(name):
         _install(folder, [["npm", "install", "--silent", "--no-audit", "--no-fund"]])
         (folder / "node_modules" / "ready").touch()
-    return Program(["node", folder / "peer.mjs"])
+    return folder / "node_modules"
 
 
 def environment(name: str) -> Path:

@@ -2,7 +2,7 @@
 
 from agentic_trading.app import trading
 from agentic_trading.app.report import assumptions
-from agentic_trading.desk.session import TradingRules
+from agentic_trading.desk.intents import TradingRules
 
 
 def test_costs_shorts_latency_size_and_cash_are_named_with_their_values() -> None:

@@ -15,6 +15,8 @@ from agentic_trading.app.schemas import EVENT_BODIES, published
 from agentic_trading.app.session_folder import session_folder
 from agentic_trading.bus.codec import event_message, read_event
 from agentic_trading.canonical import canonical_bytes
+from agentic_trading.client.events import KINDS as RECURSION
+from agentic_trading.client.events import RecursionBody
 from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.desk.events import DeskBody
 from agentic_trading.governance.events import KINDS as GOVERNANCE
@@ -52,8 +54,11 @@ def test_every_body_is_in_the_list_of_the_schemas_and_has_a_sample() -> None:
 def test_who_matches_on_a_union_gets_what_its_kinds_read() -> None:
     assert set(get_args(DeskBody)) == set(DESK.bodies)
     assert set(get_args(GovernanceBody)) == set(GOVERNANCE.bodies)
-    assert not DESK.namespaces & GOVERNANCE.namespaces
-    assert not LOG.namespaces & (DESK.namespaces | GOVERNANCE.namespaces)
+    assert set(get_args(RecursionBody)) == set(RECURSION.bodies)
+    owners = (DESK, RECURSION, GOVERNANCE, LOG)
+    assert len(frozenset.union(*(one.namespaces for one in owners))) == sum(
+        len(one.namespaces) for one in owners
+    )
 
 
 def test_a_kind_is_a_noun_and_a_past_participle_or_what_its_namespace_says() -> None:
@@ -69,7 +74,7 @@ def test_the_golden_log_has_a_line_of_every_kind_that_is_read_and_spelled_as_it_
 
     assert [line.kind for line in lines] == [body.KIND for body in BODIES]
     for line in lines:
-        body = DESK.of(line) or GOVERNANCE.of(line) or LOG.of(line)
+        body = DESK.of(line) or RECURSION.of(line) or GOVERNANCE.of(line) or LOG.of(line)
         assert body is not None
         assert canonical_bytes(body.model_dump(mode="json")) == canonical_bytes(line.body)
 

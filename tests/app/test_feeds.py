@@ -17,6 +17,8 @@ from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
 from tests.desk.market.bars import bar, rows, series
 
+BTC = DataSource(name="bars", symbol="BTCUSDT")
+
 
 async def all_of(feed: BarFeed) -> list[FeedItem]:
     return [item async for item in feed]
@@ -55,7 +57,10 @@ def test_standard_input_is_of_bitcoin_unless_it_is_said_otherwise() -> None:
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["nothing"], r"--data is nothing; allowed: one of btcusdt-5m, ethusdt-5m, a CSV file, or -"),
+        (
+            ["nothing"],
+            r"--data is nothing; allowed: one of btcusdt-5m, ethusdt-5m, sp500-sample, a CSV file, or -",
+        ),
         (["btcusdt-5m", "BTCUSDT=-"], "BTCUSDT twice; allowed: each symbol once"),
         (["BTC=-", "ETH=-"], "standard input twice; allowed: one symbol on a stream"),
         (["n" * 300], "a CSV file, or -"),
@@ -108,8 +113,8 @@ async def test_bars_of_an_earlier_run_are_read_without_a_torn_last_row(tmp_path:
     lines = [",".join(BAR_COLUMNS), *map(bar_row, kept)]
     path.write_text("".join(f"{line}\n" for line in lines) + bar_row(bar(3))[:-4])
 
-    held = await kept_bars(path, "BTCUSDT")
-    none = await kept_bars(tmp_path / "none.csv", "BTCUSDT")
+    held = await kept_bars(path, BTC)
+    none = await kept_bars(tmp_path / "none.csv", BTC)
 
     assert (held.count, held.last_close) == (3, bar(2).close_time)
     assert await all_of(held.feed()) == kept
@@ -121,7 +126,7 @@ async def test_a_damaged_row_of_an_earlier_run_is_named(tmp_path: Path) -> None:
     path.write_bytes(rows([bar(0), bar(1)]).replace(b",100.5", b",many", 1))
 
     with pytest.raises(BarFormatError, match=r"bars-BTCUSDT\.csv, line 2, column 'open'"):
-        await kept_bars(path, "BTCUSDT")
+        await kept_bars(path, BTC)
 
 
 @given(series(most=30))

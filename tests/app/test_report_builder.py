@@ -4,6 +4,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from agentic_trading.app import trading
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.report_builder import report_of
@@ -48,6 +50,7 @@ async def test_a_run_without_a_bar_or_a_call_has_a_report() -> None:
     assert (report.attempts, report.cost_nusd, report.pnl, report.knowledge) == (0, 0, 0, {})
     assert report.equity_end == report.equity_start == trading.STARTING_CASH
     assert (report.digest, report.elapsed_s, report.budget_nusd) == ("ab", 1.5, 100_000_000)
+    assert report.performance is None
     assert (report.data[0].bars, report.data[0].first, report.data[0].gaps) == (0, None, [])
 
 
@@ -167,6 +170,12 @@ async def test_equity_is_cash_and_what_is_held_at_its_last_close(tmp_path: Path)
     assert played.account is not None
     assert report.equity_end == played.account.cash + held
     assert report.pnl == report.equity_end - report.equity_start != 0
+    figures = report.performance
+    assert figures is not None
+    assert figures.bars == max(each.count for each in played.bars.values())
+    assert figures.total_return == pytest.approx(float(report.pnl / report.equity_start), abs=1e-12)
+    worth = sum(fill.notional for fill in played.fills)
+    assert sum(played.curve.traded) == pytest.approx(float(worth))
     assert report.buy_and_hold_pnl != 0
     assert report.market_now_pnl != report.pnl
     cost = report.shortfall

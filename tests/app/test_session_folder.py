@@ -153,7 +153,7 @@ async def kept(folder: SessionFolder, *bars: Bar, fed: int = 0) -> list[Bar]:
     await files.open()
     for each in bars:
         await files.append([each])
-    held = await kept_bars(folder.bars(1, "BTCUSDT"), "BTCUSDT")
+    held = await kept_bars(folder.bars(1, "BTCUSDT"), DataSource(name="-", symbol="BTCUSDT"))
     return [item async for item in held.feed() if isinstance(item, Bar)]
 
 

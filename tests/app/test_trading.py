@@ -9,6 +9,7 @@ from agentic_trading.app import budget_controls, trading
 from agentic_trading.clock import MarketClock, SimClock
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
+from agentic_trading.desk.planning.schema import STRATEGY_PARAMS
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.models import TableError
@@ -21,7 +22,7 @@ DAY = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def test_every_schema_of_the_desk_has_a_rule_and_a_check() -> None:
-    names = {CMT_ASSESSMENT_SCHEMA["$id"], FILL_STRATEGY_SCHEMA["$id"]}
+    names = {CMT_ASSESSMENT_SCHEMA["$id"], FILL_STRATEGY_SCHEMA["$id"], STRATEGY_PARAMS}
 
     assert trading.RULES.keys() == trading.CHECKS.keys() == names
 

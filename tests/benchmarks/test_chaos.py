@@ -131,6 +131,36 @@ PLANTED: dict[str, tuple[Callable[[], Evidence], str, str]] = {
 }  # fmt: skip
 
 
+def test_a_claim_that_was_set_back_leaves_a_letter_beside_an_end_or_in_place_of_one() -> None:
+    unknown = Logs([*RECORDED[:2], *RECORDED[3:]], dispatched={("call-2", 1)})
+    topic = SOUND.topic and SOUND.topic - {"i3"}
+    beside = replace(SOUND, letters={"e1": "taken_elsewhere: sent by another run"})
+    in_place = replace(
+        SOUND, logs=unknown, topic=topic, letters={"e2": "taken_elsewhere: sent by another run"}
+    )
+
+    for evidence in (beside, in_place):
+        assert broken(replace(evidence, was_set_back=True)) == []
+        assert broken(evidence) != []
+    not_dispatched = replace(in_place, logs=Logs(unknown.recorded), was_set_back=True)
+    assert [each.promise for each in broken(not_dispatched)] == ["billed requests without a record"]
+    assert broken(replace(beside, letters={"e1": "crash_loop"}, was_set_back=True)) != []
+
+
+def test_an_envelope_may_end_twice_where_its_claim_did_not_have_its_end() -> None:
+    doubt = replace(
+        RECORDED[2], interaction_id="i3", step="retry", failure="shutdown", in_doubt=True, nusd=900
+    )
+    evidence = recorded(more=[doubt, Recorded("i6", "e2", 2, "final", "", in_doubt=False, nusd=100)])
+    twice = {"exactly one end", "copies, which agree", "after the end"}
+
+    found = {promise for check in broken(evidence) for promise in twice if promise in check.promise}
+    assert found == twice
+    for excused in (replace(evidence, unkept=frozenset({"e2"})), replace(evidence, was_set_back=True)):
+        left = broken(excused)
+        assert [check for check in left if any(promise in check.promise for promise in twice)] == []
+
+
 @pytest.mark.parametrize("what", PLANTED)
 def test_each_check_finds_what_it_is_for(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     planted, promise, place = PLANTED[what]
@@ -162,14 +192,20 @@ def test_lines_of_a_log_are_read_as_the_log_writes_them() -> None:
         "cost_nusd": 7,
     }
     line = {"interaction_id": "i", "envelope": json.loads(envelope.wire), "result": result}
-    for record in (late, {**late, "kind": "attempt.unsent"}, {"kind": "run.ended", "body": {}}, line):
+    kinds = ("attempt.unsent", "attempt.dispatched")
+    for record in (
+        late,
+        *({**late, "kind": kind} for kind in kinds),
+        {"kind": "run.ended", "body": {}},
+        line,
+    ):
         logs.add(json.dumps(record).encode())
 
     assert logs.recorded == [
         Recorded("i", envelope.envelope_id, 2, "final", "timeout", in_doubt=True, nusd=7)
     ]
-    assert logs.late == logs.unsent == {("call-5", 1)}
-    assert (logs.finished, logs.interactions, logs.records) == ({envelope.envelope_id}, {"i"}, 4)
+    assert logs.late == logs.unsent == logs.dispatched == {("call-5", 1)}
+    assert (logs.finished, logs.interactions, logs.records) == ({envelope.envelope_id}, {"i"}, 5)
 
 
 def test_the_provider_bills_what_its_answer_names_and_refuses_some_for_nothing() -> None:

@@ -140,6 +140,24 @@ def test_what_waits_is_what_is_queued_and_what_was_not_fetched_yet(end: int | No
     assert made.waiting(end) == waiting
 
 
+def test_a_partition_with_next_to_nothing_has_room_though_its_topic_is_full() -> None:
+    made = AssignedPartitions[Assignment](["topic"], buffer=8)
+    full, other = Assignment("topic", 0, 0), Assignment("topic", 1, 0)
+    made.begin(full)
+    made.begin(other)
+    at_first = made.with_room(), made.most
+    for offset in range(8):
+        full.add(offset, Message("key", b"", {}))
+
+    with_nothing = made.with_room(), made.most
+    for offset in range(2):
+        other.add(offset, Message("other", b"", {}))
+
+    assert at_first == ([full, other], 4)
+    assert with_nothing == ([other], 2)
+    assert made.with_room() == []
+
+
 def test_a_full_topic_has_no_room_until_half_of_it_is_done() -> None:
     made = AssignedPartitions[Assignment](["full", "other"], buffer=4)
     full, other = Assignment("full", 0, 0), Assignment("other", 0, 0)
@@ -156,7 +174,7 @@ def test_a_full_topic_has_no_room_until_half_of_it_is_done() -> None:
 
     assert rooms == [True] * 4 + [False, False, True]
     assert other in made.with_room()
-    assert not made.is_full("full")
+    assert not made.is_any_full
 
 
 def test_what_has_ended_is_forgotten_but_not_a_later_assignment_of_the_same_partition() -> None:

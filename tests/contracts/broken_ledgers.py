@@ -379,6 +379,7 @@ BROKEN: Sequence[tuple[type[Whole], Promise]] = (
     (RefundsWhatIsInDoubt, steps.a_call_in_doubt_is_charged_in_full_and_twice_is_harmless),
     (IgnoresLateAnswers, steps.a_late_answer_corrects_the_charge_in_its_window),
     (IgnoresOwnLimits, limits.an_asks_own_ceiling_holds_over_its_attempts),
+    (KnowsNoTraces, limits.an_asks_own_ceiling_on_its_trace_holds_over_all_its_calls),
     (LetsTheRefusedMoveTime, limits.a_moment_of_the_future_that_is_refused_closes_nothing),
     (TakesNothingForNoLimit, limits.a_ceiling_of_nothing_lets_only_nothing_through),
     (NeverWakes, queue.who_waits_gets_what_is_given_back),

@@ -23,7 +23,7 @@ from agentic_trading.governance.ledgers.counters import CountedIds
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.ledgers.reservation_table import ReservationTable
 from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
-from agentic_trading.governance.limits import ANY, Limit
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind
 from agentic_trading.governance.prices import Amount
 from tests.contracts import ledger_changes as changes
 from tests.contracts import ledger_entries as entries_
@@ -263,6 +263,18 @@ class ForgetsDoubts(Whole):
         return [one for one in found if one.state is ReservationState.SETTLED]
 
 
+class RestoresNoTraces(Whole):
+    async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
+        nowhere = {ScopeKind.TRACE: "nowhere"}
+        return await super().restore(
+            tenant,
+            [
+                replace(one, request=replace(one.request, scope_ids={**one.request.scope_ids, **nowhere}))
+                for one in entries
+            ],
+        )
+
+
 class ShowsAllTheSame(Whole):
     async def balances(self, tenant: str, *, limited: bool = False) -> list[Balance]:
         return await super().balances(tenant, limited=limited and not self._ledger_of(tenant).calls.past)
@@ -327,6 +339,7 @@ BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
     (ForgetsNamesWhenTold, changes.adopted_limits_go_by_name_before_everyone),
     (OnlyAddsLimits, changes.a_limit_taken_away_holds_no_longer),
     (CountsOnlyWhatIsLimited, ledger_limits.an_asks_own_ceiling_knows_what_its_agent_did_before),
+    (RestoresNoTraces, ledger_limits.an_asks_own_ceiling_on_its_trace_knows_what_is_restored),
     (StartsAtNothing, changes.a_new_limit_knows_the_calls_before_it),
     (NeverWakes, changes.who_waits_is_served_by_a_higher_limit),
     (NeverWakes, changes.who_waits_is_refused_by_a_lower_limit),

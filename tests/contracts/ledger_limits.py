@@ -1,5 +1,6 @@
 """What every ledger promises of ceilings, scopes and windows, one function a promise."""
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from zoneinfo import ZoneInfo
@@ -179,6 +180,47 @@ async def an_asks_own_ceiling_holds_over_its_attempts(opens: Opens) -> None:
     await spend(ledger, ask(40, key="envelope-1", attempt=2, limits=own))
 
 
+async def an_asks_own_ceiling_on_its_trace_holds_over_all_its_calls(opens: Opens) -> None:
+    ledger = await opens()
+    own = (
+        Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=100),
+        Limit(ScopeKind.TRACE, ANY, Window.NONE, calls=3),
+    )
+    await spend(ledger, ask(60, limits=own), nusd=20)
+
+    async with asyncio.TaskGroup() as group:
+        asked = [group.create_task(ledger.reserve(ask(40, limits=own))) for _ in range(8)]
+
+    answers = [one.result() for one in asked]
+    fitting = [answer for answer in answers if isinstance(answer, Reservation)]
+    assert (len(fitting), sum(isinstance(answer, Blocked) for answer in answers)) == (2, 6)
+    for answer in fitting:
+        await ledger.dispatch(answer.id)
+        await ledger.settle(answer.id, Amount(10, 0))
+    assert (await refused(ledger, ask(60, limits=own))).unit == "calls"
+    assert (await refused(ledger, ask(61, limits=own[:1]))).left == 60
+    await spend(ledger, ask(60, limits=own[:1]))
+    await spend(ledger, ask(100, trace="another", limits=own))
+
+
+async def an_asks_own_ceiling_on_its_trace_knows_what_is_restored(opens: Opens) -> None:
+    ledger = await opens()
+    own = (Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=100, calls=3),)
+    asks = [ask(40, limits=own), ask(40, limits=own), ask(10, limits=own, agent="another")]
+    for asked in asks[:2]:
+        await spend(ledger, asked, nusd=20)
+    await ledger.dispatch(await reserved(ledger, asks[2]))
+    await ledger.in_doubt(asks[2].reservation_id)
+
+    logged = [replace(one, request=replace(one.request, limits=())) for one in await ledger.entries("acme")]
+    await ledger.restore("acme", logged)
+
+    assert (await refused(ledger, ask(1, limits=own))).unit == "calls"
+    money = (Limit(ScopeKind.TRACE, ANY, Window.NONE, nusd=100),)
+    assert (await refused(ledger, ask(51, limits=money))).left == 50
+    await spend(ledger, ask(50, limits=money))
+
+
 async def an_asks_own_ceiling_knows_what_its_agent_did_before(opens: Opens) -> None:
     ledger = await opens()
     await spend(ledger, ask())
@@ -234,6 +276,8 @@ LIMITS: tuple[Promise, ...] = (
     a_day_begins_at_midnight_of_the_zone,
     a_charge_goes_to_the_window_of_its_reservation,
     an_asks_own_ceiling_holds_over_its_attempts,
+    an_asks_own_ceiling_on_its_trace_holds_over_all_its_calls,
+    an_asks_own_ceiling_on_its_trace_knows_what_is_restored,
     an_asks_own_ceiling_knows_what_its_agent_did_before,
     a_principal_has_one_ceiling_whatever_names_it_chooses,
     a_moment_of_the_future_that_is_refused_closes_nothing,

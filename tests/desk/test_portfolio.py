@@ -8,8 +8,8 @@ import pytest
 
 from agentic_trading.desk.exchange import Account, OpenOrder, Order, Position
 from agentic_trading.desk.instrument import Side
+from agentic_trading.desk.intents import holdings, loss_to_stops
 from agentic_trading.desk.market.correlation import ReferenceMarket
-from agentic_trading.desk.session import holdings, loss_to_stops
 
 NOW = datetime(2023, 3, 25, tzinfo=UTC)
 

@@ -19,11 +19,12 @@ from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettin
 from agentic_trading.desk.execution.order import FillLimits
 from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
 from agentic_trading.desk.execution.risk import RiskLimits
+from agentic_trading.desk.intents import BARS_SHOWN, AnalysisIntents, IntentSettings, SymbolDesk, TradingRules
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import FeedItem
 from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
-from agentic_trading.desk.session import BARS_SHOWN, SymbolDesk, TradingRules, TradingSession
+from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.event import Event
@@ -174,23 +175,24 @@ async def test_what_an_analyst_returns_and_no_session_knows_is_an_error() -> Non
             trading.paper_exchange(venue),
             TradeJournal(stage.client, stage.clock, tenant_id="default"),
         )
+        router = OrderRouter(exchange, journal, venue.instruments, FillLimits(), limits)
+        settings = IntentSettings(
+            router, exchange, venue.instruments, stage.client, stage.clock, limits, "default"
+        )
+        desk = SymbolDesk(MarketView("BTCUSDT", decision=trading.DECISION), Stranger())
+        source = AnalysisIntents({"BTCUSDT": desk}, settings, TradingRules())
         session = TradingSession(
-            desks={"BTCUSDT": SymbolDesk(MarketView("BTCUSDT", decision=trading.DECISION), Stranger())},
+            source=source,
             execution=ExecutionAgent(
                 stage.client,
                 stage.clock,
                 FillLimits(),
                 ExecutionSettings(session_id="s", provider=LLMProvider.RULES),
             ),
-            router=OrderRouter(exchange, journal, venue.instruments, FillLimits(), limits),
-            exchange=exchange,
+            router=router,
             instruments=venue.instruments,
             spread_bps=venue.spread_bps,
-            gateway=stage.client,
             clock=stage.clock,
-            limits=limits,
-            rules=TradingRules(),
-            tenant_id="default",
             before_slice=stage.before_slice,
             after_slice=stage.after_slice,
         )
@@ -224,7 +226,7 @@ async def test_the_execution_agent_is_shown_the_last_bars_only() -> None:
     async with on_stage() as stage:
         await stage.session.run([Feed(BTC[: BARS_SHOWN + 9])])
 
-    assert stage.session._desks["BTCUSDT"].bars == list(BTC[9 : BARS_SHOWN + 9])
+    assert stage.session._source.bars("BTCUSDT") == list(BTC[9 : BARS_SHOWN + 9])
 
 
 async def test_an_open_position_is_kept_on_the_same_side_and_closed_on_the_other() -> None:

@@ -244,6 +244,24 @@ async def test_calls_of_a_day_are_limited_for_the_agent_that_says_so() -> None:
 
 
 @pytest.mark.parametrize(
+    "ceiling", [{"max_trace_calls": 2}, {"max_trace_cost_nusd": 2 * USED_NUSD + MOST_NUSD - 1}]
+)
+async def test_the_calls_of_a_trace_are_limited_by_what_each_of_them_says(ceiling: dict[str, int]) -> None:
+    at = gate(MemoryLedger())
+    for _ in range(2):
+        admission = await admitted(at, request(trace_id="tree", agent_id="any", budget=ceiling))
+        await at.lifecycle.dispatch(admission)
+        await at.lifecycle.settle(admission, USAGE)
+
+    denied = await at.admit(request(trace_id="tree", budget=ceiling))
+
+    assert isinstance(denied, Denied)
+    assert f"is {next(iter(ceiling))} of the envelope's budget" in denied.reason.description
+    await admitted(at, request(trace_id="tree"))
+    await admitted(at, request(trace_id="another", budget=ceiling))
+
+
+@pytest.mark.parametrize(
     ("mode", "is_shared", "day"),
     [
         ("backtest", False, "2025-05-05"), ("backtest", True, "2025-05-05"), ("replay", True, "2025-05-05"),

@@ -97,7 +97,7 @@ INCIDENTAL: dict[str, Any] = {
     "retry_policy": RetryPolicy(max_retries=1),
     "must_understand": ["as_of"],
     "schema_version": "1.1",
-    "budget": LLMBudget(max_cost_nusd=5, max_input_tokens=9, max_calls_per_day=2),
+    "budget": LLMBudget(max_cost_nusd=5, max_input_tokens=9, max_calls_per_day=2, max_trace_calls=3),
     "some_later_field": {"x": 1},
 }
 HASHES = {"request_hash", "envelope_hash"}

@@ -40,9 +40,26 @@ def test_the_largest_amount_is_2_53_nano_dollars() -> None:
 
 @pytest.mark.parametrize(
     "field",
-    ["max_output_tokens", "thinking_budget", "max_input_tokens", "max_cost_nusd", "max_calls_per_day"],
+    [
+        "max_output_tokens",
+        "thinking_budget",
+        "max_input_tokens",
+        "max_cost_nusd",
+        "max_calls_per_day",
+        "max_trace_cost_nusd",
+        "max_trace_calls",
+    ],
 )
 @pytest.mark.parametrize("value", [-1, 2**53 + 1, 2**70])
 def test_a_budget_counts_only_what_is_exact_everywhere(field: str, value: int) -> None:
     with pytest.raises(ValidationError, match=field):
         LLMBudget.model_validate({field: value})
+
+
+def test_a_trace_without_ceilings_is_spelled_as_before_there_were_any() -> None:
+    plain, limited = LLMBudget(), LLMBudget(max_trace_cost_nusd=5, max_trace_calls=2)
+
+    assert b"trace" not in plain.wire
+    assert b'"max_trace_calls":2,"max_trace_cost_nusd":5' in limited.wire
+    assert LLMBudget(max_trace_calls=None).given_wire == b"{}"
+    assert LLMBudget.model_validate_json(limited.wire) == limited

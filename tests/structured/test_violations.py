@@ -183,6 +183,51 @@ def test_a_branch_is_meant_by_its_constant() -> None:
     assert only({"kind": 1, "px": "x"}, oneOf=[kind("limit"), {"type": "object", "not": {}}]).path == "$.x"
 
 
+def tagged(name: str, *periods: int) -> dict[str, Any]:
+    """Return a branch with a tag, a choice of many, and a number."""
+    return {
+        "type": "object",
+        "properties": {
+            "kind": {"const": name},
+            "period": {"enum": [*periods], "type": "integer"},
+            "px": {"type": "number"},
+        },
+        "required": ["kind", "period"],
+        "additionalProperties": False,
+    }
+
+
+TAGGED = [tagged("limit", 5, 10, 20), tagged("stop", 100, 200), tagged("peg", 1)]
+
+
+@pytest.mark.parametrize(
+    "value", [{"period": 25}, {"period": "25"}, {"period": True}, {}, {"period": 5, "px": "x", "y": 1}]
+)
+def test_a_wrong_choice_of_many_is_no_tag_where_there_is_a_constant(value: dict[str, Any]) -> None:
+    given = {"kind": "limit", **value}
+
+    for keyword in ("anyOf", "oneOf"):
+        assert found(given, **{keyword: TAGGED}) == found(given, **TAGGED[0])
+
+
+def test_a_tag_that_is_missing_is_named_with_those_of_all_branches() -> None:
+    for value in ({}, {"period": 25, "px": "x"}):
+        missing = only(value, anyOf=TAGGED)
+        assert (missing.path, missing.keyword, missing.allowed) == (
+            "$.x.kind",
+            "required",
+            ["limit", "stop", "peg"],
+        )
+    untagged = {"type": "object", "required": ["px"]}
+    assert only({}, anyOf=[*TAGGED, untagged]).keyword == "anyOf"
+
+
+def test_a_wrong_tag_is_named_whatever_else_is_wrong() -> None:
+    wrong = only({"kind": "stp", "period": "25", "px": "x"}, anyOf=TAGGED)
+
+    assert (wrong.path, wrong.allowed, wrong.suggestion) == ("$.x.kind", ["limit", "stop", "peg"], "stop")
+
+
 def test_a_choice_within_a_choice_is_followed() -> None:
     inner = {"anyOf": [{"type": "object", "properties": {"stop": {"type": "string"}}}, {"type": "null"}]}
 

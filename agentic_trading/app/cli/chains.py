@@ -11,10 +11,12 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from agentic_trading.app.cli.frame_tree import TraceFrames
 from agentic_trading.app.cli.output import format_time, heading, printable, rows, table, usd
 from agentic_trading.app.options import pluralize
 from agentic_trading.audit.trace import CallNode, CausalPath, EventNode, TraceNode, TraceTree
 from agentic_trading.canonical import Fragment
+from agentic_trading.client.events import FrameClosed, FrameOpened, UserAnswered, UserAsked
 from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.events import Skipped, Triggered, Undecided
 from agentic_trading.desk.decisions import verdict_of
@@ -28,6 +30,13 @@ from agentic_trading.desk.execution.events import (
     StrategyChosen,
 )
 from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.planning.events import (
+    GenerationAccepted,
+    GenerationProposed,
+    GenerationRejected,
+    PlanChosen,
+    PlanUndecided,
+)
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import CallRequested, CallUnanswered
 from agentic_trading.llm.interaction import LLMInteraction
@@ -75,9 +84,11 @@ def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
         Text(f"trace {printable(trace_id)} · {len(chain.nodes)} steps · {usd(chain.cost_nusd)} USD", "bold")
     )
     below = {-1: drawn}
-    is_shared = len(chain.tenants) > 1
+    is_shared, frames = len(chain.tenants) > 1, TraceFrames(chain)
     for row in chain.rows():
-        below[row.depth] = below[row.depth - 1].add(_label(row.node, is_shared=is_shared))
+        if not frames.hides(row.node):
+            label = _label(row.node, is_shared=is_shared, before=frames.lines(row.node))
+            below[row.depth] = below[row.depth - 1].add(label)
     orphans = [
         f"  {node.kind} {node.id} names a cause that is not here: {node.cause}" for node in chain.orphans
     ]
@@ -103,7 +114,7 @@ def path_of(answer: CausalPath) -> RenderableType:
     return Group(*parts)
 
 
-def _label(node: TraceNode, *, is_shared: bool) -> RenderableType:
+def _label(node: TraceNode, *, is_shared: bool, before: Sequence[str] = ()) -> RenderableType:
     whose = (f"  tenant {printable(node.tenant)}", "yellow") if is_shared else ""
     name = Text.assemble(
         (printable(node.kind), "bold cyan"),
@@ -113,7 +124,8 @@ def _label(node: TraceNode, *, is_shared: bool) -> RenderableType:
         (printable(node.id), "dim"),
         whose,
     )
-    return Group(name, *(Padding(Text(line), (0, 0, 0, 2)) for line in step_text(node)))
+    lines = (*map(printable, before), *step_text(node))
+    return Group(name, *(Padding(Text(line), (0, 0, 0, 2)) for line in lines))
 
 
 def values_of(chain: TraceTree) -> list[dict[str, Any]]:
@@ -216,6 +228,18 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     Order.KIND: ("side quantity order_type limit_price peg_bps active_from expires_at on_expiry",),
     Cancellation.KIND: ("quantity reason",),
     Fill.KIND: ("side quantity price fee fee_currency liquidity cause",),
+    GenerationProposed.KIND: ("round family params",),
+    GenerationRejected.KIND: ("by detail",),
+    GenerationAccepted.KIND: (
+        "in sample: in_sample.sharpe in_sample.cagr in_sample.max_drawdown",
+        "out of sample: out_of_sample.sharpe out_of_sample.cagr out_of_sample.max_drawdown",
+    ),
+    PlanChosen.KIND: ("tried deflated_sharpe regime", "params"),
+    PlanUndecided.KIND: ("reason.category reason.description",),
+    FrameOpened.KIND: ("question",),
+    FrameClosed.KIND: ("state stopped_by", "conclusion"),
+    UserAsked.KIND: ("question",),
+    UserAnswered.KIND: ("answer by",),
     CallRequested.KIND: (),
     CallUnanswered.KIND: ("reason.category reason.description",),
 })

@@ -23,6 +23,7 @@ class ExitCode(IntEnum):
     BAD_INPUT = 2
     LOG_UNUSABLE = 3
     INTERNAL = 4
+    PAUSED = 5
     INTERRUPTED = 130
 
     @property
@@ -33,10 +34,12 @@ class ExitCode(IntEnum):
 
 _MEANINGS = {
     ExitCode.DONE: "done",
-    ExitCode.FOUND_WRONG: "checked and found wrong: divergence, broken log, unknown id, schema drift, rejected answer",
+    ExitCode.FOUND_WRONG: "checked and found wrong: divergence, broken log, unknown id, schema drift, rejected answer, "
+    "question without an answer",
     ExitCode.BAD_INPUT: "bad usage or bad input: a flag, a name, a file, a setting",
     ExitCode.LOG_UNUSABLE: "the log, output folder, ledger or bus cannot be used: not writable, locked, broken, away",
     ExitCode.INTERNAL: "an internal error; --debug shows where",
+    ExitCode.PAUSED: "paused: a question waits for an answer of yours",
     ExitCode.INTERRUPTED: "interrupted; all that was answered is on disk",
 }
 

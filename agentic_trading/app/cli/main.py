@@ -12,6 +12,7 @@ from typing_extensions import override
 from agentic_trading import __version__
 from agentic_trading.app.cli import (
     archive,
+    ask,
     budget,
     config,
     dlq,
@@ -21,6 +22,7 @@ from agentic_trading.app.cli import (
     prices,
     run,
     services,
+    strategy,
     topics,
     worker,
 )
@@ -74,6 +76,7 @@ app = typer.Typer(
 )
 app.command("run", short_help="Run a trading session.")(run.run_command)
 app.add_typer(look.trace_app, name="trace")
+app.command("ask", short_help="Ask a model about a log, under limits.")(ask.ask_command)
 app.command("spend", short_help="Sum what calls cost.")(look.spend_command)
 app.add_typer(look.audit_app, name="audit")
 app.add_typer(budget.app, name="budget")
@@ -83,6 +86,7 @@ app.add_typer(look.replay_app, name="replay")
 app.command("parse", short_help="Read a model's raw answer, or say why not.")(parse.parse_command)
 app.add_typer(look.schemas_app, name="schemas")
 app.add_typer(look.data_app, name="data")
+app.add_typer(strategy.app, name="strategy")
 app.add_typer(models.app, name="models")
 app.add_typer(prices.app, name="prices")
 app.add_typer(config.app, name="config", short_help="The configuration: show it, check it.")

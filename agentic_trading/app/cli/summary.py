@@ -1,6 +1,7 @@
 """A finished run and a replay as text for a trader."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from decimal import Decimal
 from itertools import zip_longest
 from typing import Final
@@ -26,6 +27,9 @@ from agentic_trading.app.cli.output import (
 from agentic_trading.app.options import pluralize
 from agentic_trading.app.replay import ReplayReport
 from agentic_trading.app.report import DataReport, RefusedBudget, RunReport
+from agentic_trading.desk.market.samples import PANELS
+from agentic_trading.desk.metrics import Performance
+from agentic_trading.desk.planning.events import PlanChosen
 
 RULES: Final = "rules"
 LOCAL: Final = "local"
@@ -39,6 +43,9 @@ FAULT_OUTCOMES: Final = {
     "tried again, then accepted": "retried, accepted",
 }
 """What became of an injected fault: the keys of the report, and the words for them."""
+MOST_YEARLY: Final = 100.0
+"""A larger yearly rate is that of a session too short for one, and is not spelled out."""
+A_DAY: Final = timedelta(days=1)
 KNOWLEDGE: Final = {
     "in_sample": "in sample",
     "post_cutoff": "after the training cutoff",
@@ -100,12 +107,33 @@ def _who(report: RunReport) -> str:
 
 
 def _market(report: RunReport) -> Iterator[tuple[str, str]]:
+    if report.data[0].name in PANELS:
+        yield from _panel(report.data)
+        return
     for fed in report.data:
         yield (
             fed.symbol,
             f"{pluralize(fed.bars, 'bar')}, {format_time(fed.first)} to {format_time(fed.last)} UTC, from {fed.name}",
         )
         yield from _notes(fed)
+
+
+def _panel(data: Sequence[DataReport]) -> Iterator[tuple[str, str]]:
+    """Yield what was fed of many stocks, which of them lack days, and which ended before the others."""
+    bars, last = sum(fed.bars for fed in data), max((fed.last for fed in data if fed.last), default=None)
+    first = min((fed.first for fed in data if fed.first), default=None)
+    yield (
+        data[0].name,
+        f"{pluralize(len(data), 'stock')}, {pluralize(bars, 'bar')}, {first:%Y-%m-%d} to {last - A_DAY:%Y-%m-%d}"
+        if first and last
+        else "no bar",
+    )
+    if lacking := [fed.symbol for fed in data if fed.gaps]:
+        yield "", f"days missing: {', '.join(lacking)}"
+    if ended := [
+        f"{fed.symbol} on {fed.last - A_DAY:%Y-%m-%d}" for fed in data if fed.last and fed.last != last
+    ]:
+        yield "", f"last bar before the end: {', '.join(ended)}"
 
 
 def _notes(fed: DataReport) -> Iterator[tuple[str, str]]:
@@ -127,6 +155,8 @@ def _result(report: RunReport) -> Table:
         ("market orders instead", report.market_now_pnl, _bps(report.shortfall.market_now.total_bps)),
         ("buy and hold", report.buy_and_hold_pnl, ""),
     ]
+    if report.data[0].name in PANELS:
+        del money[1]  # all its orders are market orders
     return rows(figures, (("  " + name, _signed(pnl), _share(pnl, report), bps) for name, pnl, bps in money))
 
 
@@ -143,20 +173,42 @@ def _share(pnl: Decimal, report: RunReport) -> str:
 
 
 def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
-    """Say how the figures are to be read: what was assumed, and whether the period was known beforehand."""
+    """Say how the figures are to be read: by risk, what was assumed, and whether the period was known beforehand."""
+    if report.performance is not None:
+        yield "risk", _risk(report.performance)
     if report.assumed:
         yield "assumptions", "; ".join(report.assumed)
     if report.provider == RULES:
-        for fed in report.data:
-            yield f"P&L on {fed.symbol}", IN_SAMPLE if fed.is_sample else "unknown: your own data"
+        is_panel = report.data[0].name in PANELS
+        fed_as = {fed.name if is_panel else fed.symbol: fed for fed in report.data}
+        for name, fed in fed_as.items():
+            yield f"P&L on {name}", IN_SAMPLE if fed.is_sample else "unknown: your own data"
     else:
         calls = {KNOWLEDGE.get(mark, mark): calls for mark, calls in report.knowledge.items()}
         yield "P&L by training cutoff", f"in calls: {counts(calls)}"
 
 
+def _risk(figures: Performance) -> str:
+    """Return what the account's closes come to; of a year, however short the session was."""
+    drawdown, cagr = map(_percent, (figures.max_drawdown, figures.cagr))
+    ratios = {"Sharpe": figures.sharpe, "Sortino": figures.sortino, "turnover": figures.turnover}
+    spelled = ", ".join(f"{name} {'-' if of is None else f'{of:,.2f}'}" for name, of in ratios.items())
+    return f"largest drawdown {drawdown}; a year, from {pluralize(figures.bars, 'bar')}: return {cagr}, {spelled}"
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return "-"
+    return f"{100 * share:+,.2f} %" if share <= MOST_YEARLY else f"above {100 * MOST_YEARLY:,.0f} %"
+
+
 def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
     for workflow, verdicts in report.decisions.items():
         yield workflow, counts(verdicts)
+    for plan in report.plans:
+        yield f"  {format_time(plan.as_of)}", _plan(plan)
+    if report.data[0].name not in PANELS:
+        yield "planning", "not offered by this data"
     for workflow, reasons in report.no_decisions.items():
         yield f"no decision, {workflow}", counts(reasons)
     if not any(report.no_decisions.values()):
@@ -167,6 +219,13 @@ def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
             f"{refused.scope}: {pluralize(refused.calls, 'attempt')}{_shortfall(refused)}",
         )
     yield "triggers skipped", counts(report.skips)
+
+
+def _plan(plan: PlanChosen) -> str:
+    """Return the set that a plan chose, the market it was chosen in, and how likely it is more than luck."""
+    chosen = " · ".join(f"{name} {value}" for name, value in plan.params.items() if name != "strategy_type")
+    skill = "-" if plan.deflated_sharpe is None else f"{plan.deflated_sharpe:.2f}"
+    return f"{plan.regime}: {chosen}; best of {plan.tried}, deflated Sharpe {skill}"
 
 
 def _shortfall(refused: RefusedBudget) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from agentic_trading.desk.analysis.judgement import Direction
 from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.correlation import RETURNS, Close, ReferenceMarket, correlation_with
+from agentic_trading.desk.metrics import sharpe_ratio, sortino_ratio
 from agentic_trading.desk.prompts import ratio
 
 NO_PORTFOLIO: Final = "no account is handed over"
@@ -162,23 +163,19 @@ class TrackRecord:
 def figures_of(gains: Sequence[float]) -> dict[str, float | None]:
     """Return what at least two gains in percent come to, oldest first; None where a figure is not defined.
 
-    `hit_rate_pct` counts gains above 0. `profit_factor` is the sum of gains over that of losses. `sharpe` is the
-    mean over the sample deviation and `sortino` the mean over the root mean square of the losses, each of a single
-    forecast and not of a year (William F. Sharpe, 1966; Frank A. Sortino, 1991). `max_drawdown_pct` is the deepest fall
-    of the running sum from its peak, the start included; `calmar` is the sum over it. `runs_z` is the runs test of
-    Abraham Wald and Jacob Wolfowitz (1940) over hits and misses: below 0 they come in streaks.
+    `hit_rate_pct` counts gains above 0. `profit_factor` is the sum of gains over that of losses. `sharpe` and `sortino`
+    are of a single forecast and not of a year. `max_drawdown_pct` is the deepest fall of the running sum from its peak,
+    the start included; `calmar` is the sum over it. `runs_z` is the runs test of Abraham Wald and Jacob Wolfowitz (1940)
+    over hits and misses: below 0 they come in streaks.
     """
     total, count = fsum(gains), len(gains)
-    mean = total / count
     won, lost = fsum(gain for gain in gains if gain > 0), -fsum(gain for gain in gains if gain < 0)
-    spread = sqrt(fsum((gain - mean) ** 2 for gain in gains) / (count - 1))
-    downside = sqrt(fsum(gain**2 for gain in gains if gain < 0) / count)
     deepest = max_drawdown(gains)
     return {
         "hit_rate_pct": 100.0 * sum(gain > 0 for gain in gains) / count,
         "profit_factor": won / lost if lost else None,
-        "sharpe": mean / spread if spread else None,
-        "sortino": mean / downside if downside else None,
+        "sharpe": sharpe_ratio(gains),
+        "sortino": sortino_ratio(gains),
         "calmar": total / deepest if deepest else None,
         "max_drawdown_pct": deepest,
         "runs_z": runs_z([gain > 0 for gain in gains]),

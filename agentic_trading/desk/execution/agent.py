@@ -84,11 +84,18 @@ class ExecutionAgent:
     ) -> TimedFillStrategy | NoDecision:
         """Return the model's strategy inside the limits, or why there is none: never a default.
 
-        `bars` are the last closed ones, oldest first, and `spread_bps` the whole spread. The intent is put on
-        record before the model is asked, its strategy or the missing decision afterwards. Raises
-        `LookAheadError` if a bar closes after the intent's `as_of`, `NoBarsError` without a bar.
+        Where the limits leave one way to fill the intent, that is the strategy, and no model is asked. `bars` are the
+        last closed ones, oldest first, and `spread_bps` the whole spread. The intent is put on record before the model
+        is asked, its strategy or the missing decision afterwards. Raises `LookAheadError` if a bar closes after the
+        intent's `as_of`, `NoBarsError` without a bar.
         """
-        envelope = self.envelope(intent, instrument, bars, spread_bps)
+        question = self._question(intent, instrument, bars, spread_bps)
+        if len(question.candidates) == 1:
+            strategy = question.only_strategy()
+            await self._journal.intent(intent)
+            await self._journal.strategy(intent, strategy, request_hash="", cause=intent.intent_id)
+            return TimedFillStrategy(strategy, intent.as_of)
+        envelope = self._envelope(intent, question, bars, spread_bps)
         await self._journal.intent(intent)
         answer = await self._gateway.ask(envelope)
         asked = envelope.request_hash
@@ -107,18 +114,29 @@ class ExecutionAgent:
         self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
     ) -> LLMEnvelope:
         """Return what the model is asked: equal arguments give equal envelopes but for times of creation."""
+        return self._envelope(intent, self._question(intent, instrument, bars, spread_bps), bars, spread_bps)
+
+    def _question(
+        self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
+    ) -> "_Question":
         evidence = execution_evidence(intent.symbol, bars, intent.quantity, spread_bps)
         limits = self._limits.narrowed_to(intent, instrument)
         order = _order(intent)
         facts = FillFacts.of(limits, order, {item.source: item.content for item in evidence})
-        candidates = fill_candidates(facts)
+        return _Question(evidence, limits, order, fill_candidates(facts))
+
+    def _envelope(
+        self, intent: OrderIntent, question: "_Question", bars: Sequence[Bar], spread_bps: Decimal
+    ) -> LLMEnvelope:
+        evidence, candidates = question.evidence, question.candidates
         envelope_id = derived_id(self._settings.session_id, "execution", intent.intent_id)
         builder = (
             EnvelopeBuilder(clock=self._clock, ids=lambda: envelope_id)
             .for_execution()
             .with_instructions(FILL_STRATEGY_PROMPT.text, prompt_version=FILL_STRATEGY_PROMPT.version)
             .with_context(
-                _context(order, limits, candidates, bars[-1], spread_bps), as_of=bars[-1].close_time
+                _context(question.order, question.limits, candidates, bars[-1], spread_bps),
+                as_of=bars[-1].close_time,
             )
             .with_output_schema(asked_fill_schema(tuple(candidates), len(evidence)))
             .with_provider(self._settings.provider, self._settings.model)
@@ -206,6 +224,27 @@ class Evidence:
 
     source: str
     content: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What an intent and its market come to: evidence, limits, and the ways to fill it within them."""
+
+    evidence: Sequence[Evidence]
+    limits: FillLimits
+    order: Mapping[str, Any]
+    candidates: FillCandidates
+
+    def only_strategy(self) -> FillStrategy:
+        """Return the one candidate as a strategy."""
+        (terms,) = self.candidates.values()
+        evidence_ids = [f"E{number}" for number, _ in enumerate(self.evidence, 1)]
+        chosen = {
+            "confidence": 1,
+            "rationale": "the only way within the limits",
+            "evidence_ids": evidence_ids,
+        }
+        return FillStrategy.model_validate({**terms.model_dump(), **chosen})
 
 
 def execution_evidence(

@@ -10,13 +10,16 @@ from agentic_trading.desk.exchange import OrderType
 from agentic_trading.desk.instrument import EXACT, Instrument, Price, Quantity, Side
 from agentic_trading.llm.event import EventBody
 
+SizedBy = Literal["risk", "exposure", "notional", "position", "weight"]
+
 
 class Sizing(BaseModel, frozen=True):
     """What a quantity rests on: the account when it was chosen, and which bound chose it.
 
     `equity` is in the quote currency, and so is `gross`, the value of all positions and open entries of all symbols
     at their marks. `position` and `pending` are of the symbol, signed. `risk_pct` is the part of the equity that an
-    entry may lose at its stop. `sized_by` is `position` for an exit, which closes all of it.
+    entry may lose at its stop. `sized_by` is `position` for an exit that closes all of it, and `weight` where a plan wants
+    another share of the equity.
     """
 
     equity: Decimal
@@ -24,7 +27,7 @@ class Sizing(BaseModel, frozen=True):
     pending: Decimal
     gross: Decimal
     risk_pct: Decimal | None
-    sized_by: Literal["risk", "exposure", "notional", "position"]
+    sized_by: SizedBy
 
 
 class OrderIntent(EventBody, frozen=True):

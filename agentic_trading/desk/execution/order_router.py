@@ -145,6 +145,18 @@ class OrderRouter:
             self._submitted.append(intent.as_of)
         return orders
 
+    async def fill_order(self, bars: Sequence[Bar]) -> Sequence[Bar]:
+        """Return the bars of one moment in the order in which they fill orders: that of `bars`.
+
+        Where limits net exits, those with an open exit come first: what they sell pays for what others buy.
+        """
+        if not self._risk_limits.nets_exits:
+            return bars
+        exits = {
+            entry.order.symbol for entry in await self._exchange.open_orders() if entry.order.reduce_only
+        }
+        return sorted(bars, key=lambda bar: bar.symbol not in exits)
+
     async def on_bar(self, bar: Bar) -> list[ExecutionReport]:
         """Let a closed bar fill what is open; return and record what happened, in order."""
         reports = await self._exchange.on_bar(bar)
@@ -187,14 +199,16 @@ class OrderRouter:
                 ),
                 ZERO,
             ),
-            gross=_gross(account, working, marks),
+            gross=_gross(account, working, marks, nets_exits=self._risk_limits.nets_exits),
             halted=self._last[symbol].volume == 0,
             open_orders=len(working),
             orders_last_minute=len(self._submitted),
         )
 
 
-def _gross(account: Account, working: Sequence[OpenOrder], marks: Mapping[str, Decimal]) -> Decimal:
+def _gross(
+    account: Account, working: Sequence[OpenOrder], marks: Mapping[str, Decimal], *, nets_exits: bool
+) -> Decimal:
     """Return what all positions and open entries are worth at their marks, long and short added."""
     worth = ZERO
     for held in account.positions:
@@ -202,6 +216,8 @@ def _gross(account: Account, working: Sequence[OpenOrder], marks: Mapping[str, D
     for entry in working:
         if not entry.order.reduce_only:
             worth = EXACT.fma(entry.left, marks[entry.order.symbol], worth)
+        elif nets_exits and entry.order.order_type == "market":
+            worth = EXACT.fma(entry.left.copy_negate(), marks[entry.order.symbol], worth)
     return worth
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from agentic_trading.desk.exchange import Order
-from agentic_trading.desk.execution.order import OrderIntent, Sizing
+from agentic_trading.desk.execution.order import OrderIntent, SizedBy, Sizing
 from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instrument, Side, round_down
 from agentic_trading.ids import derived_id
 
@@ -23,7 +23,8 @@ class RiskLimits(BaseModel, frozen=True):
     `max_gross_pct` the value of all positions and open entries of all symbols; below 100 they leave room for fees.
     `price_collar_bps` is the farthest that a price may stand from the last close. `max_tick_bps` is the coarsest
     tick, in parts of the last close, on which a position may be opened: on a coarser one prices say too little. Size
-    does not bound an exit, nor do halts and ticks: a limit must not lock a position in.
+    does not bound an exit, nor do halts and ticks: a limit must not lock a position in. With `nets_exits` what market exits
+    that are open will sell no longer counts as held: for portfolios, whose purchases are paid by sales at the same open.
     """
 
     max_order_notional: Annotated[Decimal, Field(gt=0)] = Decimal(100_000)
@@ -35,6 +36,7 @@ class RiskLimits(BaseModel, frozen=True):
     max_orders_per_minute: Annotated[int, Field(ge=1)] = 60
     max_open_orders: Annotated[int, Field(ge=1)] = 40
     require_stop: bool = True
+    nets_exits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class RiskFacts:
 
     def sizing(
         self,
-        sized_by: Literal["risk", "exposure", "notional", "position"],
+        sized_by: SizedBy,
         risk_pct: Decimal | None = None,
     ) -> Sizing:
         """Return what of these facts goes on record with a quantity."""

@@ -9,13 +9,15 @@ TradingError
     ├── FeedUnavailableError  a source that cannot be read
     ├── UnclosedBarError      a bar from the future of the moment that was asked for
     ├── NoBarsError           a snapshot before the first bar
+    ├── PanelValueError       a value of a stock on a day that no panel can hold
+    ├── EmptyUniverseError    a panel with too few stocks to choose from
     ├── UnknownSampleError    a sample that is not shipped
     └── SampleDamagedError    a shipped sample that is not what was shipped
 ```
 """
 
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import date, datetime
 
 from agentic_trading.errors import TradingError
 
@@ -85,6 +87,28 @@ class NoBarsError(MarketError):
     def __init__(self, symbol: str) -> None:
         super().__init__(f"no closed bar of {symbol} yet; push at least one before asking for a snapshot")
         self.symbol = symbol
+
+
+class PanelValueError(MarketError):
+    """A value of a panel that cannot be; a day without a bar of a stock has no row, and is no error."""
+
+    def __init__(self, panel: str, symbol: str, day: date, column: str, value: object, allowed: str) -> None:
+        super().__init__(f"{panel}, {symbol} on {day}: {column} is {value}; allowed: {allowed}")
+        self.panel = panel
+        self.symbol = symbol
+        self.day = day
+        self.column = column
+        self.value = value
+        self.allowed = allowed
+
+
+class EmptyUniverseError(MarketError):
+    """A panel in which fewer than two stocks have a price: there is nothing to choose."""
+
+    def __init__(self, panel: str, priced: int) -> None:
+        super().__init__(f"{panel} has {priced} stocks with a price; allowed: 2 and more")
+        self.panel = panel
+        self.priced = priced
 
 
 class UnknownSampleError(MarketError):

@@ -1,6 +1,8 @@
 """The port through which bars come in."""
 
-from collections.abc import AsyncIterator
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Protocol
 
@@ -8,6 +10,17 @@ from pydantic import BaseModel
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import BarSequenceError
+
+Calendar = Sequence[datetime]
+"""When the bars of a market open that is not always open, in order: what no bar can be missing from."""
+
+
+@dataclass(frozen=True, slots=True)
+class BarGrid:
+    """How long the bars of a market are, and when they open; without a calendar it never closes."""
+
+    timeframe: Timeframe
+    calendar: Calendar | None = None
 
 
 class Gap(BaseModel, frozen=True):
@@ -61,12 +74,18 @@ class BarFeed(Protocol):
 
 
 class Continuity:
-    """Remember the last bar of a source; turn the next one into what the feed gives for it."""
+    """Remember the last bar of a source; turn the next one into what the feed gives for it.
 
-    def __init__(self, source: str, symbol: str, timeframe: Timeframe) -> None:
+    Without a `calendar` the market never closes.
+    """
+
+    def __init__(
+        self, source: str, symbol: str, timeframe: Timeframe, calendar: Calendar | None = None
+    ) -> None:
         self._source = source
         self._symbol = symbol
         self._timeframe = timeframe
+        self._calendar = calendar
         self._last: Bar | None = None
 
     def admit(self, line: int, bar: Bar) -> tuple[FeedItem, ...]:
@@ -91,7 +110,8 @@ class Continuity:
                 f"{last.close_time.isoformat()} or later",
             )
         self._last = bar
-        return (self._gap(last, bar), bar)
+        missing = self._missing(last, bar)
+        return (self._gap(last, bar, missing), bar) if missing else (bar,)
 
     def _check_identity(self, line: int, bar: Bar) -> None:
         if bar.symbol != self._symbol:
@@ -107,11 +127,17 @@ class Continuity:
                 raise BarSequenceError(self._source, line, field, now, allowed)
         return Duplicate(symbol=self._symbol, timeframe=self._timeframe, open_time=first.open_time)
 
-    def _gap(self, last: Bar, bar: Bar) -> Gap:
+    def _missing(self, last: Bar, bar: Bar) -> int:
+        """Return how many bars could have opened between two."""
+        if self._calendar is None:
+            return (bar.open_time - last.close_time) // self._timeframe.length
+        return bisect_left(self._calendar, bar.open_time) - bisect_left(self._calendar, last.close_time)
+
+    def _gap(self, last: Bar, bar: Bar, missing: int) -> Gap:
         return Gap(
             symbol=self._symbol,
             timeframe=self._timeframe,
             after=last.close_time,
             before=bar.open_time,
-            missing=(bar.open_time - last.close_time) // self._timeframe.length,
+            missing=missing,
         )

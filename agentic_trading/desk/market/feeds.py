@@ -14,7 +14,7 @@ from typing import TypeVar
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.bar_rows import BarRows
 from agentic_trading.desk.market.errors import BarFormatError, FeedUnavailableError
-from agentic_trading.desk.market.feed import Continuity, FeedItem
+from agentic_trading.desk.market.feed import Calendar, Continuity, FeedItem
 
 T = TypeVar("T")
 
@@ -36,11 +36,13 @@ class CsvFeed:
         *,
         symbol: str,
         timeframe: Timeframe,
+        calendar: Calendar | None = None,
         most_bars: int | None = None,
         whole_rows_only: bool = False,
     ) -> None:
         self.symbol = symbol
         self.timeframe = timeframe
+        self._calendar = calendar
         self._path = path
         self._most_bars = most_bars
         self._whole_rows_only = whole_rows_only
@@ -48,7 +50,7 @@ class CsvFeed:
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
         """Yield the bars and the notes between them."""
         rows = BarRows(self._path.name, self.symbol, self.timeframe)
-        continuity = Continuity(self._path.name, self.symbol, self.timeframe)
+        continuity = Continuity(self._path.name, self.symbol, self.timeframe, self._calendar)
         left, line = self._most_bars, 0
         async with aclosing(self._blocks()) as blocks:
             async for block in blocks:
@@ -92,16 +94,23 @@ class MemoryFeed:
     """Give bars that are already here; a line in its errors is the place in the list, from 1."""
 
     def __init__(
-        self, bars: Iterable[Bar], *, symbol: str, timeframe: Timeframe, name: str = "memory"
+        self,
+        bars: Iterable[Bar],
+        *,
+        symbol: str,
+        timeframe: Timeframe,
+        calendar: Calendar | None = None,
+        name: str = "memory",
     ) -> None:
         self.symbol = symbol
         self.timeframe = timeframe
+        self._calendar = calendar
         self._bars = tuple(bars)
         self._name = name
 
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
         """Yield the bars and the notes between them; never waits."""
-        continuity = Continuity(self._name, self.symbol, self.timeframe)
+        continuity = Continuity(self._name, self.symbol, self.timeframe, self._calendar)
         for line, bar in enumerate(self._bars, 1):
             for item in continuity.admit(line, bar):
                 yield item

@@ -1,24 +1,20 @@
 """DBOS on SQLite: a workflow of two steps, the call and the reply, begun under the name of its call.
 
-Run: python -m benchmarks.peers.dbos.peer kill FILE PORT NAME POINT, which prints what its steps recorded as a line of JSON
-unless it is killed; or speed FILE COUNT AT_ONCE, which prints seconds of CPU and of wall.
+Run: python -m benchmarks.peers.dbos.peer FILE PORT NAME POINT, which prints what its steps recorded as a line of JSON
+unless it is killed.
 """
 
 import json
 import logging
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 from dbos import DBOS, DBOSConfig, SetWorkflowID
 
-from benchmarks.peers.billed import TOKENS, die_at, post
-
-ANSWER = {"text": '{"action":"wait","size":0}', "tokens": TOKENS}
+from benchmarks.peers.billed import die_at, post
 
 
 class Killed:
-    """Where this process is to die, and where the provider is; without a port the answer is there at once."""
+    """Where this process is to die, and where the provider is."""
 
     port = 0
     point = ""
@@ -27,8 +23,6 @@ class Killed:
 @DBOS.step()
 def call(name: str) -> dict[str, object]:
     """Ask the provider; what it used is recorded with its answer."""
-    if not Killed.port:
-        return ANSWER
     die_at(Killed.point, "noted")
     answer = post(Killed.port, "/call", name)
     die_at(Killed.point, "answered")
@@ -38,7 +32,7 @@ def call(name: str) -> dict[str, object]:
 @DBOS.step()
 def reply(name: str, answer: dict[str, object]) -> None:
     """Send the answer to who asked."""
-    if Killed.port and answer:
+    if answer:
         post(Killed.port, "/reply", name)
     die_at(Killed.point, "replied")
 
@@ -52,11 +46,11 @@ def decide(name: str) -> None:
     reply(name, answer)
 
 
-def launch(file: str) -> None:
-    """Start, and recover what an earlier process left."""
+def launch(url: str) -> None:
+    """Start on the database at `url`, and recover what an earlier process left."""
     config: DBOSConfig = {
         "name": "kill-matrix",
-        "system_database_url": f"sqlite:///{file}",
+        "system_database_url": url,
         "log_level": "ERROR",
     }
     DBOS(config=config)
@@ -66,7 +60,7 @@ def launch(file: str) -> None:
 def kill(file: str, port: str, name: str, point: str) -> None:
     """Begin the workflow, or find it, and wait for its end."""
     Killed.port, Killed.point = int(port), point
-    launch(file)
+    launch(f"sqlite:///{file}")
     with SetWorkflowID(name):
         DBOS.start_workflow(decide, name).get_result()
     outputs = [step["output"] for step in DBOS.list_workflow_steps(name)]
@@ -74,18 +68,6 @@ def kill(file: str, port: str, name: str, point: str) -> None:
     DBOS.destroy()
 
 
-def speed(file: str, count: str, at_once: str) -> None:
-    """Run workflows whose provider answers at once."""
-    launch(file)
-    with ThreadPoolExecutor(int(at_once)) as pool:
-        for names in (range(20), range(20, 20 + int(count))):  # the first ones warm up
-            cpu, wall = time.process_time(), time.perf_counter()
-            list(pool.map(decide, map(str, names)))
-            took = time.process_time() - cpu, time.perf_counter() - wall
-    print(json.dumps(took), flush=True)
-    DBOS.destroy()
-
-
 if __name__ == "__main__":
     logging.disable(logging.ERROR)
-    {"kill": kill, "speed": speed}[sys.argv[1]](*sys.argv[2:])
+    kill(*sys.argv[1:])

@@ -8,6 +8,7 @@ from rich.console import Console
 from agentic_trading.app.cli.output import print_table
 from agentic_trading.app.cli.summary import next_steps, summary
 from agentic_trading.app.report import FillingCost, RefusedBudget
+from agentic_trading.desk.metrics import performance
 from tests.app.cli.reports import fed, report, sent, working
 
 
@@ -162,6 +163,25 @@ def test_an_interrupted_run_says_so_at_the_top() -> None:
 
 def test_a_run_without_equity_has_no_return() -> None:
     assert line_with(told(equity_start=0), "this run") == "this run -12.50 - +3.40 bps"
+
+
+def test_the_risk_of_a_run_is_that_of_its_closes() -> None:
+    moved = performance([100.0, 110.0, 99.0, 118.8], [100.0, 0.0, 50.0], bars_per_year=3)
+    still = performance([100.0, 100.0], [0.0])
+
+    assert line_with(told(performance=moved), "risk") == (
+        "risk largest drawdown -10.00 %; a year, from 3 bars: return +18.80 %, Sharpe 0.76, Sortino 2.00, turnover 0.75"
+    )
+    assert "return +0.00 %, Sharpe -, Sortino -, turnover 0.00" in line_with(told(performance=still), "risk")
+    assert "risk" not in told()
+
+
+def test_a_yearly_rate_of_a_moment_is_not_spelled_out() -> None:
+    lucky = performance([100.0, 101.0], [0.0], bars_per_year=10_000)
+    beyond = performance([100.0, 101.0], [0.0], bars_per_year=1_000_000)
+
+    assert "return above 10,000 %, Sharpe -" in line_with(told(performance=lucky), "risk")
+    assert "return -, Sharpe -" in line_with(told(performance=beyond), "risk")
 
 
 def test_the_intent_with_the_largest_shortfall_comes_first() -> None:

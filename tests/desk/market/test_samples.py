@@ -4,15 +4,26 @@ import asyncio
 import csv
 import gzip
 import hashlib
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.errors import SampleDamagedError, UnknownSampleError
 from agentic_trading.desk.market.feed import Gap
 from agentic_trading.desk.market.feeds import MemoryFeed
-from agentic_trading.desk.market.samples import SAMPLES, find_sample, load_sample, read_packed
+from agentic_trading.desk.market.samples import (
+    SAMPLES,
+    SP500,
+    PanelSample,
+    Sample,
+    find_sample,
+    load_panel_bars,
+    load_sample,
+    packed_bytes,
+    panel_calendar,
+    read_packed,
+)
 
 ROOT = Path(__file__).parents[3]
 PUBLISHED = {
@@ -23,7 +34,7 @@ PUBLISHED = {
 
 
 def packed(name: str) -> bytes:
-    return files("agentic_trading.desk.market").joinpath("data", SAMPLES[name].file).read_bytes()
+    return packed_bytes(SAMPLES[name])
 
 
 @pytest.mark.parametrize("name", list(SAMPLES))
@@ -52,11 +63,11 @@ def test_a_sample_has_the_values_that_were_published(name: str) -> None:
     assert hashlib.sha256(("\n".join(lines) + "\n").encode()).hexdigest() == PUBLISHED[name]
 
 
-@pytest.mark.parametrize("name", list(SAMPLES))
-def test_where_a_sample_comes_from_is_given(name: str) -> None:
+@pytest.mark.parametrize("sample", [*SAMPLES.values(), SP500], ids=lambda sample: sample.name)
+def test_where_a_sample_comes_from_is_given(sample: Sample | PanelSample) -> None:
     page = (ROOT / "DATA_LICENSES.md").read_text(encoding="utf-8")
 
-    for fact in (SAMPLES[name].file, SAMPLES[name].sha256, PUBLISHED[name], SAMPLES[name].licence):
+    for fact in (sample.file, sample.sha256, PUBLISHED.get(sample.name, ""), sample.licence):
         assert fact in page
 
 
@@ -81,3 +92,34 @@ def test_an_unknown_sample_is_answered_with_those_there_are() -> None:
 
 def test_a_sample_is_found_by_its_name() -> None:
     assert find_sample("ethusdt-5m").symbol == "ETHUSDT"
+
+
+def test_the_bars_of_many_stocks_are_daily_and_of_the_days_that_their_market_opened() -> None:
+    bars = load_panel_bars("sp500-sample")
+    calendar = panel_calendar(bars)
+
+    assert (len(bars), sum(map(len, bars.values())), len(calendar)) == (50, 12_012, 245)
+    assert {bar.timeframe for bar in bars["AAPL"]} == {Timeframe.D1}
+    assert calendar[0].date() == SP500.first_day
+    assert all(day.weekday() < 5 for day in calendar)
+
+
+async def test_only_a_day_on_which_the_market_opened_can_be_missing() -> None:
+    bars = await asyncio.to_thread(load_panel_bars, "sp500-sample")
+    calendar = panel_calendar(bars)
+
+    def feed(symbol: str) -> MemoryFeed:
+        return MemoryFeed(bars[symbol], symbol=symbol, timeframe=Timeframe.D1, calendar=calendar)
+
+    gaps = {symbol: [item async for item in feed(symbol) if isinstance(item, Gap)] for symbol in bars}
+
+    assert {symbol for symbol, found in gaps.items() if found} >= {"AAPL", "MSFT"}
+    for symbol, found in gaps.items():
+        missing = sum(gap.missing for gap in found)
+        spanned = [day for day in calendar if bars[symbol][0].open_time <= day <= bars[symbol][-1].open_time]
+        assert len(bars[symbol]) + missing == len(spanned)
+
+
+def test_a_panel_that_is_not_shipped_is_named_with_those_that_are() -> None:
+    with pytest.raises(UnknownSampleError, match="sp500-sample"):
+        load_panel_bars("nasdaq")

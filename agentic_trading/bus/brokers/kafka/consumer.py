@@ -178,16 +178,15 @@ class KafkaSubscription:
         """
         self._changed.clear()
         wanted = [self._partition_of(each) for each in self._partitions.with_room()]
-        wait_ms = POLL_MS
-        if not wanted:
-            await set_within(POLL_MS / 1000, self._changed)
-            wanted, wait_ms = (
-                [NOTHING],
-                0,
-            )  # asked all the same: a reader that asks for nothing loses its partitions
-        most = max(1, self._settings.buffer // 2)
+        may_wait = bool(wanted) and not self._partitions.is_any_full
         fetched: Mapping[TopicPartition, Sequence[ConsumerRecord]]
-        fetched = await self._consumer.getmany(*wanted, timeout_ms=wait_ms, max_records=most)
+        fetched = await self._consumer.getmany(
+            *(wanted or [NOTHING]),  # a reader that asks for nothing loses its partitions
+            timeout_ms=POLL_MS if may_wait else 0,
+            max_records=self._partitions.most,
+        )
+        if not fetched and not may_wait:  # the client's own wait would not end when there is room again
+            await set_within(POLL_MS / (10_000 if wanted else 1000), self._changed)
         return fetched
 
     def _keep(self, fetched: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
@@ -203,7 +202,7 @@ class KafkaSubscription:
     def _after_release(self, assignment: Assignment) -> None:
         if assignment.is_revoked:
             self._released.set()
-        elif self._partitions.is_full(assignment.topic):
+        elif self._partitions.is_any_full:
             self._changed.set()
 
     # --- committing -----------------------------------------------------------------------------------------

@@ -41,7 +41,6 @@ class RedisSubscription:
         self._group = lease.group
         self._partitions = lease.partitions
         self._lease = lease
-        self._most = max(1, settings.buffer // 2)  # that are read of a topic at once
         self._takers = Takers()
         self._tasks = OwnedTasks()
         self._running: list[asyncio.Task[None]] = []
@@ -163,13 +162,16 @@ class RedisSubscription:
         """
         by_stream = {self._lease.stream(each).encode(): each for each in wanted}
         after = {stream: f"0-{each.seen}" for stream, each in by_stream.items()}
-        for stream in await self._server.read(after, most=1, wait_s=WAIT_S):
+        wait_s = WAIT_S / 5 if self._partitions.is_any_full else WAIT_S  # a full topic may have room again
+        for stream in await self._server.read(after, most=1, wait_s=wait_s):
             by_stream[stream].is_behind = True
 
     async def _fetch(self, behind: Sequence[OwnedPartition]) -> None:
         for partitions in _by_topic(behind):
             given = [fact for each in partitions for fact in (each.partition, each.token, f"0-{each.seen}")]
-            answers = await self._lease.run("read", partitions, [self._most, *given], doing="reading")
+            answers = await self._lease.run(
+                "read", partitions, [self._partitions.most, *given], doing="reading"
+            )
             for partition, (what, *found) in zip(partitions, answers, strict=True):
                 self._keep(partition, what, *found)
 
@@ -240,7 +242,7 @@ class RedisSubscription:
     def _after_release(self, partition: OwnedPartition) -> None:
         if partition.is_revoked and not partition.in_flight:
             self._lease.released.set()
-        elif self._partitions.is_full(partition.topic):
+        elif self._partitions.is_any_full:
             self._lease.changed.set()
 
     # --- owning ---------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from contextlib import aclosing
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.partitioner import DefaultPartitioner
 from aiokafka.structs import TopicPartition
 
 from agentic_trading.bus.brokers.kafka.admin import group_lags
@@ -70,6 +71,30 @@ async def committed(servers: str, where: Topic[Event], group: str = "group") -> 
     """Return what the group has committed, a partition."""
     lags = await group_lags(kafka_server.settings(servers), [where.name], [group])
     return [lag.committed for lag in lags]
+
+
+def key_in(partition: int, partitions: int) -> str:
+    """Return a key of a partition."""
+    choose, numbers = DefaultPartitioner(), list(range(partitions))
+    return next(str(n) for n in range(1000) if choose(str(n).encode(), numbers, numbers) == partition)
+
+
+@pytest.mark.parametrize("full", range(4))
+async def test_a_key_with_much_to_do_keeps_no_other_partition_from_being_read(
+    kafka_servers: str, full: int
+) -> None:
+    settings = kafka_server.settings(kafka_servers, buffer=8)
+    async with aclosing(KafkaBroker(settings)) as broker:
+        where = await topic(kafka_servers, partitions=4)
+        others = {key_in(partition, 4) for partition in range(4) if partition != full}
+        await publish(
+            broker, where, *(f"{key_in(full, 4)}:{n}" for n in range(64)), *(f"{key}:0" for key in others)
+        )
+        reader = await broker.subscribe([where], "group")
+
+        held = [await take(reader) for _ in range(4)]
+
+    assert {each.message.key for each in held} == {*others, key_in(full, 4)}
 
 
 async def test_nothing_is_committed_before_it_is_done(kafka_servers: str, broker: KafkaBroker) -> None:

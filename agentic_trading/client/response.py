@@ -1,15 +1,16 @@
 """Read a model's answer of reasoning, conclusion and next step, and add nothing to it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, Final, Literal
+from math import inf
+from typing import Any, Final, Literal, Self
 
 import structlog
 
 from agentic_trading.llm.result import Violation
-from agentic_trading.structured.extract import read_json
-from agentic_trading.structured.outcome import ParserException
+from agentic_trading.structured.extract import read_document
+from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.validation import validate
 
 log = structlog.get_logger()
@@ -56,15 +57,17 @@ _CHARS_A_TOKEN = 4  # a rule of thumb for English text; bills come from the prov
 class StructuredResponse:
     """What a model answered under `ANSWER_SCHEMA`: nothing in it is clamped, filled in or guessed.
 
-    A field that the model left out is empty or None. `raw_response` is the whole text as it came.
+    A field that the model left out is empty or None, but for `next_action`: an answer that asks for nothing more is
+    final. `raw_response` is the whole text as it came.
 
-    An answer is valid as a whole or not at all. Of one that is not, `conclusion`, `reasoning`, `files` and `sub_tasks`
-    are empty, and `should_continue` and `should_ask_user` are False; `error` says why, `violations` in full. Its `confidence` and
+    An answer is valid as a whole or not at all. Of one that is not, `reasoning`, `files` and `sub_tasks` are empty, and
+    `should_continue` and `should_ask_user` are False; `error` says why, `violations` in full. Its `confidence` and
     `next_action` are what the model wrote there, of whatever type, so that a wrong one is seen and not replaced.
-    Of one that is valid, `confidence` is a number from 0 to 1 or None, `next_action` a `NextAction` or None.
+    Of one that is valid, `confidence` is a number from 0 to 1 or None, `next_action` a `NextAction`.
 
     `error` is "invalid_json" for a text that is not one JSON document with one meaning; else the rules of the schema
-    that it breaks; else what the model itself wrote there, if that is not empty.
+    that it breaks; else what the model itself wrote there, if that is not empty: only then is there a `conclusion`
+    although the answer is not valid, for people to read and no finding.
     """
 
     reasoning: str = ""
@@ -77,6 +80,38 @@ class StructuredResponse:
     error: str | None = None
     raw_response: str = ""
     violations: tuple[Violation, ...] = ()
+
+    @classmethod
+    def of(cls, answer: Any, raw: str) -> Self:
+        """Return what a decoded answer says, that of an accepted attempt for one; `raw` is its text.
+
+        Of what breaks `ANSWER_SCHEMA` the violations are kept. Properties that the schema does not know are left in
+        `raw_response`.
+        """
+        said = answer if isinstance(answer, dict) else {}
+        broken = validate(answer, ANSWER_SCHEMA)
+        error = "; ".join(f"{rule.path}: {rule.message}" for rule in broken) or said.get("error") or None
+        if error:
+            log.debug("answer_unusable", chars=len(raw), rules=[violation.keyword for violation in broken])
+            return cls(
+                conclusion="" if broken else said["conclusion"],
+                confidence=_as_float(said.get("confidence")),
+                next_action=said.get("next_action"),
+                error=error,
+                raw_response=raw,
+                violations=tuple(broken),
+            )
+        _log_savings(raw, said["conclusion"])
+        return cls(
+            reasoning=said.get("reasoning", ""),
+            conclusion=said["conclusion"],
+            confidence=_as_float(said.get("confidence")),
+            files=said.get("files", []),
+            sub_tasks=said.get("sub_tasks", []),
+            needs_more_info=said.get("needs_more_info"),
+            next_action=said.get("next_action", "finalize"),
+            raw_response=raw,
+        )
 
     @property
     def is_valid(self) -> bool:
@@ -96,37 +131,26 @@ class StructuredResponse:
     @property
     def display_text(self) -> str:
         """What to show to people: the conclusion, or the raw text of an answer that has none. Never data."""
-        return self.conclusion if self.is_valid else self.raw_response
+        return self.conclusion or self.raw_response
+
+    @property
+    def ordered_sub_tasks(self) -> list[dict[str, Any]]:
+        """The sub-tasks by priority, 1 first; those of equal priority as the model wrote them, those without one last."""
+        return sorted(self.sub_tasks, key=lambda task: task.get("priority", inf))
 
 
 def parse_llm_response(raw: str) -> StructuredResponse:
     """Return what `raw` says under `ANSWER_SCHEMA`; raises nothing for any text.
 
     The text is read as `read_json(raw, mode="lossless")` reads it: unambiguous syntax errors are repaired,
-    everything else is refused. Properties that the schema does not know are left in `raw_response`.
+    everything else is refused.
     """
     try:
-        answer = read_json(raw, mode="lossless")
-    except ParserException as e:
-        return _unusable(raw, "invalid_json", e.errors)
-    broken = validate(answer, ANSWER_SCHEMA)
-    if broken:
-        said = answer if isinstance(answer, dict) else {}
-        return _unusable(raw, "; ".join(f"{rule.path}: {rule.message}" for rule in broken), broken, said)
-    if answer.get("error"):
-        return _unusable(raw, answer["error"], (), answer)
-    response = StructuredResponse(
-        reasoning=answer.get("reasoning", ""),
-        conclusion=answer["conclusion"],
-        confidence=_as_float(answer.get("confidence")),
-        files=answer.get("files", []),
-        sub_tasks=answer.get("sub_tasks", []),
-        needs_more_info=answer.get("needs_more_info"),
-        next_action=answer.get("next_action"),
-        raw_response=raw,
-    )
-    _log_savings(response)
-    return response
+        answer = read_document(raw, lossless=True)
+    except UnreadableError as e:
+        log.debug("answer_unusable", chars=len(raw), rules=[violation.keyword for violation in e.violations])
+        return StructuredResponse(error="invalid_json", raw_response=raw, violations=e.violations)
+    return StructuredResponse.of(answer, raw)
 
 
 def extract_conclusion(raw: str) -> str:
@@ -134,7 +158,8 @@ def extract_conclusion(raw: str) -> str:
 
     A text that cannot be used is no conclusion: to show it to people there is `StructuredResponse.display_text`.
     """
-    return parse_llm_response(raw).conclusion
+    parsed = parse_llm_response(raw)
+    return parsed.conclusion if parsed.is_valid else ""
 
 
 def extract_sub_tasks(raw: str) -> list[dict[str, Any]]:
@@ -145,30 +170,15 @@ def extract_sub_tasks(raw: str) -> list[dict[str, Any]]:
     return parse_llm_response(raw).sub_tasks
 
 
-def _unusable(
-    raw: str, error: str, violations: Sequence[Violation], said: Mapping[str, Any] | None = None
-) -> StructuredResponse:
-    said = said or {}
-    log.debug("answer_unusable", chars=len(raw), rules=[violation.keyword for violation in violations])
-    return StructuredResponse(
-        confidence=_as_float(said.get("confidence")),
-        next_action=said.get("next_action"),
-        error=error,
-        raw_response=raw,
-        violations=tuple(violations),
-    )
-
-
 def _as_float(confidence: Any) -> Any:
     """Return a decoded number as a float (`== 0.9`); anything else as it is."""
     return float(confidence) if isinstance(confidence, Decimal) else confidence
 
 
-def _log_savings(response: StructuredResponse) -> None:
-    chars, kept = len(response.raw_response), len(response.conclusion)
+def _log_savings(raw: str, conclusion: str) -> None:
     log.debug(
         "answer_parsed",
-        chars=chars,
-        conclusion_chars=kept,
-        saved_tokens_estimate=(chars - kept) // _CHARS_A_TOKEN,
+        chars=len(raw),
+        conclusion_chars=len(conclusion),
+        saved_tokens_estimate=(len(raw) - len(conclusion)) // _CHARS_A_TOKEN,
     )

@@ -6,19 +6,13 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import given
-from hypothesis import strategies as st
 
-from agentic_trading.llm.providers.offline import ScriptedProvider
-from agentic_trading.structured.response import (
-    ANSWER_SCHEMA,
+from agentic_trading.client.response import (
     StructuredResponse,
     extract_conclusion,
     extract_sub_tasks,
     parse_llm_response,
 )
-from agentic_trading.worker.runner import CallRunner
-from tests.gateway import asking, gateway
 
 FULL = {
     "reasoning": "The range broke on volume; the retest held.",
@@ -125,9 +119,10 @@ def test_confidence_invalid_type() -> None:
 
 
 def test_next_action_validation() -> None:
-    """The three actions are taken; any other is refused and shown as it was written, with those allowed."""
+    """The three actions are taken, none is `finalize`; any other is refused and shown as written, with those allowed."""
     for action in ("continue", "finalize", "ask_user"):
         assert parse_llm_response(answer(next_action=action)).next_action == action
+    assert parse_llm_response(answer()).next_action == "finalize"
 
     raw = answer(next_action="finalise")
     parsed = parse_llm_response(raw)
@@ -162,57 +157,13 @@ def test_empty_response() -> None:
     assert parsed.error == "invalid_json"
 
 
-async def test_llm_returns_structured_output() -> None:
-    """What is checked: an answer that comes through the gateway under `ANSWER_SCHEMA` is read as what it says."""
-    desk, _ = answering(answer(confidence=0.9, next_action="finalize"))
-
-    parsed = await asked(desk)
-
-    assert (parsed.is_valid, parsed.conclusion, parsed.confidence) == (True, "The trend is up.", 0.9)
-
-
-async def test_sub_tasks_trigger_recursion() -> None:
-    """What is checked: sub-tasks come out as the model wrote them, and reading them calls no model.
-
-    Making child calls of them is a later release's.
-    """
-    desk, provider = answering(answer(sub_tasks=FULL["sub_tasks"], next_action="continue"))
-
-    parsed = await asked(desk)
-
-    assert parsed.should_continue
-    assert parsed.sub_tasks == FULL["sub_tasks"]
-    assert len(provider.requests) == 1
-
-
-async def test_next_action_controls_recursion() -> None:
-    """What is checked: `finalize` says that there is nothing more to ask, even beside sub-tasks."""
-    desk, provider = answering(answer(sub_tasks=FULL["sub_tasks"], next_action="finalize"))
-
-    parsed = await asked(desk)
-
-    assert (parsed.is_valid, parsed.next_action, parsed.should_continue) == (True, "finalize", False)
-    assert len(provider.requests) == 1
-
-
-def answering(raw: str) -> tuple[CallRunner, ScriptedProvider]:
-    """Return a gateway whose model answers `raw`."""
-    provider = ScriptedProvider([raw])
-    return gateway(provider).runner, provider
-
-
-async def asked(runner: CallRunner) -> StructuredResponse:
-    """Ask a question under the agreed form, and read what comes back."""
-    interaction = await runner.run(asking("general").with_output_schema(ANSWER_SCHEMA).build())
-    assert interaction.result.actionable
-    return parse_llm_response(interaction.result.raw_output)
-
-
 def test_a_field_that_was_left_out_is_not_made_up() -> None:
     parsed = parse_llm_response(answer())
 
-    assert parsed == StructuredResponse(conclusion="The trend is up.", raw_response=answer())
-    assert (parsed.confidence, parsed.next_action, parsed.needs_more_info) == (None, None, None)
+    assert parsed == StructuredResponse(
+        conclusion="The trend is up.", next_action="finalize", raw_response=answer()
+    )
+    assert (parsed.confidence, parsed.needs_more_info) == (None, None)
     assert (parsed.reasoning, parsed.files, parsed.sub_tasks) == ("", [], [])
 
 
@@ -304,13 +255,26 @@ def test_every_broken_rule_is_named() -> None:
     assert all(rule.path in str(parsed.error) for rule in parsed.violations)
 
 
-def test_an_error_that_the_model_reports_makes_its_answer_unusable() -> None:
-    raw = answer(error="I cannot keep this form.", next_action="ask_user", confidence=0.2)
+def test_an_error_that_the_model_reports_makes_its_conclusion_one_to_show_and_not_to_use() -> None:
+    raw = answer(
+        error="I cannot keep this form.", next_action="ask_user", confidence=0.2, sub_tasks=[{"query": "x"}]
+    )
+
+    parsed = parse_llm_response(raw)
+
+    assert (parsed.is_valid, parsed.should_continue, parsed.should_ask_user) == (False, False, False)
+    assert (parsed.conclusion, parsed.display_text) == ("The trend is up.", "The trend is up.")
+    assert (parsed.error, parsed.confidence, parsed.violations) == ("I cannot keep this form.", 0.2, ())
+    assert (extract_conclusion(raw), parsed.sub_tasks) == ("", [])
+
+
+def test_a_reported_error_without_a_conclusion_is_a_broken_rule() -> None:
+    raw = '{"error": "I cannot keep this form."}'
 
     parsed = parse_llm_response(raw)
 
     assert_says_nothing(parsed, raw)
-    assert (parsed.error, parsed.confidence, parsed.violations) == ("I cannot keep this form.", 0.2, ())
+    assert parsed.error == "$.conclusion: is required and missing"
 
 
 def test_an_error_that_says_nothing_is_none() -> None:
@@ -338,6 +302,28 @@ def test_sub_tasks_are_taken_from_a_valid_answer_only() -> None:
     assert extract_sub_tasks(answer(sub_tasks=FULL["sub_tasks"], confidence=1.2)) == []
 
 
+def test_sub_tasks_are_ordered_by_priority_and_those_without_one_come_last() -> None:
+    tasks = [
+        {"query": "a"},
+        {"query": "b", "priority": 2},
+        {"query": "c", "priority": 1000},
+        {"query": "d", "priority": 2},
+        {"query": "e", "priority": 1},
+    ]
+
+    parsed = parse_llm_response(answer(sub_tasks=tasks, next_action="continue"))
+
+    assert [task["query"] for task in parsed.ordered_sub_tasks] == ["e", "b", "d", "c", "a"]
+    assert parsed.sub_tasks == tasks
+
+
+@pytest.mark.parametrize("fields", [{}, FULL, {"error": "no"}, {"confidence": 7}, {"conclusion": 1}])
+def test_an_object_that_was_decoded_says_the_same_as_its_text(fields: dict[str, Any]) -> None:
+    raw = answer(**fields)
+
+    assert StructuredResponse.of(json.loads(raw), raw) == parse_llm_response(raw)
+
+
 def test_what_structure_saves_is_logged_as_an_estimate_and_without_the_text() -> None:
     raw = json.dumps(FULL)
 
@@ -354,32 +340,3 @@ def test_what_structure_saves_is_logged_as_an_estimate_and_without_the_text() ->
             "saved_tokens_estimate": saved,
         }
     ]
-
-
-@given(st.text())
-def test_no_text_is_an_error_to_who_reads_it(raw: str) -> None:
-    parsed = parse_llm_response(raw)
-
-    assert parsed.raw_response == raw
-    assert parsed.is_valid is bool(parsed.conclusion)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@given(st.fixed_dictionaries({}, optional=dict.fromkeys(ANSWER_SCHEMA["properties"], JSON)))
-def test_whatever_stands_in_the_fields_only_a_valid_answer_says_something(fields: dict[str, Any]) -> None:
-    raw = json.dumps(fields)
-
-    parsed = parse_llm_response(raw)
-
-    if parsed.is_valid:
-        assert parsed.conclusion == fields["conclusion"]
-        assert parsed.confidence == fields.get("confidence")
-        assert parsed.next_action == fields.get("next_action")
-    else:
-        assert_says_nothing(parsed, raw)

@@ -1,0 +1,257 @@
+"""The calls of a tree of questions: their envelopes, what is on record of them, and what comes of those that are made."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, Final
+
+from agentic_trading.client.events import FrameClosed, RecursionLimits
+from agentic_trading.client.gateway import StructuredGateway
+from agentic_trading.client.outcome import StructuredOutcome, outcome_of, outcome_of_chain
+from agentic_trading.client.response import ANSWER_SCHEMA, StructuredResponse
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.store import Record
+
+ASK: Final = "ask.1"
+JOIN: Final = "join.1"
+
+INSTRUCTIONS: Final[Mapping[str, str]] = MappingProxyType({
+    name: files("agentic_trading.client").joinpath("prompts", f"{name}.txt").read_text("utf-8")
+    for name in (ASK, JOIN)
+})
+"""The instructions by name and version: each is a shipped file that is never edited."""
+
+JOIN_SCHEMA: Final[Mapping[str, Any]] = {
+    **ANSWER_SCHEMA,
+    "$id": "joined_response.v1",
+    "properties": {
+        name: ANSWER_SCHEMA["properties"][name] for name in ("reasoning", "conclusion", "confidence", "error")
+    },
+}
+"""The form of an answer that joins findings: it cannot ask for more."""
+
+KEPT_CHARS: Final = 500
+"""So much of a conclusion, and of a question to the user, is on record in a frame, and handed on to a join."""
+
+LONGEST_FINDING: Final[Mapping[str, Any]] = {
+    "conclusion": "x" * KEPT_CHARS,
+    "confidence": 0.25,
+    "state": "unfinished",
+}
+"""Beside its question, the most that a part hands on."""
+
+_MOST_ALTERNATIVES = 8
+
+
+class UndeliveredError(Exception):
+    """A call could not be made, or has no answer yet: to ask again is right. It does not leave a tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameCall:
+    """A call of a frame, and what came of it; `answer` is None where there is nothing to act on."""
+
+    envelope: LLMEnvelope
+    outcome: StructuredOutcome
+    answer: StructuredResponse | None
+
+    @property
+    def interaction_id(self) -> str:
+        """The record of its last attempt; without one, its envelope."""
+        attempts = self.outcome.attempts
+        return attempts[-1].interaction_id if attempts else self.envelope.envelope_id
+
+    @property
+    def failure(self) -> str:
+        """Why there is nothing to act on, in a word of `FrameClosed.stopped_by`; for a call that has failed."""
+        if self.answer is not None:
+            return "model_error"
+        error = self.outcome.error
+        kind = FailureKind.INTERNAL_ERROR if error is None else error.category
+        return "unusable" if kind == FailureKind.PARSING_ERROR else str(kind)
+
+    @property
+    def sent(self) -> int:
+        """How many attempts were sent: one that was refused is none."""
+        return sum(attempt.sent for attempt in self.outcome.attempts)
+
+
+@dataclass(slots=True, eq=False)
+class WorkingFrame:
+    """A question while it is worked on: its share of the money, the calls made for it, and its parts."""
+
+    id: str
+    question: str
+    share_nusd: int
+    parent: "WorkingFrame | None" = None
+    place: int = 0
+    priority: int | None = None
+    calls: list[FrameCall] = field(default_factory=list)
+    parts: "list[WorkingFrame]" = field(default_factory=list)
+
+    @property
+    def above(self) -> "list[WorkingFrame]":
+        """The frames above it, the root last."""
+        return [] if self.parent is None else [self.parent, *self.parent.above]
+
+    @property
+    def cost_nusd(self) -> int:
+        """What its own calls cost."""
+        return sum(call.outcome.usage.cost_nusd for call in self.calls)
+
+    @property
+    def sent(self) -> int:
+        """How many attempts were sent for it."""
+        return sum(call.sent for call in self.calls)
+
+    @property
+    def left_nusd(self) -> int:
+        """What is left of its share, after its calls and those of all below it."""
+        return self.share_nusd - sum(frame.cost_nusd for frame in self.tree())
+
+    def tree(self) -> "Iterator[WorkingFrame]":
+        """Yield it and all frames below it."""
+        yield self
+        for part in self.parts:
+            yield from part.tree()
+
+
+def is_finding(closed: FrameClosed) -> bool:
+    """Whether a part has something to be joined."""
+    return closed.state in {"concluded", "repeated"} and bool(closed.conclusion)
+
+
+def finding_of(part: WorkingFrame, closed: FrameClosed | None) -> dict[str, Any]:
+    """Return what a part hands on to the join; the most that it can, while it is not closed."""
+    if closed is None:
+        return {"question": part.question, **LONGEST_FINDING}
+    has_found = is_finding(closed)
+    return {
+        "question": part.question,
+        "conclusion": closed.conclusion if has_found else None,
+        "confidence": closed.confidence if has_found else None,
+        "state": closed.state,
+    }
+
+
+class FrameCalls:
+    """Makes the calls of one tree, all from one envelope, unless they are on record.
+
+    `base` is that envelope: all but instructions, context, schema, ids and ceilings. `sent` counts the attempts of the trace,
+    by envelope, also those of others: so does the ledger.
+    """
+
+    def __init__(self, gateway: StructuredGateway, base: LLMEnvelope, on_record: Sequence[Record]) -> None:
+        self._gateway = gateway
+        self._attempts: dict[str, list[LLMInteraction]] = {}
+        for record in on_record:
+            if isinstance(record, LLMInteraction) and record.envelope.tenant_id == base.tenant_id:
+                self._attempts.setdefault(record.envelope.envelope_id, []).append(record)
+        self.sent = {
+            envelope_id: sum(one.result.dispatched_at is not None for one in made)
+            for envelope_id, made in self._attempts.items()
+        }
+        self.base = base
+        self.limits = RecursionLimits(max_cost_nusd=0)
+
+    def begin(self, root: WorkingFrame, limits: RecursionLimits) -> None:
+        """Make every envelope from that of the root, if it is on record, and under these limits."""
+        self.limits = limits
+        attempts = self._attempts.get(self._id_of(root, "ask"), ())
+        # One that is kept without a secret, or that a newer release has marked, is not what was asked.
+        known = next((one.envelope for one in attempts if not one.envelope.model_extra), self.base)
+        evidence = [
+            item.model_copy(update={"retrieved_at": self.base.created_at})
+            for item in known.retrieved_evidence
+        ]
+        kept = {name: getattr(self.base, name) for name in ("trace_id", "created_at", "deadline")}
+        self.base = known.model_copy(update={**kept, "occurrence": 0, "retrieved_evidence": evidence})
+
+    async def make(self, frame: WorkingFrame, envelope: LLMEnvelope) -> FrameCall:
+        """Return what came of an envelope: what is on record, else what the gateway answers.
+
+        Raises `UndeliveredError` for a call that was not made, and what the gateway raises.
+        """
+        outcome = self._on_record(envelope.envelope_id)
+        if outcome is None:
+            outcome = await self._gateway.ask_structured(envelope)
+        if outcome.error is not None and outcome.error.category == FailureKind.UNDELIVERABLE:
+            raise UndeliveredError
+        declared = envelope.expected_output_schema["properties"]
+        said = {name: value for name, value in (outcome.json or {}).items() if name in declared}
+        answer = StructuredResponse.of(said, outcome.json_text) if outcome.ok else None
+        call = FrameCall(envelope, outcome, answer)
+        self.sent[envelope.envelope_id] = call.sent
+        frame.calls.append(call)
+        return call
+
+    def question(
+        self,
+        frame: WorkingFrame,
+        *,
+        name: str = "ask",
+        cause: str,
+        parent: str,
+        answers: Sequence[Mapping[str, str]] = (),
+    ) -> LLMEnvelope:
+        """Return the envelope that asks a frame's question: the same request for the same question, wherever it stands."""
+        context: dict[str, Any] = {"question": frame.question}
+        if answers:
+            context["answers"] = answers
+        return self._envelope(frame, name, ASK, ANSWER_SCHEMA, context, cause, parent)
+
+    def join(
+        self, frame: WorkingFrame, split: FrameCall, findings: Sequence[Mapping[str, Any]]
+    ) -> LLMEnvelope:
+        """Return the envelope that joins the findings of the parts that the call `split` named."""
+        context = {"question": frame.question, "findings": findings}
+        return self._envelope(
+            frame, "join", JOIN, JOIN_SCHEMA, context, split.interaction_id, split.envelope.envelope_id
+        )
+
+    def _envelope(
+        self,
+        frame: WorkingFrame,
+        name: str,
+        prompt: str,
+        schema: Mapping[str, Any],
+        context: Mapping[str, Any],
+        cause: str,
+        parent: str,
+    ) -> LLMEnvelope:
+        base, own = self.base, self.base.budget.max_cost_nusd
+        ceilings = {
+            "max_cost_nusd": frame.share_nusd if own is None else min(own, frame.share_nusd),
+            "max_trace_cost_nusd": self.limits.max_cost_nusd,
+            "max_trace_calls": self.limits.max_calls,
+        }
+        id_ = self._id_of(frame, name)
+        return base.model_copy(
+            update={
+                "envelope_id": id_,
+                "idempotency_key": id_,
+                "causation_id": cause,
+                "parent_envelope_id": parent,
+                "step": frame.id,
+                "instructions": INSTRUCTIONS[prompt],
+                "prompt_version": prompt,
+                "context": context,
+                "expected_output_schema": schema,
+                "budget": base.budget.model_copy(update=ceilings),
+            }
+        )
+
+    def _id_of(self, frame: WorkingFrame, name: str) -> str:
+        return derived_id(self.base.trace_id, frame.id, name)
+
+    def _on_record(self, envelope_id: str) -> StructuredOutcome | None:
+        """Return what is on record of a call, with those that it fell back on; None where it has no last attempt."""
+        chain = [envelope_id, *(derived_id("fallback", envelope_id, n) for n in range(1, _MOST_ALTERNATIVES))]
+        found = [self._attempts[one] for one in chain if one in self._attempts]
+        if not found or all(one.result.next_step not in {"", "final"} for one in found[-1]):
+            return None
+        return outcome_of_chain([outcome_of(attempts) for attempts in found])

@@ -1,0 +1,300 @@
+"""What of a time slice becomes an intent: analysts are asked, and their assessments sized and held against the limits."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Protocol
+
+from agentic_trading.client.gateway import Gateway
+from agentic_trading.clock import Clock
+from agentic_trading.desk.analysis.assessment import Assessment
+from agentic_trading.desk.analysis.plan import TradePlan
+from agentic_trading.desk.analysis.portfolio_context import Holding, PortfolioContext
+from agentic_trading.desk.exchange import Account, Exchange, OpenOrder, Position
+from agentic_trading.desk.execution.events import IntentDenied, IntentSkipped
+from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.execution.order_router import OrderRouter
+from agentic_trading.desk.execution.risk import (
+    Approved,
+    EntryProposal,
+    Rejection,
+    RiskFacts,
+    RiskLimits,
+    propose_entry,
+    propose_exit,
+)
+from agentic_trading.desk.instrument import EXACT, ZERO, Instruments
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.correlation import ReferenceMarket
+from agentic_trading.desk.market.snapshot import MarketSnapshot, MarketView
+from agentic_trading.desk.market.triggers import Skip
+from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
+from agentic_trading.ids import derived_id
+from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.event import EventBody
+
+BARS_SHOWN = 48
+"""How many of the last bars are evidence for the execution agent: four hours of five minutes."""
+
+
+class Analyst(Protocol):
+    """An agent that judges one symbol."""
+
+    async def consider(
+        self,
+        snapshot: MarketSnapshot,
+        *,
+        position: Position | None = None,
+        portfolio: PortfolioContext | None = None,
+    ) -> Assessment | NoDecision | Skip:
+        """Return what was decided at a close, why nothing was, or why there was nothing to decide; all of it on record."""
+        ...
+
+
+@dataclass(slots=True)
+class SymbolDesk:
+    """What one symbol needs: its view of the market, its analyst, a market to compare with, and the last bars.
+
+    `reference_view` is the view of another symbol of the session; where there is none, `reference_feed` may know one.
+    `is_due` says that a bar of the decision timeframe has closed with the last bar, so that the analyst shall look.
+    """
+
+    view: MarketView
+    analyst: Analyst
+    reference_view: MarketView | None = None
+    reference_feed: ReferenceMarketFeed | None = None
+    bars: list[Bar] = field(default_factory=list)
+    is_due: bool = False
+
+    def push(self, bar: Bar) -> None:
+        """Take the next closed bar."""
+        closed = self.view.push(bar, as_of=bar.close_time)
+        self.is_due = any(each.bar.timeframe is self.view.decision for each in closed)
+        if self.reference_feed is not None:
+            self.reference_feed.push(bar)
+        self.bars.append(bar)
+        del self.bars[:-BARS_SHOWN]
+
+    def snapshot(self) -> MarketSnapshot:
+        """Return the market at the close of the newest bar, with its reference market if there is one."""
+        moment = self.bars[-1].close_time
+        source = self.reference_view or self.reference_feed
+        return self.view.snapshot(
+            moment, reference=None if source is None else source.reference_market(moment)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TradingRules:
+    """How an assessment becomes an intent: percent of the equity at risk, and how long the intent lives."""
+
+    risk_pct: Decimal = Decimal(1)
+    intent_lives: timedelta = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class IntentSettings:
+    """What every source of intents needs: where orders go, what they trade, what no order may pass, and where all is on record."""
+
+    router: OrderRouter
+    exchange: Exchange
+    instruments: Instruments
+    gateway: Gateway
+    clock: Clock
+    limits: RiskLimits
+    tenant_id: str
+
+    async def record(
+        self, body: EventBody, event_id: str, trace_id: str, cause: str, as_of: datetime
+    ) -> None:
+        """Put an event on record."""
+        event = body.as_event(
+            event_id=event_id,
+            trace_id=trace_id,
+            tenant_id=self.tenant_id,
+            time=self.clock.now(),
+            causation_id=cause,
+            as_of=as_of,
+        )
+        await self.gateway.record(event)
+
+
+class AnalysisIntents:
+    """Carry the bars of a session to its analysts, and their assessments to intents.
+
+    Analysts of several symbols are asked at once; their assessments are taken in order of symbol, so that the order of
+    the answers decides nothing, and what was approved for one symbol counts when the next one is sized.
+    """
+
+    def __init__(
+        self, desks: Mapping[str, SymbolDesk], settings: IntentSettings, rules: TradingRules
+    ) -> None:
+        self._desks = desks
+        self._settings = settings
+        self._router = settings.router
+        self._exchange = settings.exchange
+        self._instruments = settings.instruments
+        self._limits = settings.limits
+        self._rules = rules
+
+    def push(self, bar: Bar) -> None:
+        """Take the next closed bar of a symbol."""
+        self._desks[bar.symbol].push(bar)
+
+    def bars(self, symbol: str) -> Sequence[Bar]:
+        """Return the last closed bars of a symbol, oldest first."""
+        return self._desks[symbol].bars
+
+    async def intents(self, time_slice: TimeSlice) -> list[OrderIntent]:
+        """Return what was approved at the close of a time slice; what was not is on record."""
+        approved: list[OrderIntent] = []
+        for assessment in await self._assess(time_slice):
+            if (intent := await self._intent(assessment, approved)) is not None:
+                approved.append(intent)
+        return approved
+
+    async def _assess(self, time_slice: TimeSlice) -> list[Assessment]:
+        """Ask every analyst that is due, all at once; return the assessments in order of symbol."""
+        due = [bar.symbol for bar in time_slice.bars if self._desks[bar.symbol].is_due]
+        if not due:
+            return []
+        calls = []
+        account = await self._exchange.account()
+        held = {position.symbol: position for position in account.positions}
+        portfolio = await self._portfolio(time_slice, account)
+        async with asyncio.TaskGroup() as group:
+            for symbol in due:
+                desk = self._desks[symbol]
+                answer = desk.analyst.consider(
+                    desk.snapshot(), position=held.get(symbol), portfolio=portfolio
+                )
+                calls.append(group.create_task(answer, name=f"analyst-{symbol}"))
+        decided = [(symbol, task.result()) for symbol, task in zip(due, calls, strict=True)]
+        return [
+            assessment for symbol, each in decided if (assessment := _assessment(symbol, each)) is not None
+        ]
+
+    async def _portfolio(self, time_slice: TimeSlice, account: Account) -> PortfolioContext:
+        """Return the account at the last closes, as evidence for the analysts."""
+        facts, seen = await self._router.facts(time_slice.bars[0].symbol, time_slice.at), self._desks.items()
+        limits, by_equity = self._limits, facts.equity * self._limits.max_exposure_pct / 100
+        return PortfolioContext(
+            equity=facts.equity,
+            gross=facts.gross,
+            risk_pct=self._rules.risk_pct,
+            largest=min(limits.max_order_notional, limits.max_position_notional, by_equity),
+            holdings=holdings(
+                account,
+                await self._exchange.open_orders(),
+                marks={symbol: desk.bars[-1].close for symbol, desk in seen if desk.bars},
+                markets={symbol: desk.view.reference_market(time_slice.at) for symbol, desk in seen},
+            ),
+        )
+
+    async def _intent(self, assessment: Assessment, approved: Sequence[OrderIntent]) -> OrderIntent | None:
+        """Return the intent of an assessment, after those approved in this time slice; None is explained on record."""
+        plan = assessment.plan
+        if plan is None:
+            return None
+        facts = await self._router.facts(assessment.symbol, assessment.as_of)
+        held = facts.position * plan.side.sign
+        if held > 0:
+            skipped = IntentSkipped(symbol=assessment.symbol, reason="position_open", position=facts.position)
+            await self._record(skipped, assessment, "intent.skipped")
+            return None
+        await self._router.withdraw(assessment.symbol)
+        facts = (await self._router.facts(assessment.symbol, assessment.as_of)).with_approved(approved)
+        proposed = self._exit(assessment, facts) if held else self._entry(assessment, plan, facts)
+        match proposed:
+            case Approved(intent=intent):
+                return intent
+            case Rejection():
+                denied = IntentDenied(symbol=assessment.symbol, **dict(proposed))
+                await self._record(denied, assessment, "intent.rejected")
+                return None
+
+    def _entry(self, assessment: Assessment, plan: TradePlan, facts: RiskFacts) -> Approved | Rejection:
+        proposal = EntryProposal(
+            side=plan.side,
+            entry=plan.entry if plan.entry_type == "limit" else None,
+            stop=plan.stop,
+            target=plan.target,
+            risk_pct=self._rules.risk_pct,
+            reason=f"{assessment.verdict}: total {assessment.total}, reward for risk {plan.risk_reward}",
+            as_of=assessment.as_of,
+            expires_at=assessment.as_of + self._rules.intent_lives,
+            trace_id=assessment.trace_id,
+            causation_id=assessment.assessment_id,
+        )
+        return propose_entry(proposal, self._limits, self._instruments[assessment.symbol], facts)
+
+    def _exit(self, assessment: Assessment, facts: RiskFacts) -> Approved | Rejection:
+        return propose_exit(
+            f"{assessment.verdict} against the open position",
+            self._limits,
+            self._instruments[assessment.symbol],
+            facts,
+            as_of=assessment.as_of,
+            expires_at=assessment.as_of + self._rules.intent_lives,
+            trace_id=assessment.trace_id,
+            causation_id=assessment.assessment_id,
+        )
+
+    async def _record(self, body: EventBody, assessment: Assessment, part: str) -> None:
+        cause = assessment.assessment_id
+        event_id = derived_id(part, cause)
+        await self._settings.record(body, event_id, assessment.trace_id, cause, assessment.as_of)
+
+
+def _assessment(symbol: str, decided: Assessment | NoDecision | Skip) -> Assessment | None:
+    """Return an analyst's assessment, None where it has none; raises `TypeError` for what no session knows."""
+    match decided:
+        case Assessment():
+            return decided
+        case NoDecision() | Skip():
+            return None
+        case other:
+            allowed = "an Assessment, a NoDecision or a Skip"
+            raise TypeError(f"the analyst of {symbol} returned {type(other).__name__}; allowed: {allowed}")
+
+
+def holdings(
+    account: Account,
+    orders: Iterable[OpenOrder],
+    marks: Mapping[str, Decimal],
+    markets: Mapping[str, ReferenceMarket],
+) -> tuple[Holding, ...]:
+    """Return the open positions in order of symbol, at their marks.
+
+    `orders` are those that can still trade or guard what they filled; `markets` hold the closes of each symbol.
+    Raises `KeyError` for a position without a mark or a market.
+    """
+    guards = list(orders)
+    return tuple(
+        Holding(
+            symbol=held.symbol,
+            value=EXACT.multiply(held.quantity, marks[held.symbol]),
+            to_stop=loss_to_stops(held.symbol, held.quantity.copy_abs(), guards, marks[held.symbol]),
+            market=markets[held.symbol],
+        )
+        for held in account.positions
+    )
+
+
+def loss_to_stops(
+    symbol: str, quantity: Decimal, orders: Iterable[OpenOrder], mark: Decimal
+) -> Decimal | None:
+    """Return what `quantity` of a symbol loses between its mark and its stops, in the quote currency.
+
+    None where less than all of it has a stop. A stop that the mark has passed costs nothing more.
+    """
+    guarded, loss = ZERO, ZERO
+    for each in orders:
+        order = each.order
+        if order.symbol == symbol and order.stop_loss is not None and each.guarded > 0:
+            distance = EXACT.multiply(order.side.sign, EXACT.subtract(mark, order.stop_loss))
+            guarded = EXACT.add(guarded, each.guarded)
+            loss = EXACT.fma(each.guarded, max(distance, ZERO), loss)
+    return loss if guarded >= quantity else None

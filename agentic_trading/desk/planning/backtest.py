@@ -1,0 +1,210 @@
+"""What wanted weights would have earned on past prices, filled one bar after each decision and with its costs."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance, performance
+from agentic_trading.desk.planning.panel import Flags, Floats, Panel
+
+ENGINE_VERSION: Final = 1
+"""Changes when the same weights would give other figures."""
+_MOST_WEIGHT: Final = 1 + 1e-9
+_LEAST_BUY: Final = 1e-12
+"""A smaller share of the account is a rounding, and would be a position with a stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class TradeCosts:
+    """What a trade costs, in basis points of its value; together below 10,000."""
+
+    fee_bps: float = 10.0
+    slippage_bps: float = 5.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Backtest:
+    """An account over all bars of a panel.
+
+    `equity` and `cash` are those at each close and `shares` what is held then, a column a symbol; `traded` is the value bought
+    and sold at each open, and `paid` what that cost. `stopped` counts positions that hit their stop. `vanished` names the
+    symbols that were held when they vanished: they stay in `equity` at their last close until a price lets them be sold.
+    """
+
+    equity: Floats
+    cash: Floats
+    shares: Floats
+    traded: Floats
+    paid: Floats
+    stopped: int
+    vanished: tuple[str, ...]
+
+    def performance(
+        self, first: int = 0, last: int | None = None, *, bars_per_year: float = DAYS_PER_YEAR
+    ) -> Performance:
+        """Return the figures of bars `first` to before `last`, from the equity at the close before them."""
+        start = max(first - 1, 0)  # nothing is traded in the first bar of a panel
+        equity, traded = self.equity[start:last].tolist(), self.traded[start + 1 : last].tolist()
+        return performance(equity, traded, bars_per_year=bars_per_year)
+
+
+def backtest(
+    panel: Panel,
+    weights: Floats,
+    rebalance: Flags,
+    *,
+    stop_loss: float | None = None,
+    costs: TradeCosts = TradeCosts(),
+    start: int = 0,
+    capital: float = 1.0,
+) -> Backtest:
+    """Trade wanted weights: row t is decided at close t and filled at the open of the next bar.
+
+    A decision on a bar of `rebalance` sets all stocks to their weights, on another bar only those whose weight has
+    changed. An order without a price at its bar waits for the next one. Costs are paid out of the account, whose weights
+    count after them; what it cannot pay is bought in part. A position whose close is at or below its entry price, slippage
+    included, less the share `stop_loss` is sold at the next bar, and stays out until its weight has been 0. A vanished
+    stock has weight 0. Decisions before bar `start` are left out. Nothing uses a later bar than the one that it is decided on.
+
+    Raises `ValueError` for weights that are not one finite number of 0 or more a price, or sum to more than 1 in a bar.
+    """
+    if weights.shape != panel.close.shape or not (weights >= 0).all():
+        raise ValueError(f"weights must be {panel.close.shape} numbers of 0 or more")
+    if (weights.sum(axis=1) > _MOST_WEIGHT).any():
+        raise ValueError("the weights of a bar must sum to 1 or less")
+    targets = np.where(np.isnan(panel.filled), 0.0, weights)
+    targets[:start] = 0.0
+    account = _Account(panel, targets, rebalance, stop_loss, costs, capital)
+    account.trade()
+    equity = account.cash_at + (account.shares_at * panel.marks).sum(axis=1)
+    _, lost = np.nonzero((account.shares_at > 0) & np.isnan(panel.filled))
+    return Backtest(
+        equity=equity,
+        cash=account.cash_at,
+        shares=account.shares_at,
+        traded=account.traded,
+        paid=account.traded * account.cost,
+        stopped=account.stopped,
+        vanished=tuple(panel.symbols[stock] for stock in np.unique(lost).tolist()),
+    )
+
+
+def hold_equal_weight(
+    panel: Panel,
+    *,
+    start: int = 0,
+    costs: TradeCosts = TradeCosts(),
+    capital: float = 1.0,
+) -> Backtest:
+    """Buy the same value of every stock that has a price at bar `start`, and hold each until it vanishes."""
+    alive = np.logical_and.accumulate(~np.isnan(panel.filled[start:]), axis=0)
+    weights = np.zeros_like(panel.close)
+    weights[start:] = alive / max(alive[0].sum(), 1)
+    never = np.zeros(len(panel.days), dtype=np.bool_)
+    return backtest(panel, weights, never, start=start, costs=costs, capital=capital)
+
+
+class _Account:
+    """Walks from one fill to the next; between them nothing changes but prices."""
+
+    def __init__(
+        self,
+        panel: Panel,
+        targets: Floats,
+        rebalance: Flags,
+        stop_loss: float | None,
+        costs: TradeCosts,
+        capital: float,
+    ) -> None:
+        self.cost = (costs.fee_bps + costs.slippage_bps) / 10_000
+        bars, stocks = targets.shape
+        self.cash_at, self.shares_at, self.traded = np.zeros(bars), np.zeros((bars, stocks)), np.zeros(bars)
+        self.stopped = 0
+        self._close, self._targets = panel.close, targets
+        self._priced = ~np.isnan(panel.open)
+        self._prices = np.where(self._priced, panel.open, np.roll(panel.marks, 1, axis=0))
+        self._orders = (np.diff(targets, axis=0, prepend=0.0) != 0) | rebalance[:, None]
+        self._kept = None if stop_loss is None else 1 - stop_loss
+        self._slipped = 1 + costs.slippage_bps / 10_000
+        self._cash, self._shares, self._entry = capital, np.zeros(stocks), np.zeros(stocks)
+        self._waiting, self._leaving, self._barred = (np.zeros(stocks, dtype=np.bool_) for _ in range(3))
+
+    def trade(self) -> None:
+        """Play all bars."""
+        bars = len(self._targets)
+        at = 0
+        for due in (*(np.flatnonzero(self._orders.any(axis=1)) + 1).tolist(), bars):
+            while at < due:
+                fill = self._next_stop(at, self._next_price(at, due))
+                self.shares_at[at:fill] = self._shares
+                self.cash_at[at:fill] = self._cash
+                if fill < bars:
+                    self._fill(fill)
+                at = fill
+
+    def _next_price(self, at: int, due: int) -> int:
+        """Return the bar after `at`, at most `due`, in which an order that waits has a price."""
+        if not self._waiting.any():
+            return due
+        priced = self._priced[at + 1 : due, self._waiting].any(axis=1)
+        return at + 1 + int(priced.argmax()) if priced.any() else due
+
+    def _next_stop(self, at: int, due: int) -> int:
+        """Return the bar after the first close from `at` on that hits a stop, at most `due`, and note whose it is."""
+        if self._kept is None:
+            return due
+        stops = np.where(self._shares > 0, self._entry * self._kept, -1.0)
+        hits = self._close[at:due] <= stops
+        if not hits.any():
+            return due
+        first = int(hits.any(axis=1).argmax())
+        self._leaving |= hits[first]
+        self._barred |= hits[first]
+        self.stopped += int(hits[first].sum())
+        return at + first + 1
+
+    def _fill(self, bar: int) -> None:
+        """Trade at the open of `bar` what was decided at the close before it, and what has waited."""
+        wanted, price = self._targets[bar - 1], self._prices[bar]
+        self._barred &= wanted > 0
+        aim = np.where(self._barred | self._leaving, 0.0, wanted)
+        due = self._orders[bar - 1] | self._waiting | self._leaving
+        now = due & self._priced[bar]
+        self._waiting = due & ~now & ((self._shares > 0) | (aim > 0))
+        self._leaving &= ~now
+        held = self._shares * price
+        value = float(self._cash + held.sum())
+        change = np.where(now, aim * self._after_costs(value, aim * now, held * now) - held, 0.0)
+        bought = np.maximum(change, 0.0)
+        sold = bought - change
+        bought *= self._affordable(float(bought.sum()), float(sold.sum()))
+        self._move(bar, np.where(bought > _LEAST_BUY * value, bought, 0.0) - sold, price)
+        self._shares[now & (aim == 0)] = 0.0  # exactly
+
+    def _after_costs(self, value: float, aim: Floats, held: Floats) -> float:
+        """Return x = value - cost * sum(|aim * x - held|): by Newton's method, which meets it, as the sum is piecewise linear."""
+        after = value
+        if self.cost:
+            for _ in range(len(aim) + 2):
+                side = np.sign(aim * after - held)
+                before = after
+                after = (value + self.cost * float(side @ held)) / (1 + self.cost * float(side @ aim))
+                if after == before:
+                    break
+        return after
+
+    def _affordable(self, bought: float, sold: float) -> float:
+        """Return the share of what is to be bought that cash and sales can pay."""
+        left = max(self._cash + sold * (1 - self.cost), 0.0)  # a rounding may leave cash below 0
+        price = bought * (1 + self.cost)
+        return left / price if price > left else 1.0
+
+    def _move(self, bar: int, change: Floats, price: Floats) -> None:
+        grown = change > 0
+        shares = self._shares + change / np.where(change == 0, 1.0, price)
+        paid = self._shares * self._entry + change * self._slipped
+        self._entry = np.where(grown, paid / np.where(grown, shares, 1.0), self._entry)
+        self._shares = shares
+        self.traded[bar] = np.abs(change).sum()
+        self._cash -= float(change.sum()) + self.cost * float(self.traded[bar])

@@ -1,0 +1,177 @@
+"""One set of parameters from code to figures: template, gate, sandbox, promises, backtest; what was run once is remembered."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from itertools import dropwhile
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from agentic_trading.canonical import canonical_bytes, sha256_hex
+from agentic_trading.desk.planning.allowlist import code_problems
+from agentic_trading.desk.planning.backtest import (
+    ENGINE_VERSION,
+    Backtest,
+    TradeCosts,
+    backtest,
+    hold_equal_weight,
+)
+from agentic_trading.desk.planning.evaluation import (
+    Evaluation,
+    EvaluationCache,
+    Halves,
+    RejectedSet,
+    SampleBars,
+)
+from agentic_trading.desk.planning.panel import COLUMNS, Flags, Floats, Panel
+from agentic_trading.desk.planning.params import Family, StrategyParams
+from agentic_trading.desk.planning.promises import WeightRules, broken_by_header, broken_promises
+from agentic_trading.desk.planning.sandbox import Sandbox, SandboxJob, Stopped
+from agentic_trading.desk.planning.schema import Offered, PanelFacts, offered_by
+from agentic_trading.desk.planning.template import TEMPLATES, BaseTemplate
+
+KEPT_WEIGHTS: Final = 256
+"""Weights that are kept in memory: 100 kB each over the shipped panel. A stop loss has no part in them."""
+
+
+class PanelEvaluator:
+    """Runs sets over one panel in a sandbox that its caller opens and closes; the promise is that of `Evaluator`.
+
+    All sets are judged on the same bars: behind the warm-up of the slowest value that the panel can serve in any family, in
+    two halves. `folder` remembers evaluations, under a key made of the effective set, data, window, template, engine and costs.
+    """
+
+    def __init__(
+        self,
+        panel: Panel,
+        sandbox: Sandbox,
+        *,
+        costs: TradeCosts | None = None,
+        folder: Path | None = None,
+        templates: Mapping[Family, BaseTemplate] = TEMPLATES,
+    ) -> None:
+        """Raise `NotOfferedError` for a panel that is too short for any set; it blocks."""
+        self.panel = panel
+        self.costs = costs or TradeCosts()
+        self.data_sha256 = panel.sha256 or _digest(panel)
+        self.offered = offers_of(panel, self.data_sha256)
+        self.offered.require()
+        self.window = window_of(self.offered, panel)
+        self.chosen_at = closed_at(panel, self.window.split - 1)
+        self.equal_weight = self._halves(self.hold())
+        self._sandbox = sandbox
+        self._templates = templates
+        self._cache = EvaluationCache(folder)
+        self._weights: OrderedDict[tuple[str, bytes], Floats] = OrderedDict()
+
+    def evaluate(self, params: StrategyParams) -> Evaluation | RejectedSet:
+        """Return what came of a set; it blocks for some 60 ms, or 1 if the set is remembered."""
+        params = params.effective
+        key = self._key(params)
+        return self._cache.read(key) or self._run(params, key)
+
+    def hold(self) -> Backtest:
+        """Return the account that buys all stocks at the start of the window, and holds them."""
+        return hold_equal_weight(self.panel, start=self.window.start, costs=self.costs)
+
+    def _run(self, params: StrategyParams, key: str) -> Evaluation | RejectedSet:
+        template = self._templates[params.strategy_type]
+        code = template.generate_code(params, data_sha256=self.data_sha256)
+        if problems := code_problems(code):
+            return RejectedSet("gate", "; ".join(problem.text for problem in problems))
+        job = SandboxJob.of(code, params, self.panel.days)
+        weights = self._weights_of(job)
+        if isinstance(weights, Stopped):
+            return RejectedSet("sandbox", weights.text)
+        rules = WeightRules.of(params)
+        broken = (
+            *broken_promises(weights, self.panel.filled, job.rebalance, rules),
+            *broken_by_header(code, params),
+        )
+        if broken:
+            return RejectedSet("promises", "; ".join(f"{each.promise}: {each.message}" for each in broken))
+        account = self._account(weights, job.rebalance, params.stop_loss)
+        halves = self._halves(account)
+        evaluation = Evaluation(
+            key=key,
+            params_sha256=params.sha256,
+            code_sha256=sha256_hex(code.encode()),
+            template_sha256=template.sha256,
+            data_sha256=self.data_sha256,
+            in_sample=halves.in_sample,
+            out_of_sample=halves.out_of_sample,
+            equity=tuple(account.equity[self.window.start :].tolist()),
+            stopped=account.stopped,
+            vanished=account.vanished,
+        )
+        self._cache.write(evaluation)
+        return evaluation
+
+    def _account(self, weights: Floats, rebalance: Flags, stop_loss: float) -> Backtest:
+        return backtest(
+            self.panel,
+            weights,
+            rebalance,
+            stop_loss=stop_loss,
+            costs=self.costs,
+            start=self.window.start,
+        )
+
+    def _halves(self, account: Backtest) -> Halves:
+        window = self.window
+        return Halves(
+            in_sample=account.performance(window.start + 1, window.split),
+            out_of_sample=account.performance(window.split, window.end),
+        )
+
+    def _weights_of(self, job: SandboxJob) -> Floats | Stopped:
+        """Return the weights of code, which is run once for all sets whose code differs in its comments alone."""
+        body = "".join(dropwhile(lambda line: line[:1] in "#\n", job.code.splitlines(keepends=True)))
+        place = (f"{job.catalyst}\n{body}", job.rebalance.tobytes())
+        if place in self._weights:
+            self._weights.move_to_end(place)
+            return self._weights[place]
+        outcome = self._sandbox.run(replace(job, code=body))
+        if isinstance(outcome, Stopped):
+            return outcome  # a busy machine may be the reason: the next one is run
+        self._weights[place] = outcome.weights
+        if len(self._weights) > KEPT_WEIGHTS:
+            self._weights.popitem(last=False)
+        return outcome.weights
+
+    def _key(self, params: StrategyParams) -> str:
+        window = self.window
+        parts = {
+            "params": params.sha256,
+            "data": self.data_sha256,
+            "window": [window.start, window.split, window.end],
+            "template": self._templates[params.strategy_type].sha256,
+            "engine": ENGINE_VERSION,
+            "costs": [self.costs.fee_bps, self.costs.slippage_bps],
+        }
+        return sha256_hex(canonical_bytes(parts))
+
+
+def offers_of(panel: Panel, data_sha256: str = "") -> Offered:
+    """Return what a panel of prices and volumes can serve."""
+    return offered_by(PanelFacts(panel.name, len(panel.days), sha256=data_sha256 or panel.sha256))
+
+
+def window_of(offered: Offered, panel: Panel) -> SampleBars:
+    """Return the bars that sets are judged on: all behind the warm-up, in halves."""
+    start, end = offered.warm_up, len(panel.days)
+    return SampleBars(start, start + (end - start) // 2, end)
+
+
+def closed_at(panel: Panel, bar: int) -> datetime:
+    """Return when a bar had closed: at the next midnight, UTC."""
+    day = panel.days[bar].astype("datetime64[D]").item()
+    return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
+
+
+def _digest(panel: Panel) -> str:
+    columns = (np.ascontiguousarray(getattr(panel, column)).tobytes() for column in COLUMNS)
+    return sha256_hex(panel.days.tobytes(), "\n".join(panel.symbols).encode(), *columns)

@@ -1,0 +1,89 @@
+"""What planning puts on record: each set that was proposed and what became of it, and which one was chosen."""
+
+from typing import Any
+
+from pydantic import AwareDatetime
+
+from agentic_trading.desk.metrics import Performance
+from agentic_trading.desk.planning.evaluation import Halves, RejectedBy
+from agentic_trading.desk.prompts import significant
+from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.event import EventBody
+from agentic_trading.llm.fields import JsonObject, Text
+
+DIGITS = 9
+"""Of a figure on record: the last ones differ between machines."""
+
+
+class GenerationProposed(EventBody, frozen=True):
+    """A model has proposed a set that fits the schema; `repeat_of` is the hash of the set that it trades like, if that was tried."""
+
+    KIND = "generation.proposed"
+
+    round: int
+    family: str
+    params: JsonObject
+    params_sha256: str
+    interaction_id: str
+    repeat_of: str = ""
+
+
+class GenerationRejected(EventBody, frozen=True):
+    """A proposed set has no figures of its own, for a reason that no interaction says: `by` is what refused it."""
+
+    KIND = "generation.rejected"
+
+    round: int
+    params_sha256: str
+    by: RejectedBy
+    detail: Text
+
+
+class GenerationAccepted(EventBody, frozen=True):
+    """A proposed set became code, which was run: its hashes, and its figures. `cached` if it was run before."""
+
+    KIND = "generation.accepted"
+
+    round: int
+    params_sha256: str
+    code_sha256: str
+    template_sha256: str
+    data_sha256: str
+    in_sample: Performance
+    out_of_sample: Performance
+    cached: bool
+
+
+class PlanChosen(EventBody, frozen=True):
+    """The best of `tried` distinct sets, by the half that sets are chosen by; `regime` is the market's when it was asked for."""
+
+    KIND = "plan.chosen"
+
+    regime: str
+    params: JsonObject
+    params_sha256: str
+    tried: int
+    deflated_sharpe: float | None
+    as_of: AwareDatetime
+
+
+class PlanUndecided(NoDecision, EventBody, frozen=True):
+    """A session has no new plan, or no weights of its plan at a close: what is held stays as it is."""
+
+    KIND = "plan.undecided"
+
+    family: str
+
+
+def recorded_halves(halves: Halves) -> dict[str, Performance]:
+    """Return the figures of both halves as they go on record."""
+    return {"in_sample": recorded(halves.in_sample), "out_of_sample": recorded(halves.out_of_sample)}
+
+
+def recorded(figures: Performance, digits: int = DIGITS) -> Performance:
+    """Return figures rounded to so many digits."""
+    values: dict[str, Any] = figures.model_dump()
+    return Performance.model_validate({
+        name: significant(value, digits) if isinstance(value, float) else value
+        for name, value in values.items()
+    })

@@ -1,0 +1,336 @@
+"""The parameters of strategies: what a model chooses among, and what the choices must agree on."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Generic, Literal, Self, TypeVar, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Tag,
+    TypeAdapter,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticKnownError, core_schema
+
+from agentic_trading.canonical import canonical_bytes, sha256_hex
+from agentic_trading.desk.planning.errors import UnknownFamilyError
+from agentic_trading.llm.result import Violation
+from agentic_trading.structured.feedback import INCONSISTENT
+from agentic_trading.structured.suggestions import nearest_option
+
+Family = Literal["momentum", "mean_reversion", "volatility"]
+FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
+
+FundamentalCatalyst = Literal["revenue", "earnings"]
+PriceCatalyst = Literal["none", "volume"]
+CatalystT = TypeVar("CatalystT", FundamentalCatalyst, PriceCatalyst)
+
+Value = int | float | str
+Grid = Mapping[str, tuple[Value, ...]]
+"""The values of each parameter, in order."""
+
+REASONING_CHARS: Final = (50, 500)
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """The values that a number may have: what `Literal` is to whole numbers. Texts and null are none."""
+
+    values: tuple[float, ...]
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(
+            self._member, core_schema.float_schema(strict=True)
+        )
+
+    def __get_pydantic_json_schema__(
+        self, _schema: CoreSchema, _handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"type": "number", "enum": [*self.values]}
+
+    def _member(self, value: float) -> float:
+        if value in self.values:
+            return value
+        raise PydanticKnownError("literal_error", {"expected": " or ".join(map(repr, self.values))})
+
+
+def _not_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise PydanticKnownError("literal_error", {"expected": "a number, not a bool"})
+    return value
+
+
+Offset = Annotated[Literal[0, 1, 2, 3, 4], BeforeValidator(_not_bool)]
+TrendDays = Annotated[Literal[0, 50, 100, 200], BeforeValidator(_not_bool)]
+"""Numbers with 0 or 1 among them, for which Python takes false and true."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrossRule:
+    """What two parameters must agree on; where they do not, `change` is the one to be changed.
+
+    `sentence` has the names of both in braces, for their values.
+    """
+
+    change: str
+    other: str
+    holds: Callable[[Any, Any], bool]
+    sentence: str
+
+    def kept_by(self, given: Mapping[str, Any]) -> bool:
+        """Whether the two parameters agree."""
+        return self.holds(given[self.change], given[self.other])
+
+
+RULES: Final[Mapping[Family, tuple[CrossRule, ...]]] = MappingProxyType({
+    "momentum": (
+        CrossRule(
+            "momentum_period",
+            "ma_periods",
+            lambda period, mean: period <= mean,
+            "momentum_period ({momentum_period}) should be <= ma_periods ({ma_periods}) for proper trend confirmation",
+        ),
+    ),
+    "mean_reversion": (
+        CrossRule(
+            "exit_z",
+            "entry_z",
+            lambda leave, enter: leave < enter,
+            "exit_z ({exit_z}) must be < entry_z ({entry_z}): a position is left nearer to the mean than it is entered",
+        ),
+        CrossRule(
+            "trend_filter",
+            "lookback",
+            lambda trend, lookback: trend == 0 or trend > lookback,
+            "trend_filter ({trend_filter}) must be 0 or > lookback ({lookback}): a trend is longer than a swing",
+        ),
+    ),
+    "volatility": (
+        CrossRule(
+            "max_weight",
+            "n_stocks",
+            lambda weight, stocks: round(weight * 100) * stocks >= 100,
+            "max_weight ({max_weight}) times n_stocks ({n_stocks}) must be >= 1: else part of the account can never be invested",
+        ),
+    ),
+})
+
+
+class _Params(BaseModel, frozen=True, extra="forbid"):
+    """A set of parameters that agree."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        given = self.model_dump()
+        rules = RULES[given["strategy_type"]]
+        broken = [rule.sentence.format_map(given) for rule in rules if not rule.kept_by(given)]
+        if broken:
+            raise ValueError("; ".join(broken))
+        return self
+
+    @property
+    def canonical(self) -> str:
+        """The parameters as canonical JSON, their family with them."""
+        return canonical_bytes(self.model_dump()).decode()
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of the canonical JSON; of two sets that trade alike see those of `effective`."""
+        return sha256_hex(self.canonical.encode())
+
+    @property
+    def effective(self) -> Self:
+        """The set with the first value for each parameter that has no effect beside the others: equal for sets that trade alike."""
+        given = self.model_dump()
+        if given["resample"] == "M":
+            given["resample_offset"] = 0
+        if given.get("catalyst_type") == "none":
+            given["catalyst_lookback"] = grid_of(type(self))["catalyst_lookback"][0]
+        return type(self).model_validate(given)
+
+
+_STOCKS: Final = "how many stocks are held at most"
+_STOP: Final = "share of the entry price at whose loss a position is sold"
+_OFFSET: Final = "weekday of a weekly rebalance, 0 Monday; unused if monthly"
+
+
+class _Momentum(_Params, Generic[CatalystT], frozen=True, extra="forbid"):
+    strategy_type: Literal["momentum"] = Field(default="momentum", description="the family of the strategy")
+    momentum_period: Literal[5, 10, 20, 30] = Field(description="days over which the return is measured")
+    ma_periods: Literal[20, 60, 90, 120] = Field(
+        description="days of the mean that the price must be above, at least momentum_period"
+    )
+    catalyst_type: CatalystT = Field(
+        description="what must have happened; volume is a day of more than twice its 20-day mean, none asks for nothing"
+    )
+    catalyst_lookback: Literal[2, 3, 4, 6] = Field(
+        description="months within which the catalyst must have been"
+    )
+    n_stocks: Literal[5, 10, 15, 20] = Field(description=_STOCKS)
+    stop_loss: Annotated[float, OneOf((0.08, 0.10, 0.12, 0.15))] = Field(description=_STOP)
+    resample: Literal["W", "M"] = Field(description="W: rebalance weekly; M: monthly")
+    resample_offset: Offset = Field(description=_OFFSET)
+
+
+class MomentumStrategyParams(_Momentum[FundamentalCatalyst], frozen=True, extra="forbid"):
+    """Hold the strongest stocks in an upward trend with a fundamental catalyst."""
+
+
+class PriceMomentumParams(_Momentum[PriceCatalyst], frozen=True, extra="forbid"):
+    """The same family on data without fundamentals: the catalyst is one of trading, or none is asked for."""
+
+
+class MeanReversionParams(_Params, frozen=True, extra="forbid"):
+    """Hold stocks that have fallen far below their mean, until they are back or time is up."""
+
+    strategy_type: Literal["mean_reversion"] = Field(
+        default="mean_reversion", description="the family of the strategy"
+    )
+    lookback: Literal[10, 20, 40, 60] = Field(description="days of the mean and of the deviation")
+    entry_z: Annotated[float, OneOf((1.0, 1.5, 2.0, 2.5))] = Field(
+        description="deviations below the mean at which a position is entered"
+    )
+    exit_z: Annotated[float, OneOf((0.0, 0.5, 1.0))] = Field(
+        description="deviations below the mean at which it is left, less than entry_z"
+    )
+    trend_filter: TrendDays = Field(
+        description="days of a mean that the price must be above to enter, more than lookback; 0: none"
+    )
+    max_hold_days: Literal[5, 10, 20] = Field(description="days after which a position is left in any case")
+    n_stocks: Literal[5, 10, 15, 20] = Field(description=_STOCKS)
+    stop_loss: Annotated[float, OneOf((0.05, 0.08, 0.10, 0.12))] = Field(description=_STOP)
+    resample: Literal["D", "W"] = Field(description="when positions are entered: D daily, W on Mondays")
+
+
+class VolatilityParams(_Params, frozen=True, extra="forbid"):
+    """Hold stocks by how much they move, scaled down to a target."""
+
+    strategy_type: Literal["volatility"] = Field(
+        default="volatility", description="the family of the strategy"
+    )
+    mode: Literal["low_vol", "inverse_vol", "breakout"] = Field(
+        description="low_vol: calmest; inverse_vol: weighted; breakout: at a high"
+    )
+    vol_lookback: Literal[20, 40, 60, 120] = Field(description="days over which volatility is measured")
+    target_vol: Annotated[float, OneOf((0.08, 0.10, 0.15, 0.20))] = Field(
+        description="volatility a year above which all weights are scaled down"
+    )
+    max_weight: Annotated[float, OneOf((0.10, 0.15, 0.20, 0.25))] = Field(
+        description="most of the account in one stock; times n_stocks at least 1"
+    )
+    n_stocks: Literal[5, 10, 15, 20] = Field(description=_STOCKS)
+    stop_loss: Annotated[float, OneOf((0.08, 0.10, 0.12, 0.15))] = Field(description=_STOP)
+    resample: Literal["W", "M"] = Field(description="W: rebalance weekly; M: monthly")
+    resample_offset: Offset = Field(description=_OFFSET)
+
+
+CLASSES: Final[Mapping[Family, tuple[type[_Params], ...]]] = MappingProxyType({
+    "momentum": (MomentumStrategyParams, PriceMomentumParams),
+    "mean_reversion": (MeanReversionParams,),
+    "volatility": (VolatilityParams,),
+})
+"""The classes of each family; those of one differ in what data they need."""
+
+_PRICE_MOMENTUM: Final = "price_momentum"
+
+
+def _class_tag(given: Any) -> str:
+    value = given.model_dump() if isinstance(given, BaseModel) else given
+    if not isinstance(value, Mapping):
+        return ""
+    family = value.get("strategy_type", "momentum")
+    if family == "momentum" and value.get("catalyst_type") in get_args(PriceCatalyst):
+        return _PRICE_MOMENTUM
+    return str(family)
+
+
+StrategyParams = Annotated[
+    Annotated[MomentumStrategyParams, Tag("momentum")]
+    | Annotated[PriceMomentumParams, Tag(_PRICE_MOMENTUM)]
+    | Annotated[MeanReversionParams, Tag("mean_reversion")]
+    | Annotated[VolatilityParams, Tag("volatility")],
+    Discriminator(_class_tag),
+]
+"""Any set of parameters: `strategy_type` says of which family, momentum where it is absent."""
+
+_ANY: Final[TypeAdapter[StrategyParams]] = TypeAdapter(StrategyParams)
+
+
+class StrategyParamRequest(BaseModel, frozen=True, extra="forbid"):
+    """A model's answer: parameters, and why these."""
+
+    reasoning: str = Field(
+        min_length=REASONING_CHARS[0],
+        max_length=REASONING_CHARS[1],
+        description="why these values, from the evidence",
+    )
+    params: StrategyParams = Field(description="the parameters of the strategy")
+
+
+def read_params(value: Mapping[str, Any]) -> StrategyParams:
+    """Return decoded JSON as parameters of its family; raises pydantic's `ValidationError`, a `ValueError`."""
+    return _ANY.validate_python(value)
+
+
+def family_of(name: str) -> Family:
+    """Return `name` as that of a family; raises `UnknownFamilyError`."""
+    for family in FAMILIES:
+        if family == name:
+            return family
+    raise UnknownFamilyError(name, FAMILIES)
+
+
+@cache
+def grid_of(*models: type[BaseModel]) -> Grid:
+    """Return the values of each parameter, read from the classes; where several differ, those of all."""
+    grid: dict[str, tuple[Value, ...]] = {}
+    for model in models:
+        for name, member in model.model_json_schema()["properties"].items():
+            if name != "strategy_type":
+                grid[name] = tuple(dict.fromkeys([*grid.get(name, ()), *member["enum"]]))
+    return MappingProxyType(grid)
+
+
+def rule_violations(family: Family, given: Mapping[str, Any], grid: Grid) -> Iterator[Violation]:
+    """Yield each rule of a family that values of its grid break, with the field to change and what it may be changed to.
+
+    Allowed are the values that keep every rule that names the field, the other fields as given; where there is none,
+    the other field is the one to change.
+    """
+    for rule in RULES[family]:
+        if not rule.kept_by(given):
+            name, allowed = _field_to_change(family, rule, given, grid)
+            yield Violation(
+                path=f"$.params.{name}",
+                keyword=INCONSISTENT,
+                message=rule.sentence.format_map(given),
+                actual=given[name],
+                allowed=allowed,
+                suggestion=nearest_option(given[name], allowed),
+            )
+
+
+def _field_to_change(
+    family: Family, rule: CrossRule, given: Mapping[str, Any], grid: Grid
+) -> tuple[str, list[Value]]:
+    for name in (rule.change, rule.other):
+        allowed = [
+            value
+            for value in grid[name]
+            if all(other.kept_by({**given, name: value}) for other in _rules_about(family, name))
+        ]
+        if allowed:
+            return name, allowed
+    return rule.change, []
+
+
+def _rules_about(family: Family, name: str) -> Sequence[CrossRule]:
+    return [rule for rule in RULES[family] if name in {rule.change, rule.other}]

@@ -1,0 +1,165 @@
+"""What the weights of a strategy promise: their form, their limits, when they change, and that they never look ahead."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from itertools import takewhile
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from agentic_trading.desk.planning.panel import Flags, Floats
+from agentic_trading.desk.planning.params import MeanReversionParams, StrategyParams, VolatilityParams
+from agentic_trading.desk.planning.sandbox import Ran, SandboxJob, Stopped
+
+TOLERANCE: Final = 1e-9
+"""Of sums and limits: n times 1/n is not always 1."""
+
+CUTS: Final = 8
+"""So many times the panel is cut off to see whether later bars count."""
+
+
+class Promise(StrEnum):
+    """What is promised."""
+
+    FORM = "form"
+    FINITE = "finite"
+    PRICED = "priced"
+    NOT_NEGATIVE = "not_negative"
+    ROW_SUM = "row_sum"
+    N_STOCKS = "n_stocks"
+    MAX_WEIGHT = "max_weight"
+    CHANGES = "changes"
+    HEADER = "header"
+    """The code names the parameters that it was made of."""
+    TRUNCATION = "truncation"
+    """Weights do not change where later bars are cut off."""
+    ALTERATION = "alteration"
+    """Nor where later bars have other figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRules:
+    """What a set of parameters promises of its weights."""
+
+    n_stocks: int
+    max_weight: float = 1.0
+    exits_between: bool = False
+    """Between rebalance bars a weight may fall to 0; otherwise only that of a stock that vanishes."""
+
+    @classmethod
+    def of(cls, params: StrategyParams) -> Self:
+        """Return what `params` promise; a family of equal weights holds at most 1/n of each."""
+        most = params.max_weight if isinstance(params, VolatilityParams) else 1 / params.n_stocks
+        return cls(params.n_stocks, most, exits_between=isinstance(params, MeanReversionParams))
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenPromise:
+    """A promise that does not hold, and the first bar at which it does not; None where that is no single bar."""
+
+    promise: Promise
+    message: str
+    bar: int | None = None
+
+
+def broken_promises(
+    weights: npt.NDArray[Any], close: Floats, rebalance: Flags, rules: WeightRules
+) -> tuple[BrokenPromise, ...]:
+    """Return which promises are broken, each once, at its first bar; `close` is that which the code was given."""
+    if weights.dtype != np.float64 or weights.shape != close.shape:
+        allowed = f"float64 {close.shape}"
+        return (_broken_form(f"weights are {weights.dtype} {weights.shape}; allowed: {allowed}"),)
+    return tuple(
+        BrokenPromise(promise, f"{given[bar]:g} at bar {bar}; allowed: {allowed}", bar)
+        for promise, wrong, given, allowed in _checks(weights, np.isnan(close), rebalance, rules)
+        for bar in np.flatnonzero(wrong)[:1].tolist()
+    )
+
+
+def _checks(
+    weights: Floats, vanished: Flags, rebalance: Flags, rules: WeightRules
+) -> Iterator[tuple[Promise, Flags, Floats, str]]:
+    """Yield each promise with the bars that break it, the figure of each bar, and what is allowed."""
+    infinite = (~np.isfinite(weights)).sum(axis=1)
+    yield Promise.FINITE, infinite > 0, infinite, "no weight that is NaN or infinite"
+    weights = np.nan_to_num(weights, nan=0.0, posinf=0.0, neginf=0.0)
+    least, most, held = weights.min(axis=1), weights.max(axis=1), (weights > 0).sum(axis=1)
+    lost = (vanished & (weights != 0)).sum(axis=1)
+    yield Promise.PRICED, lost > 0, lost, "no weight of a stock without a price"
+    yield Promise.NOT_NEGATIVE, least < 0, least, "0 or more"
+    yield Promise.ROW_SUM, weights.sum(axis=1) > 1 + TOLERANCE, weights.sum(axis=1), "1 or less in all"
+    yield Promise.N_STOCKS, held > rules.n_stocks, held, f"{rules.n_stocks} stocks or fewer"
+    yield (
+        Promise.MAX_WEIGHT,
+        most > rules.max_weight + TOLERANCE,
+        most,
+        f"{rules.max_weight:g} a stock or less",
+    )
+    before = np.vstack((np.zeros_like(weights[:1]), weights[:-1]))
+    may_exit = vanished | rules.exits_between
+    changed = (weights != before) & ~rebalance[:, None] & ~(may_exit & (weights == 0))
+    allowed = "exits alone" if rules.exits_between else "no change"
+    yield Promise.CHANGES, changed.any(axis=1), changed.sum(axis=1), f"{allowed} between rebalance bars"
+
+
+def broken_by_header(code: str, params: StrategyParams) -> tuple[BrokenPromise, ...]:
+    """Return whether the comments above the code name other parameters than `params`."""
+    comments = [
+        line.removeprefix("# ") for line in takewhile(lambda each: each[:1] == "#", code.splitlines())
+    ]
+    named = [line for line in comments if line.startswith(("parameters:", "{"))]
+    if named == [f"parameters: sha256 {params.sha256}", params.canonical]:
+        return ()
+    return (BrokenPromise(Promise.HEADER, f"the header names other parameters; allowed: {params.canonical}"),)
+
+
+def broken_by_look_ahead(
+    run: Callable[[SandboxJob], Ran | Stopped], job: SandboxJob
+) -> tuple[BrokenPromise, ...]:
+    """Return how the weights of code depend on later bars, if they do; `run` is that of a sandbox.
+
+    The first n rows must be, bit for bit, those of a run over n bars alone, and those of a run in which all later figures
+    are others. Bars are cut off after changes of weights where there are any: a later bar shows nowhere else.
+    """
+    full = run(replace(job, bars=None, altered_from=None))
+    if isinstance(full, Stopped):
+        return (_broken_form(full.text),)
+    cuts = _cuts(full.weights)
+    late = cuts[len(cuts) * 5 // 8]
+    truncated = (
+        _difference(Promise.TRUNCATION, full.weights, cut, run(replace(job, bars=cut))) for cut in cuts
+    )
+    altered = _difference(Promise.ALTERATION, full.weights, late, run(replace(job, altered_from=late)))
+    return tuple(filter(None, (next(filter(None, truncated), None), altered)))
+
+
+def _cuts(weights: Floats) -> list[int]:
+    """Return numbers of bars that end with a change of weights, and evenly spread ones if these are few."""
+    every = np.arange(len(weights) - 1)
+    changes = every[1:][(weights[1:-1] != weights[:-2]).any(axis=1)]
+    few = [] if len(changes) >= CUTS else [changes]
+    ends = np.concatenate((*few, _spread(every if few else changes)))
+    return sorted({end + 1 for end in ends.tolist()})
+
+
+def _spread(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return ends[np.linspace(0, len(ends) - 1, CUTS).astype(np.int64)]
+
+
+def _difference(promise: Promise, full: Floats, cut: int, outcome: Ran | Stopped) -> BrokenPromise | None:
+    seen = "bars alone" if promise is Promise.TRUNCATION else "bars as they are, and others after them"
+    if isinstance(outcome, Stopped):
+        return BrokenPromise(promise, f"with the first {cut} {seen}: {outcome.text}; allowed: weights")
+    bits = full[:cut].view(np.int64) != outcome.weights[:cut].view(np.int64)
+    bars = np.flatnonzero(bits.any(axis=1)).tolist()
+    if not bars:
+        return None
+    return BrokenPromise(
+        promise, f"other weights at bar {bars[0]} with the first {cut} {seen}; allowed: the same", bars[0]
+    )
+
+
+def _broken_form(message: str) -> BrokenPromise:
+    return BrokenPromise(Promise.FORM, message)

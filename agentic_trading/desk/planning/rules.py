@@ -1,0 +1,85 @@
+"""A baseline: the planner's question answered without a model, one small step from the best set so far."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, product
+from typing import Any, Final
+
+from agentic_trading.canonical import canonical_bytes, exact_bytes
+from agentic_trading.desk.planning.params import Family, Grid, StrategyParams, Value, read_params
+from agentic_trading.desk.planning.schema import offered_in
+from agentic_trading.ids import fraction
+from agentic_trading.llm.envelope import LLMEnvelope
+
+ROUNDS_APART: Final = 64
+"""Sets are dealt out to so many rounds: two of them cannot choose the same one."""
+
+
+def strategy_params_rule(envelope: LLMEnvelope) -> str:
+    """Answer the planner's question; equal context and evidence give equal text.
+
+    It changes one parameter of the best set so far, or as few more as it takes to find one that is dealt to the round; the
+    first round begins in the middle of each range. Which of them is drawn by `ids.fraction`. Sets of `ROUNDS_APART` rounds in a row are distinct, whatever
+    the evidence leaves out.
+    """
+    families = dict(offered_in(envelope.expected_output_schema))
+    tried = next(item.content for item in envelope.retrieved_evidence if item.source == "tried")
+    shown = [each["params"] for each in (*tried["best"], *tried["last"])]
+    if repeated := envelope.context.get("repeated"):
+        shown.append(repeated["params"])
+    best = next((each for each in shown if each["strategy_type"] in families), None)
+    number = int(envelope.context["round"])
+    family = best["strategy_type"] if best else next(iter(families))
+    chosen = _chosen(family, families[family], best or {}, _seen(shown), number)
+    why = _reason(best or {}, chosen.model_dump())
+    return exact_bytes({"reasoning": why, "params": chosen.model_dump()}).decode()
+
+
+def _chosen(
+    family: Family, grid: Grid, best: Mapping[str, Any], seen: set[str], number: int
+) -> StrategyParams:
+    """Return the nearest set to `best` that is dealt to the round and was not seen, else one that was not, else any."""
+    start = {name: best.get(name, values[len(values) // 2]) for name, values in grid.items()}
+    valid: list[StrategyParams] = []
+    for changes in range(len(grid) + 1):
+        moves = list(_moves(family, grid, start, changes))
+        unseen = [params for params in moves if params.effective.canonical not in seen]
+        dealt = [params for params in unseen if _turn(params) == number % ROUNDS_APART]
+        if dealt:
+            return min(dealt, key=lambda params: fraction("move", number, params.canonical))
+        valid = [*unseen[:1], *valid, *moves[:1]]
+    return valid[0]
+
+
+def _moves(family: Family, grid: Grid, start: Mapping[str, Value], changes: int) -> Iterator[StrategyParams]:
+    """Yield the valid sets that differ from `start` in so many parameters."""
+    for names in combinations(grid, changes):
+        others = [[value for value in grid[name] if value != start[name]] for name in names]
+        for values in product(*others):
+            try:
+                yield read_params({"strategy_type": family, **start, **dict(zip(names, values, strict=True))})
+            except ValueError:  # it breaks a rule between two of its parameters
+                continue
+
+
+def _turn(params: StrategyParams) -> int:
+    return int(fraction("turn", params.effective.canonical) * ROUNDS_APART)
+
+
+def _seen(shown: Sequence[Mapping[str, Any]]) -> set[str]:
+    return {read_params(each).effective.canonical for each in shown}
+
+
+def _reason(best: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
+    """Return what was changed, as an answer's reasoning: 50 to 500 characters."""
+    if not best:
+        return "Nothing was tried yet: near the middle of each range, where no value is an end of its grid."
+    changed = [
+        f"{name} {_spelled(best[name])} to {_spelled(value)}"
+        for name, value in chosen.items()
+        if value != best[name]
+    ]
+    return f"From the best set so far, with the others as they are, because one step shows what it is worth: {', '.join(changed)}."
+
+
+def _spelled(value: Any) -> str:
+    return canonical_bytes(value).decode().strip('"')

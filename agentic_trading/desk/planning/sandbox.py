@@ -1,0 +1,282 @@
+"""The sandbox of generated code: a process of its own that has numpy and the panel loaded and forks for each job.
+
+Code that the gate (`allowlist.py`) has passed is run here, not in this process: without its environment, its files and,
+where the system has user namespaces, a network; under limits of memory, CPU and time. Whatever the code does is a value.
+"""
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, Final, Literal, Self, cast, get_args
+
+import numpy as np
+
+from agentic_trading.desk.planning.errors import SandboxStartError
+from agentic_trading.desk.planning.panel import Days, Flags, Floats, Panel, rebalance_mask
+from agentic_trading.desk.planning.params import PriceCatalyst, StrategyParams
+
+Network = Literal["isolated", "not isolated"]
+
+CHILD: Final = Path(__file__).with_name("sandbox_child.py")
+ENVIRONMENT: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""All that the child finds there: no key, no path. A process with threads must not fork."""
+
+START_S: Final = 30.0
+"""The longest time until the child has numpy and the panel loaded; 0.2 s where nothing else runs."""
+
+
+class SandboxReason(StrEnum):
+    """Why code was ended before it had weights."""
+
+    CPU = "cpu"
+    MEMORY = "memory"
+    WALL = "wall"
+    REFUSED = "refused"
+    """It asked for something that Python audits: a file, a socket, a process, an import."""
+    ERROR = "error"
+    """It raised, or returned something else than float64 weights of the shape asked for."""
+    CRASH = "crash"
+    """Its process ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """What one job may use."""
+
+    cpu_s: int = 10
+    memory_bytes: int = 1 << 30
+    """Of address space; numpy and the panel are in it."""
+    wall_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SandboxJob:
+    """Code that defines `target_weights`, and what it is called with."""
+
+    code: str
+    rebalance: Flags
+    """One a bar of the panel."""
+    catalyst: str = "none"
+    bars: int | None = None
+    """Show the first so many bars; None is all."""
+    altered_from: int | None = None
+    """Show other figures from this bar on."""
+
+    @classmethod
+    def of(cls, code: str, params: StrategyParams, days: Days) -> Self:
+        """Return the job of code that a template made of `params`."""
+        rebalance = rebalance_mask(days, params.resample, getattr(params, "resample_offset", 0))
+        return cls(code, rebalance, getattr(params, "catalyst_type", "none"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ran:
+    """The code returned weights; whether they keep its promises is another question (`promises.py`)."""
+
+    weights: Floats
+    """Read-only."""
+    wall_s: float
+    network: Network
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The code has no weights."""
+
+    reason: SandboxReason
+    message: str
+    wall_s: float
+    network: Network
+
+    @property
+    def text(self) -> str:
+        """The reason and its message, in one line."""
+        return f"{self.reason}: {self.message}"
+
+
+class Sandbox:
+    """Runs code over one panel, whose gaps are filled. It opens as a context manager, and whatever opens it closes it.
+
+    A call blocks until its job has ended; jobs of several threads run one after the other. A child that was killed, or
+    has crashed, is replaced at the next job.
+    """
+
+    def __init__(
+        self,
+        panel: Panel,
+        limits: SandboxLimits | None = None,
+        *,
+        catalysts: Mapping[str, Floats] = MappingProxyType({}),
+        unshare: str = "unshare",
+    ) -> None:
+        """Take the frames of fundamental `catalysts` by their type; raises `ValueError` for one of another form than `close`.
+
+        `unshare` is the program of util-linux that takes the network away, by name or path.
+        """
+        for name, frame in catalysts.items():
+            if frame.dtype != np.float64 or frame.shape != panel.close.shape:
+                raise ValueError(
+                    f"{name} is {frame.dtype} {frame.shape}; allowed: float64 {panel.close.shape}, as close"
+                )
+        self._panel = panel
+        self._catalysts = catalysts
+        self._limits = limits or SandboxLimits()
+        self._unshare = unshare
+        self.network: Network = "not isolated"
+        self._command: list[str] = []
+        self._child: _Child | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        """Start the child; raises `SandboxStartError` if it does not."""
+        isolation = _isolation(self._unshare)
+        self.network = "isolated" if isolation else "not isolated"
+        self._command = [*isolation, sys.executable, "-I", str(CHILD)]
+        self._start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the child, and the job that it runs."""
+        with self._lock:
+            self._kill()
+            self._command = []
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the child, which leads a session of its own; None while there is none."""
+        return self._child.process.pid if self._child else None
+
+    def run(self, job: SandboxJob) -> Ran | Stopped:
+        """Run the code of `job`; nothing that the code does is raised.
+
+        Raises `ValueError` for a job that does not fit the panel and where the sandbox is not open, and `SandboxStartError`
+        where a child that has ended cannot be replaced.
+        """
+        message = self._message(job)
+        with self._lock, ExitStack() as unanswered:
+            child = self._child or self._start()
+            unanswered.callback(self._kill)  # a later answer would be taken for that to the next job
+            try:
+                answer = child.ask(message, within_s=self._limits.wall_s)
+            except (OSError, EOFError):
+                return self._stopped("crash", "the process of the sandbox ended", 0.0)
+            if answer is None:
+                return self._stopped("wall", "no weights in time", self._limits.wall_s)
+            unanswered.pop_all()
+        header, payload = answer
+        if header["reason"] is not None:
+            return self._stopped(header["reason"], header["text"], header["wall_s"])
+        weights = np.frombuffer(payload, np.float64).reshape(header["shape"])
+        return Ran(weights, header["wall_s"], self.network)
+
+    def _stopped(self, reason: str, text: str, wall_s: float) -> Stopped:
+        allowed = {
+            "cpu": f"; allowed: {self._limits.cpu_s} s of CPU",
+            "memory": f"; allowed: {self._limits.memory_bytes >> 20} MiB in all",
+            "wall": f"; allowed: {self._limits.wall_s:g} s",
+            "refused": "; allowed: arithmetic over the arguments",
+        }
+        return Stopped(SandboxReason(reason), text + allowed.get(reason, ""), wall_s, self.network)
+
+    def _start(self) -> "_Child":
+        if not self._command:
+            raise ValueError("the sandbox is not open; allowed: to run jobs within its `with` statement")
+        process = subprocess.Popen(  # noqa: S603 - a program that is named in this package
+            self._command,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=ENVIRONMENT, cwd="/", start_new_session=True,
+        )  # fmt: skip
+        child = _Child(process, cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout))
+        try:
+            answer = child.ask(self._setup(), within_s=START_S)
+        except (OSError, EOFError):
+            answer = None
+        except BaseException:
+            child.kill()
+            raise
+        if answer is None:
+            raise SandboxStartError(child.kill())
+        self._child = child
+        return child
+
+    def _setup(self) -> bytes:
+        bars, assets = self._panel.close.shape
+        words = {"bars": bars, "assets": assets, "catalysts": [*self._catalysts], **asdict(self._limits)}
+        frames = (self._panel.filled, self._panel.volume, *self._catalysts.values())
+        return json.dumps(words).encode() + b"\n" + b"".join(frame.tobytes() for frame in frames)
+
+    def _message(self, job: SandboxJob) -> bytes:
+        """Return a job as the child reads it; raises `ValueError` for one that is not of this panel."""
+        bars, mask = len(self._panel.days), job.rebalance
+        if mask.dtype != np.bool_ or mask.shape != (bars,):
+            raise ValueError(f"rebalance is {mask.dtype} {mask.shape}; allowed: bool ({bars},)")
+        for name, value in (("bars", job.bars), ("altered_from", job.altered_from)):
+            if value is not None and not 1 <= value <= bars:
+                raise ValueError(f"{name} is {value}; allowed: 1 to {bars}")
+        catalysts = [*get_args(PriceCatalyst), *self._catalysts]
+        if job.catalyst not in catalysts:
+            raise ValueError(f"catalyst is {job.catalyst!r}; allowed: {', '.join(catalysts)}")
+        code = job.code.encode("utf-8", "surrogatepass")  # what is no text is the code's error
+        shown = {"bars": job.bars or bars, "altered_from": job.altered_from, "catalyst": job.catalyst}
+        words = {"code": len(code), **shown}
+        return json.dumps(words).encode() + b"\n" + code + mask.tobytes()
+
+    def _kill(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    process: "subprocess.Popen[bytes]"
+    messages: IO[bytes]
+    answers: IO[bytes]
+
+    def ask(self, message: bytes, *, within_s: float) -> tuple[dict[str, Any], bytes] | None:
+        """Return the header and the bytes of an answer, None if there is none in time.
+
+        Raises `OSError` or `EOFError` if the process has ended.
+        """
+        self.messages.write(message)
+        self.messages.flush()
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.answers, selectors.EVENT_READ)
+            if not selector.select(within_s):
+                return None
+        line = self.answers.readline()
+        header = json.loads(line) if line.endswith(b"\n") else {"bytes": 1}
+        payload = self.answers.read(header["bytes"])
+        if len(payload) < header["bytes"]:
+            raise EOFError
+        return header, payload
+
+    def kill(self) -> str:
+        """End it and the job that it runs, which are one group; returns what it printed as errors."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        return self.process.communicate()[1].decode("utf-8", "replace").strip()
+
+
+def _isolation(unshare: str) -> list[str]:
+    """Return the words before a command that take its network away; none where the system does not let us."""
+    path = shutil.which(unshare)
+    if path is None:
+        return []
+    isolation = [path, "-r", "-n"]
+    probe = subprocess.run(  # noqa: S603 - a program that the caller names
+        [*isolation, sys.executable, "-I", "-S", "-c", ""],
+        stdin=subprocess.DEVNULL, capture_output=True, env=ENVIRONMENT, cwd="/", check=False,
+    )  # fmt: skip
+    return isolation if probe.returncode == 0 else []

@@ -1,0 +1,231 @@
+"""The schema of a strategy's parameters, narrowed to what the data can serve, and the check of an answer to it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, get_args
+
+from agentic_trading.canonical import exact_value
+from agentic_trading.desk.planning.errors import NotOfferedError
+from agentic_trading.desk.planning.params import (
+    CLASSES,
+    FAMILIES,
+    REASONING_CHARS,
+    Family,
+    FundamentalCatalyst,
+    Grid,
+    StrategyParamRequest,
+    Value,
+    grid_of,
+    rule_violations,
+)
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.result import Violation
+
+STRATEGY_PARAMS: Final = "strategy_params.v1"
+"""The schema's `$id`: it names the check that runs on the answer."""
+
+HALF_BARS: Final = 60
+"""The least bars that each half of an evaluation has."""
+
+FUNDAMENTALS: Final[tuple[str, ...]] = get_args(FundamentalCatalyst)
+
+_BEFORE_FIRST: Final = MappingProxyType({
+    "momentum_period": 1,  # a return over so many days needs one close more
+    "ma_periods": 0,
+    "lookback": 0,
+    "trend_filter": 0,
+    "vol_lookback": 1,
+})
+"""How many bars beyond its value a parameter needs before the first weight."""
+
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PanelFacts:
+    """What decides which parameters a panel can serve, and the digest that code names it by.
+
+    `frames` are those that it has beside prices: `volume`, `revenue`, `earnings`. `bars` is None where there is no limit.
+    """
+
+    name: str
+    bars: int | None = None
+    frames: frozenset[str] = frozenset({"volume"})
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The parameters that a panel can serve: the values of each family that it can serve, and why others are withheld."""
+
+    facts: PanelFacts
+    grids: Mapping[Family, Grid]
+    withheld: tuple[str, ...]
+
+    @property
+    def warm_up(self) -> int:
+        """The bars that the slowest offered value needs before its first weight; evaluation starts behind them."""
+        return max(
+            (
+                needed_bars(name, value)
+                for grid in self.grids.values()
+                for name, values in grid.items()
+                for value in values
+            ),
+            default=0,
+        )
+
+    def require(self, families: Sequence[Family] = FAMILIES) -> tuple[Family, ...]:
+        """Return those of `families` that are offered; raises `NotOfferedError` for none."""
+        found = tuple(family for family in FAMILIES if family in families and family in self.grids)
+        if not found:
+            raise NotOfferedError(self.facts.name, families, self.withheld)
+        return found
+
+
+def offered_by(facts: PanelFacts, families: Sequence[Family] = FAMILIES) -> Offered:
+    """Return what a panel can serve: values whose warm-up leaves `HALF_BARS` in each half, catalysts whose frame is there.
+
+    Without fundamentals the catalysts are none, and volume where there is a frame of it. A family that has a parameter
+    without a value is not offered.
+    """
+    grids: dict[Family, Grid] = {}
+    withheld: list[str] = []
+    for family in families:
+        grid, reasons = _narrowed(family, facts)
+        withheld += reasons
+        empty = [name for name, values in grid.items() if not values]
+        if empty:
+            withheld.append(
+                f"{family}: not offered by this data, no value of {', '.join(empty)} can be served"
+            )
+        else:
+            grids[family] = grid
+    return Offered(facts, MappingProxyType(grids), tuple(withheld))
+
+
+def needed_bars(name: str, value: Value) -> int:
+    """Return how many bars a parameter's value needs before the first weight."""
+    return int(value) + _BEFORE_FIRST[name] if value and name in _BEFORE_FIRST else 0
+
+
+def _narrowed(family: Family, facts: PanelFacts) -> tuple[Grid, list[str]]:
+    grid, reasons = {}, []
+    for name, values in grid_of(*CLASSES[family]).items():
+        kept = tuple(value for value in values if _is_served(name, value, facts))
+        grid[name] = kept
+        if left_out := [value for value in values if value not in kept]:
+            reasons.append(f"{family}.{name}: {', '.join(map(str, left_out))} {_why(name, facts)}")
+    return MappingProxyType(grid), reasons
+
+
+def _is_served(name: str, value: Value, facts: PanelFacts) -> bool:
+    if name == "catalyst_type":
+        return value in _catalysts(facts)
+    if name not in _BEFORE_FIRST or facts.bars is None:
+        return True
+    return needed_bars(name, value) + 2 * HALF_BARS <= facts.bars
+
+
+def _catalysts(facts: PanelFacts) -> list[str]:
+    fundamental = [name for name in FUNDAMENTALS if name in facts.frames]
+    return fundamental or ["none", *(["volume"] if "volume" in facts.frames else [])]
+
+
+def _why(name: str, facts: PanelFacts) -> str:
+    if name != "catalyst_type":
+        return f"needs more than {facts.bars} bars, with {HALF_BARS} in each half of the evaluation"
+    has = ", ".join(sorted(facts.frames)) or "no frame"
+    return f"not offered: beside prices the data has {has}"
+
+
+# --- schemas ----------------------------------------------------------------------------------------------
+
+
+def answer_schema(
+    offered: Offered, families: Sequence[Family] = FAMILIES, *, reasoning_apart: bool = False
+) -> Mapping[str, Any]:
+    """Return the schema of an answer: flat for one family, else a choice of which the tag is required.
+
+    With `reasoning_apart` it stands in front of the object, for models that are only asked for the form. Raises
+    `NotOfferedError` where none of the families is offered.
+    """
+    found = offered.require(families)
+    branches = [_params_schema(family, offered.grids[family], is_alone=len(found) == 1) for family in found]
+    properties: Schema = {} if reasoning_apart else {"reasoning": _reasoning()}
+    properties["params"] = branches[0] if len(branches) == 1 else {"anyOf": branches}
+    return MappingProxyType({"$id": STRATEGY_PARAMS, **_object(properties, [*properties])})
+
+
+def family_schema(family: Family) -> Mapping[str, Any]:
+    """Return the published schema of a family's parameters, on data that can serve them all."""
+    grid = grid_of(*CLASSES[family])
+    return MappingProxyType({"$id": f"{family}_params.v1", **_params_schema(family, grid, is_alone=True)})
+
+
+def _params_schema(family: Family, grid: Grid, *, is_alone: bool) -> Schema:
+    described = CLASSES[family][0].model_fields
+    tag = {"const": family, "description": described["strategy_type"].description}
+    values = {name: _choice(values, described[name].description) for name, values in grid.items()}
+    return _object({"strategy_type": tag, **values}, [*values] if is_alone else ["strategy_type", *values])
+
+
+def _choice(values: Sequence[Value], description: str | None) -> Schema:
+    kinds = {type(value) for value in values}
+    kind = "string" if str in kinds else "number" if float in kinds else "integer"
+    return {"type": kind, "enum": [*values], "description": description}
+
+
+def _reasoning() -> Schema:
+    least, most = REASONING_CHARS
+    description = StrategyParamRequest.model_fields["reasoning"].description
+    return {"type": "string", "minLength": least, "maxLength": most, "description": description}
+
+
+def _object(properties: Schema, required: Sequence[str]) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [*required],
+        "additionalProperties": False,
+    }
+
+
+def _everything() -> Offered:
+    """Return all families with all values: what some data can serve."""
+    grids = {family: grid_of(*CLASSES[family]) for family in FAMILIES}
+    return Offered(PanelFacts("any data", frames=frozenset({*FUNDAMENTALS, "volume"})), grids, ())
+
+
+EVERYTHING: Final = _everything()
+"""What is published: every narrowed schema allows a part of it."""
+
+STRATEGY_PARAMS_SCHEMA: Final = answer_schema(EVERYTHING)
+FAMILY_SCHEMAS: Final = tuple(family_schema(family) for family in FAMILIES)
+
+
+# --- the check --------------------------------------------------------------------------------------------
+
+
+def check_strategy_params(envelope: LLMEnvelope, text: str) -> list[Violation]:
+    """Return every rule between parameters that an accepted answer breaks; allowed are the values that the envelope offers."""
+    return disagreements(exact_value(text.encode()), envelope.expected_output_schema)
+
+
+def disagreements(answer: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Violation]:
+    """Return every rule between parameters that an answer breaks which fits `schema`, one of `answer_schema`."""
+    given = answer["params"]
+    for family, grid in offered_in(schema):
+        if given.get("strategy_type", family) == family:
+            return list(rule_violations(family, given, grid))
+    return []
+
+
+def offered_in(schema: Mapping[str, Any]) -> Iterator[tuple[Family, Grid]]:
+    """Yield the families that one of `answer_schema` offers, each with its values."""
+    params = schema["properties"]["params"]
+    for branch in params.get("anyOf", [params]):
+        members = dict(branch["properties"])
+        family = members.pop("strategy_type")["const"]
+        yield family, {name: tuple(member["enum"]) for name, member in members.items()}

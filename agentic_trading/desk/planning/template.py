@@ -1,0 +1,177 @@
+"""Templates that turn parameters into code: one pure function over arrays, equal bytes for equal inputs."""
+
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from types import MappingProxyType
+from typing import Any, ClassVar, Final
+
+from agentic_trading.canonical import sha256_hex
+from agentic_trading.desk.planning.errors import MissingExtraError, TemplateError
+from agentic_trading.desk.planning.params import (
+    Family,
+    Grid,
+    MeanReversionParams,
+    MomentumStrategyParams,
+    StrategyParams,
+    Value,
+    VolatilityParams,
+    grid_of,
+)
+
+ENTRY: Final = "target_weights"
+ARGUMENTS: Final = ("close", "volume", "catalyst", "rebalance")
+"""What the code's one public function is called with.
+
+`close`, `volume` and `catalyst` are arrays of float64, a row a bar and a column a stock, `rebalance` has a bool a bar. It
+returns the wanted weights at the close of each bar, each row made of rows up to its own alone. The inputs are read
+only. A gap of at most five bars in `close` is filled forward, a longer one is NaN, and the weight falls to 0. `catalyst`
+is the frame that `catalyst_type` names, above 0 where it happened; stop and costs are the engine's.
+"""
+
+_FOLDER: Final = "agentic_trading.desk.planning"
+
+
+class BaseTemplate:
+    """Makes the code of one family; a template of one's own names its family and gives its `source`."""
+
+    family: ClassVar[Family]
+    version: ClassVar[int] = 1
+    PARAM_GRID: ClassVar[Grid]
+    DEFAULTS: ClassVar[Mapping[str, Value]]
+
+    @property
+    def source(self) -> str:
+        """The Jinja text of the function, which has the parameters as variables."""
+        return _packaged(self.family)
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 over all that code is made from beside parameters and data."""
+        return sha256_hex(
+            *(text.encode() for text in (_packaged("header"), _packaged("functions"), self.source))
+        )
+
+    def compile(self) -> None:
+        """Read and compile the template, so that code is later generated without reading a file; it blocks.
+
+        Raises `TemplateError` for a fault in its text, `MissingExtraError` without jinja2.
+        """
+        for name, source in (("header", _packaged("header")), (self.family, self.source)):
+            _compiled(name, source)
+        _packaged("functions")
+
+    def generate_code(self, params: StrategyParams, *, data_sha256: str = "") -> str:
+        """Return the code of `params`: equal inputs give equal bytes.
+
+        `data_sha256` stands in its header, as do the hashes of parameters and template. Raises `TemplateError` for a
+        template with an undefined variable, and for parameters of another family, `MissingExtraError` without jinja2.
+        """
+        given = params.strategy_type
+        if given != self.family:
+            raise TemplateError(self.family, f"the parameters are of {given}; allowed: {self.family}")
+        canonical = params.canonical
+        header = {
+            "family": self.family,
+            "version": self.version,
+            "template_sha256": self.sha256,
+            "params_sha256": sha256_hex(canonical.encode()),
+            "data_sha256": data_sha256,
+            "canonical": canonical,
+        }
+        body = _rendered(self.family, self.source, params.model_dump())
+        return _rendered("header", _packaged("header"), header) + _packaged("functions") + body
+
+
+class MomentumTemplate(BaseTemplate):
+    """The strongest stocks in an upward trend, with a catalyst."""
+
+    family: ClassVar[Family] = "momentum"
+    PARAM_GRID: ClassVar[Grid] = grid_of(MomentumStrategyParams)
+    DEFAULTS: ClassVar[Mapping[str, Value]] = MappingProxyType({
+        "momentum_period": 20,
+        "ma_periods": 60,
+        "catalyst_type": "revenue",
+        "catalyst_lookback": 3,
+        "n_stocks": 15,
+        "stop_loss": 0.1,
+        "resample": "W",
+        "resample_offset": 0,
+    })
+
+
+class MeanReversionTemplate(BaseTemplate):
+    """Stocks far below their mean, until they are back."""
+
+    family: ClassVar[Family] = "mean_reversion"
+    PARAM_GRID: ClassVar[Grid] = grid_of(MeanReversionParams)
+    DEFAULTS: ClassVar[Mapping[str, Value]] = MappingProxyType({
+        "lookback": 20,
+        "entry_z": 2.0,
+        "exit_z": 0.5,
+        "trend_filter": 0,
+        "max_hold_days": 10,
+        "n_stocks": 10,
+        "stop_loss": 0.08,
+        "resample": "D",
+    })
+
+
+class VolatilityTemplate(BaseTemplate):
+    """Stocks by how much they move."""
+
+    family: ClassVar[Family] = "volatility"
+    PARAM_GRID: ClassVar[Grid] = grid_of(VolatilityParams)
+    DEFAULTS: ClassVar[Mapping[str, Value]] = MappingProxyType({
+        "mode": "inverse_vol",
+        "vol_lookback": 60,
+        "target_vol": 0.15,
+        "max_weight": 0.1,
+        "n_stocks": 15,
+        "stop_loss": 0.1,
+        "resample": "M",
+        "resample_offset": 0,
+    })
+
+
+TEMPLATES: Final[Mapping[Family, BaseTemplate]] = MappingProxyType({
+    template.family: template
+    for template in (MomentumTemplate(), MeanReversionTemplate(), VolatilityTemplate())
+})
+"""The shipped template of each family."""
+
+
+@cache
+def _packaged(name: str) -> str:
+    return files(_FOLDER).joinpath("templates", f"{name}.j2").read_text(encoding="utf-8")
+
+
+def _rendered(name: str, source: str, variables: Mapping[str, Any]) -> str:
+    try:
+        return str(_compiled(name, source).render(variables))
+    except _jinja2().UndefinedError as e:
+        raise TemplateError(name, str(e)) from e
+
+
+@cache
+def _compiled(name: str, source: str) -> Any:
+    jinja2 = _jinja2()
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    try:
+        return environment.from_string(source)
+    except jinja2.TemplateError as e:
+        raise TemplateError(name, str(e)) from e
+
+
+def _jinja2() -> Any:
+    """Return the package; it is an extra, which no other command needs."""
+    try:
+        import jinja2  # noqa: PLC0415 - an extra, and only for code that is generated
+    except ImportError as e:
+        raise MissingExtraError("jinja2") from e
+    return jinja2

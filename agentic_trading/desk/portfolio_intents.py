@@ -1,0 +1,187 @@
+"""From the weights of a plan to intents: what a portfolio must buy and sell to be as planned."""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Protocol
+
+from agentic_trading.desk.exchange import Account
+from agentic_trading.desk.execution.events import IntentDenied
+from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.execution.risk import Rejection, RiskFacts, check_intent
+from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Side
+from agentic_trading.desk.intents import BARS_SHOWN, IntentSettings
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.planning.agent import TargetWeights
+from agentic_trading.desk.time_slices import TimeSlice
+from agentic_trading.ids import derived_id
+
+
+class PortfolioPlanner(Protocol):
+    """What decides on the weights of all symbols together."""
+
+    def push(self, bar: Bar) -> None:
+        """Take the next closed bar of a symbol."""
+        ...
+
+    async def targets(self, at: datetime) -> TargetWeights | None:
+        """Return what to hold as of the close at `at`; None while there is no plan, and nothing changes."""
+        ...
+
+
+@dataclass(slots=True)
+class _Holding:
+    """What is known of one symbol: its last bars, the weight that was last wanted, and whether it was stopped.
+
+    A stopped symbol stays out until its weight has been 0.
+    """
+
+    bars: deque[Bar] = field(default_factory=lambda: deque(maxlen=BARS_SHOWN))
+    weight: float = 0.0
+    is_stopped: bool = False
+
+
+class PortfolioIntents:
+    """Carry the bars of a session to its planner, and wanted weights to intents.
+
+    Weights count in the part of the equity that the limits let be invested, costs of a purchase taken off. A stop is looked
+    at on each close, as in a backtest, and its sale is the next bar's. Sales come before purchases, each in order of
+    symbol. An order that found no bar is sized again at each close until it has one.
+    """
+
+    def __init__(
+        self,
+        planner: PortfolioPlanner,
+        settings: IntentSettings,
+        *,
+        cost_bps: Decimal,
+        intent_lives: timedelta = timedelta(days=7),
+    ) -> None:
+        self._planner = planner
+        self._settings = settings
+        self._router = settings.router
+        self._exchange = settings.exchange
+        self._instruments = settings.instruments
+        self._limits = settings.limits
+        self._invested = float(settings.limits.max_gross_pct / 100 / (1 + cost_bps / BPS))
+        self._intent_lives = intent_lives
+        self._holdings = {symbol: _Holding() for symbol in settings.instruments}
+
+    def push(self, bar: Bar) -> None:
+        """Take the next closed bar of a symbol."""
+        self._holdings[bar.symbol].bars.append(bar)
+        self._planner.push(bar)
+
+    def bars(self, symbol: str) -> Sequence[Bar]:
+        """Return the last closed bars of a symbol, oldest first."""
+        return tuple(self._holdings[symbol].bars)
+
+    async def intents(self, time_slice: TimeSlice) -> list[OrderIntent]:
+        """Return what was approved at the close of a time slice; what was not is on record."""
+        wanted = await self._planner.targets(time_slice.at) if time_slice.bars else None
+        if wanted is None:
+            return []
+        account, orders = await self._exchange.account(), await self._exchange.open_orders()
+        waiting = {
+            entry.order.symbol: EXACT.multiply(entry.order.side.sign, entry.left)
+            for entry in orders
+            if entry.left > 0
+        }
+        closes = {bar.symbol: bar.close for bar in time_slice.bars}
+        due = self._due(wanted, account, closes, waiting.keys())
+        changes = {symbol: await self._change(symbol, aim, time_slice.at) for symbol, aim in due.items()}
+        changes = {
+            symbol: change for symbol, change in changes.items() if change != waiting.get(symbol, ZERO)
+        }
+        for symbol in changes:
+            await self._router.withdraw(symbol)
+        approved: list[OrderIntent] = []
+        for side in (Side.SELL, Side.BUY):
+            for symbol, change in changes.items():
+                if change * side.sign > 0:
+                    approved += await self._approved(symbol, change, wanted, time_slice.at, approved)
+        return approved
+
+    def _due(
+        self,
+        wanted: TargetWeights,
+        account: Account,
+        closes: Mapping[str, Decimal],
+        waiting: Collection[str],
+    ) -> dict[str, float]:
+        """Return the weights of the symbols that are to be brought to them now, in order of symbol."""
+        due = {}
+        entries = {held.symbol: held.average_price for held in account.positions if held.quantity > 0}
+        for symbol, holding in sorted(self._holdings.items()):
+            if not holding.bars:
+                continue
+            weight = wanted.weights.get(symbol, 0.0)
+            hits = symbol in closes and _hits_stop(closes[symbol], entries.get(symbol), wanted.stop_loss)
+            holding.is_stopped = (holding.is_stopped or hits) and weight > 0
+            if wanted.rebalances or weight != holding.weight or symbol in waiting or hits:
+                due[symbol] = 0.0 if holding.is_stopped else weight
+            holding.weight = weight
+        return due
+
+    async def _change(self, symbol: str, weight: float, at: datetime) -> Decimal:
+        """Return how much of a symbol is to be bought, in whole lots, negative to be sold."""
+        instrument, facts = self._instruments[symbol], await self._router.facts(symbol, at)
+        if weight <= 0:
+            return facts.position.copy_negate()
+        aim = EXACT.multiply(Decimal(weight * self._invested), max(facts.equity, ZERO))
+        change = EXACT.subtract(EXACT.divide(aim, facts.last_close), facts.position)
+        return instrument.lots(change.copy_abs()).copy_sign(change)
+
+    async def _approved(
+        self,
+        symbol: str,
+        change: Decimal,
+        wanted: TargetWeights,
+        at: datetime,
+        approved: Sequence[OrderIntent],
+    ) -> list[OrderIntent]:
+        """Return the intent of a change, after those approved at this close; none if a limit stops it, which is on record."""
+        instrument, quantity = self._instruments[symbol], change.copy_abs()
+        side = Side.BUY if change > 0 else Side.SELL
+        facts = _after(approved, await self._router.facts(symbol, at))
+        sizing = facts.sizing("weight")
+        intent = OrderIntent(
+            intent_id=derived_id("intent", wanted.plan_id, symbol, at.isoformat()),
+            symbol=symbol,
+            side=side,
+            quantity=quantity,
+            kind="entry" if side is Side.BUY else "exit",
+            arrival_price=facts.last_close,
+            sizing=sizing,
+            reason=f"weight {self._holdings[symbol].weight:.4g} of the plan"
+            + (", stopped" if self._holdings[symbol].is_stopped else ""),
+            as_of=at,
+            expires_at=at + self._intent_lives,
+            trace_id=wanted.trace_id,
+            causation_id=wanted.plan_id,
+        )
+        outcome = check_intent(intent, self._limits, instrument, facts)
+        if isinstance(outcome, Rejection):
+            await self._deny(intent, outcome.of(side, quantity, sizing))
+            return []
+        return [outcome.intent]
+
+    async def _deny(self, intent: OrderIntent, rejection: Rejection) -> None:
+        denied = IntentDenied(symbol=intent.symbol, **dict(rejection))
+        event_id = derived_id(IntentDenied.KIND, intent.intent_id)
+        await self._settings.record(denied, event_id, intent.trace_id, intent.causation_id, intent.as_of)
+
+
+def _hits_stop(close: Decimal, entry: Decimal | None, stop_loss: float | None) -> bool:
+    return entry is not None and stop_loss is not None and float(close) <= float(entry) * (1 - stop_loss)
+
+
+def _after(approved: Iterable[OrderIntent], facts: RiskFacts) -> RiskFacts:
+    """Return the facts once the orders of these intents have traded."""
+    change = ZERO
+    for intent in approved:
+        sign = 1 if intent.kind == "entry" else -1
+        change = EXACT.fma(EXACT.multiply(sign, intent.quantity), intent.arrival_price, change)
+    return replace(facts, gross=EXACT.add(facts.gross, change))

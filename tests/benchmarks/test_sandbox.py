@@ -1,0 +1,29 @@
+"""The benchmark of the sandbox: every family is measured, and a set that does not run is a problem."""
+
+import numpy as np
+import pytest
+
+from agentic_trading.desk.planning.panel import Panel, load_panel
+from agentic_trading.desk.planning.params import FAMILIES
+from agentic_trading.desk.planning.sandbox import Sandbox, SandboxLimits
+from benchmarks.sandbox import STEPS, main, measure, sets_of
+
+
+def test_every_family_is_measured_and_keeps_its_promises(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--quick"]) == 0
+
+    rows = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
+    assert [row for row in rows if row in FAMILIES] == list(FAMILIES)
+
+
+def test_a_set_that_is_stopped_is_a_problem_with_its_reason() -> None:
+    (params,) = sets_of("momentum", load_panel(), 1)
+    days = np.datetime64("2020-01-01", "D") + np.arange(10)
+    short = Panel.of("ten days", days, ["A", "B"], {"close": np.ones((10, 2))})
+
+    with Sandbox(short, SandboxLimits(memory_bytes=1 << 20)) as sandbox:
+        steps, wrong = measure(params, sandbox, short)
+
+    assert len(steps) == len(STEPS)
+    assert len(wrong) == 1
+    assert str(wrong[0]).startswith("memory: ")

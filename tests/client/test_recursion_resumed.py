@@ -1,0 +1,204 @@
+"""A tree goes on where it was: finished, paused for the user, broken off, or asked by two at once."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from agentic_trading.audit.trace import TraceTree
+from agentic_trading.client.events import KINDS
+from agentic_trading.client.fallback import Alternative, FallbackGateway
+from agentic_trading.client.gateway import GatewayClient
+from agentic_trading.client.recursion import Concluded, Paused, Recursion, ResumeError, Unfinished
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.limits import RetryPolicy
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.providers.offline import ScriptedProvider
+from tests.client.trees import LIMITS, TRACE, asking, cost_bound, model, says, tree
+from tests.gateway import gateway
+from tests.worker.running import running
+
+
+@pytest.mark.parametrize("most", [20, 3])
+async def test_a_tree_that_is_finished_is_not_asked_again(most: int) -> None:
+    script = model({"root": says("so far", "a", "b")})
+    first = await tree(script, limits=LIMITS.model_copy(update={"max_calls": most}))
+    lines = len([entry async for entry in first.store.scan()])
+
+    again = await tree(script, store=first.store)
+
+    assert again.requests == []
+    assert again.outcome == first.outcome
+    assert len([entry async for entry in first.store.scan()]) == lines
+
+
+async def test_a_trace_has_one_tree() -> None:
+    first = await tree(model({}))
+
+    with pytest.RaisesGroup(
+        ResumeError, match="unhandled", check=lambda group: "'root'" in str(group.exceptions[0])
+    ):
+        await tree(model({}), "another", store=first.store)
+
+
+async def test_an_empty_question_is_refused_before_anything_is_sent() -> None:
+    with pytest.RaisesGroup(ValueError):
+        await tree(model({}), "  ")
+
+
+def asks_user(question: str = "Which time zone is meant?") -> str:
+    return says(question, next_action="ask_user")
+
+
+def told(zone_answer: str = "In UTC, 3.") -> Any:
+    def line(request: ModelRequest) -> Any:
+        context = request.envelope.context
+        if request.envelope.prompt_version == "join.1":
+            return says("joined")
+        if context["question"] == "root":
+            return says("so far", "days", "agents")
+        if context["question"] == "days":
+            return says(zone_answer) if "answers" in context else asks_user()
+        return says("short")
+
+    return line
+
+
+async def test_a_frame_that_asks_the_user_waits_while_its_siblings_go_on() -> None:
+    ran = await tree(told())
+
+    assert isinstance(ran.outcome, Paused)
+    assert ran.outcome.questions == {"1": "Which time zone is meant?"}
+    assert ran.asked == ["root", "days", "agents"]
+    assert [frame.state for frame in ran.outcome.frames] == ["open", "waiting", "concluded"]
+
+
+async def test_a_paused_tree_goes_on_in_the_same_trace_with_the_answer() -> None:
+    paused = await tree(told())
+
+    ran = await tree(told(), store=paused.store, answers={"1": "UTC"})
+
+    assert isinstance(ran.outcome, Concluded)
+    assert ran.asked == ["days", "[root]"]
+    assert ran.requests[0].envelope.context["answers"] == [
+        {"asked": "Which time zone is meant?", "answer": "UTC"}
+    ]
+    assert {one.trace_id for one in await ran.interactions()} == {TRACE}
+    assert ran.requests[1].envelope.context["findings"][0]["conclusion"] == "In UTC, 3."
+    drawn = TraceTree(await ran.store.records.trace(TRACE))
+    assert drawn.orphans == drawn.cycles == ()
+
+
+async def test_a_pause_without_an_answer_stays_one_and_asks_nothing() -> None:
+    paused = await tree(told())
+
+    ran = await tree(told(), store=paused.store, answers={})
+
+    assert (ran.outcome, ran.requests) == (paused.outcome, [])
+
+
+@pytest.mark.parametrize("answers", [{"2": "x"}, {"7": "x"}, {"1": " "}])
+async def test_an_answer_that_nothing_asks_for_is_refused_and_not_on_record(answers: dict[str, str]) -> None:
+    paused = await tree(told())
+    lines = len([entry async for entry in paused.store.scan()])
+
+    with pytest.RaisesGroup(ResumeError):
+        await tree(told(), store=paused.store, answers=answers)
+
+    assert len([entry async for entry in paused.store.scan()]) == lines
+
+
+async def test_only_a_trace_with_a_tree_can_be_gone_on_with() -> None:
+    with pytest.RaisesGroup(ResumeError):
+        await tree(told(), answers={})
+
+
+async def test_more_questions_to_the_user_than_allowed_leave_the_frame_unfinished() -> None:
+    ran = await tree(lambda _request: asks_user())
+    for _ in range(3):
+        assert isinstance(ran.outcome, Paused)
+        ran = await tree(lambda _request: asks_user(), store=ran.store, answers={"0": "UTC"})
+
+    assert ran.outcome == Unfinished(TRACE, "questions", ran.outcome.frames)
+    assert len(await ran.interactions()) == 4
+
+
+async def test_a_part_that_repeats_a_waiting_one_waits_with_it() -> None:
+    def line(request: ModelRequest) -> Any:
+        context = request.envelope.context
+        if context["question"] == "root":
+            return says("so far", "days", "days")
+        return says("3") if "answers" in context else asks_user()
+
+    paused = await tree(line)
+    ran = await tree(told("3"), store=paused.store, answers={"1": "UTC"})
+
+    assert isinstance(paused.outcome, Paused)
+    assert ran.frames["2"].conclusion == "3"
+    assert isinstance(ran.outcome, Concluded)
+
+
+async def test_a_call_that_is_not_delivered_closes_nothing_and_the_tree_goes_on_later() -> None:
+    desk = gateway(model({}))
+    async with GatewayClient(desk.broker, reply_timeout_s=0.01) as client:
+        recursion = Recursion(client, desk.store.records.trace, LIMITS, asking)
+        outcome = await recursion.run("root", trace_id=TRACE)
+
+    ran = await tree(model({}), store=desk.store)
+
+    assert outcome == Unfinished(TRACE, "undeliverable", outcome.frames)
+    assert [frame.state for frame in outcome.frames] == ["open"]
+    assert isinstance(ran.outcome, Concluded)
+
+
+async def test_two_processes_that_go_on_with_one_tree_pay_it_once() -> None:
+    answering = model({"root": says("so far", "a", "b", "c")})
+
+    def line(request: ModelRequest) -> Any:
+        is_first_of_a = request.envelope.context["question"] == "a" and request.answer == 1
+        return "no JSON" if is_first_of_a else answering(request)
+
+    provider = ScriptedProvider(line)
+    desk = gateway(provider)
+    outcomes = []
+
+    async def go_on(client: GatewayClient) -> None:
+        recursion = Recursion(client, desk.store.records.trace, LIMITS, asking, cost_bound=cost_bound)
+        outcomes.append(await recursion.run("root", trace_id=TRACE))
+
+    async with (
+        running(desk) as one,
+        GatewayClient(desk.broker) as other,
+        asyncio.TaskGroup() as group,
+    ):
+        for client in (one, other):
+            group.create_task(go_on(client))
+
+    assert len(provider.requests) == 6
+    assert outcomes[0] == outcomes[1]
+    records = await desk.store.records.trace(TRACE)
+    kinds = [one.kind for one in records if isinstance(one, Event) and KINDS.of(one) is not None]
+    assert sorted(kinds) == ["recursion.frame_closed"] * 4 + ["recursion.frame_opened"] * 4
+
+
+async def test_a_call_that_fell_back_on_another_model_is_found_again() -> None:
+    alternative = Alternative(LLMProvider.SCRIPTED, "scripted-prompted-1")
+    retries = RetryPolicy(max_retries=0)
+
+    def line(request: ModelRequest) -> Any:
+        if request.envelope.model == "scripted-1":
+            return ProviderError(FailureKind.SERVER_ERROR, "away", sent=False)
+        return says("from the other")
+
+    provider = ScriptedProvider(line)
+    desk = gateway(provider)
+    async with running(desk) as client:
+        chain = FallbackGateway(client, [alternative])
+        build = lambda: asking().with_retry_policy(retries)  # noqa: E731
+        first = await Recursion(chain, desk.store.records.trace, LIMITS, build).run("root", trace_id=TRACE)
+    again = await tree(line, store=desk.store)
+
+    assert isinstance(first, Concluded)
+    assert (again.outcome, again.requests) == (first, [])

@@ -1,0 +1,89 @@
+"""When a session plans, as a function of the bars so far, and what it holds where a plan's code has no weights."""
+
+import numpy as np
+import pytest
+
+from agentic_trading.desk.planning.panel import Panel
+from agentic_trading.desk.planning.portfolio import _last_weights, market_regime
+from agentic_trading.desk.planning.promises import WeightRules
+from agentic_trading.desk.planning.sandbox import SandboxJob
+
+BARS = 80
+
+
+def panel(returns: object) -> Panel:
+    """Return three stocks that move alike."""
+    moves = np.tile(np.array(returns, dtype=np.float64)[:, None], (1, 3))
+    close = np.array(100 * np.cumprod(1 + moves, axis=0), dtype=np.float64)
+    days = np.datetime64("2024-01-01") + np.arange(len(close))
+    return Panel.of("made", days, ("A", "B", "C"), {"close": close})
+
+
+def swings(of: float, bars: int, drift: float = 0.0) -> list[float]:
+    """Return returns that go up and down by `of`."""
+    return [drift + of * (1 if bar % 2 else -1) for bar in range(bars)]
+
+
+@pytest.mark.parametrize(
+    ("returns", "regime"),
+    [
+        ([*swings(0.01, BARS, 0.002)], "up calm"),
+        ([*swings(0.01, BARS, -0.002)], "down calm"),
+        ([*swings(0.005, BARS - 10, 0.002), *swings(0.03, 10, 0.01)], "up rough"),
+        ([*swings(0.005, BARS - 10, -0.002), *swings(0.03, 10, -0.01)], "down rough"),
+        ([0.0], "down calm"),
+    ],
+)
+def test_the_regime_is_trend_and_volatility_at_the_last_close(returns: list[float], regime: str) -> None:
+    assert market_regime(panel(returns)) == regime
+
+
+def test_the_regime_knows_nothing_of_later_bars() -> None:
+    chance = np.random.default_rng(4)
+    returns = chance.normal(0, 0.02, BARS)
+    whole = [market_regime(panel(returns[:bars])) for bars in range(2, BARS)]
+
+    altered = np.concatenate((returns[:50], chance.normal(0, 0.1, BARS - 50)))
+
+    assert len(set(whole)) > 1
+    assert [market_regime(panel(altered[:bars])) for bars in range(2, 50)] == whole[:48]
+
+
+def test_a_stock_that_has_no_price_has_no_part_in_the_index() -> None:
+    close = np.tile(np.linspace(100, 120, BARS)[:, None], (1, 3))
+    close[:, 2] = np.linspace(100, 10, BARS)
+    close[1:, 2] = np.nan
+    days = np.datetime64("2024-01-01") + np.arange(BARS)
+
+    assert market_regime(Panel.of("made", days, ("A", "B", "C"), {"close": close})) == "up calm"
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("    return unknown\n", "NameError"),
+        ("    return close * 2.0\n", "row_sum"),
+        ("    return close[:1]\n", "error"),
+    ],
+)
+def test_code_without_weights_says_why(body: str, why: str) -> None:
+    prices = panel([0.01] * 10)
+    code = f"import numpy as np\n\n\ndef target_weights(close, volume, catalyst, rebalance):\n{body}"
+    job = SandboxJob(code, np.ones(10, dtype=np.bool_))
+
+    found = _last_weights(prices, job, WeightRules(n_stocks=3))
+
+    assert isinstance(found, str)
+    assert why in found
+
+
+def test_weights_of_the_last_close_come_by_symbol() -> None:
+    prices = panel([0.01] * 10)
+    code = (
+        "import numpy as np\n\n\ndef target_weights(close, volume, catalyst, rebalance):\n"
+        "    return np.zeros(close.shape) + 0.25\n"
+    )
+
+    found = _last_weights(prices, SandboxJob(code, np.ones(10, dtype=np.bool_)), WeightRules(n_stocks=3))
+
+    assert found == {"A": 0.25, "B": 0.25, "C": 0.25}

@@ -1,0 +1,261 @@
+"""Generated code in its sandbox: what it gets, what comes back, and what ends it."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agentic_trading.desk.planning.panel import Floats
+from agentic_trading.desk.planning.sandbox import (
+    ENVIRONMENT,
+    Ran,
+    Sandbox,
+    SandboxJob,
+    SandboxLimits,
+    SandboxReason,
+    Stopped,
+)
+from tests.desk.planning.strategy_code import (
+    ASSETS,
+    BARS,
+    ENDLESS,
+    EVEN,
+    events,
+    every,
+    job,
+    panel,
+    weights_of,
+)
+
+QUICK = SandboxLimits(cpu_s=1)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(panel(), QUICK, catalysts={"earnings": events()}) as sandbox:
+        yield sandbox
+
+
+def test_code_gets_the_panel_and_its_weights_come_back_bit_for_bit(sandbox: Sandbox) -> None:
+    given = panel()
+    code = job("return close / 3 + volume * 0.1 + catalyst + rebalance[:, None]", catalyst="earnings")
+
+    outcome = sandbox.run(code)
+
+    assert isinstance(outcome, Ran)
+    wanted = given.close / 3 + given.volume * 0.1 + events() + every(5)[:, None]
+    assert outcome.weights.tobytes() == wanted.tobytes()
+    assert not outcome.weights.flags.writeable
+    assert 0 < outcome.wall_s < 5
+
+
+@pytest.mark.parametrize("catalyst", ["none", "volume"])
+def test_a_catalyst_of_trading_has_a_frame_of_zeros(catalyst: str, sandbox: Sandbox) -> None:
+    assert weights_of(sandbox.run(job("return catalyst", catalyst=catalyst))) == [[0.0] * ASSETS] * BARS
+
+
+def test_a_cut_shows_the_first_bars_alone(sandbox: Sandbox) -> None:
+    outcome = sandbox.run(job("return close + rebalance.shape[0]", bars=17))
+
+    assert weights_of(outcome) == (panel().close[:17] + 17).tolist()
+
+
+def test_altered_bars_equal_the_panel_before_and_nowhere_after(sandbox: Sandbox) -> None:
+    given = panel()
+
+    for name, frame in (("close", given.close), ("volume", given.volume)):
+        outcome = sandbox.run(job(f"return {name} * 1.0", altered_from=40))
+        assert isinstance(outcome, Ran)
+        assert (outcome.weights[:40] == frame[:40]).all()
+        assert (outcome.weights[40:] != frame[40:]).all()
+    outcome = sandbox.run(job("return close * 0 + rebalance[:, None]", altered_from=40))
+    assert isinstance(outcome, Ran)
+    assert ((outcome.weights[:, 0] == 1) == every(5)).tolist() == [True] * 40 + [False] * 20
+
+
+ENDED = {
+    "an endless loop": (ENDLESS, SandboxReason.CPU, "ended by SIGXCPU; allowed: 1 s of CPU"),
+    "a loop that ignores the signal": (
+        job("import signal", "signal.signal(signal.SIGXCPU, signal.SIG_IGN)", "while True:", "    pass"),
+        SandboxReason.CPU,
+        "ended by SIGKILL; allowed: 1 s of CPU",
+    ),
+    "a large array": (
+        job("return np.zeros((100000, 100000))"),
+        SandboxReason.MEMORY,
+        "Unable to allocate 74.5 GiB for an array with shape (100000, 100000) and data type float64; allowed: 1024 MiB in all",
+    ),
+    "a string of bytes too large": (
+        job("bytes(10**12)"), SandboxReason.MEMORY, "out of memory; allowed: 1024 MiB in all"
+    ),
+    "writing to an input": (
+        job("close[0, 0] = 1.0", "return close"),
+        SandboxReason.ERROR,
+        "line 5: ValueError: assignment destination is read-only",
+    ),
+    "writing to an altered input": (
+        job("close[0, 0] = 1.0", "return close", altered_from=3),
+        SandboxReason.ERROR,
+        "line 5: ValueError: assignment destination is read-only",
+    ),
+    "dividing an int by zero": (job("1 // 0"), SandboxReason.ERROR, "line 5: ZeroDivisionError: integer division or modulo by zero"),
+    "an exit": (job("raise SystemExit"), SandboxReason.ERROR, "line 5: SystemExit: "),
+    "no python": (SandboxJob("return (", every(5)), SandboxReason.ERROR, "SyntaxError: '(' was never closed (strategy, line 1)"),
+    "no text": (
+        SandboxJob("'\ud800'", every(5)), SandboxReason.ERROR,
+        "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xed in position 1: invalid continuation byte",
+    ),
+    "no function": (SandboxJob("", every(5)), SandboxReason.ERROR, "KeyError: 'target_weights'"),
+    "no array": (job("return 1"), SandboxReason.ERROR, "returned int; allowed: float64 (60, 4)"),
+    "another shape": (
+        job("return close[1:]"), SandboxReason.ERROR, "returned float64 (59, 4); allowed: float64 (60, 4)"
+    ),
+    "another dtype": (
+        job("return close > 0"), SandboxReason.ERROR, "returned bool (60, 4); allowed: float64 (60, 4)"
+    ),
+    "a file": (
+        job("open('/etc/passwd')"), SandboxReason.REFUSED, "open '/etc/passwd'; allowed: arithmetic over the arguments"
+    ),
+    "a refusal that is caught": (
+        job("try:", "    open('/etc/passwd')", "except BaseException:", "    return close"),
+        SandboxReason.REFUSED,
+        "open '/etc/passwd'; allowed: arithmetic over the arguments",
+    ),
+    "a refusal without a way out": (
+        job("import os", "os._exit = print", "open('/etc/passwd')"),
+        SandboxReason.REFUSED,
+        "open '/etc/passwd'; allowed: arithmetic over the arguments",
+    ),
+    "a socket": (
+        job("import _socket", "_socket.socket()"),
+        SandboxReason.REFUSED,
+        "import '_socket'; allowed: arithmetic over the arguments",
+    ),
+    "an import": (
+        job("import random"), SandboxReason.REFUSED, "import 'random'; allowed: arithmetic over the arguments"
+    ),
+    "a late import within numpy": (
+        job("np.testing"), SandboxReason.REFUSED, "import 'numpy.testing'; allowed: arithmetic over the arguments"
+    ),
+    "a program": (
+        job("import os", "os.system('true')"), SandboxReason.REFUSED, "os.system; allowed: arithmetic over the arguments"
+    ),
+    "a process": (job("import os", "os.fork()"), SandboxReason.REFUSED, "os.fork; allowed: arithmetic over the arguments"),
+    "code of its own": (job("eval('1')"), SandboxReason.REFUSED, "compile; allowed: arithmetic over the arguments"),
+    "the memory of the process": (
+        job("import ctypes", "ctypes.string_at(0)"),
+        SandboxReason.REFUSED,
+        "ctypes.string_at; allowed: arithmetic over the arguments",
+    ),
+    "a crash": (job("import os", "os.abort()"), SandboxReason.CRASH, "ended by SIGABRT"),
+    "an end without an answer": (job("import os", "os._exit(0)"), SandboxReason.CRASH, "ended with exit code 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDED)
+def test_what_ends_code_is_a_value_and_the_child_still_serves(name: str, sandbox: Sandbox) -> None:
+    code, reason, message = ENDED[name]
+    before = sandbox.pid
+
+    outcome = sandbox.run(code)
+
+    assert isinstance(outcome, Stopped)
+    assert (outcome.reason, outcome.message) == (reason, message)
+    assert outcome.text == f"{reason}: {message}"
+    assert weights_of(sandbox.run(EVEN)) == [[0.25] * ASSETS] * BARS
+    assert sandbox.pid == before
+
+
+def test_warnings_of_arithmetic_neither_print_nor_end_code(sandbox: Sandbox) -> None:
+    outcome = sandbox.run(job("return np.sqrt(-close) / 0 + np.mean(close[:0])"))
+
+    assert isinstance(outcome, Ran)
+    assert np.isnan(outcome.weights).all()
+
+
+def test_a_message_is_cut_to_a_kilobyte(sandbox: Sandbox) -> None:
+    outcome = sandbox.run(job("raise ValueError('é' * 2000)"))
+
+    assert isinstance(outcome, Stopped)
+    assert outcome.message.startswith("line 5: ValueError: éééé")
+    assert len(outcome.message.encode()) <= 1030
+
+
+def test_the_child_has_no_environment_no_folder_and_none_of_our_modules(sandbox: Sandbox) -> None:
+    look = job(
+        "import os, sys",
+        "ours = [name for name in sys.modules if name.startswith('agentic')]",
+        "raise ValueError(sorted(set(os.environ) - {'LC_CTYPE'}), ours)",  # which Python itself sets
+    )
+
+    outcome = sandbox.run(look)
+
+    assert isinstance(outcome, Stopped)
+    assert outcome.message == f"line 7: ValueError: ({sorted(ENVIRONMENT)}, [])"
+    assert Path(f"/proc/{sandbox.pid}/cwd").readlink() == Path("/")
+
+
+def test_threads_get_their_own_answers(sandbox: Sandbox) -> None:
+    def run(number: int) -> float:
+        return weights_of(sandbox.run(job(f"return np.full(close.shape, {number} * 1.0)")))[0][0]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(run, range(12))) == [float(number) for number in range(12)]
+
+
+def test_the_network_is_taken_away_where_the_system_lets_us(sandbox: Sandbox) -> None:
+    own, of_child = (Path(f"/proc/{pid}/ns/net").readlink() for pid in ("self", sandbox.pid))
+
+    assert (sandbox.network == "isolated") == (own != of_child)
+    outcome = sandbox.run(EVEN)
+    assert outcome.network == sandbox.network
+
+
+@pytest.mark.parametrize("unshare", ["no-such-program", "false"])
+def test_a_machine_that_cannot_isolate_runs_all_the_same_and_says_so(unshare: str) -> None:
+    with Sandbox(panel(), QUICK, unshare=unshare) as sandbox:
+        outcome = sandbox.run(EVEN)
+        refused = sandbox.run(job("open('/etc/passwd')"))
+
+    assert weights_of(outcome) == [[0.25] * ASSETS] * BARS
+    assert isinstance(refused, Stopped)
+    assert outcome.network == refused.network == "not isolated"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "form"),
+    [(events()[1:], r"float64 \(59, 4\)"), (events() > 0, r"bool \(60, 4\)")],
+)
+def test_a_frame_that_does_not_fit_the_panel_is_refused(wrong: Floats, form: str) -> None:
+    with pytest.raises(ValueError, match=rf"earnings is {form}; allowed: float64 \(60, 4\), as close"):
+        Sandbox(panel(), catalysts={"earnings": wrong})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"rebalance": every(5, BARS - 1)}, r"rebalance is bool \(59,\); allowed: bool \(60,\)"),
+        ({"rebalance": every(5).astype(int)}, r"rebalance is int64 \(60,\); allowed: bool \(60,\)"),
+        ({"bars": BARS + 1}, "bars is 61; allowed: 1 to 60"),
+        ({"bars": 0}, "bars is 0; allowed: 1 to 60"),
+        ({"altered_from": 0}, "altered_from is 0; allowed: 1 to 60"),
+        ({"catalyst": "revenue"}, "catalyst is 'revenue'; allowed: none, volume, earnings"),
+    ],
+)
+def test_a_job_that_does_not_fit_the_panel_is_refused(
+    wrong: dict[str, Any], message: str, sandbox: Sandbox
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        sandbox.run(job("return close", **wrong))
+
+
+def test_a_sandbox_that_is_not_open_runs_nothing() -> None:
+    sandbox = Sandbox(panel())
+    for _ in range(2):
+        with pytest.raises(ValueError, match="the sandbox is not open"):
+            sandbox.run(EVEN)
+        with sandbox:
+            assert weights_of(sandbox.run(EVEN)) == [[0.25] * ASSETS] * BARS

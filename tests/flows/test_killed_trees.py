@@ -1,0 +1,130 @@
+"""A tree of questions is killed in each of its calls, and goes on in a new process without paying a finished part twice."""
+
+import asyncio
+import json
+import signal
+from collections import Counter
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.app.budget_log import rebuild_ledger
+from agentic_trading.bus.brokers.redis.connection import redis_settings_of
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, REPLIES
+from agentic_trading.client.events import KINDS, FrameClosed, FrameOpened
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.stores.jsonl.store import JsonlRecords
+from tests.flows.forked import Ended, ended
+from tests.flows.growing_tree import SPLIT, TRACE, ask_once, grow, log_in, sent_in
+from tests.redis_bus import make_topics
+from tests.redis_server import RealServer
+
+pytestmark = pytest.mark.timeout(60)  # processes are started, killed and started again
+
+CALLS = 10
+ALL = ["root", "a", "a1", "a2", "join a", "b", "b1", "b2", "join b", "join root"]
+
+
+def grown(
+    folder: Path,
+    *,
+    ledger: str | None = None,
+    bus: str | None = None,
+    most_calls: int = 20,
+    dies_in: int = 0,
+) -> Ended:
+    folder.mkdir(exist_ok=True)
+    return ended(grow, str(folder), ledger, bus, most_calls, dies_in, folder=folder)
+
+
+async def on_record(folder: Path) -> tuple[Counter[type], list[LLMInteraction]]:
+    """Return how many frames are opened and closed, and the attempts."""
+    async with aclosing(JsonlRecords(log_in(folder))) as records:
+        found = await records.trace(TRACE)
+    bodies = Counter(type(KINDS.of(one)) for one in found if isinstance(one, Event))
+    return bodies, [one for one in found if isinstance(one, LLMInteraction)]
+
+
+def killed_and_gone_on(folder: Path, call: int, *, most_calls: int = 20) -> dict[str, Any]:
+    """Kill a tree in one of its calls, go on with it in a new process, and return what that says."""
+    killed = grown(folder, most_calls=most_calls, dies_in=call)
+    assert killed.code == -signal.SIGKILL, killed.err
+    went_on = grown(folder, most_calls=most_calls)
+    assert went_on.code == 0, went_on.err
+    page: dict[str, Any] = json.loads(went_on.out)
+    return page
+
+
+@pytest.mark.parametrize("call", range(1, CALLS + 1))
+async def test_a_tree_that_was_killed_pays_only_the_call_under_way_again(call: int, tmp_path: Path) -> None:
+    page = await asyncio.to_thread(killed_and_gone_on, tmp_path / "one", call)
+
+    assert page["conclusion"] == "joined root"
+    assert set(page["states"].values()) == {"concluded"}
+    assert len(page["states"]) == 1 + sum(map(len, SPLIT.values()))
+    sent = sent_in(tmp_path / "one")
+    assert sent == [*ALL[:call], *ALL[call - 1 :]]
+    frames, attempts = await on_record(tmp_path / "one")
+    assert (frames[FrameOpened], frames[FrameClosed]) == (7, 7)
+    assert sum(one.result.success for one in attempts) == CALLS
+    assert sum(one.result.in_doubt for one in attempts) == 1
+
+
+async def test_a_tree_that_is_finished_is_not_paid_again_by_another_process(tmp_path: Path) -> None:
+    first = await asyncio.to_thread(grown, tmp_path / "one")
+    lines = log_in(tmp_path / "one").read_bytes().count(b"recursion.")
+
+    again = await asyncio.to_thread(grown, tmp_path / "one")
+
+    assert again.out == first.out
+    assert sent_in(tmp_path / "one") == ALL
+    assert log_in(tmp_path / "one").read_bytes().count(b"recursion.") == lines
+
+
+@pytest.mark.parametrize("call", [1, 4, 7])
+async def test_what_was_sent_before_a_kill_counts_under_the_ceilings_of_the_trace(
+    call: int, tmp_path: Path
+) -> None:
+    page = await asyncio.to_thread(killed_and_gone_on, tmp_path / "one", call, most_calls=CALLS)
+
+    assert len(sent_in(tmp_path / "one")) <= CALLS
+    assert "open" not in page["states"].values()
+
+
+async def test_they_hold_on_servers_and_through_a_rebuild_of_the_ledger(
+    tmp_path: Path, own_redis: RealServer
+) -> None:
+    """It takes its time: a new process waits for the lease of the killed one."""
+    folder, url, call = tmp_path / "one", own_redis.url, 4
+    namespace = redis_settings_of(url).namespace
+    await make_topics(url, namespace, [*ENVELOPES.values(), EVENTS, REPLIES, DEAD_LETTERS])
+    killed = await asyncio.to_thread(grown, folder, ledger=url, bus=url, most_calls=CALLS, dies_in=call)
+    assert killed.code == -signal.SIGKILL, killed.err
+
+    report = await rebuild_ledger([log_in(folder)], url, "default", discard_server=True)
+    went_on = await asyncio.to_thread(grown, folder, ledger=url, bus=url, most_calls=CALLS)
+
+    assert (report.calls, report.in_doubt) == (call, 1)
+    assert went_on.code == 0, went_on.err
+    sent = sent_in(folder)
+    assert sent[: call + 1] == [*ALL[:call], ALL[call - 1]]
+    assert len(sent) <= CALLS
+    assert "open" not in json.loads(went_on.out)["states"].values()
+
+
+async def test_a_trace_whose_calls_are_used_up_stays_so_after_a_rebuild(
+    tmp_path: Path, own_redis: RealServer
+) -> None:
+    folder, url = tmp_path / "one", own_redis.url
+    await asyncio.to_thread(grown, folder, ledger=url, most_calls=CALLS)
+    await rebuild_ledger([log_in(folder)], url, "default", discard_server=True)
+
+    _, attempts = await on_record(folder)
+    more = attempts[0].envelope.model_copy(update={"envelope_id": "one-more", "idempotency_key": "one-more"})
+    refused = await asyncio.to_thread(ended, ask_once, str(folder), url, more.wire, folder=folder)
+
+    assert sent_in(folder) == ALL
+    assert refused.out == "budget_exhausted"

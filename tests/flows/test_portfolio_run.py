@@ -1,0 +1,96 @@
+"""A run over many stocks: plans as the market changes, trades their weights, and can be replayed and gone on with."""
+
+import asyncio
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.app.options import OptionError
+from agentic_trading.app.replay import replay
+from agentic_trading.app.report import RunReport
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
+from tests.flows.sessions import kept_in, ran
+
+PANEL = {"data": ["sp500-sample"]}
+
+pytestmark = pytest.mark.timeout(90)  # each plan starts processes, and so does each change of weights
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
+    """Return the report of a run over all days."""
+    return asyncio.run(ran(tmp_path_factory.mktemp("panel"), **PANEL))
+
+
+async def test_it_plans_first_when_there_is_history_and_again_when_the_regime_has_changed(
+    whole: RunReport,
+) -> None:
+    regimes = [plan.regime for plan in whole.plans]
+
+    assert len(regimes) > 1
+    assert all(before != after for before, after in pairwise(regimes))
+    assert whole.plans[0].as_of.date().isoformat() == "2010-03-23"
+    assert whole.decisions["planning"] == {"momentum": len(regimes)}
+    assert whole.intents == whole.orders > 50
+
+
+async def test_every_order_is_caused_by_a_plan_and_that_by_an_answer(whole: RunReport) -> None:
+    records = await kept_in(whole.log)
+    events = {record.id: record for record in records if isinstance(record, Event)}
+    asked = {record.interaction_id: record for record in records if isinstance(record, LLMInteraction)}
+
+    intents = [event for event in events.values() if event.kind == "intent.approved"]
+    for intent in intents:
+        plan = events[intent.causation_id]
+        accepted = events[plan.causation_id]
+        proposed = events[accepted.causation_id]
+        assert (plan.kind, accepted.kind, proposed.kind) == (
+            "plan.chosen",
+            "generation.accepted",
+            "generation.proposed",
+        )
+        assert asked[proposed.causation_id].envelope.workflow == "planning"
+        assert intent.as_of is not None
+        assert plan.as_of is not None
+        assert plan.as_of <= intent.as_of
+
+
+async def test_it_replays_to_the_same_bytes(whole: RunReport) -> None:
+    again = await replay(whole.log.parent, workers=8)
+
+    assert again.identical
+    assert (again.misses, again.unused) == (0, 0)
+
+
+async def test_a_run_that_goes_on_decides_what_one_run_does(whole: RunReport, tmp_path: Path) -> None:
+    first = await ran(tmp_path, **PANEL, bars=150)
+    then = await ran(tmp_path, **PANEL, resume=True)
+
+    assert first.plans == whole.plans[: len(first.plans)]
+    assert then.digest == whole.digest
+    assert (then.pnl, then.attempts) == (whole.pnl, whole.attempts)
+
+
+async def test_a_plan_that_fails_trades_nothing_and_is_no_decision(tmp_path: Path) -> None:
+    report = await ran(tmp_path, **PANEL, bars=160, inject="refusal=100%")
+
+    assert report.plans == []
+    assert report.intents == 0
+    assert report.no_decisions == {"planning": {"refusal": report.no_decisions["planning"]["refusal"]}}
+    assert report.no_decisions["planning"]["refusal"] > 1
+    assert report.equity_end == report.equity_start
+
+
+async def test_days_without_a_session_are_no_gaps(whole: RunReport) -> None:
+    lacking = {fed.symbol for fed in whole.data if fed.gaps}
+
+    assert {"AAPL", "GOOG", "MSFT"} <= lacking
+    assert len(lacking) == 12
+    assert next(fed.bars for fed in whole.data if fed.symbol == "SGP") < 60
+
+
+async def test_a_sample_of_many_stocks_stands_alone(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="sp500-sample alone"):
+        await ran(tmp_path, data=["sp500-sample", "btcusdt-5m"])
