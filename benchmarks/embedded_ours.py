@@ -4,7 +4,7 @@ import logging
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from decimal import Decimal
 from itertools import count as numbers
@@ -27,17 +27,19 @@ from benchmarks.peers.rounds import Round, answer_rounds, timed
 from benchmarks.peers.spending import stepped
 
 PLENTY_USD = Decimal(1_000_000)
+Way = Callable[[int], Awaitable[Round]]
+
 SAMPLED_S = 0.001
 """The CPU time between two looks at what runs."""
 
 STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("build the envelope", ("EnvelopeBuilder.build", "envelope")),
-    ("occurrence", ("GatewayClient._with_occurrence", "Requests.numbered")),
+    ("occurrence", ("GatewayClient._with_occurrence",)),
     ("message to the worker", ("envelope_message", "MemoryBroker.publish")),
     ("envelope from the message", ("read_envelope",)),
     ("message to the client", ("reply_message", "Recorder._publish")),
     ("interaction from the message", ("read_interaction",)),
-    ("claim", ("MemoryClaims.claim", "MemoryClaims.finish", "HeldClaim.intend", "HeldClaim.keep")),
+    ("claim", ("EnvelopeHandler._claimed", "MemoryClaimStore.finish", "HeldClaim.intend", "HeldClaim.keep")),
     ("prepare the request", ("prepare",)),
     ("gate: admit", ("Gate.admit",)),
     ("dispatch on record", ("AttemptSender._note_dispatch",)),
@@ -62,7 +64,7 @@ async def gateway(log: str) -> AsyncIterator[Platform]:
             yield platform
 
 
-def embedded(log: str, tasks: int, *, repeated: bool = False) -> Callable[[int], Awaitable[Round]]:
+def embedded(log: str, tasks: int, *, repeated: bool = False) -> Way:
     """Return rounds of calls through the gateway, `tasks` at once; `repeated` asks the same again and again."""
 
     async def way(count: int) -> Round:
@@ -79,7 +81,7 @@ def embedded(log: str, tasks: int, *, repeated: bool = False) -> Callable[[int],
     return way
 
 
-def runner(tasks: int) -> Callable[[int], Awaitable[Round]]:
+def runner(tasks: int) -> Way:
     """Return rounds of calls that go to the runner alone."""
 
     async def way(count: int) -> Round:
@@ -163,21 +165,24 @@ async def steps(count: int) -> Round:
     return Round(one.cpu_us, one.wall_us, one.wrong, stages)
 
 
+WAYS: Mapping[str, Way] = {
+    "least": least,
+    "reading": reading,
+    "hop": hop,
+    "steps": steps,
+    "repeated": embedded("memory", 1, repeated=True),
+    **{f"runner_{tasks}": runner(tasks) for tasks in (1, 16)},
+    **{f"{log}_{tasks}": embedded(log, tasks) for log in ("memory", "file") for tasks in (1, 16)},
+}
+
+
 def main() -> None:
     """Answer rounds."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         cache_logger_on_first_use=True,
     )
-    answer_rounds({
-        "least": least,
-        "reading": reading,
-        "hop": hop,
-        "steps": steps,
-        "repeated": embedded("memory", 1, repeated=True),
-        **{f"runner_{tasks}": runner(tasks) for tasks in (1, 16)},
-        **{f"{log}_{tasks}": embedded(log, tasks) for log in ("memory", "file") for tasks in (1, 16)},
-    })
+    answer_rounds(WAYS)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -20,7 +21,7 @@ from pydantic import (
 )
 from typing_extensions import override
 
-from agentic_trading.canonical import canonical_bytes, canonical_bytes_and_value
+from agentic_trading.canonical import CanonicalError, canonical_bytes, canonical_bytes_and_value
 
 T = TypeVar("T")
 
@@ -179,43 +180,33 @@ AS_READ: Final = object()
 """The context of a validation of what was just read from JSON: nothing else has a part of it."""
 
 
-def _is_read(info: ValidationInfo) -> bool:
-    return info.mode == "json" or info.context is AS_READ
-
-
 def _data(value: Any, info: ValidationInfo) -> Any:
-    return frozen(value) if _is_read(info) else _plain(value)
+    return frozen(value) if info.mode == "json" or info.context is AS_READ else _plain(value)
 
 
 def _object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
     """Check that `value` is an object; the check that pydantic makes of a `dict` would copy it, without its bytes."""
-    read = frozen(value) if _is_read(info) else _plain(value)
+    read = _data(value, info)
     return read if isinstance(read, FrozenObject) else handler(read)
 
 
-_LONGEST_SHARED = 1 << 14
-
-
 @lru_cache(maxsize=256)
-def _shared(spelled: bytes) -> Any:
+def _shared(spelled: bytes) -> CanonicalObject | None:
     held = frozen(orjson.loads(spelled))
-    is_canonical = type(held) is FrozenObject and canonical_bytes(held) == spelled
-    return CanonicalObject(held, spelled) if is_canonical else held
+    return CanonicalObject(held, spelled) if canonical_bytes(held) == spelled else None
 
 
 def _schema(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """Do as `_object`; what calls have in common, as they have their schemas, is read, frozen and kept once."""
-    if type(value) is CanonicalObject:
-        return value
-    is_read = _is_read(info)
-    try:
-        spelled = orjson.dumps(value) if is_read else canonical_bytes(value)
-        shared = _shared(spelled) if len(spelled) <= _LONGEST_SHARED else None
-    except (TypeError, ValueError):
-        shared = None
-    is_same = type(shared) is CanonicalObject or (is_read and type(shared) is FrozenObject)
-    return shared if is_same else _object(value, handler, info)
+    """Do as `_object`, and keep equal schemas as one object, read and frozen once: calls have theirs in common."""
+    shared = None
+    if type(value) is dict:
+        with suppress(CanonicalError):  # raised again, where it is not for whoever compares the hashes
+            spelled = canonical_bytes(value)
+            shared = _shared(spelled) if len(spelled) <= _LONGEST_SHARED else None
+    return _object(value, handler, info) if shared is None else shared
 
+
+_LONGEST_SHARED: Final = 1 << 14
 
 JsonData = Annotated[Any, BeforeValidator(_data)]
 """Anything that JSON has, frozen; other values become what their canonical JSON reads back as."""

@@ -1,6 +1,5 @@
 """One attempt on record: the envelope and its result."""
 
-import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Self
 
@@ -13,7 +12,7 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import DEFAULT_TENANT, LLMEnvelope
 from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.fields import AS_READ, Moment, RevalidatedModel, lazy_property
-from agentic_trading.llm.result import LLMResult, exact_output, has_number_to_lose
+from agentic_trading.llm.result import LLMResult, has_number_to_lose
 
 _system_clock = SystemClock()
 
@@ -77,11 +76,10 @@ class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
 
         Raises pydantic's `ValidationError` or `ValueError` for anything that is not an interaction.
         """
-        if (parts := _parts_of(raw)) is not None:
-            try:
-                return cls._of_parts(*parts)
-            except ValueError:
-                pass  # what is wrong, or spelled in another way than here, is seen below
+        try:
+            return cls._in_parts(raw)
+        except (ValueError, TypeError, AttributeError):
+            pass  # what is wrong, or spelled in another way than here, is seen below
         fields = orjson.loads(raw)
         result = fields.get("result") if isinstance(fields, dict) else None
         if isinstance(result, dict) and has_number_to_lose(result.get("parsed_output")):
@@ -89,26 +87,17 @@ class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
         return cls.model_validate(fields, context=AS_READ)
 
     @classmethod
-    def _of_parts(cls, spelled: bytes, rest: bytes) -> Self:
-        """Read the bytes of an envelope, and all else; raises `ValueError` for what `wire` would spell otherwise."""
-        envelope, fields = LLMEnvelope.from_wire(spelled), orjson.loads(rest)
-        if [*fields] != _MEMBERS or not envelope.is_intact:
+    def _in_parts(cls, raw: bytes) -> Self:
+        """Read the envelope and all else, each a whole JSON value; raises an error for what `wire` would spell otherwise."""
+        begin, end = raw.index(b"{", 1), raw.index(b"}", raw.index(b',"envelope_hash":"')) + 1
+        rest = raw[:begin].removesuffix(b',"envelope":') + raw[end:]
+        envelope, fields = LLMEnvelope.from_wire(raw[begin:end]), orjson.loads(rest)
+        if [*fields] != ["interaction_id", "result", "stored_at"] or not envelope.is_intact:
             raise ValueError("other members, or an envelope that is not as it was sealed")
         if has_number_to_lose(fields["result"].get("parsed_output")):
-            fields["result"]["parsed_output"] = exact_output(rest[: rest.rindex(_STORED_AT) + 1])
+            start, stop = rest.rindex(_OUTPUT) + len(_OUTPUT), rest.rindex(b'},"stored_at":"')
+            fields["result"]["parsed_output"] = exact_value(rest[start:stop])
         return cls.model_validate({**fields, "envelope": envelope})
 
 
-_MEMBERS: Final = ["interaction_id", "result", "stored_at"]
-_STORED_AT: Final = b'},"stored_at":"'
-_CHECKSUM: Final = b',"envelope_hash":"'
-_HEAD: Final = re.compile(rb'(\{"interaction_id":"[^"\\]*"),"envelope":')
-
-
-def _parts_of(raw: bytes) -> tuple[bytes, bytes] | None:
-    """Return the envelope in an interaction as `wire` spells it, and the rest, if each of them is a whole JSON value."""
-    head, checksum = _HEAD.match(raw), raw.find(_CHECKSUM)
-    end = raw.find(b"}", checksum) + 1
-    if head is None or checksum < 0 or not raw.startswith(b',"result":{', end):
-        return None
-    return raw[head.end() : end], head[1] + raw[end:]
+_OUTPUT: Final = b',"parsed_output":'

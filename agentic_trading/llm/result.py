@@ -173,15 +173,6 @@ def has_number_to_lose(value: Any) -> bool:
     return isinstance(value, list) and any(map(has_number_to_lose, value))
 
 
-_OUTPUT: Final = b',"parsed_output":'
-
-
-def exact_output(raw: bytes) -> Any:
-    """Return the `parsed_output` that a result ends with, its numbers exact; raises `ValueError` where it does not."""
-    value = exact_value(raw[raw.rindex(_OUTPUT) + len(_OUTPUT) : -1])
-    return ExactObject(value) if type(value) is dict else value
-
-
 ExactNumbers = Annotated[dict[str, Any], BeforeValidator(_exact_numbers)]
 
 
@@ -268,32 +259,24 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
 
     @classmethod
     def made(cls, usage: Usage, **fields: Any) -> Self:
-        """Return the result that validation makes of `fields` and `usage`: values of this process are not validated again.
+        """Return the result that validation makes of `fields` and `usage`; of an accepted answer nothing is validated again.
 
-        `fields` are all that have no default, but for what follows from others. What an adapter has put in is looked at:
+        `fields` are all but those that have a default or follow from others. What an adapter must not give is refused:
         texts that are not plain ASCII, counts beyond the largest and fields of a newer API are validated.
         """
-        is_plain = (
-            not usage.model_extra
-            and max(map(fields.__getitem__, _CHARGED)) <= LARGEST_COUNT
-            and all(type(text) is str and text.isascii() for text in map(fields.__getitem__, _SAID))
-        )
-        if not is_plain:
-            return cls(**vars(usage) | (usage.model_extra or {}) | fields)
-        raw_output = still_unreadable(fields["raw_output"])
-        values = {**_DEFAULTS, **vars(usage), **fields, "raw_output": raw_output}
-        values["parsed_output"] = dict(fields["parsed_output"])
+        said, charged = map(fields.__getitem__, _SAID), map(fields.__getitem__, _CHARGED)
+        is_plain = fields["success"] and not usage.model_extra and max(charged) <= LARGEST_COUNT
+        if not is_plain or not all(type(text) is str and text.isascii() for text in said):
+            return cls(**vars(usage) | (usage.model_extra or {}), **fields)
+        values = {**_DEFAULTS, **vars(usage), **fields, "parsed_output": dict(fields["parsed_output"])}
+        values["raw_output"] = still_unreadable(fields["raw_output"])
         values["cost_usd"] = fields["cost_nusd"] / NANO
         values["actionable"] = _is_actionable(values)
         values["output_hash"] = _hash_of_output(values)
+        given = {*vars(usage), *fields, "cost_usd"}
+        extra = {"__pydantic_extra__": {}, "__pydantic_private__": None}
         made = cls.__new__(cls)
-        for name, value in (
-            ("__dict__", values),
-            ("__pydantic_fields_set__", {*vars(usage), *fields, "cost_usd"}),
-            ("__pydantic_extra__", {}),
-            ("__pydantic_private__", None),
-        ):
-            object.__setattr__(made, name, value)
+        made.__setstate__({"__dict__": values, "__pydantic_fields_set__": given, **extra})
         return made
 
     @property
@@ -339,10 +322,7 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
         """Read a result with every number of `parsed_output` exact; raises `ValueError` for what is none."""
         fields = orjson.loads(raw)
         if has_number_to_lose(fields["parsed_output"]):
-            try:
-                fields["parsed_output"] = exact_output(raw)
-            except ValueError:
-                fields["parsed_output"] = exact_value(raw)["parsed_output"]
+            fields["parsed_output"] = exact_value(raw)["parsed_output"]
         return cls.model_validate(fields)
 
     @lazy_property

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import Any, Final
+from typing import Final
 
 from agentic_trading.governance.admission_decisions import Admitted, Charge
 from agentic_trading.governance.events import AttemptAnsweredLate, AttemptDispatched, AttemptUnsent
@@ -13,7 +13,7 @@ from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.result import ExactObject, LLMResult, NextStep, Usage
+from agentic_trading.llm.result import ExactObject, LLMResult, NextStep
 from agentic_trading.structured.outcome import Accepted, Rejected
 
 
@@ -134,8 +134,7 @@ def answered_result(
     """Return the result of a call that was answered, accepted or not."""
     accepted = isinstance(outcome, Accepted)
     sampling = request.temperature is not None
-    make = LLMResult.made if accepted else _validated
-    return make(
+    return LLMResult.made(
         response.usage,
         result_id=derived_id("result", request.envelope.envelope_id, request.attempt),
         envelope_id=request.envelope.envelope_id,
@@ -174,10 +173,6 @@ def answered_result(
         finished_at=timing.finished_at,
         next_step=next_step,
     )
-
-
-def _validated(usage: Usage, **fields: Any) -> LLMResult:
-    return LLMResult(**vars(usage) | (usage.model_extra or {}), **fields)
 
 
 def failed_result(

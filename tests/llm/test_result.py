@@ -147,7 +147,7 @@ def test_what_an_adapter_must_not_give_is_refused_where_a_result_is_made(changes
         "provider_response_id": "",
         "tool_called": "",
     }
-    counted = {"cost_nusd": 0, "reserved_nusd": 0, "reserved_tokens": 0}
+    counted = {"success": True, "cost_nusd": 0, "reserved_nusd": 0, "reserved_tokens": 0}
 
     with pytest.raises(ValidationError):
         LLMResult.made(Usage(), envelope_id="e-1", raw_output="{}", **said | counted | changes)
@@ -200,6 +200,8 @@ def test_a_record_that_was_changed_is_read_or_refused_as_one_in_a_foreign_spelli
     KEPT.wire.replace(b'"stored_at"', b'"envelope":%b,"stored_at"' % KEPT.envelope.wire.replace(b"close", b"c")),
     KEPT.wire.replace(b'"stored_at"', b'"x":{"parsed_output":{"price":0.5}},"stored_at"'),
     KEPT.wire.replace(b'"size":', b'"size":NaN,"s":'),
+    KEPT.wire.replace(b'{"in', b'{"result":{"in', 1).replace(b',"result"', b'},"r"'),
+    b'["interaction_id","envelope":%b,"result","stored_at"]' % KEPT.envelope.wire,
     KEPT.wire.replace(b'"parsed_output":{"p', b'"later":1,"parsed_output":{"p', 1),
 ])  # fmt: skip
 def test_a_record_with_other_members_is_read_as_one_in_a_foreign_spelling(raw: bytes) -> None:
