@@ -200,7 +200,9 @@ def _schema(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationI
     """Do as `_object`, and keep equal schemas as one object, read and frozen once: calls have theirs in common."""
     shared = None
     if type(value) is dict:
-        with suppress(CanonicalError):  # raised again, where it is not for whoever compares the hashes
+        with suppress(
+            CanonicalError
+        ):  # of what is built it is raised again, of what is read it shows in the hashes
             spelled = canonical_bytes(value)
             shared = _shared(spelled) if len(spelled) <= _LONGEST_SHARED else None
     return _object(value, handler, info) if shared is None else shared
@@ -240,6 +242,19 @@ class RevalidatedModel(BaseModel, frozen=True, ignored_types=(lazy_property,)):
         stale = self._stale(given)
         kept = {name: getattr(self, name) for name in type(self).model_fields if name not in stale}
         return type(self).model_validate({**kept, **(self.model_extra or {}), **given})
+
+    @override
+    def copy(self, **options: Any) -> Self:
+        """Do as `model_copy`: that of pydantic 1 carries bytes and hashes over to other fields."""
+        return self.model_copy(update=options.get("update"))
+
+    @classmethod
+    @override
+    def model_construct(  # type: ignore[override]  # pydantic's plugin for mypy puts a signature of its own here
+        cls, _fields_set: set[str] | None = None, **values: Any
+    ) -> Self:
+        """Build it as any other: a message carries the object itself, and no reader would validate it."""
+        return cls.model_validate(values)
 
     def _stale(self, update: Mapping[str, Any]) -> set[str]:
         return {name for name, sources in self.follows.items() if sources & update.keys()}

@@ -274,7 +274,7 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
         values["actionable"] = _is_actionable(values)
         values["output_hash"] = _hash_of_output(values)
         given = {*vars(usage), *fields, "cost_usd"}
-        extra = {"__pydantic_extra__": {}, "__pydantic_private__": None}
+        extra: dict[str, Any] = {"__pydantic_extra__": {}, "__pydantic_private__": None}
         made = cls.__new__(cls)
         made.__setstate__({"__dict__": values, "__pydantic_fields_set__": given, **extra})
         return made

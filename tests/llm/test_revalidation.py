@@ -136,3 +136,23 @@ def test_a_request_of_another_number_is_as_if_it_were_built_again(
     assert (again.wire, again.request_hash) == (rebuilt.wire, rebuilt.request_hash)
     assert again.is_intact
     assert first.occurrence == 0
+
+
+@pytest.mark.parametrize(
+    "model", [envelope(), result(), event(), interaction()], ids=lambda model: type(model).__name__
+)
+def test_no_way_of_pydantics_makes_one_that_is_not_validated(model: Any) -> None:
+    with pytest.raises(ValidationError):
+        type(model).model_construct(**{**dict(model), "trace_id": 5, "envelope": 5, "envelope_id": 5})
+    assert model.copy() == model
+    assert model.copy() is not model
+
+
+def test_a_copy_of_the_older_kind_has_hashes_of_its_own() -> None:
+    asked = envelope()
+    assert asked.wire
+
+    other = asked.copy(update={"model": "claude-opus-5-5"})
+
+    assert other.is_intact
+    assert other.request_hash != asked.request_hash
