@@ -197,7 +197,7 @@ class WorkerPool:
         while not self._waits.is_stopped:
             async with slots.taken() as slot:
                 serve = partial(self._serve, slot=slot)
-                while slots.may_be_kept:
+                while slot.may_be_kept:
                     delivery = await slots.unless_needed(envelopes.take())
                     if delivery is None:
                         break

@@ -21,7 +21,7 @@ class Slots:
     """A fixed number of slots, given out in order of arrival, to returning holders first.
 
     A holder returns from `Slot.given_back`; it is idle within `unless_needed`, and then makes room for a returning one.
-    It goes on to something else only while its slot `may_be_kept`.
+    It goes on to something else only while its `Slot.may_be_kept`.
     """
 
     def __init__(self, number: int) -> None:
@@ -32,9 +32,9 @@ class Slots:
         self._is_stopped = False
 
     @property
-    def may_be_kept(self) -> bool:
-        """Whether a holder may go on to something else: no returning one waits, and nothing was stopped."""
-        return not (self._returning or self._is_stopped)
+    def are_needed(self) -> bool:
+        """Whether a returning holder waits for one, or no holder is to go on to anything else."""
+        return bool(self._returning) or self._is_stopped
 
     def stop(self) -> None:
         """End the wait of every idle holder, also later ones at once. Harmless twice."""
@@ -69,7 +69,7 @@ class Slots:
 
     async def unless_needed(self, wait: Coroutine[Any, Any, T]) -> T | None:
         """Return the result of an idle holder's `wait`, or None when a returning holder needs its slot, and after `stop`."""
-        idle = asyncio.timeout(None if self.may_be_kept else 0)
+        idle = asyncio.timeout(0 if self.are_needed else None)
         try:
             async with idle:
                 self._idle.add(idle)
@@ -112,6 +112,11 @@ class Slot:
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self.is_held = True
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Whether its holder may go on to something else; not after an error while it was given back, as it is another's."""
+        return self.is_held and not self._slots.are_needed
 
     @asynccontextmanager
     async def given_back(self) -> AsyncGenerator[None]:
