@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
@@ -27,6 +27,7 @@ _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_P
 _FOLDED = bytes.maketrans(b"+123456789[]}:", b"-" * 10 + b",,,,")
 _EXPONENT = re.compile(rb"[0-9]e[-+0-9]")
 _EXPONENT_BEHIND_POINT = re.compile(rb"\.[0-9]+e[-+0-9]")
+_WITH_EXPONENT = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?e[-+]?[0-9]+")
 _MINUS_ZERO = re.compile(rb"-0\.0(?=[,}\]])")
 _POINT_ZERO = re.compile(rb"\.0(?=[,}\]])")
 _LONGEST_NUMBER = len(b'":-1.7976931348623157e+308')
@@ -123,19 +124,20 @@ def _encode(value: Any) -> tuple[bytes, Any]:
     try:
         spelled = orjson.dumps(value, default=_plain_scalar, option=_OPTIONS)
         folded = spelled.translate(_FOLDED)
-        is_lone_number = spelled[-1:].isdigit()  # with nothing around it by which to know it
-        if not is_lone_number and not (b"e-" in folded and _has_exponent(spelled, folded)):
-            if b"." not in spelled or b".0," not in folded:
-                if b"null" not in folded:
-                    return spelled, None
-                if (read := orjson.loads(spelled)) == value:
-                    return spelled, read
-            tried = b""
-            for shorten in _shorten_all, _shorten_numbers:
-                shorter = shorten(spelled)
-                if shorter != tried and (read := orjson.loads(shorter)) == value:
-                    return shorter, read  # nothing was lost: no NaN, no text that only looked like a number
-                tried = shorter
+        if spelled[-1:].isdigit():  # a lone number, with nothing around it by which to know it
+            return orjson.dumps(_walk(value, "$", 0), option=_OPTIONS), _UNUSUAL
+        if b"e-" in folded and _has_exponent(spelled, folded):
+            ways: Sequence[Callable[[bytes], bytes]] = (_respell_numbers,)
+        elif b"." in spelled and b".0," in folded:
+            ways = _shorten_all, _shorten_numbers
+        elif b"null" in folded:
+            ways = (bytes,)
+        else:
+            return spelled, None
+        for respell in ways:
+            respelled = respell(spelled)
+            if (read := orjson.loads(respelled)) == value:  # nothing was lost: no NaN, no text like a number
+                return respelled, _UNUSUAL if respell is _respell_numbers else read
     except (TypeError, RecursionError):
         pass
     return orjson.dumps(_walk(value, "$", 0), option=_OPTIONS), _UNUSUAL
@@ -164,6 +166,16 @@ def _shorten_numbers(spelled: bytes) -> bytes:
     if b"-0.0" in spelled:
         spelled = _MINUS_ZERO.sub(lambda found: b"0" if _in_number(found) else found[0], spelled)
     return _POINT_ZERO.sub(lambda found: b"" if _in_number(found) else found[0], spelled)
+
+
+def _respell_numbers(spelled: bytes) -> bytes:
+    """Spell each number that has an exponent as ECMAScript does, and integral floats as integers."""
+    return _shorten_numbers(_WITH_EXPONENT.sub(_as_ecmascript, spelled))
+
+
+def _as_ecmascript(found: re.Match[bytes]) -> bytes:
+    number = float(found[0])
+    return ecmascript_number(number).encode() if math.isfinite(number) and _in_number(found) else found[0]
 
 
 def _in_number(found: re.Match[bytes]) -> bool:

@@ -82,12 +82,12 @@ class Stub:
         """Do nothing: there is nothing to give back."""
 
 
-def envelope() -> LLMEnvelope:
-    """Build the question, as an agent would: everything from scratch."""
+def envelope(version: str = "bench.1") -> LLMEnvelope:
+    """Build the question, as an agent would: everything from scratch; another `version` is another request."""
     builder = (
         EnvelopeBuilder()
         .for_analysis()
-        .with_instructions(INSTRUCTIONS, prompt_version="bench.1")
+        .with_instructions(INSTRUCTIONS, prompt_version=version)
         .with_context(CONTEXT, as_of=AS_OF)
         .with_output_schema(SCHEMA)
         .with_agent("analyst-1", "analyst")

@@ -54,7 +54,7 @@ def envelope_message(envelope: LLMEnvelope, *, reply_to: str = "") -> Message:
     )
     if reply_to:
         headers[REPLY_TO] = reply_to
-    return Message(envelope.trace_id, envelope.wire, headers)
+    return Message(envelope.trace_id, envelope.wire, headers, envelope)
 
 
 def reply_message(interaction: LLMInteraction, address: str, *, final: bool) -> Message:
@@ -72,7 +72,7 @@ def reply_message(interaction: LLMInteraction, address: str, *, final: bool) -> 
     )
     headers[FINAL_HEADER] = "true" if final else "false"
     headers[ENVELOPE_HASH_HEADER] = envelope.envelope_hash
-    return Message(address, interaction.wire, headers)
+    return Message(address, interaction.wire, headers, interaction)
 
 
 def event_message(event: Event) -> Message:
@@ -87,7 +87,7 @@ def event_message(event: Event) -> Message:
         cause=event.causation_id,
         subject=event.kind,
     )
-    return Message(event.trace_id, event.wire, headers)
+    return Message(event.trace_id, event.wire, headers, event)
 
 
 def dead_letter_message(letter: DeadLetter, *, address: str = "") -> Message:
@@ -154,9 +154,11 @@ def read_envelope(delivery: Delivery, *, max_bytes: int = MAX_MESSAGE_BYTES) -> 
     if len(raw) > max_bytes:
         raise _unreadable(message, {}, "too_large", f"{len(raw)} bytes; allowed are {max_bytes}")
     try:
-        envelope = LLMEnvelope.from_wire(raw)
-        is_whole = envelope.is_intact and envelope.envelope_hash.encode() in raw
-        is_own_request = envelope.request_hash == envelope.compute_request_hash()
+        envelope = _body(LLMEnvelope, message) or LLMEnvelope.from_wire(raw)
+        is_hashed_here = not envelope.model_fields_set & {"envelope_hash", "request_hash"}
+        is_made = is_hashed_here and envelope is message.body
+        is_whole = is_made or (envelope.is_intact and envelope.envelope_hash.encode() in raw)
+        is_own_request = is_made or envelope.request_hash == envelope.compute_request_hash()
     except _BROKEN as e:
         fields = _fields(raw)
         raise _unreadable(message, fields, *_why_broken(fields, e)) from e
@@ -192,9 +194,15 @@ def read_dead_letter(message: Message) -> DeadLetter:
     return _read(DeadLetter, message)
 
 
+def _body(model: type[M], message: Message) -> M | None:
+    """Return the `model` whose very bytes are a message's, if that was made in this process."""
+    body = message.body
+    return body if isinstance(body, model) and body.wire is message.value else None
+
+
 def _read(model: type[M], message: Message) -> M:
     try:
-        return model.from_wire(message.value)
+        return _body(model, message) or model.from_wire(message.value)
     except _BROKEN as e:
         raise UnreadableMessageError(
             "decode", _problem(e), trace_id=header(message, "ce_correlationid")

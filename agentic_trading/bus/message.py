@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 from urllib.parse import quote, unquote
@@ -13,11 +13,16 @@ from agentic_trading.canonical import sha256_hex
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Bytes with a key and headers. Messages of one key keep their order; header values are printable ASCII."""
+    """Bytes with a key and headers. Messages of one key keep their order; header values are printable ASCII.
+
+    `body` is what spelled the bytes, where this process did: to be read, it is there already. No broker carries it to
+    another process, and no signature has anything to say of it.
+    """
 
     key: str
     value: bytes
     headers: Mapping[str, str]
+    body: object = field(default=None, compare=False, repr=False)
 
     @property
     def key_bytes(self) -> bytes:

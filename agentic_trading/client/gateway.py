@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, Protocol, Self
@@ -18,7 +18,7 @@ from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import EVENTS, Broker, Subscription, Topic, lane_topic
 from agentic_trading.client.call_log import CallLog
 from agentic_trading.client.outcome import StructuredOutcome, outcome_of, outcome_without_answer
-from agentic_trading.client.replies import PendingCall, PendingCalls, no_answer
+from agentic_trading.client.replies import PendingCall, PendingCalls
 from agentic_trading.clock import Clock
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -200,16 +200,15 @@ class GatewayClient:
         signer = None if self._signer is None else self._signer.as_now()
         call = PendingCall(envelope, message, reply, attempts, signer)
         self._pending.add(call)
-        within_s = self._patience_s(envelope)
-        slow = asyncio.get_running_loop().call_later(SLOW_S, _report_slow, envelope.envelope_id)
+        within_s, loop = self._patience_s(envelope), asyncio.get_running_loop()
+        timers = [loop.call_later(SLOW_S, _report_slow, envelope.envelope_id)]
         try:
             await self._publish(self._topic_of(envelope), message)
-            async with asyncio.timeout(within_s):
-                return await reply
-        except TimeoutError:
-            return no_answer(envelope.envelope_id, f"no worker answered within {within_s:g} s")
+            timers.append(loop.call_later(within_s, call.end, f"no worker answered within {within_s:g} s"))
+            return await reply
         finally:
-            slow.cancel()
+            for timer in timers:
+                timer.cancel()
             self._pending.remove(call)
 
     def _patience_s(self, envelope: LLMEnvelope) -> float:
@@ -225,6 +224,9 @@ class GatewayClient:
 
     async def _publish(self, topic: Topic[Any], message: Message) -> None:
         """Publish a message; a bus that is away is waited for, `PUBLISH_WITHIN_S` at most: ids keep copies harmless."""
+        with suppress(BusUnavailableError):
+            await self._broker.publish(topic, message)
+            return  # as hardly any is away: what follows costs other messages nothing
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(BusUnavailableError),
             wait=wait_exponential(multiplier=0.1, max=2.0),
@@ -246,7 +248,7 @@ class GatewayClient:
             occurrence = self._next_occurrence(envelope)
         published = envelope
         if occurrence != envelope.occurrence:
-            published = envelope.model_copy(update={"occurrence": occurrence})
+            published = envelope.asked_again(occurrence)
         for known in (envelope, published):
             self._occurrences[known.envelope_hash] = occurrence
             self._occurrences.move_to_end(known.envelope_hash)

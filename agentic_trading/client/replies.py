@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 
 import structlog
@@ -39,6 +40,10 @@ class PendingCall:
     attempts: list[LLMInteraction] | None
     signer: Signer | None = None
 
+    def end(self, why: str) -> None:
+        """Answer it with a `NoDecision`, if it has no answer yet."""
+        _resolve([self], no_answer(self.envelope.envelope_id, why))
+
 
 class PendingCalls:
     """The calls of one client; with a `signer` a reply has to be signed as it signs, or signed when its call was sent."""
@@ -66,8 +71,8 @@ class PendingCalls:
 
     def end_all(self, why: str) -> None:
         """Answer every call with a `NoDecision`."""
-        for envelope_id, calls in self._calls.items():
-            _resolve(calls, no_answer(envelope_id, why))
+        for call in chain.from_iterable(self._calls.values()):
+            call.end(why)
 
     def receive(self, message: Message) -> None:
         """Give a reply to the calls that it answers; one that answers none is ignored, and counted by its reason.

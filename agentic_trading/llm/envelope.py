@@ -1,23 +1,27 @@
 """The mandatory contract of every LLM call: what goes in."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, Self
 
 from pydantic import BaseModel, Field
+from pydantic_core import from_json
 from typing_extensions import override
 
 from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes, sha256_hex, utc_text
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import random_id
 from agentic_trading.llm.fields import (
+    AS_READ,
     Count,
     FrozenItems,
     FrozenList,
     FrozenObject,
     JsonData,
     JsonObject,
+    JsonSchema,
     Moment,
     OpenName,
     RevalidatedModel,
@@ -128,7 +132,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     retrieved_evidence: FrozenItems[EvidenceItem] = Field(default_factory=FrozenList)
     tools_allowed: FrozenItems[str] = Field(default_factory=FrozenList)
     budget: LLMBudget = LLMBudget()
-    expected_output_schema: JsonObject = Field(default_factory=FrozenObject)
+    expected_output_schema: JsonSchema = Field(default_factory=FrozenObject)
     safety_constraints: SafetyConstraints = SafetyConstraints()
     response_format: ResponseFormat = ResponseFormat.JSON
     output_policy: OutputPolicy = OutputPolicy()
@@ -157,6 +161,19 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
             fields["request_hash"] = self.compute_request_hash()
         if not fields["envelope_hash"]:
             fields["envelope_hash"] = self.compute_envelope_hash()
+
+    def asked_again(self, occurrence: int) -> Self:
+        """Return it as the request of that number; what is spelled and was checked of it stays, but for its seal."""
+        if self._is_read:
+            return self.model_copy(update={"occurrence": occurrence})
+        again = copy(self)
+        fields = again.__dict__
+        fields["occurrence"] = occurrence
+        again.model_fields_set.add("occurrence")
+        for spelled in ("_hashed_json", "wire"):
+            fields.pop(spelled, None)
+        fields["envelope_hash"] = again.compute_envelope_hash()
+        return again
 
     @property
     def is_cacheable(self) -> bool:
@@ -249,9 +266,12 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
 
         Raises pydantic's `ValidationError` (a `ValueError`) for anything that is not an envelope.
         """
-        envelope = cls.model_validate_json(raw)
+        try:
+            envelope = cls.model_validate(from_json(raw, allow_inf_nan=False), context=AS_READ)
+        except ValueError:
+            return cls.model_validate_json(raw)  # raises, but for a number that JSON does not have
         tail = b',"envelope_hash":"%b"}' % envelope.envelope_hash.encode()
-        if raw.endswith(tail) and b"NaN" not in raw and b"Infinity" not in raw:
+        if raw.endswith(tail):
             envelope.__dict__["_hashed_json"] = raw[: -len(tail)] + b"}"
             envelope.__dict__["wire"] = raw
         return envelope

@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Generic, NoReturn, Self, TypeVar, overload
+from functools import lru_cache
+from typing import Annotated, Any, ClassVar, Final, Generic, NoReturn, Self, TypeVar, overload
 
+import orjson
 from pydantic import (
     AfterValidator,
     AwareDatetime,
@@ -18,7 +21,7 @@ from pydantic import (
 )
 from typing_extensions import override
 
-from agentic_trading.canonical import canonical_bytes, canonical_bytes_and_value
+from agentic_trading.canonical import CanonicalError, canonical_bytes, canonical_bytes_and_value
 
 T = TypeVar("T")
 
@@ -173,23 +176,48 @@ def _plain(value: Any) -> Any:
     return CanonicalObject(held, spelled) if type(held) is FrozenObject else held
 
 
+AS_READ: Final = object()
+"""The context of a validation of what was just read from JSON: nothing else has a part of it."""
+
+
 def _data(value: Any, info: ValidationInfo) -> Any:
-    return frozen(value) if info.mode == "json" else _plain(value)
+    return frozen(value) if info.mode == "json" or info.context is AS_READ else _plain(value)
 
 
 def _object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
     """Check that `value` is an object; the check that pydantic makes of a `dict` would copy it, without its bytes."""
-    if info.mode == "json":
-        return frozen(handler(value))
-    read = _plain(value)
-    return read if type(read) is CanonicalObject else handler(read)
+    read = _data(value, info)
+    return read if isinstance(read, FrozenObject) else handler(read)
 
+
+@lru_cache(maxsize=256)
+def _shared(spelled: bytes) -> CanonicalObject | None:
+    held = frozen(orjson.loads(spelled))
+    return CanonicalObject(held, spelled) if canonical_bytes(held) == spelled else None
+
+
+def _schema(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    """Do as `_object`, and keep equal schemas as one object, read and frozen once: calls have theirs in common."""
+    shared = None
+    if type(value) is dict:
+        with suppress(
+            CanonicalError
+        ):  # of what is built it is raised again, of what is read it shows in the hashes
+            spelled = canonical_bytes(value)
+            shared = _shared(spelled) if len(spelled) <= _LONGEST_SHARED else None
+    return _object(value, handler, info) if shared is None else shared
+
+
+_LONGEST_SHARED: Final = 1 << 14
 
 JsonData = Annotated[Any, BeforeValidator(_data)]
 """Anything that JSON has, frozen; other values become what their canonical JSON reads back as."""
 
 JsonObject = Annotated[dict[str, Any], WrapValidator(_object)]
 """A JSON object, likewise."""
+
+JsonSchema = Annotated[dict[str, Any], WrapValidator(_schema)]
+"""A JSON object that many records have in common: equal ones are one object."""
 
 
 def freeze_extra(model: BaseModel) -> None:
@@ -215,6 +243,19 @@ class RevalidatedModel(BaseModel, frozen=True, ignored_types=(lazy_property,)):
         kept = {name: getattr(self, name) for name in type(self).model_fields if name not in stale}
         return type(self).model_validate({**kept, **(self.model_extra or {}), **given})
 
+    @override
+    def copy(self, **options: Any) -> Self:
+        """Do as `model_copy`: that of pydantic 1 carries bytes and hashes over to other fields."""
+        return self.model_copy(update=options.get("update"))
+
+    @classmethod
+    @override
+    def model_construct(  # type: ignore[override]  # pydantic's plugin for mypy puts a signature of its own here
+        cls, _fields_set: set[str] | None = None, **values: Any
+    ) -> Self:
+        """Build it as any other: a message carries the object itself, and no reader would validate it."""
+        return cls.model_validate(values)
+
     def _stale(self, update: Mapping[str, Any]) -> set[str]:
         return {name for name, sources in self.follows.items() if sources & update.keys()}
 
@@ -238,7 +279,8 @@ def legible(value: Any) -> Any:
     return value
 
 
-def _still_unreadable(value: Any) -> Any:
+def still_unreadable(value: Any) -> Any:
+    """Return `value`, if it is text, with each lone surrogate as U+0000, which JSON does not have either."""
     return value if not isinstance(value, str) or value.isascii() else _LONE_SURROGATE.sub("\0", value)
 
 
@@ -248,6 +290,6 @@ Moment = Annotated[AwareDatetime, Field(ge=EARLIEST, le=LATEST)]
 """A time that has a spelling in UTC, wherever its clock stood."""
 Text = Annotated[str, BeforeValidator(legible)]
 """Text from outside; what UTF-8 cannot spell is U+FFFD."""
-AnswerText = Annotated[str, BeforeValidator(_still_unreadable)]
+AnswerText = Annotated[str, BeforeValidator(still_unreadable)]
 """Text of an answer; what UTF-8 cannot spell is U+0000, which no JSON holds raw: read again, it is refused again."""
 Legible = Annotated[Any, BeforeValidator(legible)]

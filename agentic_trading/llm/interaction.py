@@ -1,7 +1,7 @@
 """One attempt on record: the envelope and its result."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 import orjson
 from pydantic import Field
@@ -11,7 +11,7 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import DEFAULT_TENANT, LLMEnvelope
 from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.fields import Moment, RevalidatedModel, lazy_property
+from agentic_trading.llm.fields import AS_READ, Moment, RevalidatedModel, lazy_property
 from agentic_trading.llm.result import LLMResult, has_number_to_lose
 
 _system_clock = SystemClock()
@@ -72,12 +72,32 @@ class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """Read an interaction with every number of `parsed_output` exact.
+        """Read an interaction with every number of `parsed_output` exact; an envelope whose checksum holds keeps its bytes.
 
         Raises pydantic's `ValidationError` or `ValueError` for anything that is not an interaction.
         """
+        try:
+            return cls._in_parts(raw)
+        except (ValueError, TypeError, AttributeError):
+            pass  # what is wrong, or spelled in another way than here, is seen below
         fields = orjson.loads(raw)
         result = fields.get("result") if isinstance(fields, dict) else None
         if isinstance(result, dict) and has_number_to_lose(result.get("parsed_output")):
             result["parsed_output"] = exact_value(raw)["result"]["parsed_output"]
-        return cls.model_validate(fields)
+        return cls.model_validate(fields, context=AS_READ)
+
+    @classmethod
+    def _in_parts(cls, raw: bytes) -> Self:
+        """Read the envelope and all else, each a whole JSON value; raises an error for what `wire` would spell otherwise."""
+        begin, end = raw.index(b"{", 1), raw.index(b"}", raw.index(b',"envelope_hash":"')) + 1
+        rest = raw[:begin].removesuffix(b',"envelope":') + raw[end:]
+        envelope, fields = LLMEnvelope.from_wire(raw[begin:end]), orjson.loads(rest)
+        if [*fields] != ["interaction_id", "result", "stored_at"] or not envelope.is_intact:
+            raise ValueError("other members, or an envelope that is not as it was sealed")
+        if has_number_to_lose(fields["result"].get("parsed_output")):
+            start, stop = rest.rindex(_OUTPUT) + len(_OUTPUT), rest.rindex(b'},"stored_at":"')
+            fields["result"]["parsed_output"] = exact_value(rest[start:stop])
+        return cls.model_validate({**fields, "envelope": envelope})
+
+
+_OUTPUT: Final = b',"parsed_output":'

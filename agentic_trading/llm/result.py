@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, date
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import orjson
 from pydantic import BaseModel, BeforeValidator, Field, TypeAdapter, model_validator
@@ -23,6 +23,7 @@ from agentic_trading.llm.errors import (
     LLMResponseValidationError,
 )
 from agentic_trading.llm.fields import (
+    LARGEST_COUNT,
     AnswerText,
     Count,
     Legible,
@@ -31,6 +32,7 @@ from agentic_trading.llm.fields import (
     RevalidatedModel,
     Text,
     lazy_property,
+    still_unreadable,
 )
 from agentic_trading.llm.limits import NANO, nusd_from_usd
 
@@ -255,6 +257,28 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
             raise ValueError(f"cost_nusd={nusd} and cost_usd={usd} disagree; give one of them")
         return fields
 
+    @classmethod
+    def made(cls, usage: Usage, **fields: Any) -> Self:
+        """Return the result that validation makes of `fields` and `usage`; of an accepted answer nothing is validated again.
+
+        `fields` are all but those that have a default or follow from others. What an adapter must not give is refused:
+        texts that are not plain ASCII, counts beyond the largest and fields of a newer API are validated.
+        """
+        said, charged = map(fields.__getitem__, _SAID), map(fields.__getitem__, _CHARGED)
+        is_plain = fields["success"] and not usage.model_extra and max(charged) <= LARGEST_COUNT
+        if not is_plain or not all(type(text) is str and text.isascii() for text in said):
+            return cls(**vars(usage) | (usage.model_extra or {}), **fields)
+        values = {**_DEFAULTS, **vars(usage), **fields, "parsed_output": dict(fields["parsed_output"])}
+        values["raw_output"] = still_unreadable(fields["raw_output"])
+        values["cost_usd"] = fields["cost_nusd"] / NANO
+        values["actionable"] = _is_actionable(values)
+        values["output_hash"] = _hash_of_output(values)
+        given = {*vars(usage), *fields, "cost_usd"}
+        extra: dict[str, Any] = {"__pydantic_extra__": {}, "__pydantic_private__": None}
+        made = cls.__new__(cls)
+        made.__setstate__({"__dict__": values, "__pydantic_fields_set__": given, **extra})
+        return made
+
     @property
     def usage(self) -> Usage:
         """The tokens of this attempt."""
@@ -322,6 +346,9 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
 
 
 _HEAD = TypeAdapter(LLMResult)
+_DEFAULTS: Final = {name: field.default for name, field in LLMResult.model_fields.items()}
+_CHARGED: Final = ("cost_nusd", "reserved_nusd", "reserved_tokens")
+_SAID: Final = ("stop_reason", "model", "provider_request_id", "provider_response_id", "tool_called")
 
 
 def _spelled_by_pydantic(value: Any) -> Fragment:

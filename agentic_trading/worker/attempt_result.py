@@ -134,7 +134,8 @@ def answered_result(
     """Return the result of a call that was answered, accepted or not."""
     accepted = isinstance(outcome, Accepted)
     sampling = request.temperature is not None
-    return LLMResult(
+    return LLMResult.made(
+        response.usage,
         result_id=derived_id("result", request.envelope.envelope_id, request.attempt),
         envelope_id=request.envelope.envelope_id,
         timestamp=timing.finished_at,
@@ -145,7 +146,6 @@ def answered_result(
         if isinstance(outcome, Accepted)
         else [f"{v.path}: {v.message}" for v in outcome.errors],
         latency_ms=timing.latency_ms,
-        **vars(response.usage) | (response.usage.model_extra or {}),
         cost_nusd=charge.cost_nusd,
         reserved_nusd=admission.amount.nusd,
         reserved_tokens=admission.amount.tokens,

@@ -111,6 +111,7 @@ class WorkerPool:
             ]
             for group, among in ((EXECUTIONS_GROUP, EXECUTIONS), (GROUP, OTHERS))
         }
+        self._slots = {group: Slots(workers) for group, topics in self._topics.items() if topics}
         self._housekeeper = housekeeper
         self._acl = acl or ProducerAcl()
         self._dead_letters = DeadLetterPublisher(broker, clock, recorder.redaction)
@@ -139,6 +140,8 @@ class WorkerPool:
         within a bound is given back as it stands.
         """
         self._waits.stop()
+        for slots in self._slots.values():
+            slots.stop()
         self._runner.stop()
         self._recorder.stop()
 
@@ -150,9 +153,7 @@ class WorkerPool:
                 opened = aclosing(await self._broker.subscribe(topics, group))
                 return await subscribed.enter_async_context(opened)
 
-            envelopes = {
-                group: await reading(topics, group) for group, topics in self._topics.items() if topics
-            }
+            envelopes = {group: await reading(self._topics[group], group) for group in self._slots}
             events = await reading([EVENTS], EVENTS_GROUP)
             async with self._housekeeping():
                 await self._serve_all(envelopes, events)
@@ -163,10 +164,9 @@ class WorkerPool:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_events(events), name=f"{self._name}-events")
             for lanes, subscription in envelopes.items():
-                slots = Slots(self._workers)
                 for number in range(self._workers * (1 + PARKED_A_WORKER)):
                     name = f"{self._name}-{lanes}-{number}"
-                    group.create_task(self._work(subscription, slots), name=name)
+                    group.create_task(self._work(subscription, self._slots[lanes]), name=name)
 
     @asynccontextmanager
     async def _housekeeping(self) -> AsyncGenerator[None]:
@@ -192,16 +192,15 @@ class WorkerPool:
         except StoreError as e:
             self._give_up(e)
 
-    async def _take(self, subscription: Subscription) -> Delivery | None:
-        """Return the next delivery, or None once the pool is stopping."""
-        return None if self._waits.is_stopped else await self._waits.result_of(subscription.take())
-
     async def _work(self, envelopes: Subscription, slots: Slots) -> None:
+        """Serve one delivery after the other with one slot, until a returning holder needs it."""
         while not self._waits.is_stopped:
             async with slots.taken() as slot:
-                delivery = await slots.unless_needed(self._take(envelopes))
-                if delivery is not None:
-                    serve = partial(self._serve, slot=slot)
+                serve = partial(self._serve, slot=slot)
+                while slot.may_be_kept:
+                    delivery = await slots.unless_needed(envelopes.take())
+                    if delivery is None:
+                        break
                     await self._within_boundary(delivery, envelopes, serve)
 
     async def _keep_events(self, events: Subscription) -> None:

@@ -21,6 +21,7 @@ class Slots:
     """A fixed number of slots, given out in order of arrival, to returning holders first.
 
     A holder returns from `Slot.given_back`; it is idle within `unless_needed`, and then makes room for a returning one.
+    It goes on to something else only while its `Slot.may_be_kept`.
     """
 
     def __init__(self, number: int) -> None:
@@ -28,6 +29,18 @@ class Slots:
         self._returning: SlotQueue = deque()
         self._arriving: SlotQueue = deque()
         self._idle: set[asyncio.Timeout] = set()
+        self._is_stopped = False
+
+    @property
+    def are_needed(self) -> bool:
+        """Whether a returning holder waits for one, or no holder is to go on to anything else."""
+        return bool(self._returning) or self._is_stopped
+
+    def stop(self) -> None:
+        """End the wait of every idle holder, also later ones at once. Harmless twice."""
+        self._is_stopped = True
+        for idle in self._idle:
+            end_wait(idle)
 
     @asynccontextmanager
     async def taken(self) -> AsyncGenerator["Slot"]:
@@ -55,8 +68,8 @@ class Slots:
         self._free += 1
 
     async def unless_needed(self, wait: Coroutine[Any, Any, T]) -> T | None:
-        """Return the result of an idle holder's `wait`, or None when a returning holder needs its slot."""
-        idle = asyncio.timeout(0 if self._returning else None)
+        """Return the result of an idle holder's `wait`, or None when a returning holder needs its slot, and after `stop`."""
+        idle = asyncio.timeout(0 if self.are_needed else None)
         try:
             async with idle:
                 self._idle.add(idle)
@@ -99,6 +112,11 @@ class Slot:
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
         self.is_held = True
+
+    @property
+    def may_be_kept(self) -> bool:
+        """Whether its holder may go on to something else; not after an error while it was given back, as it is another's."""
+        return self.is_held and not self._slots.are_needed
 
     @asynccontextmanager
     async def given_back(self) -> AsyncGenerator[None]:

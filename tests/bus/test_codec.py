@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -26,6 +27,7 @@ from agentic_trading.bus.codec import (
 )
 from agentic_trading.bus.errors import UnreadableMessageError
 from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import DeadLetter
 from agentic_trading.llm.envelope import LLMEnvelope
 from tests.build import NOW, envelope, event, interaction
@@ -45,6 +47,11 @@ JSON = st.recursive(
 
 def delivery(value: bytes, headers: dict[str, str] | None = None) -> Delivery:
     return Delivery("llm.envelopes.general", 0, Message(TRACE, value, headers or {}), 1)
+
+
+def sent(message: Message) -> Message:
+    """Return a message as another process is handed it."""
+    return Message(message.key, message.value, message.headers)
 
 
 def refusal(value: bytes, headers: dict[str, str] | None = None, **options: Any) -> UnreadableMessageError:
@@ -97,7 +104,7 @@ def test_an_interaction_comes_back_equal_and_answers_its_envelope() -> None:
 
     message = reply_message(recorded, ADDRESS, final=True)
 
-    assert read_interaction(message) == recorded
+    assert read_interaction(sent(message)) == recorded
     assert (message.key, message.headers["ce_id"]) == (ADDRESS, recorded.interaction_id)
     assert message.headers["ce_partitionkey"] == ADDRESS
     assert reply_head(message) == ReplyHead(
@@ -115,7 +122,7 @@ def test_an_event_comes_back_equal_and_names_its_kind() -> None:
 
     message = event_message(recorded)
 
-    assert read_event(message) == recorded
+    assert read_event(sent(message)) == recorded
     assert message.headers["ce_type"] == "io.agentic_trading.llm.event.recorded.v1"
     assert (message.headers["ce_subject"], message.headers["ce_causationid"]) == ("order.fill", "e-1")
 
@@ -149,6 +156,37 @@ def test_an_envelope_says_where_its_replies_go() -> None:
 @pytest.mark.parametrize("odd", ["", "a b", "a" * 65, "../x", "a:b", "é", "%41"])
 def test_what_can_be_no_address_is_none(odd: str) -> None:
     assert reply_address(Message(TRACE, b"", {"at_reply_to": odd})) == ""
+
+
+def test_what_this_process_has_spelled_is_read_as_the_object_that_it_was() -> None:
+    attempt, fact = interaction(envelope=ASKED), event()
+
+    assert read_envelope(Delivery("llm.envelopes.general", 0, envelope_message(ASKED), 1)) is ASKED
+    assert read_interaction(reply_message(attempt, ADDRESS, final=True)) is attempt
+    assert read_event(event_message(fact)) is fact
+
+
+@pytest.mark.parametrize("change", [
+    lambda message: replace(message, value=bytes(bytearray(message.value))),
+    lambda message: Signer("desk", b"k" * 32).sign(message),
+], ids=["other bytes", "signed"])  # fmt: skip
+def test_what_has_other_bytes_or_was_signed_is_read_from_its_bytes(
+    change: Callable[[Message], Message],
+) -> None:
+    message = change(envelope_message(ASKED))
+
+    read = read_envelope(Delivery("llm.envelopes.general", 0, message, 1))
+
+    assert read == ASKED
+    assert read is not ASKED
+
+
+@pytest.mark.parametrize("name", ["request_hash", "envelope_hash"])
+def test_a_hash_that_this_process_was_given_is_checked(name: str) -> None:
+    forged = envelope(**{name: "rk1:" + "0" * 64})
+
+    with pytest.raises(UnreadableMessageError, match="checksum"):
+        read_envelope(Delivery("llm.envelopes.general", 0, envelope_message(forged), 1))
 
 
 def test_a_name_cannot_forge_a_header() -> None:

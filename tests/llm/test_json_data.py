@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from agentic_trading.canonical import canonical_bytes, to_json_value
 from agentic_trading.llm import EnvelopeBuilder, LLMEnvelope
-from agentic_trading.llm.fields import CanonicalObject, JsonData, JsonObject, json_of
+from agentic_trading.llm.fields import CanonicalObject, FrozenObject, JsonData, JsonObject, json_of
 
 
 class Kept(BaseModel, frozen=True):
@@ -49,6 +49,29 @@ def test_an_object_is_spelled_once() -> None:
 
     assert json_of(kept.data) is json_of(kept.data)
     assert json_of(kept.members) is json_of(kept.members)
+
+
+@given(st.dictionaries(texts, contents, max_size=3))
+def test_a_schema_is_kept_as_any_other_object_is(schema: dict[str, Any]) -> None:
+    built = LLMEnvelope(instructions="x", context=schema, expected_output_schema=schema)
+    read = LLMEnvelope.from_wire(built.wire)
+
+    for each in built, read:
+        assert repr(each.expected_output_schema) == repr(each.context)
+        assert each.output_schema_json == each.context_json
+        assert isinstance(each.expected_output_schema, FrozenObject)
+
+
+def test_equal_schemas_are_one_object_whose_numbers_are_as_they_were_written() -> None:
+    schemas: list[dict[str, Any]] = [{"maximum": 1}, {"maximum": 1.0}, {"maximum": True}]
+
+    first, second = (
+        [LLMEnvelope(instructions="x", expected_output_schema=one) for one in schemas] for _ in "12"
+    )
+
+    kept = [[each.expected_output_schema for each in envelopes] for envelopes in (first, second)]
+    assert all(one is other for one, other in zip(*kept, strict=True))
+    assert list(map(repr, kept[0])) == ["{'maximum': 1}", "{'maximum': 1}", "{'maximum': True}"]
 
 
 def test_what_json_has_no_type_for_becomes_what_it_reads_back_as() -> None:

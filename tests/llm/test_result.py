@@ -1,11 +1,14 @@
 """Results, interactions and events: exact numbers, one cost, and what comes back from the wire."""
 
+import zipfile
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -22,6 +25,7 @@ from agentic_trading.llm import (
     Usage,
 )
 from agentic_trading.llm.result import AttemptTrace, Stage, Violation
+from tests.build import interaction
 
 ZONES = st.sampled_from([UTC, timezone(timedelta(hours=2)), timezone(timedelta(seconds=-30))])
 NOON = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -103,6 +107,52 @@ def test_only_a_validated_answer_can_be_acted_on(changes: dict[str, Any], *, act
     assert result(**changes).actionable is actionable
 
 
+DERIVED = {"cost_usd", "actionable", "output_hash"}
+GOLDEN = Path(__file__).parents[1] / "golden"
+
+
+def golden_results() -> list[LLMResult]:
+    """Return every result that is on record in the golden logs."""
+    with zipfile.ZipFile(GOLDEN / "recordings" / "smollm2.v1.zip") as recording:
+        logs = [recording.read(name) for name in recording.namelist() if name.endswith(".jsonl")]
+    lines = (GOLDEN / "log" / "v1.jsonl").read_bytes().splitlines() + b"".join(logs).splitlines()
+    records = map(orjson.loads, lines)
+    return [LLMResult.from_wire(orjson.dumps(each["result"])) for each in records if "result" in each]
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"stop_reason": "half \ud83d"}, {"raw_output": "\ud83d é"}, {"provider_request_id": "é"}, {"cost_nusd": 2**53},
+])  # fmt: skip
+def test_a_result_that_was_made_is_the_one_that_validation_makes(changes: dict[str, Any]) -> None:
+    results = golden_results()
+
+    for recorded in results:
+        usage = recorded.usage
+        names = LLMResult.model_fields.keys() - vars(usage).keys() - DERIVED
+        fields = {name: getattr(recorded, name) for name in LLMResult.model_fields if name in names} | changes
+        made, validated = LLMResult.made(usage, **fields), LLMResult(**vars(usage), **fields)
+
+        assert made == validated
+        assert (made.wire, repr(made)) == (validated.wire, repr(validated))
+        assert made.model_fields_set == validated.model_fields_set
+    assert len(results) > 10
+
+
+@pytest.mark.parametrize("changes", [{"cost_nusd": 2**53 + 1}, {"model": None}, {"stop_reason": 5}])
+def test_what_an_adapter_must_not_give_is_refused_where_a_result_is_made(changes: dict[str, Any]) -> None:
+    said = {
+        "stop_reason": "",
+        "model": "m",
+        "provider_request_id": "",
+        "provider_response_id": "",
+        "tool_called": "",
+    }
+    counted = {"success": True, "cost_nusd": 0, "reserved_nusd": 0, "reserved_tokens": 0}
+
+    with pytest.raises(ValidationError):
+        LLMResult.made(Usage(), envelope_id="e-1", raw_output="{}", **said | counted | changes)
+
+
 def test_numbers_are_kept_as_they_were_written() -> None:
     given_floats = result(parsed_output={"price": 42500.1, "legs": [1, 2.5]})
 
@@ -119,6 +169,50 @@ def test_an_interaction_survives_the_wire(parsed: dict[str, Any]) -> None:
 
     assert read == kept
     assert read.wire == kept.wire
+
+
+def test_an_envelope_with_an_integer_beyond_64_bits_is_whole_when_it_is_read_from_a_record() -> None:
+    kept = interaction(context={"supply": 2**69})
+
+    read = LLMInteraction.from_wire(kept.wire)
+
+    assert read.envelope.context == {"supply": 2**69}
+    assert read.envelope.is_intact
+
+
+KEPT = interaction(
+    parsed_output={"parsed_output": {"price": Decimal("0.10")}, "size": Decimal("1e-7")},
+    context={"x": {"envelope_hash": "0123456789abcdef"}, "result": {"parsed_output": 0.5}},
+)
+
+
+@given(st.integers(0, len(KEPT.wire) - 1), st.binary(max_size=2))
+def test_a_record_that_was_changed_is_read_or_refused_as_one_in_a_foreign_spelling(
+    place: int, put: bytes
+) -> None:
+    raw = KEPT.wire[:place] + put + KEPT.wire[place + 1 :]
+    assume(_read(b" " + raw) == _read(b" " + raw))  # no random id in the place of one that has lost its name
+
+    assert _read(raw) == _read(b" " + raw)
+
+
+@pytest.mark.parametrize("raw", [
+    KEPT.wire.replace(b'"stored_at"', b'"envelope":%b,"stored_at"' % KEPT.envelope.wire.replace(b"close", b"c")),
+    KEPT.wire.replace(b'"stored_at"', b'"x":{"parsed_output":{"price":0.5}},"stored_at"'),
+    KEPT.wire.replace(b'"size":', b'"size":NaN,"s":'),
+    KEPT.wire.replace(b'{"in', b'{"result":{"in', 1).replace(b',"result"', b'},"r"'),
+    b'["interaction_id","envelope":%b,"result","stored_at"]' % KEPT.envelope.wire,
+    KEPT.wire.replace(b'"parsed_output":{"p', b'"later":1,"parsed_output":{"p', 1),
+])  # fmt: skip
+def test_a_record_with_other_members_is_read_as_one_in_a_foreign_spelling(raw: bytes) -> None:
+    assert _read(raw) == _read(b" " + raw)
+
+
+def _read(raw: bytes) -> object:
+    try:
+        return LLMInteraction.from_wire(raw)
+    except ValueError as e:
+        return type(e), str(e).partition(":")[0]
 
 
 def test_unknown_fields_survive_the_wire() -> None:

@@ -1,11 +1,12 @@
 """A copy is built again: checked, and with nothing of the original's that no longer fits."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from agentic_trading.llm import Event, LLMEnvelope, LLMInteraction
+from agentic_trading.llm import EnvelopeBuilder, Event, LLMEnvelope, LLMInteraction
 from agentic_trading.llm.envelope_rules import PRESETS
 from tests.build import envelope, event, interaction, result
 
@@ -112,3 +113,46 @@ def test_a_copied_envelope_with_another_id_is_charged_on_its_own() -> None:
 
     assert asked.model_copy(update={"envelope_id": "other"}).idempotency_key == "other"
     assert keyed.model_copy(update={"envelope_id": "other"}).idempotency_key == "once"
+
+
+@pytest.mark.parametrize("later", [{}, {"later": {"a": [1]}}], ids=["known fields", "a newer one"])
+@pytest.mark.parametrize(
+    "read", [LLMEnvelope.model_copy, lambda sent: LLMEnvelope.from_wire(sent.wire)], ids=["built", "read"]
+)
+def test_a_request_of_another_number_is_as_if_it_were_built_again(
+    read: Callable[[LLMEnvelope], LLMEnvelope], later: dict[str, Any]
+) -> None:
+    first = read(
+        EnvelopeBuilder()
+        .with_instructions("Judge.")
+        .with_context({"close": 1.5})
+        .build()
+        .model_copy(update=later)
+    )
+
+    again, rebuilt = first.asked_again(3), first.model_copy(update={"occurrence": 3})
+
+    assert again == rebuilt
+    assert (again.wire, again.request_hash) == (rebuilt.wire, rebuilt.request_hash)
+    assert again.is_intact
+    assert first.occurrence == 0
+
+
+@pytest.mark.parametrize(
+    "model", [envelope(), result(), event(), interaction()], ids=lambda model: type(model).__name__
+)
+def test_no_way_of_pydantics_makes_one_that_is_not_validated(model: Any) -> None:
+    with pytest.raises(ValidationError):
+        type(model).model_construct(**{**dict(model), "trace_id": 5, "envelope": 5, "envelope_id": 5})
+    assert model.copy() == model
+    assert model.copy() is not model
+
+
+def test_a_copy_of_the_older_kind_has_hashes_of_its_own() -> None:
+    asked = envelope()
+    assert asked.wire
+
+    other = asked.copy(update={"model": "claude-opus-5-5"})
+
+    assert other.is_intact
+    assert other.request_hash != asked.request_hash

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 
@@ -125,6 +126,31 @@ async def test_who_is_idle_makes_room_for_who_comes_back() -> None:
     assert await is_free(slots)
 
 
+async def test_a_slot_whose_holder_failed_while_it_was_given_back_is_not_kept() -> None:
+    async with Slots(1).taken() as slot:
+        assert slot.may_be_kept
+
+        with pytest.raises(ConnectionError):
+            async with slot.given_back():
+                raise ConnectionError
+
+        assert not slot.may_be_kept
+
+
+async def test_a_stop_ends_the_waits_of_idle_holders_and_lets_none_begin() -> None:
+    slots = Slots(2)
+
+    async def idle() -> None:
+        async with slots.taken():
+            assert await slots.unless_needed(asyncio.Event().wait()) is None
+
+    async with asyncio.timeout(1), asyncio.TaskGroup() as group:
+        group.create_task(idle())
+        await asyncio.sleep(0)
+        slots.stop()
+        group.create_task(idle())
+
+
 async def test_who_is_cancelled_while_it_waits_for_its_slot_takes_none() -> None:
     slots = Slots(1)
 
@@ -168,11 +194,17 @@ async def serve(slots: Slots, deliveries: asyncio.Queue[str], up_to: Callable[[i
     found: str | None = None
     while found != LAST:
         async with slots.taken() as slot:
-            found = await slots.unless_needed(deliveries.get())
-            for _ in range(up_to(3) if found else 0):
-                await passes(up_to(3))
-                async with slot.given_back():
-                    await passes(up_to(6))
+            while found != LAST and slot.may_be_kept:
+                found = await slots.unless_needed(deliveries.get())
+                if found is None:
+                    break
+                with suppress(ConnectionError):
+                    for _ in range(up_to(3)):
+                        await passes(up_to(3))
+                        async with slot.given_back():
+                            await passes(up_to(6))
+                            if up_to(5) == 0:
+                                raise ConnectionError
 
 
 async def served(number: int, up_to: Callable[[int], int]) -> bool:
