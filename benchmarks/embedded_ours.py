@@ -23,8 +23,7 @@ from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform import Platform, local_gateway
 from benchmarks import floor
 from benchmarks.ours import PARSED, Gateway, Stub, envelope
-from benchmarks.peers.rounds import Round, answer_rounds, timed
-from benchmarks.peers.spending import stepped
+from benchmarks.peers.rounds import Round, answer_rounds, stepped, timed
 
 PLENTY_USD = Decimal(1_000_000)
 Way = Callable[[int], Awaitable[Round]]
