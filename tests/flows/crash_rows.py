@@ -275,7 +275,13 @@ class Servers(AsyncExitStack):
         """Open what the worker of a name has; it keeps its log over a restart."""
         ledger = await asyncio.to_thread(RedisLedger, self.redis, namespace=self.namespace)
         make_claims = partial(
-            Losing, process, self.redis, name=name, namespace=self.namespace, lease_s=LEASE_S
+            Losing,
+            process,
+            self.redis,
+            name=name,
+            log_id=f"log of {name}",
+            namespace=self.namespace,
+            lease_s=LEASE_S,
         )
         claims = await asyncio.to_thread(make_claims)
         log = await asyncio.to_thread(JsonFileInteractionStore, self.folder / name / "interactions.jsonl")
