@@ -42,7 +42,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item
         for item in items
         if not packages.intersection(item.path.parents)
-        and any(value in others for value in getattr(getattr(item, "callspec", None), "params", {}).values())
+        and any(
+            isinstance(value, str) and value in others
+            for value in getattr(getattr(item, "callspec", None), "params", {}).values()
+        )
     ]
     if left_out:
         items[:] = [item for item in items if item not in left_out]
