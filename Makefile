@@ -16,12 +16,13 @@ SEED := 5
 # judged, run beside them without it, as it slows a test down several times (hence thirty seconds instead of twenty). In CI
 # each runs once, in three rows at the same time: many tests wait for a server. The words of the other rows are printed
 # after those of the parts; elsewhere `cov` runs the tests of the parts itself.
-WHOLE := tests/app tests/flows
+parts_of = $(filter-out %/__pycache__,$(patsubst %/,%,$(wildcard $(1)/*/))) $(wildcard $(1)/test_*.py)
+WHOLE := tests/flows $(filter-out tests/app/cli,$(call parts_of,tests/app))
 PLANNING := tests/desk/planning
-UNJUDGED := $(addprefix tests/,platform benchmarks audit bus client replay infra golden) $(wildcard tests/test_*.py) \
-  $(filter-out $(PLANNING) %/__pycache__,$(wildcard tests/desk/*))
+UNJUDGED := $(addprefix tests/,app/cli platform benchmarks audit bus client replay infra golden) $(wildcard tests/test_*.py) \
+  $(filter-out $(PLANNING),$(call parts_of,tests/desk))
 COVERED := $(PY) -m coverage run -m pytest --timeout=30 $(addprefix --ignore=,$(WHOLE) $(UNJUDGED) $(PLANNING))
-PLANNED := $(PY) -m coverage run --data-file=.coverage.planning --source=agentic_trading/desk/planning,agentic_trading/structured \
+PLANNED := $(PY) -m coverage run --data-file=.planning-coverage --source=agentic_trading/desk/planning,agentic_trading/structured \
   -m pytest --timeout=60 $(PLANNING) tests/structured/test_structured_error.py tests/flows/test_json_parameter_flow.py
 ROWS = $(PY) -m pytest --timeout=60 $(WHOLE) >whole.log 2>&1 & whole=$$!; \
   { $(PLANNED); planned=$$?; $(PY) -m pytest --timeout=60 $(UNJUDGED) && exit $$planned; } >unjudged.log 2>&1 & unjudged=$$!; \
@@ -58,7 +59,7 @@ types: $(READY_DEV)  ## mypy, strict
 arch: $(READY_DEV)  ## which way imports point
 	$(VENV)/bin/lint-imports
 
-cov: .coverage .coverage.planning  ## branch coverage: 95 % where calls are made, all of it where money is counted; planning's own
+cov: .coverage .planning-coverage  ## branch coverage: 95 % where calls are made, all of it where money is counted; planning's own
 	$(PY) -m coverage report --fail-under=95 --include="$(call within,llm/* governance/* structured/* worker/*)"
 	$(PY) -m coverage report --fail-under=100 --include="$(call within,$(EXACT))"
 	$(PLANNED_AT)=100 --include="$(call within,desk/planning/params.py)"
@@ -72,7 +73,7 @@ bench: $(READY_DEV)  ## what a call costs, beside what others cost
 clean:  ## take away what was made, but for runs/
 	@$(call find_python) -c "import pathlib, shutil; \
 	  [shutil.rmtree(p, ignore_errors=True) for p in ('$(VENV)', '.mypy_cache', '.ruff_cache', '.pytest_cache', '.import_linter_cache', '.hypothesis')]; \
-	  [pathlib.Path(p).unlink(missing_ok=True) for p in ('.coverage', '.coverage.planning', 'unjudged.log', 'whole.log')]"
+	  [pathlib.Path(p).unlink(missing_ok=True) for p in ('.coverage', '.planning-coverage', 'unjudged.log', 'whole.log')]"
 
 # What counts money and what reads answers: here not one branch stays untested.
 EXACT := governance/prices.py governance/ledger.py governance/ledgers/* governance/gate.py governance/sent_call.py \
@@ -108,10 +109,10 @@ $(READY_DEV): pyproject.toml constraints.txt | $(PY)
 	$(INSTALL) '.[dev]'
 	@$(PY) -c "import pathlib; pathlib.Path('$@').touch()"
 
-PLANNED_AT = $(PY) -m coverage report --data-file=.coverage.planning --fail-under
+PLANNED_AT = $(PY) -m coverage report --data-file=.planning-coverage --fail-under
 
 .coverage: $(if $(CI),,always) | $(READY_DEV)
 	$(COVERED)
 
-.coverage.planning: $(if $(CI),,always) | $(READY_DEV)
+.planning-coverage: $(if $(CI),,always) | $(READY_DEV)
 	$(PLANNED)
