@@ -44,7 +44,7 @@ AT_ONCE = (1, 16)
 GOAL_MS = 2.2
 """The goal for the CPU of the worker a call, 16 at once, on the machine of the reference figures; printed, not judged."""
 
-MOST_RATIO = 4.5
+MOST_RATIO = 3.0
 PROGRAM = Path(sys.executable).parent / "agentic-trading"
 TICKS_S = os.sysconf("SC_CLK_TCK")
 SCHEMA = {

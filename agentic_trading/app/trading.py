@@ -291,7 +291,7 @@ def trading_session(
     )
     journal = TradeJournal(gateway, clock, tenant_id=tenant)
     router = OrderRouter(exchange, journal, venue.instruments, fill_limits, risk_limits)
-    shared = IntentSettings(router, exchange, venue.instruments, gateway, clock, risk_limits, tenant)
+    shared = IntentSettings(router, exchange, venue.instruments, journal, risk_limits)
     intents: IntentSource
     if is_portfolio:
         planner = _planner(data, venue.costs, gateway, clock, session_id, tenant, answers)

@@ -3,19 +3,17 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from typing import Protocol
 
-from agentic_trading.client.gateway import Gateway
-from agentic_trading.clock import Clock
 from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.plan import TradePlan
 from agentic_trading.desk.analysis.portfolio_context import Holding, PortfolioContext
 from agentic_trading.desk.exchange import Account, Exchange, OpenOrder, Position
 from agentic_trading.desk.execution.events import IntentDenied, IntentSkipped
 from agentic_trading.desk.execution.order import OrderIntent
-from agentic_trading.desk.execution.order_router import OrderRouter
+from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
 from agentic_trading.desk.execution.risk import (
     Approved,
     EntryProposal,
@@ -101,24 +99,8 @@ class IntentSettings:
     router: OrderRouter
     exchange: Exchange
     instruments: Instruments
-    gateway: Gateway
-    clock: Clock
+    journal: TradeJournal
     limits: RiskLimits
-    tenant_id: str
-
-    async def record(
-        self, body: EventBody, event_id: str, trace_id: str, cause: str, as_of: datetime
-    ) -> None:
-        """Put an event on record."""
-        event = body.as_event(
-            event_id=event_id,
-            trace_id=trace_id,
-            tenant_id=self.tenant_id,
-            time=self.clock.now(),
-            causation_id=cause,
-            as_of=as_of,
-        )
-        await self.gateway.record(event)
 
 
 class AnalysisIntents:
@@ -245,7 +227,7 @@ class AnalysisIntents:
     async def _record(self, body: EventBody, assessment: Assessment, part: str) -> None:
         cause = assessment.assessment_id
         event_id = derived_id(part, cause)
-        await self._settings.record(body, event_id, assessment.trace_id, cause, assessment.as_of)
+        await self._settings.journal.publish(body, event_id, assessment.trace_id, cause, assessment.as_of)
 
 
 def _assessment(symbol: str, decided: Assessment | NoDecision | Skip) -> Assessment | None:

@@ -171,7 +171,9 @@ class PortfolioIntents:
     async def _deny(self, intent: OrderIntent, rejection: Rejection) -> None:
         denied = IntentDenied(symbol=intent.symbol, **dict(rejection))
         event_id = derived_id(IntentDenied.KIND, intent.intent_id)
-        await self._settings.record(denied, event_id, intent.trace_id, intent.causation_id, intent.as_of)
+        await self._settings.journal.publish(
+            denied, event_id, intent.trace_id, intent.causation_id, intent.as_of
+        )
 
 
 def _hits_stop(close: Decimal, entry: Decimal | None, stop_loss: float | None) -> bool:

@@ -87,9 +87,7 @@ class Stage:
         self.exchange = trading.paper_exchange(venue)
         journal = TradeJournal(client, self.clock, tenant_id="default")
         router = OrderRouter(self.exchange, journal, venue.instruments, trading.PORTFOLIO_FILLS, limits)
-        settings = IntentSettings(
-            router, self.exchange, venue.instruments, client, self.clock, limits, "default"
-        )
+        settings = IntentSettings(router, self.exchange, venue.instruments, journal, limits)
         self.equity: list[float] = []
         self._marks: dict[str, Decimal] = {}
         self.session = TradingSession(

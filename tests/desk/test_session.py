@@ -176,9 +176,7 @@ async def test_what_an_analyst_returns_and_no_session_knows_is_an_error() -> Non
             TradeJournal(stage.client, stage.clock, tenant_id="default"),
         )
         router = OrderRouter(exchange, journal, venue.instruments, FillLimits(), limits)
-        settings = IntentSettings(
-            router, exchange, venue.instruments, stage.client, stage.clock, limits, "default"
-        )
+        settings = IntentSettings(router, exchange, venue.instruments, journal, limits)
         desk = SymbolDesk(MarketView("BTCUSDT", decision=trading.DECISION), Stranger())
         source = AnalysisIntents({"BTCUSDT": desk}, settings, TradingRules())
         session = TradingSession(

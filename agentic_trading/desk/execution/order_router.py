@@ -80,14 +80,15 @@ class TradeJournal:
                 event_id = derived_id("order.cancelled", report.order_id)
             case _:
                 assert_never(report)
-        await self._publish(report, event_id, report.trace_id, report.order_id, report.time)
+        await self.publish(report, event_id, report.trace_id, report.order_id, report.time)
 
     async def _record(self, body: EventBody, event_id: str, intent: OrderIntent, cause: str) -> None:
-        await self._publish(body, event_id, intent.trace_id, cause, intent.as_of)
+        await self.publish(body, event_id, intent.trace_id, cause, intent.as_of)
 
-    async def _publish(
+    async def publish(
         self, body: EventBody, event_id: str, trace_id: str, cause: str, as_of: datetime
     ) -> None:
+        """Record any event of the desk under `event_id`, caused by the event, interaction or order `cause`."""
         event = body.as_event(
             event_id=event_id,
             trace_id=trace_id,
