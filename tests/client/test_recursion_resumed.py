@@ -16,6 +16,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.client.trees import LIMITS, TRACE, asking, cost_bound, model, says, tree
 from tests.gateway import gateway
 from tests.worker.running import running
@@ -44,8 +45,12 @@ async def test_a_trace_has_one_tree() -> None:
 
 
 async def test_an_empty_question_is_refused_before_anything_is_sent() -> None:
+    store = MemoryInteractionStore()
+
     with pytest.RaisesGroup(ValueError):
-        await tree(model({}), "  ")
+        await tree(model({}), "  ", store=store)
+
+    assert [entry async for entry in store.scan()] == []
 
 
 def asks_user(question: str = "Which time zone is meant?") -> str:
