@@ -1,4 +1,4 @@
-"""The benchmark of a fleet's call judges the ratio, and its clocks stand at steps that exist."""
+"""The benchmark of a fleet's call judges the CPU of its worker, and its clocks stand at steps that exist."""
 
 import inspect
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.platform.settings import load_config
-from benchmarks.fleet import MOST_RATIO, Row, judged, write_config
+from benchmarks import floor
+from benchmarks.fleet import MOST_MS, Row, judged, write_config
 from benchmarks.fleet_provider import MODEL, STEPS, instant
 
 
@@ -21,12 +22,15 @@ def test_a_row_has_quantiles_of_its_waits_and_the_median_of_its_rounds() -> None
 
 
 @pytest.mark.parametrize(
-    ("cpu_ms", "wrong", "holds"), [(MOST_RATIO, 0, True), (MOST_RATIO + 0.01, 0, False), (1.0, 1, False)]
+    ("cpu_ms", "wrong", "holds"),
+    [(2 * MOST_MS, 0, True), (2 * MOST_MS + 0.01, 0, False), (1.0, 1, False)],
 )
-def test_the_ratio_to_one_process_and_wrong_answers_are_judged(
+def test_the_worker_on_a_machine_of_half_the_speed_and_wrong_answers_are_judged(
     cpu_ms: float, wrong: int, *, holds: bool
 ) -> None:
-    assert judged([row(99.0), row(cpu_ms)], [row(1.0), row(1.0, wrong=wrong)]) is holds
+    floors_us = [2.0 * floor.REFERENCE_US] * 3
+
+    assert judged([row(99.0), row(cpu_ms)], [row(1.0), row(1.0, wrong=wrong)], floors_us) is holds
 
 
 def test_each_step_that_is_timed_exists() -> None:
