@@ -138,9 +138,10 @@ async def whole(
     finish: Callable[[], Awaitable[None]] = nothing,
     *,
     secrets: Iterable[str] = (),
+    loop: type[CallRunner] = CallRunner,
 ) -> Round:
     """Build, run and keep `count` calls; `secrets` are looked for in what is answered and kept."""
-    runner = Gateway(store, redaction=Redaction(*secrets)).runner()
+    runner = Gateway(store, redaction=Redaction(*secrets)).runner(loop)
 
     async def call() -> Any:
         return (await runner.run(envelope())).result.parsed_output
@@ -188,6 +189,11 @@ class WithoutDispatch(CallRunner):
     def __init__(self, parts: RunnerDependencies) -> None:
         super().__init__(parts)
         self._sender = _WithoutDispatch(parts.gate, parts.providers, parts.recorder, parts.clock)
+
+
+async def without_dispatch(count: int) -> Round:
+    """Keep the attempts in memory, and no record before each call."""
+    return await whole(MemoryInteractionStore(), count, loop=WithoutDispatch)
 
 
 @asynccontextmanager
@@ -322,6 +328,7 @@ def main() -> None:
         cache_logger_on_first_use=True,  # structlog's own advice for speed
     )
     answer_rounds({
+        "without_dispatch": without_dispatch,
         "in_memory": in_memory,
         "in_a_file": in_a_file,
         "redacted": redacted,

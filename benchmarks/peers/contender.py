@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from benchmarks.peers.rounds import Round
 
@@ -34,6 +34,14 @@ class UnavailableError(Exception):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(reason)
+
+
+class Measured(Protocol):
+    """What runs rounds of calls and says what they took."""
+
+    def round(self, way: str, count: int) -> Round:
+        """Run `count` calls; raises `UnavailableError` if it cannot go on."""
+        ...
 
 
 class Program:

@@ -30,7 +30,7 @@ async def test_every_wrong_answer_is_counted() -> None:
 
 
 async def test_our_path_and_the_floor_give_the_answer() -> None:
-    for way in (ours.in_memory, ours.redacted, ours.least, ours.stage_by_stage):
+    for way in (ours.without_dispatch, ours.in_memory, ours.redacted, ours.least, ours.stage_by_stage):
         assert (await way(AT_ONCE)).wrong == 0
     assert await floor.call() == ours.PARSED
 
