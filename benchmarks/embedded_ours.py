@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from decimal import Decimal
+from functools import partial
 from itertools import count as numbers
+from itertools import repeat
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -19,11 +21,15 @@ from agentic_trading.bus.codec import envelope_message, read_envelope
 from agentic_trading.bus.topic import ENVELOPES
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
+from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform import Platform, local_gateway
 from benchmarks import floor
+from benchmarks.http_ours import provider_of
+from benchmarks.http_stub import VENDORS
 from benchmarks.ours import PARSED, Gateway, Stub, envelope
-from benchmarks.peers.rounds import Round, answer_rounds, stepped, timed
+from benchmarks.peers.rounds import Round, answer_rounds, asked_at_once, stepped, timed
 
 PLENTY_USD = Decimal(1_000_000)
 Way = Callable[[int], Awaitable[Round]]
@@ -68,16 +74,38 @@ def embedded(log: str, tasks: int, *, repeated: bool = False) -> Way:
 
     async def way(count: int) -> Round:
         async with gateway(log) as platform:
-            versions = map("bench.{}".format, numbers())
+            versions = repeat("bench.1") if repeated else map("bench.{}".format, numbers())
 
             async def answered(_: str) -> bool:
-                asked = envelope() if repeated else envelope(next(versions))
-                answer = await platform.ask(asked)
-                return isinstance(answer, LLMInteraction) and bool(answer.result.parsed_output == PARSED)
+                return await _is_answered(platform, versions)
 
             return await stepped(answered, count, tasks, first=0)
 
     return way
+
+
+def over_http(vendor: str, durability: str, tasks: int) -> Way:
+    """Return rounds of calls that the server at `HTTP_STUB` answers; what the log has still to write at the end counts."""
+
+    async def way(count: int) -> Round:
+        with tempfile.TemporaryDirectory() as folder:
+            store = JsonFileInteractionStore(Path(folder) / "log.jsonl", durability=Durability(durability))
+            await store.open()
+            versions = map("bench.{}".format, numbers())
+            provider, budget = provider_of(vendor), PLENTY_USD
+            try:
+                async with local_gateway(provider, budget_usd=budget, workers=16, store=store) as platform:
+                    ask = partial(_is_answered, platform, versions)
+                    return await asked_at_once(ask, tasks, count, store.flush)
+            finally:
+                await store.aclose()
+
+    return way
+
+
+async def _is_answered(platform: Platform, versions: Iterator[str]) -> bool:
+    answer = await platform.ask(envelope(next(versions)))
+    return isinstance(answer, LLMInteraction) and bool(answer.result.parsed_output == PARSED)
 
 
 def runner(tasks: int) -> Way:
@@ -172,6 +200,12 @@ WAYS: Mapping[str, Way] = {
     "repeated": embedded("memory", 1, repeated=True),
     **{f"runner_{tasks}": runner(tasks) for tasks in (1, 16)},
     **{f"{log}_{tasks}": embedded(log, tasks) for log in ("memory", "file") for tasks in (1, 16)},
+    **{
+        f"{vendor}_{durability}_{tasks}": over_http(vendor, durability, tasks)
+        for vendor in VENDORS
+        for durability in ("relaxed", "group")
+        for tasks in (1, 16)
+    },
 }
 
 

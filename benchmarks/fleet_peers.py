@@ -107,7 +107,7 @@ def restate(folder: Path) -> Generator[Peer]:
         "tcp",
     ]
     server.start(
-        command, lambda _: _answer(admin, "GET", "/health")[0] == HTTPStatus.OK, within_s=STARTS_WITHIN_S
+        command, lambda _: answer(admin, "GET", "/health")[0] == HTTPStatus.OK, within_s=STARTS_WITHIN_S
     )
     try:
         with Program([
@@ -126,13 +126,13 @@ def _register(admin: int, service: int) -> None:
     """Tell the server where the handler is, once it serves."""
     until = time.monotonic() + STARTS_WITHIN_S
     where = json.dumps({"uri": f"http://{HOST}:{service}"})
-    while _answer(admin, "POST", "/deployments", where)[0] != HTTPStatus.CREATED:
+    while answer(admin, "POST", "/deployments", where)[0] != HTTPStatus.CREATED:
         if time.monotonic() > until:
             raise UnavailableError(f"its handler does not serve within {STARTS_WITHIN_S:g} s")
         time.sleep(0.1)
 
 
-def _answer(port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+def answer(port: int, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
     """Return the status and the body of an answer; the status is 0 where nothing answers."""
     connection = HTTPConnection(HOST, port, timeout=5.0)
     try:

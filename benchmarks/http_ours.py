@@ -47,14 +47,21 @@ async def openai_session(callers: int, count: int) -> Round:
     return await _timed(ask, session.aclose, callers, count)
 
 
+def provider_of(vendor: str) -> Provider:
+    """Return the adapter of `anthropic` or `openai`, which spells each request and looks for keys in each answer."""
+    if vendor == "anthropic":
+        return AnthropicProvider(KEYS, base_url=os.environ["HTTP_STUB"])
+    return OpenAIProvider(KEYS, base_url=os.environ["HTTP_STUB"] + "/v1")
+
+
 async def anthropic_adapter(callers: int, count: int) -> Round:
-    """Ask the whole adapter, which spells each request and looks for keys in each answer."""
-    return await _asked(AnthropicProvider(KEYS, base_url=os.environ["HTTP_STUB"]), callers, count)
+    """Ask the whole adapter."""
+    return await _asked(provider_of("anthropic"), callers, count)
 
 
 async def openai_adapter(callers: int, count: int) -> Round:
     """Likewise."""
-    return await _asked(OpenAIProvider(KEYS, base_url=os.environ["HTTP_STUB"] + "/v1"), callers, count)
+    return await _asked(provider_of("openai"), callers, count)
 
 
 def _session(address: str, form: ErrorForm) -> HttpSession:

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
-from benchmarks.http_stub import serving
+from benchmarks.http_stub import VENDORS, serving
 from benchmarks.peers.contender import Contender, UnavailableError, peer, versions
 from benchmarks.peers.rounds import Round
 
 MOST = 0.2
-VENDORS = ("anthropic", "openai")
 CALLERS = (1, 16)
 
 

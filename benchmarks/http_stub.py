@@ -12,11 +12,17 @@ from typing_extensions import override
 
 from benchmarks.peers.question import ANSWER
 
+VENDORS: Final = ("anthropic", "openai")
+"""Whose APIs it speaks."""
+
+MODEL: Final = "claude-sonnet-5-5"
+"""What both answer as: a server of the other API, too, may serve any model."""
+
 MESSAGE: Final[dict[str, Any]] = {
     "id": "msg_013Zva2CMHLNnXjNJJKqJ2EF",
     "type": "message",
     "role": "assistant",
-    "model": "claude-sonnet-5-5",
+    "model": MODEL,
     "content": [{"type": "text", "text": ANSWER}],
     "stop_reason": "end_turn",
     "stop_sequence": None,
@@ -26,7 +32,7 @@ COMPLETION: Final[dict[str, Any]] = {
     "id": "chatcmpl-B9MBs8CjcvOU2jLn4n570S5qMJKcT",
     "object": "chat.completion",
     "created": 1_790_000_000,
-    "model": "bench-1",
+    "model": MODEL,
     "choices": [
         {"index": 0, "message": {"role": "assistant", "content": ANSWER}, "finish_reason": "stop"},
     ],
@@ -40,11 +46,12 @@ def _page(body: dict[str, Any]) -> bytes:
     return head.encode() + raw
 
 
+NOT_FOUND: Final = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 PAGES: Final = {b"/v1/messages": _page(MESSAGE), b"/v1/chat/completions": _page(COMPLETION)}
 
 
 class _Connection(asyncio.Protocol):
-    """Answers each whole request with the page of its path."""
+    """Answers each whole request with the page of its path, or that there is none."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -59,10 +66,10 @@ class _Connection(asyncio.Protocol):
         head, found, rest = bytes(self._buffer).partition(b"\r\n\r\n")
         if not found:
             return
-        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+        length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0)
         if len(rest) >= length:
             self._buffer.clear()  # nobody sends the next request before the answer to this one
-            self._transport.write(PAGES[head.split(b" ", 2)[1]])
+            self._transport.write(PAGES.get(head.split(b" ", 2)[1], NOT_FOUND))
 
 
 @contextmanager

@@ -58,8 +58,17 @@ async def timed(
     return Round(cpu_s / count * 1e6, wall_s / count * 1e6, wrong)
 
 
-async def stepped(step: Callable[[str], Awaitable[bool]], calls: int, tasks: int, first: int) -> Round:
-    """Take `calls` steps, so many at once; return what each took. A step that returns False is wrong."""
+async def stepped(
+    step: Callable[[str], Awaitable[bool]],
+    calls: int,
+    tasks: int,
+    first: int,
+    finish: Callable[[], Awaitable[None]] = nothing,
+) -> Round:
+    """Take `calls` steps, so many at once, and `finish` what they left to be done; return what each took.
+
+    A step that returns False is wrong.
+    """
     numbers = iter(range(first, first + calls))
     wrong = 0
 
@@ -73,18 +82,24 @@ async def stepped(step: Callable[[str], Awaitable[bool]], calls: int, tasks: int
     async with asyncio.TaskGroup() as group:
         for _ in range(tasks):
             group.create_task(work())
+    await finish()
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     return Round(cpu / calls * 1e6, wall / calls * 1e6, wrong)
 
 
-async def asked_at_once(ask: Callable[[], Awaitable[bool]], callers: int, count: int) -> Round:
+async def asked_at_once(
+    ask: Callable[[], Awaitable[bool]],
+    callers: int,
+    count: int,
+    finish: Callable[[], Awaitable[None]] = nothing,
+) -> Round:
     """Have `ask` called `count` times, `callers` at once, after once for each to open its connection."""
 
     async def step(_: str) -> bool:
         return await ask()
 
     await stepped(step, callers, callers, first=0)
-    return await stepped(step, count, callers, first=0)
+    return await stepped(step, count, callers, first=0, finish=finish)
 
 
 def answer_rounds(ways: Mapping[str, Callable[[int], Awaitable[Round]]]) -> None:

@@ -1,4 +1,7 @@
-"""The benchmark of the embedded gateway measures calls that are answered, and names where they spend."""
+"""The benchmark of the embedded gateway measures calls that are answered, judges their shares, and names where they spend."""
+
+import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -8,13 +11,81 @@ from agentic_trading.worker.call_context import CallContext
 from agentic_trading.worker.delivery import EnvelopeHandler
 from agentic_trading.worker.runner import CallRunner
 from benchmarks import embedded, embedded_ours
+from benchmarks.call_path import Row
+from benchmarks.gateways import GATEWAYS, Proxy
+from benchmarks.http_stub import serving
+from benchmarks.peers.contender import UnavailableError
 from benchmarks.peers.rounds import AT_ONCE, Round
 
 
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Run the server; give its port."""
+    with serving() as address:
+        monkeypatch.setenv("HTTP_STUB", address)
+        yield int(address.rpartition(":")[2])
+
+
+def measured(of_sdk: float) -> dict[str, Row]:
+    """Return the rows as if all of them cost the same, but for those of calls over HTTP, which cost so much of the SDK."""
+    table = embedded.rows() | embedded.http_rows()
+    for way, row in table.items():
+        is_ours = way in embedded_ours.WAYS and way in embedded.http_rows()
+        us = {"hop": 0.5, "reading": 2.6}.get(way, of_sdk if is_ours else 1.0)
+        row.rounds = [Round(us, us, 0)]
+    return table
+
+
 @pytest.mark.parametrize("way", embedded_ours.WAYS)
+@pytest.mark.usefixtures("stub")
 async def test_each_way_gives_the_answer(way: str) -> None:
     assert (await embedded_ours.WAYS[way](AT_ONCE)).wrong == 0
-    assert way in embedded.rows()
+    assert way in embedded.rows() | embedded.http_rows()
+
+
+def test_a_proxy_is_asked_and_what_it_used_is_its_own(stub: int) -> None:
+    round_ = Proxy(stub, os.getpid()).round("call_4", 40)
+
+    assert round_.wrong == 0
+    assert round_.wall_us > 0
+
+
+def test_a_proxy_that_is_not_there_says_so() -> None:
+    with pytest.raises(UnavailableError, match="it broke: "):
+        Proxy(1, os.getpid()).round("call_1", 1)
+
+
+def test_a_gateway_that_cannot_be_measured_is_a_row_with_the_reason(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(UnavailableError) as e:
+        embedded.start("bifrost")
+    row = Row("Bifrost", "bifrost", "call_1", unavailable=e.value.reason)
+
+    embedded.print_costs(measured(0.4) | {"bifrost_1": row})
+
+    assert f"Bifrost{' ' * 43}  not measured: " in capsys.readouterr().out
+    assert {row.contender for row in embedded.gateway_rows().values()} == {*GATEWAYS}
+
+
+@pytest.mark.parametrize(("of_sdk", "holds"), [(0.5, True), (0.51, False)])
+def test_the_share_of_the_sdk_is_judged(of_sdk: float, *, holds: bool) -> None:
+    assert embedded.holds(measured(of_sdk)) is holds
+
+
+def test_an_sdk_that_is_not_there_is_not_judged() -> None:
+    table = measured(0.51)
+    for way, row in table.items():
+        row.unavailable = "cannot be installed" if "_sdk_" in way else ""
+
+    assert embedded.holds(table)
+
+
+def test_wrong_answers_are_judged() -> None:
+    table = measured(0.4)
+    table["openai_group_1"].rounds = [Round(0.4, 0.4, 1)]
+
+    assert not embedded.holds(table)
 
 
 def test_a_step_begins_with_functions_that_there_are() -> None:
