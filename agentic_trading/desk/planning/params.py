@@ -40,6 +40,13 @@ Grid = Mapping[str, tuple[Value, ...]]
 REASONING_CHARS: Final = (50, 500)
 
 
+class PlanTerms(BaseModel, frozen=True, extra="forbid"):
+    """How a session searches for a plan: sets of which family it asks for, and in how many rounds."""
+
+    family: Family = "momentum"
+    rounds: int = Field(default=5, ge=1)
+
+
 @dataclass(frozen=True, slots=True)
 class OneOf:
     """The values that a number may have: what `Literal` is to whole numbers. Texts and null are none."""

@@ -27,9 +27,6 @@ from agentic_trading.desk.planning.template import TEMPLATES
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 
-ROUNDS: Final = 5
-"""How many sets a plan of a session tries."""
-
 REGIME_BARS: Final = 5
 """For so many bars in a row the regime has been another before a new plan is made."""
 
@@ -70,7 +67,7 @@ class RegimePlanner:
         clock: Clock,
         settings: PlannerSettings,
         *,
-        rounds: int = ROUNDS,
+        rounds: int,
         costs: TradeCosts = TradeCosts(),  # noqa: B008 - a frozen value
     ) -> None:
         """Take the name of the data, how many sets a plan tries, and what a trade is taken to cost."""
