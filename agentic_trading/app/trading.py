@@ -105,6 +105,7 @@ class PaperVenue:
     instruments: Instruments
     costs: TradingCosts = COSTS
     cash: Decimal = STARTING_CASH
+    shares_cash: bool = False
 
     @property
     def cost_bps(self) -> Decimal:
@@ -244,12 +245,14 @@ def records_of(path: Path) -> JsonlRecords:
 
 def venue(symbols: Iterable[str], data: str = "") -> PaperVenue:
     """Return a venue for these symbols whose instruments know nothing yet; a session shows them its bars."""
-    return PaperVenue(Instruments(symbols, "USD") if data in PANELS else Instruments(symbols))
+    if data in PANELS:
+        return PaperVenue(Instruments(symbols, "USD"), shares_cash=True)
+    return PaperVenue(Instruments(symbols))
 
 
 def paper_exchange(venue: PaperVenue) -> PaperExchange:
     """Return an exchange on paper with the cash, costs and instruments of a venue."""
-    return PaperExchange(venue.instruments, cash=venue.cash, costs=venue.costs)
+    return PaperExchange(venue.instruments, cash=venue.cash, costs=venue.costs, shares_cash=venue.shares_cash)
 
 
 def companions(symbols: Sequence[str]) -> dict[str, ReferenceMarketFeed]:
