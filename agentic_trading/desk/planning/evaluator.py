@@ -4,14 +4,13 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import dropwhile
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex
-from agentic_trading.desk.planning.allowlist import code_problems
+from agentic_trading.desk.planning.allowlist import code_problems, split_header
 from agentic_trading.desk.planning.backtest import (
     ENGINE_VERSION,
     Backtest,
@@ -129,7 +128,7 @@ class PanelEvaluator:
 
     def _weights_of(self, job: SandboxJob) -> Floats | Stopped:
         """Return the weights of code, which is run once for all sets whose code differs in its comments alone."""
-        body = "".join(dropwhile(lambda line: line[:1] in "#\n", job.code.splitlines(keepends=True)))
+        _, body = split_header(job.code)
         place = (f"{job.catalyst}\n{body}", job.rebalance.tobytes())
         if place in self._weights:
             self._weights.move_to_end(place)

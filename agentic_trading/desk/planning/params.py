@@ -161,6 +161,12 @@ class _Params(BaseModel, frozen=True, extra="forbid"):
             given["resample_offset"] = 0
         if given.get("catalyst_type") == "none":
             given["catalyst_lookback"] = grid_of(type(self))["catalyst_lookback"][0]
+        if given.get("mode") in {"low_vol", "breakout"}:  # of equal weights, which no value that agrees cuts
+            given["max_weight"] = next(
+                value
+                for value in grid_of(type(self))["max_weight"]
+                if RULES["volatility"][0].kept_by({**given, "max_weight": value})
+            )
         return type(self).model_validate(given)
 
 
