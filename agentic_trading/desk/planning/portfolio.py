@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from datetime import datetime
 from functools import partial
@@ -57,7 +57,7 @@ class RegimePlanner:
     """Plans at the first bar with enough history, and again when the regime has changed for good.
 
     A plan is made of the bars so far, and so are the weights that its code wants. One that fails changes nothing: the plan
-    before it holds, if there is one, and another one is asked for `REGIME_BARS` later. Code that breaks its promises, or does not end, changes nothing either.
+    before it holds, if there is one, and another one is asked for `REGIME_BARS` later. Code that breaks its promises, or does not end, changes nothing either, and a rebalance that it was due for is made up for at the next close.
     """
 
     def __init__(
@@ -69,19 +69,22 @@ class RegimePlanner:
         *,
         rounds: int,
         costs: TradeCosts = TradeCosts(),  # noqa: B008 - a frozen value
+        weights: Callable[[Panel, SandboxJob, WeightRules], Mapping[str, float] | str] | None = None,
     ) -> None:
-        """Take the name of the data, how many sets a plan tries, and what a trade is taken to cost."""
+        """Take the name of the data, how many sets a plan tries, what a trade is taken to cost, and what runs a plan's code."""
         self._name = name
         self._gateway = gateway
         self._clock = clock
         self._settings = settings
         self._rounds = rounds
         self._costs = costs
+        self._run = weights or last_weights
         self._bars: defaultdict[str, list[Bar]] = defaultdict(list)
         self._plan: Plan | None = None
         self._code = ""
         self._weights: Mapping[str, float] = {}
         self._vanished: frozenset[int] = frozenset()
+        self._is_due = False
         self._planned_in = ""
         self._regimes: list[str] = []
         self._bars_to_wait = 1
@@ -106,17 +109,17 @@ class RegimePlanner:
         rules = WeightRules.of(params)
         job = SandboxJob.of(self._code, params, panel.days)
         vanished = frozenset(np.flatnonzero(np.isnan(panel.filled[-1])).tolist())
-        may_change = bool(job.rebalance[-1]) or rules.exits_between or vanished != self._vanished
-        if is_new or may_change:
-            wanted = await asyncio.to_thread(_last_weights, panel, job, rules)
+        rebalances = self._is_due = self._is_due or is_new or bool(job.rebalance[-1])
+        if rebalances or rules.exits_between or vanished != self._vanished:
+            wanted = await asyncio.to_thread(self._run, panel, job, rules)
             if isinstance(wanted, str):
                 reason = FailureReason(category=FailureKind.INTERNAL_ERROR, description=wanted)
                 await self._undecided(NoDecision(reason=reason, trace_id=self._plan.trace_id, as_of=at))
                 return None
-            self._weights, self._vanished = wanted, vanished
+            self._weights, self._vanished, self._is_due = wanted, vanished, False
         return TargetWeights(
             weights=self._weights,
-            rebalances=is_new or bool(job.rebalance[-1]),
+            rebalances=rebalances,
             stop_loss=params.stop_loss,
             plan_id=self._plan.event_id,
             trace_id=self._plan.trace_id,
@@ -182,7 +185,7 @@ async def _opened(sandbox: Sandbox) -> AsyncGenerator[Sandbox]:
         await run_shielded(asyncio.to_thread(stack.close))
 
 
-def _last_weights(panel: Panel, job: SandboxJob, rules: WeightRules) -> dict[str, float] | str:
+def last_weights(panel: Panel, job: SandboxJob, rules: WeightRules) -> dict[str, float] | str:
     """Return what the code wants to hold at the last close, by symbol; or why it has no weights. It blocks."""
     with Sandbox(panel) as sandbox:
         outcome = sandbox.run(job)
