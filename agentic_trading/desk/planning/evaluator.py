@@ -25,7 +25,7 @@ from agentic_trading.desk.planning.evaluation import (
     RejectedSet,
     SampleBars,
 )
-from agentic_trading.desk.planning.panel import COLUMNS, Flags, Floats, Panel
+from agentic_trading.desk.planning.panel import COLUMNS, Floats, Panel
 from agentic_trading.desk.planning.params import Family, StrategyParams
 from agentic_trading.desk.planning.promises import WeightRules, broken_by_header, broken_promises
 from agentic_trading.desk.planning.sandbox import Sandbox, SandboxJob, Stopped
@@ -92,7 +92,14 @@ class PanelEvaluator:
         )
         if broken:
             return RejectedSet("promises", "; ".join(f"{each.promise}: {each.message}" for each in broken))
-        account = self._account(weights, job.rebalance, params.stop_loss)
+        account = backtest(
+            self.panel,
+            weights,
+            job.rebalance,
+            stop_loss=params.stop_loss,
+            costs=self.costs,
+            start=self.window.start,
+        )
         halves = self._halves(account)
         evaluation = Evaluation(
             key=key,
@@ -108,16 +115,6 @@ class PanelEvaluator:
         )
         self._cache.write(evaluation)
         return evaluation
-
-    def _account(self, weights: Floats, rebalance: Flags, stop_loss: float) -> Backtest:
-        return backtest(
-            self.panel,
-            weights,
-            rebalance,
-            stop_loss=stop_loss,
-            costs=self.costs,
-            start=self.window.start,
-        )
 
     def _halves(self, account: Backtest) -> Halves:
         window = self.window

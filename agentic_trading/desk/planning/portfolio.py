@@ -1,10 +1,9 @@
 """Planning in a session: when a plan is made over the bars so far, and what its code wants to hold at each close."""
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from typing import Final
 
@@ -20,7 +19,7 @@ from agentic_trading.desk.planning.agent import Plan, PlannerSettings, PlanningA
 from agentic_trading.desk.planning.backtest import TradeCosts
 from agentic_trading.desk.planning.evaluator import PanelEvaluator, offers_of
 from agentic_trading.desk.planning.events import PlanUndecided
-from agentic_trading.desk.planning.panel import COLUMNS, Panel
+from agentic_trading.desk.planning.panel import Panel
 from agentic_trading.desk.planning.promises import WeightRules, broken_promises
 from agentic_trading.desk.planning.sandbox import Sandbox, SandboxJob, Stopped
 from agentic_trading.desk.planning.template import TEMPLATES
@@ -79,7 +78,7 @@ class RegimePlanner:
         self._rounds = rounds
         self._costs = costs
         self._run = weights or last_weights
-        self._bars: defaultdict[str, list[Bar]] = defaultdict(list)
+        self._bars: dict[tuple[date, str], tuple[float, ...]] = {}
         self._plan: Plan | None = None
         self._code = ""
         self._weights: Mapping[str, float] = {}
@@ -91,7 +90,8 @@ class RegimePlanner:
 
     def push(self, bar: Bar) -> None:
         """Take the next closed bar of a symbol."""
-        self._bars[bar.symbol].append(bar)
+        values = (bar.open, bar.high, bar.low, bar.close, bar.volume)
+        self._bars[bar.open_time.date(), bar.symbol] = tuple(map(float, values))
 
     async def targets(self, at: datetime) -> TargetWeights | None:
         """Return what to hold as of the close at `at`; None while there is no plan. Asks for a plan where one is due.
@@ -163,16 +163,7 @@ class RegimePlanner:
 
     def _panel(self) -> Panel:
         """Return the bars so far as a panel."""
-        days = sorted({bar.open_time.date() for bars in self._bars.values() for bar in bars})
-        symbols = sorted(self._bars)
-        rows = {day: place for place, day in enumerate(days)}
-        table = np.full((len(COLUMNS), len(days), len(symbols)), np.nan)
-        for column, symbol in enumerate(symbols):
-            for bar in self._bars[symbol]:
-                values = (bar.open, bar.high, bar.low, bar.close, bar.volume)
-                table[:, rows[bar.open_time.date()], column] = [float(value) for value in values]
-        dated = np.array(days, dtype="datetime64[D]")
-        return Panel.of(self._name, dated, symbols, dict(zip(COLUMNS, table, strict=True)))
+        return Panel.of_bars(self._name, self._bars)
 
 
 @asynccontextmanager
