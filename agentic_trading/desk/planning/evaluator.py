@@ -125,12 +125,12 @@ class PanelEvaluator:
 
     def _weights_of(self, job: SandboxJob) -> Floats | Stopped:
         """Return the weights of code, which is run once for all sets whose code differs in its comments alone."""
-        _, body = split_header(job.code)
+        header, body = split_header(job.code)
         place = (f"{job.catalyst}\n{body}", job.rebalance.tobytes())
         if place in self._weights:
             self._weights.move_to_end(place)
             return self._weights[place]
-        outcome = self._sandbox.run(replace(job, code=body))
+        outcome = self._sandbox.run(replace(job, code="\n" * header.count("\n") + body))  # of the same lines
         if isinstance(outcome, Stopped):
             return outcome  # a busy machine may be the reason: the next one is run
         self._weights[place] = outcome.weights

@@ -190,3 +190,13 @@ def test_what_is_run_is_what_the_gate_has_read(prices: Panel, sandbox: Sandbox, 
         evaluated(evaluator, momentum()).stopped
         == evaluated(PanelEvaluator(prices, sandbox), momentum()).stopped
     )
+
+
+def test_an_error_names_the_line_of_the_whole_code(prices: Panel, sandbox: Sandbox) -> None:
+    template = OwnTemplate(source("weights = close * 0.0", "return weights[:, 0, 0]"))
+    outcome = PanelEvaluator(prices, sandbox, templates={"momentum": template}).evaluate(momentum())
+
+    assert isinstance(outcome, RejectedSet)
+    lines = template.generate_code(momentum()).split("\n")
+    number = 1 + next(place for place, line in enumerate(lines) if "weights[:, 0, 0]" in line)
+    assert f"error: line {number}: IndexError" in outcome.detail
