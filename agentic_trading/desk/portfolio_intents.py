@@ -110,7 +110,7 @@ class PortfolioIntents:
         share = self._share(purchases, {symbol: _after(approved, facts[symbol]) for symbol in purchases})
         for symbol, change in purchases.items():
             part = self._instruments[symbol].lots(EXACT.multiply(change, share)) or change
-            approved += await self._approved(symbol, part, wanted, at, _after(approved, facts[symbol]))
+            approved += await self._approved(symbol, part, wanted, at, _after(approved, facts[symbol]), share)
         return approved
 
     def _due(
@@ -151,7 +151,13 @@ class PortfolioIntents:
         return EXACT.divide(room, worth) if 0 < room < worth else Decimal(1)
 
     async def _approved(
-        self, symbol: str, change: Decimal, wanted: TargetWeights, at: datetime, facts: RiskFacts
+        self,
+        symbol: str,
+        change: Decimal,
+        wanted: TargetWeights,
+        at: datetime,
+        facts: RiskFacts,
+        share: Decimal = Decimal(1),
     ) -> list[OrderIntent]:
         """Return the intent of a change; none if a limit stops it, which is on record."""
         instrument, quantity = self._instruments[symbol], change.copy_abs()
@@ -166,7 +172,8 @@ class PortfolioIntents:
             arrival_price=facts.last_close,
             sizing=sizing,
             reason=f"weight {self._holdings[symbol].weight:.4g} of the plan"
-            + (", stopped" if self._holdings[symbol].is_stopped else ""),
+            + (", stopped" if self._holdings[symbol].is_stopped else "")
+            + (f", cut to {100 * share:.3g} %" if share < 1 else ""),
             as_of=at,
             expires_at=at + self._intent_lives,
             trace_id=wanted.trace_id,

@@ -310,6 +310,8 @@ async def test_purchases_that_the_limits_leave_too_little_room_for_get_a_part_ea
     events = await stage.run(steady(50, 50, 50))
 
     assert "intent.denied" not in {event.kind for event in events}
+    reasons = {intent.symbol: intent.reason for intent in stage.session.intents}
+    assert (reasons["A"], reasons["B"]) == ("weight 0.2 of the plan", "weight 0.4 of the plan, cut to 33.3 %")
     assert {fill.symbol: float(fill.quantity) for fill in stage.session.fills} == pytest.approx({
         "A": 360,
         "B": 240,
