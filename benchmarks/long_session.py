@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import linear_regression
 
-from agentic_trading.app.session_folder import BAR_COLUMNS, SessionFolder, bar_row
+from agentic_trading.app.bar_files import BAR_COLUMNS, bar_row
+from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.desk.market.samples import load_sample
 
 YEAR = 105_120

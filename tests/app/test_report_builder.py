@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from agentic_trading.app import trading
+from agentic_trading.app.bar_files import BarFiles
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.report_builder import report_of
-from agentic_trading.app.session_folder import BarFiles, DataSource, SessionFolder
+from agentic_trading.app.session_folder import DataSource, SessionFolder
 from agentic_trading.app.session_run import SessionResult
 from agentic_trading.desk.execution.shortfall import total_shortfall
 from agentic_trading.llm.errors import FailureKind, FailureReason, shortfall_text

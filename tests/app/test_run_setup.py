@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import budget_controls, trading
+from agentic_trading.app.bar_files import BarFiles
 from agentic_trading.app.run_resume import read_interrupted_run
 from agentic_trading.app.run_setup import recorded_attempts
-from agentic_trading.app.session_folder import BarFiles, SessionFolder
+from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, play_session
 from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice

@@ -7,16 +7,10 @@ from typing import Any
 
 import pytest
 
+from agentic_trading.app.bar_files import BAR_COLUMNS, BarFiles, bar_row
 from agentic_trading.app.feeds import kept_bars
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.session_folder import (
-    BAR_COLUMNS,
-    BarFiles,
-    DataSource,
-    RunManifest,
-    SessionFolder,
-    bar_row,
-)
+from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import StoreError

@@ -14,10 +14,10 @@ import orjson
 import pytest
 
 from agentic_trading.app import budget_controls, trading
+from agentic_trading.app.bar_files import BAR_COLUMNS, bar_row
 from agentic_trading.app.options import RunOptions
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run_session
-from agentic_trading.app.session_folder import BAR_COLUMNS, bar_row
 from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample

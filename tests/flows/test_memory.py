@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from agentic_trading.app.bar_files import BarFiles, bar_row
 from agentic_trading.app.options import RunOptions
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunProgress
 from agentic_trading.app.report_builder import report_of
 from agentic_trading.app.run import run_session
-from agentic_trading.app.session_folder import BarFiles, DataSource, SessionFolder, bar_row
+from agentic_trading.app.session_folder import DataSource, SessionFolder
 from agentic_trading.app.session_run import SessionResult
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar
