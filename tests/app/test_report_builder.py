@@ -164,6 +164,7 @@ async def test_equity_is_cash_and_what_is_held_at_its_last_close(tmp_path: Path)
     await files.open()
     for bars in LOADED.values():
         await files.append(bars)
+        await files.write()
 
     report = await report_of(about, folder, played, MemoryInteractionStore(), TABLES, elapsed_s=0)
 

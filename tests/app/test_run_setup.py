@@ -99,6 +99,7 @@ async def test_the_bars_that_were_fed_are_what_is_gone_on_with(tmp_path: Path) -
     files = BarFiles(folder, manifest())
     await files.open()
     await files.append([bar(0), bar(1)])
+    await files.write()
 
     earlier = await read_interrupted_run(folder, manifest(), MemoryInteractionStore())
 

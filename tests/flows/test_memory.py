@@ -120,6 +120,7 @@ async def peak_of_report(bars: Sequence[Bar], folder: SessionFolder) -> int:
     files = BarFiles(folder, about)
     await files.open()
     await files.append(bars)
+    await files.write()
     played = SessionResult(instruments=Instruments(["BTCUSDT"]))
     for bar in bars:
         played.bars["BTCUSDT"].add(bar)

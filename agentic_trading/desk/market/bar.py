@@ -115,13 +115,13 @@ class Bar(BaseModel, frozen=True):
             raise BarError("high", self.high, f"at most {LARGEST_NUMBER}")
 
     def _check_amounts(self) -> None:
-        amounts = {
-            "volume": (self.volume, LARGEST_NUMBER),
-            "quote_volume": (self.quote_volume, LARGEST_NUMBER),
-            "trades": (self.trades, LARGEST_NUMBER),
-            "taker_buy_volume": (self.taker_buy_volume, self.volume),
-        }
-        for field, (value, most) in amounts.items():
+        for field, most in (
+            ("volume", LARGEST_NUMBER),
+            ("quote_volume", LARGEST_NUMBER),
+            ("trades", LARGEST_NUMBER),
+            ("taker_buy_volume", self.volume),
+        ):
+            value = getattr(self, field)
             if value is not None and not 0 <= value <= most:
                 raise BarError(field, value, f"0 to {most}")
 
@@ -153,6 +153,7 @@ class Resampler:
         self._target = target
         self._expected = target.seconds // source.seconds
         self._parts: list[Bar] = []
+        self._ends = EPOCH
 
     def push(self, bar: Bar) -> tuple[ClosedBar, ...]:
         """Return the windows that this bar shows to be closed, oldest first: none, one or two.
@@ -160,11 +161,12 @@ class Resampler:
         The bar must be of the source timeframe and later than the one before; feeds see to it.
         """
         closed: list[ClosedBar] = []
-        window = self._target.start_of(bar.open_time)
-        if self._parts and self._target.start_of(self._parts[0].open_time) != window:
+        if self._parts and bar.open_time >= self._ends:
             closed.append(self._close())
+        if not self._parts:
+            self._ends = self._target.start_of(bar.open_time) + self._target.length
         self._parts.append(bar)
-        if bar.close_time == window + self._target.length:
+        if bar.close_time == self._ends:
             closed.append(self._close())
         return tuple(closed)
 

@@ -124,6 +124,8 @@ class BarRows:
             raise self._error(line, "(row)", raw[:80], "UTF-8 text") from e
 
     def _csv_cells(self, line: int, text: str) -> list[str]:
+        if '"' not in text:
+            return [cell.strip() for cell in text.split(",")]
         try:
             return [cell.strip() for cell in next(csv.reader([text]))]
         except csv.Error as e:

@@ -54,9 +54,8 @@ class VolumeProfile:
         self._stale = True
 
     def _computed(self) -> Profile | None:
-        bottom = min(low for _, low, _ in self._bars)
-        top = max(high for high, _, _ in self._bars)
-        total = fsum(volume for _, _, volume in self._bars)
+        highs, lows, volumes = zip(*self._bars, strict=True)
+        bottom, top, total = min(lows), max(highs), fsum(volumes)
         if total <= 0.0:
             return None
         if top == bottom:
