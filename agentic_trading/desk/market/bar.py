@@ -84,7 +84,7 @@ class Bar(BaseModel, frozen=True):
     @property
     def close_time(self) -> datetime:
         """When the window ends: the first moment that no longer belongs to it."""
-        return self.open_time + self.timeframe.length
+        return self.open_time + LENGTHS[self.timeframe]
 
     @property
     def available_at(self) -> datetime:
@@ -150,6 +150,7 @@ class Resampler:
     def __init__(self, source: Timeframe, target: Timeframe) -> None:
         if target.seconds % source.seconds:
             raise ValueError(f"{target} cannot be made of {source}; allowed: a multiple of it")
+        self._step = source.length
         self._target = target
         self._expected = target.seconds // source.seconds
         self._parts: list[Bar] = []
@@ -166,7 +167,7 @@ class Resampler:
         if not self._parts:
             self._ends = self._target.start_of(bar.open_time) + self._target.length
         self._parts.append(bar)
-        if bar.close_time == self._ends:
+        if bar.open_time + self._step == self._ends:
             closed.append(self._close())
         return tuple(closed)
 
