@@ -209,7 +209,11 @@ class ActiveRun:
         def wrap(gateway: Gateway) -> Gateway:
             return bars.around(self.outage.around(gateway))
 
-        observer = SessionObserver(after_slice, before_slice, wrap=wrap, on_start=signals.hold)
+        def on_start(session: TradingSession) -> None:
+            self.played.baselines = trading.baselines(self.played.instruments)
+            signals.hold(session)
+
+        observer = SessionObserver(after_slice, before_slice, wrap=wrap, on_start=on_start)
         try:
             await play_session(stage, self.played, observer)
         finally:
