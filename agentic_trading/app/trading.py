@@ -258,8 +258,7 @@ def paper_exchange(venue: PaperVenue) -> PaperExchange:
 
 def baselines(instruments: Instruments) -> Baselines:
     """Return what a session on these instruments is held against."""
-    venue = PaperVenue(instruments)
-    return Baselines(instruments, lambda: paper_exchange(venue))
+    return Baselines(instruments, lambda: paper_exchange(PaperVenue(instruments)))
 
 
 def companions(symbols: Sequence[str]) -> dict[str, ReferenceMarketFeed]:
