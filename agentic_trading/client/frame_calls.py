@@ -25,11 +25,36 @@ INSTRUCTIONS: Final[Mapping[str, str]] = MappingProxyType({
 })
 """The instructions by name and version: each is a shipped file that is never edited."""
 
-JOIN_SCHEMA: Final[Mapping[str, Any]] = {
+_DECLARED: Final = ANSWER_SCHEMA["properties"]
+_SUB_TASK: Final = _DECLARED["sub_tasks"]["items"]
+_QUERY: Final = {**_SUB_TASK["properties"]["query"], "maxLength": 500}
+
+ASK_SCHEMA: Final[Mapping[str, Any]] = {
     **ANSWER_SCHEMA,
+    "$id": "asked_response.v1",
+    "properties": {
+        **_DECLARED,
+        "reasoning": {**_DECLARED["reasoning"], "maxLength": 2000},
+        "conclusion": {**_DECLARED["conclusion"], "maxLength": 2000},
+        "files": {**_DECLARED["files"], "maxItems": 20},
+        "sub_tasks": {
+            **_DECLARED["sub_tasks"],
+            "maxItems": 20,
+            "items": {**_SUB_TASK, "properties": {**_SUB_TASK["properties"], "query": _QUERY}},
+        },
+        "error": {**_DECLARED["error"], "maxLength": 500},
+    },
+}
+"""The form of an answer to a question of a tree: `ANSWER_SCHEMA` with an end to each text and list.
+
+Without one a small model that is held by a grammar fills its cap with one of them, and no answer is whole.
+"""
+
+JOIN_SCHEMA: Final[Mapping[str, Any]] = {
+    **ASK_SCHEMA,
     "$id": "joined_response.v1",
     "properties": {
-        name: ANSWER_SCHEMA["properties"][name] for name in ("reasoning", "conclusion", "confidence", "error")
+        name: ASK_SCHEMA["properties"][name] for name in ("reasoning", "conclusion", "confidence", "error")
     },
 }
 """The form of an answer that joins findings: it cannot ask for more."""
@@ -179,8 +204,9 @@ class FrameCalls:
         outcome = self._on_record(envelope.envelope_id)
         if outcome is None:
             outcome = await self._gateway.ask_structured(envelope)
-        if outcome.error is not None and outcome.error.category == FailureKind.UNDELIVERABLE:
-            raise UndeliveredError
+        error = outcome.error
+        if error is not None and error.category == FailureKind.UNDELIVERABLE and error.recoverable:
+            raise UndeliveredError(error.description)
         declared = envelope.expected_output_schema["properties"]
         said = {name: value for name, value in (outcome.json or {}).items() if name in declared}
         answer = StructuredResponse.of(said, outcome.json_text) if outcome.ok else None
@@ -202,7 +228,7 @@ class FrameCalls:
         context: dict[str, Any] = {"question": frame.question}
         if answers:
             context["answers"] = answers
-        return self._envelope(frame, name, ASK, ANSWER_SCHEMA, context, cause, parent)
+        return self._envelope(frame, name, ASK, ASK_SCHEMA, context, cause, parent)
 
     def join(
         self, frame: WorkingFrame, split: FrameCall, findings: Sequence[Mapping[str, Any]]

@@ -59,7 +59,7 @@ class QuestionTree:
         root_event = derived_id(FrameOpened.KIND, self._root_id)
         for event in events:
             if event.id == root_event:
-                draft = draft.model_copy(update={"created_at": event.time})
+                draft = draft.model_copy(update={"created_at": event.time, "as_of": event.as_of})
         self._calls = FrameCalls(gateway, draft, on_record)
         self._root: WorkingFrame | None = None
         self.trace_id = draft.trace_id

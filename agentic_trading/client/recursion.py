@@ -43,12 +43,13 @@ class Paused:
 class Unfinished:
     """The question has no answer, for the reason `stopped_by` of `FrameClosed`; what parts of it found is in `frames`.
 
-    Where that is `undeliverable` the calls could not be made now, and `Recursion.resume` goes on.
+    Where there is a `detail`, it says why the calls could not be made now, and `Recursion.resume` goes on.
     """
 
     trace_id: str
     stopped_by: str
     frames: tuple[CausalFrame, ...]
+    detail: str = ""
 
 
 RecursionOutcome = Concluded | Paused | Unfinished
@@ -153,8 +154,8 @@ async def _ended(tree: QuestionTree, question: str, limits: RecursionLimits) -> 
     trace_id = tree.trace_id
     try:
         root, closed = await tree.walk(question, limits)
-    except UndeliveredError:
-        return Unfinished(trace_id, str(FailureKind.UNDELIVERABLE), tree.causal_frames())
+    except UndeliveredError as e:
+        return Unfinished(trace_id, str(FailureKind.UNDELIVERABLE), tree.causal_frames(), str(e))
     frames = tree.causal_frames()
     if closed is None:
         paused = Paused(trace_id, frames)

@@ -153,7 +153,8 @@ async def test_a_call_that_is_not_delivered_closes_nothing_and_the_tree_goes_on_
 
     ran = await tree(model({}), store=desk.store)
 
-    assert outcome == Unfinished(TRACE, "undeliverable", outcome.frames)
+    why = "no worker answered within 0.01 s"
+    assert outcome == Unfinished(TRACE, "undeliverable", outcome.frames, why)
     assert [frame.state for frame in outcome.frames] == ["open"]
     assert isinstance(ran.outcome, Concluded)
 

@@ -128,6 +128,16 @@ def test_without_a_provider_the_general_model_of_the_configuration_is_asked(
     assert "The analyst." in ended.out
 
 
+def test_a_configuration_of_backtests_keeps_no_question_from_being_asked(log: Path, command: Command) -> None:
+    words = scripted(ANALYST)
+    Path("ask.toml").write_text('mode = "backtest"\n' + Path("ask.toml").read_text("utf-8"), encoding="utf-8")
+
+    ended = command("ask", "Why?", "--store", log, *words)
+
+    assert ended.code == ExitCode.DONE
+    assert "The analyst." in ended.out
+
+
 def test_a_question_without_an_answer_ends_with_1_and_says_what_stopped_it(
     log: Path, command: Command
 ) -> None:
