@@ -3,6 +3,8 @@
 import json
 import shutil
 import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from tests.flows.dying_call import run_program
 from tests.flows.fleet import NO_KEYS, ON_BOTH, attempts_in, command, make_topics, records_in, sent_by
 from tests.flows.forked import ended
 from tests.redis_server import RealServer
-from tests.worker_processes import RunningWorker, worker
+from tests.worker_processes import CLOCK, WITHIN_S, RunningWorker, worker
 
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
 QUESTION = "Why did spend rise?"
@@ -50,6 +52,15 @@ def asked(session: Path) -> list[str]:
 def trace_in(session: Path) -> str:
     found = [one["trace_id"] for one in records_in(session) if one.get("kind") == "recursion.frame_opened"]
     return str(found[0])
+
+
+def until(file: Path, says: str) -> str:
+    """Wait until a file says it, and return all that it says."""
+    pause, end = threading.Event(), CLOCK.monotonic() + WITHIN_S
+    while says not in (said := file.read_text("utf-8") if file.exists() else ""):
+        assert CLOCK.monotonic() < end, said
+        pause.wait(0.02)
+    return said
 
 
 def page(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -138,7 +149,9 @@ def test_an_answer_that_is_forgotten_is_not_paid_again_and_is_in_the_logs_of_the
         found = command(*resumed, "--answers-from", tmp_path / "logs" / "w1")
 
     assert (killed.code, lost, found) == (-signal.SIGKILL, ExitCode.BAD_INPUT, ExitCode.DONE)
-    assert "it is not paid again. Allowed: logs of workers or an archive that have it (--answers-from)" in said
+    assert (
+        "it is not paid again. Allowed: logs of workers or an archive that have it (--answers-from)" in said
+    )
     sent = [*sent_by(tmp_path / "logs" / "w1"), *sent_by(tmp_path / "logs" / "w2")]
     assert len(set(sent)) == len(sent) == CALLS
 
@@ -163,3 +176,27 @@ def test_a_question_goes_on_where_it_began(
     assert [without_it, over_it, in_a_process] == [ExitCode.BAD_INPUT, ExitCode.BAD_INPUT, ExitCode.DONE]
     assert "--bus is left out, and the trace has calls on a bus; allowed: the bus that it began on" in said
     assert "--bus is given, and the calls of the trace were made in a process of its own" in said
+
+
+@pytest.mark.parametrize("bus", ["redis"], indirect=True)
+def test_of_two_processes_on_one_log_one_asks_and_the_other_is_told(
+    config: Path, session: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_topics(config)
+    words = ("ask", "--store", str(session), "--config", str(config))
+    ended(run_program, (*words, QUESTION, *BY_RULES), ("requested", 1, ""), folder=tmp_path, env=NO_KEYS)
+    resumed = (*words, "--resume", trace_in(session), "--json")
+
+    with ThreadPoolExecutor() as threads:
+        (tmp_path / "first").mkdir()
+        first = threads.submit(ended, run_program, resumed, None, folder=tmp_path / "first", env=NO_KEYS)
+        said = until(tmp_path / "first" / "said.err", "make the calls")
+        second = ended(run_program, resumed, None, folder=tmp_path, env=NO_KEYS)
+        with worker(tmp_path / "logs", "w1", "--config", str(config)):
+            went_on = first.result()
+
+    assert second.code == ExitCode.LOG_UNUSABLE, said
+    assert "another process writes to it" in second.err
+    assert (went_on.code, json.loads(went_on.out)["outcome"]) == (ExitCode.DONE, "concluded")
+    assert len(sent_by(tmp_path / "logs" / "w1")) == CALLS
+    capsys.readouterr()
