@@ -249,9 +249,9 @@ class FrameCalls:
         cause: str,
         parent: str,
     ) -> LLMEnvelope:
-        base, own = self.base, self.base.budget.max_cost_nusd
+        base, own, left = self.base, self.base.budget.max_cost_nusd, max(0, frame.left_nusd)
         ceilings = {
-            "max_cost_nusd": frame.share_nusd if own is None else min(own, frame.share_nusd),
+            "max_cost_nusd": left if own is None else min(own, left),
             "max_trace_cost_nusd": self.limits.max_cost_nusd,
             "max_trace_calls": self.limits.max_calls,
         }

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from agentic_trading.client.events import (
     FrameClosed,
@@ -32,6 +32,9 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.store import Record
 
 Findings = Sequence[Mapping[str, Any]]
+
+MOST_PRIORITY: Final = 2**53
+"""A higher one, which JSON does not hold in every language, is not on record."""
 
 CostBound = Callable[[LLMEnvelope], int]
 """Return the most that one attempt at an envelope can cost, in nano-dollars, as the gate reserves it."""
@@ -201,10 +204,11 @@ class QuestionTree:
         unclosed = len(frames.opened) - len(frames.closed)
         if sum(calls.sent.values()) + 1 + unclosed > calls.limits.max_calls:
             return "calls"
-        least = self._cost_bound(envelope)
-        if frame.left_nusd < least + self._cost_bound(calls.join(frame, call, findings)):
+        least, left = self._cost_bound(envelope), frame.left_nusd
+        most = left - self._cost_bound(calls.join(frame, call, findings))
+        if most < least:
             return "cost"
-        part.share_nusd = max(least, frame.left_nusd // (to_come + 1))
+        part.share_nusd = min(most, max(least, left // (to_come + 1)))
         return ""
 
     async def _repeat(self, frame: WorkingFrame, asker: str, cause: str) -> FrameClosed | None:
@@ -237,7 +241,7 @@ class QuestionTree:
             depth=len(frame.above),
             place=frame.place,
             question=frame.question,
-            priority=frame.priority,
+            priority=None if (frame.priority or 0) > MOST_PRIORITY else frame.priority,
             envelope_id=envelope.envelope_id,
             request_hash=envelope.request_hash,
             share_nusd=frame.share_nusd,
