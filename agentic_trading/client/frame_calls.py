@@ -166,22 +166,27 @@ def finding_of(part: WorkingFrame, closed: FrameClosed | None) -> dict[str, Any]
 class FrameCalls:
     """Makes the calls of one tree, all from one envelope, unless they are on record.
 
-    `base` is that envelope: all but instructions, context, schema, ids and ceilings. `sent` counts the attempts of the trace,
-    by envelope, also those of others: so does the ledger.
+    `base` is that envelope: all but instructions, context, schema, ids and ceilings.
     """
 
     def __init__(self, gateway: StructuredGateway, base: LLMEnvelope, on_record: Sequence[Record]) -> None:
         self._gateway = gateway
+        self._outcomes: dict[str, StructuredOutcome] = {}
         self._attempts: dict[str, list[LLMInteraction]] = {}
         for record in on_record:
             if isinstance(record, LLMInteraction) and record.envelope.tenant_id == base.tenant_id:
                 self._attempts.setdefault(record.envelope.envelope_id, []).append(record)
-        self.sent = {
-            envelope_id: sum(one.result.dispatched_at is not None for one in made)
+        self._sent_attempts = {
+            envelope_id: {one.result.attempt_number: one.result.dispatched_at is not None for one in made}
             for envelope_id, made in self._attempts.items()
         }
         self.base = base
         self.limits = RecursionLimits(max_cost_nusd=0)
+
+    @property
+    def sent(self) -> int:
+        """How many attempts of the trace were sent, also those of others: so counts the ledger."""
+        return sum(map(sum, (numbers.values() for numbers in self._sent_attempts.values())))
 
     def begin(self, root: WorkingFrame, limits: RecursionLimits) -> None:
         """Make every envelope from that of the root, if it is on record, and under these limits."""
@@ -201,17 +206,20 @@ class FrameCalls:
 
         Raises `UndeliveredError` for a call that was not made, and what the gateway raises.
         """
-        outcome = self._on_record(envelope.envelope_id)
+        id_ = envelope.envelope_id
+        outcome = self._outcomes.get(id_) or self._on_record(id_)
         if outcome is None:
             outcome = await self._gateway.ask_structured(envelope)
         error = outcome.error
         if error is not None and error.category == FailureKind.UNDELIVERABLE and error.recoverable:
             raise UndeliveredError(error.description)
+        self._outcomes[id_] = outcome
         declared = envelope.expected_output_schema["properties"]
         said = {name: value for name, value in (outcome.json or {}).items() if name in declared}
         answer = StructuredResponse.of(said, outcome.json_text) if outcome.ok else None
         call = FrameCall(envelope, outcome, answer)
-        self.sent[envelope.envelope_id] = call.sent
+        for attempt in outcome.attempts:
+            self._sent_attempts.setdefault(attempt.envelope_id, {})[attempt.number] = attempt.sent
         frame.calls.append(call)
         return call
 
@@ -256,7 +264,7 @@ class FrameCalls:
             "max_trace_calls": self.limits.max_calls,
         }
         id_ = self._id_of(frame, name)
-        return base.model_copy(
+        made = base.model_copy(
             update={
                 "envelope_id": id_,
                 "idempotency_key": id_,
@@ -270,6 +278,13 @@ class FrameCalls:
                 "budget": base.budget.model_copy(update=ceilings),
             }
         )
+        # What has attempts goes on as it was asked: its id stands for those times and ceilings.
+        known = [one.envelope for one in self._attempts.get(id_, ()) if not one.envelope.model_extra]
+        return known[-1] if known and known[-1].request_hash == made.request_hash else made
+
+    def is_on_record(self, envelope: LLMEnvelope) -> bool:
+        """Whether an attempt at an envelope is on record."""
+        return envelope.envelope_id in self._attempts
 
     def _id_of(self, frame: WorkingFrame, name: str) -> str:
         return derived_id(self.base.trace_id, frame.id, name)

@@ -78,10 +78,15 @@ class QuestionTree:
         known = self.frames.root
         if known is not None and known.limits is not None:
             limits = known.limits
-        root = self._root = WorkingFrame(self._root_id, question, limits.max_cost_nusd)
-        self._calls.begin(root, limits)
-        base = self._calls.base
-        return root, await self._ask(root, cause=base.causation_id, parent=base.parent_envelope_id)
+        while True:
+            ended = len(self.frames.closed)
+            root = self._root = WorkingFrame(self._root_id, question, limits.max_cost_nusd)
+            self._calls.begin(root, limits)
+            base = self._calls.base
+            closed = await self._ask(root, cause=base.causation_id, parent=base.parent_envelope_id)
+            # A part may repeat one further on that was broken off, and has ended only now.
+            if closed is not None or self.frames.waiting or len(self.frames.closed) == ended:
+                return root, closed
 
     def causal_frames(self) -> tuple[CausalFrame, ...]:
         """Return all frames, each before those below it; those that are not closed with what they have used so far."""
@@ -199,10 +204,10 @@ class QuestionTree:
         if (closed := frames.closed.get(frame.id)) is not None:
             return closed.stopped_by or "calls"
         envelope = calls.question(part, cause=call.interaction_id, parent=call.envelope.envelope_id)
-        if envelope.request_hash in self._askers:
+        if envelope.request_hash in self._askers or calls.is_on_record(envelope):
             return ""
         unclosed = len(frames.opened) - len(frames.closed)
-        if sum(calls.sent.values()) + 1 + unclosed > calls.limits.max_calls:
+        if calls.sent + 1 + unclosed > calls.limits.max_calls:
             return "calls"
         least, left = self._cost_bound(envelope), frame.left_nusd
         most = left - self._cost_bound(calls.join(frame, call, findings))
