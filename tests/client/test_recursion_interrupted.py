@@ -5,16 +5,20 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.client.call_log import CallLog, EarlierCalls
 from agentic_trading.client.fallback import Alternative, FallbackGateway
-from agentic_trading.client.gateway import StructuredGateway
+from agentic_trading.client.gateway import GatewayClient, StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome
-from agentic_trading.client.recursion import Concluded, Paused, Recursion, RecursionOutcome
+from agentic_trading.client.recursion import Concluded, Paused, Recursion, RecursionOutcome, Unfinished
+from agentic_trading.clock import SimClock
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.client.trees import LIMITS, TRACE, asking, model, says, tree
 from tests.gateway import START, gateway
@@ -138,3 +142,23 @@ async def test_a_call_that_went_on_under_another_deadline_is_found_with_all_that
 
     assert isinstance(went_on.outcome, Concluded)
     assert (again.outcome, again.requests) == (went_on.outcome, [])
+
+
+async def test_a_call_whose_answer_is_lost_ends_its_frame_and_is_not_paid_again() -> None:
+    store = MemoryInteractionStore()
+
+    async def gone_on(clock: SimClock, earlier: EarlierCalls) -> RecursionOutcome:
+        log = CallLog(store, clock, Redaction(), earlier)
+        async with GatewayClient(MemoryBroker(), call_log=log, reply_timeout_s=0.01) as client:
+            return await Recursion(client, store.records.trace, LIMITS, asking).run("root", trace_id=TRACE)
+
+    broken_off = await gone_on(SimClock(START), EarlierCalls())
+    earlier = EarlierCalls(are_all_read=True, asks_again=True)
+    async for entry in store.scan():
+        earlier.read(entry.record)
+    lost = await gone_on(SimClock(START + timedelta(days=1)), earlier)
+
+    assert isinstance(broken_off, Unfinished)
+    assert broken_off.detail == "no worker answered within 0.01 s"
+    assert lost == Unfinished(TRACE, "undeliverable", lost.frames)
+    assert [frame.state for frame in lost.frames] == ["failed"]

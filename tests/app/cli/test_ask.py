@@ -3,12 +3,19 @@
 import json
 import re
 import shutil
+import signal
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.frame_tree import TraceFrames
+from agentic_trading.audit.trace import TraceTree
+from agentic_trading.client.events import FrameOpened
 from tests.app.cli.conftest import Command
+from tests.flows.dying_call import run_program
+from tests.flows.forked import ended
 
 SPLIT = '{"conclusion":"so far","sub_tasks":[{"query":"How did the days compare?"},{"query":"Who spent most?"}],"next_action":"continue"}'
 ASKS = '{"conclusion":"Which time zone is meant?","next_action":"ask_user"}'
@@ -100,6 +107,53 @@ def test_trace_show_folds_frames_under_their_calls(log: Path, command: Command) 
     assert "frame 1 ? How did the days compare? · asks: Which time zone is meant?" in shown.out
     assert "recursion.user_asked" in shown.out
     assert "recursion.frame_closed" not in shown.out
+
+
+def test_a_question_that_was_killed_in_its_first_call_goes_on_with_the_model_that_it_asked(
+    log: Path, tmp_path: Path, command: Command
+) -> None:
+    config = scripted(ANALYST)
+    words = ("ask", "Why?", "--store", str(log), *config)
+    killed = ended(run_program, words, ("dispatched", 1, ""), folder=tmp_path)
+    assert killed.code == -signal.SIGKILL, killed.err
+    opened = re.search(
+        r'"kind":"recursion.frame_opened".*?"trace_id":"([^"]+)',
+        (log / "interactions.jsonl").read_text("utf-8"),
+    )
+    assert opened is not None
+
+    went_on = command("ask", "--store", log, *config[:2], "--resume", opened[1])
+
+    assert went_on.code == ExitCode.DONE
+    assert "The analyst." in went_on.out
+
+
+def test_the_command_to_go_on_names_where_the_model_is(log: Path, command: Command) -> None:
+    address = "http://127.0.0.1:1/v1"
+
+    paused = command("ask", "Why?", "--store", log, *scripted(ASKS), "--base-url", address)
+
+    assert f"--config ask.toml --base-url {address} --resume" in paused.out
+
+
+def test_a_frame_whose_parent_is_not_on_record_is_shown_as_it_stands() -> None:
+    opened = FrameOpened(
+        frame_id="part",
+        parent_frame_id="gone",
+        depth=1,
+        question="Why?",
+        envelope_id="e",
+        request_hash="h",
+        share_nusd=1,
+    )
+    event = opened.as_event(
+        event_id="opened", trace_id="trace", tenant_id="default", time=datetime(2026, 7, 1, tzinfo=UTC)
+    )
+    chain = TraceTree([event])
+
+    lines = [TraceFrames(chain).lines(node) for node in chain.nodes]
+
+    assert lines == [[]]
 
 
 def test_a_repeated_part_names_the_frame_that_has_the_answer(log: Path, command: Command) -> None:
