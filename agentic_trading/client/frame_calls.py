@@ -13,6 +13,8 @@ from agentic_trading.client.response import ANSWER_SCHEMA, StructuredResponse
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.events import KINDS, CallRequested
+from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
 
@@ -173,9 +175,16 @@ class FrameCalls:
         self._gateway = gateway
         self._outcomes: dict[str, StructuredOutcome] = {}
         self._attempts: dict[str, list[LLMInteraction]] = {}
+        self._asked: dict[str, LLMEnvelope] = {}
         for record in on_record:
-            if isinstance(record, LLMInteraction) and record.envelope.tenant_id == base.tenant_id:
-                self._attempts.setdefault(record.envelope.envelope_id, []).append(record)
+            envelope = envelope_of(record)
+            if envelope is None or envelope.tenant_id != base.tenant_id:
+                continue
+            if isinstance(record, LLMInteraction):
+                self._attempts.setdefault(envelope.envelope_id, []).append(record)
+            # One that is kept without a secret, or that a newer release has marked, is not what was asked.
+            if envelope.is_intact and not envelope.model_extra:
+                self._asked[envelope.envelope_id] = envelope
         self._sent_attempts = {
             envelope_id: {one.result.attempt_number: one.result.dispatched_at is not None for one in made}
             for envelope_id, made in self._attempts.items()
@@ -191,9 +200,7 @@ class FrameCalls:
     def begin(self, root: WorkingFrame, limits: RecursionLimits) -> None:
         """Make every envelope from that of the root, if it is on record, and under these limits."""
         self.limits = limits
-        attempts = self._attempts.get(self._id_of(root, "ask"), ())
-        # One that is kept without a secret, or that a newer release has marked, is not what was asked.
-        known = next((one.envelope for one in attempts if not one.envelope.model_extra), self.base)
+        known = self._asked.get(self._id_of(root, "ask"), self.base)
         evidence = [
             item.model_copy(update={"retrieved_at": self.base.created_at})
             for item in known.retrieved_evidence
@@ -278,13 +285,13 @@ class FrameCalls:
                 "budget": base.budget.model_copy(update=ceilings),
             }
         )
-        # What has attempts goes on as it was asked: its id stands for those times and ceilings.
-        known = [one.envelope for one in self._attempts.get(id_, ()) if not one.envelope.model_extra]
-        return known[-1] if known and known[-1].request_hash == made.request_hash else made
+        # What was asked goes on as it was: its id stands for those times and ceilings.
+        known = self._asked.get(id_, made)
+        return known if known.request_hash == made.request_hash else made
 
     def is_on_record(self, envelope: LLMEnvelope) -> bool:
-        """Whether an attempt at an envelope is on record."""
-        return envelope.envelope_id in self._attempts
+        """Whether an envelope was asked, or is about to be."""
+        return envelope.envelope_id in self._asked or envelope.envelope_id in self._attempts
 
     def _id_of(self, frame: WorkingFrame, name: str) -> str:
         return derived_id(self.base.trace_id, frame.id, name)
@@ -296,3 +303,11 @@ class FrameCalls:
         if not found or all(one.result.next_step not in {"", "final"} for one in found[-1]):
             return None
         return outcome_of_chain([outcome_of(attempts) for attempts in found])
+
+
+def envelope_of(record: Record) -> LLMEnvelope | None:
+    """Return the envelope that an attempt, or a request over a bus, is about."""
+    if isinstance(record, LLMInteraction):
+        return record.envelope
+    body = KINDS.of(record)
+    return LLMEnvelope.from_wire(json_of(body.envelope)) if isinstance(body, CallRequested) else None

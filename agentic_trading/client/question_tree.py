@@ -204,17 +204,17 @@ class QuestionTree:
         if (closed := frames.closed.get(frame.id)) is not None:
             return closed.stopped_by or "calls"
         envelope = calls.question(part, cause=call.interaction_id, parent=call.envelope.envelope_id)
-        if envelope.request_hash in self._askers or calls.is_on_record(envelope):
+        if envelope.request_hash in self._askers:
+            return ""
+        least, left = self._cost_bound(envelope), frame.left_nusd
+        most = left - self._cost_bound(calls.join(frame, call, findings))
+        part.share_nusd = max(0, min(most, max(least, left // (to_come + 1))))
+        if calls.is_on_record(envelope):
             return ""
         unclosed = len(frames.opened) - len(frames.closed)
         if calls.sent + 1 + unclosed > calls.limits.max_calls:
             return "calls"
-        least, left = self._cost_bound(envelope), frame.left_nusd
-        most = left - self._cost_bound(calls.join(frame, call, findings))
-        if most < least:
-            return "cost"
-        part.share_nusd = min(most, max(least, left // (to_come + 1)))
-        return ""
+        return "cost" if most < least else ""
 
     async def _repeat(self, frame: WorkingFrame, asker: str, cause: str) -> FrameClosed | None:
         """End a frame whose question is that of another one, without a call; None while that one waits for the user."""

@@ -52,7 +52,8 @@ class Interrupting:
 
 
 async def test_a_part_that_was_called_is_not_stopped_by_a_limit_where_its_frame_is_not_on_record() -> None:
-    script, most = model({"root": says("so far", "a")}), LIMITS.model_copy(update={"max_calls": 3})
+    script = model({"root": says("so far", "a"), "a": says("so far", "b")})
+    most = LIMITS.model_copy(update={"max_calls": 5})
     first = await tree(script, limits=most)
     without_frames = MemoryInteractionStore()
     for attempt in await first.interactions():

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, NamedTuple, Protocol, assert_never
 
 from rich.console import RenderableType
 
@@ -33,7 +33,7 @@ from agentic_trading.app.run_resume import read_elsewhere
 from agentic_trading.app.settings import configure_logging, start
 from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.client.events import RecursionLimits
-from agentic_trading.client.frame_calls import ASK, ASK_SCHEMA, INSTRUCTIONS
+from agentic_trading.client.frame_calls import ASK, ASK_SCHEMA, INSTRUCTIONS, envelope_of
 from agentic_trading.client.frames import FrameRecords
 from agentic_trading.client.gateway import StructuredGateway
 from agentic_trading.client.recursion import (
@@ -45,13 +45,14 @@ from agentic_trading.client.recursion import (
     Unfinished,
 )
 from agentic_trading.clock import SystemClock
+from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.events import AttemptDispatched
 from agentic_trading.governance.prices import bound
 from agentic_trading.ids import random_id
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.envelope_rules import output_policy
-from agentic_trading.llm.events import CallRequested
+from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy, nusd_from_usd
 from agentic_trading.llm.models import Capability
@@ -211,9 +212,8 @@ class _Asked:
         return self.cost_bound(builder.with_output_schema(ASK_SCHEMA).build())
 
 
-@dataclass(frozen=True, slots=True)
-class _Beginning:
-    """Whom a tree on record asked first, for which tenant, and whether over a bus."""
+class _Beginning(NamedTuple):
+    """Which model a tree on record asked first, for which tenant, and whether over a bus."""
 
     provider: str
     model: str
@@ -226,12 +226,11 @@ def _beginning(trace_id: str, on_record: Sequence[Record]) -> _Beginning | None:
     if FrameRecords(on_record).root is None:
         raise ResumeError(trace_id, "has no question on record; allowed is a trace that has one")
     for one in on_record:
-        if isinstance(one, LLMInteraction):
-            envelope = one.envelope
-            return _Beginning(envelope.provider, envelope.model, envelope.tenant_id, is_remote=False)
-        if (is_remote := one.kind == CallRequested.KIND) or one.kind == AttemptDispatched.KIND:
-            asked = one.body["envelope"] if is_remote else one.body
-            return _Beginning(asked["provider"], asked["model"], one.tenant_id, is_remote)
+        if isinstance(one, Event) and isinstance(sent := GOVERNANCE.of(one), AttemptDispatched):
+            return _Beginning(sent.provider, sent.model, one.tenant_id, is_remote=False)
+        if (asked := envelope_of(one)) is not None:
+            is_remote = isinstance(one, Event)
+            return _Beginning(asked.provider, asked.model, asked.tenant_id, is_remote)
     return None
 
 
