@@ -43,7 +43,8 @@ class Paused:
 class Unfinished:
     """The question has no answer, for the reason `stopped_by` of `FrameClosed`; what parts of it found is in `frames`.
 
-    Where there is a `detail`, it says why the calls could not be made now, and `Recursion.resume` goes on.
+    `detail` says more where a call of the question itself was refused or has failed, or one of the tree could not be made: the
+    root is open then, and `Recursion.resume` goes on.
     """
 
     trace_id: str
@@ -162,5 +163,7 @@ async def _ended(tree: QuestionTree, question: str, limits: RecursionLimits) -> 
         return paused if paused.questions else Unfinished(trace_id, "cycle", frames)
     answer = root.calls[-1].answer
     if closed.state != "concluded" or answer is None:
-        return Unfinished(trace_id, closed.stopped_by, frames)
+        failed = root.calls[-1].outcome
+        detail = "" if failed.error is None or failed.stage is not None else failed.error.description
+        return Unfinished(trace_id, closed.stopped_by, frames, detail)
     return Concluded(trace_id, answer.conclusion, closed.confidence, frames)

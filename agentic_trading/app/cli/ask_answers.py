@@ -8,6 +8,7 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, assert_never
 
@@ -52,6 +53,7 @@ from agentic_trading.ids import random_id
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.envelope_rules import output_policy
+from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy, nusd_from_usd
@@ -164,13 +166,8 @@ async def _answered(
         as_of = now if config.mode == "backtest" else None  # it knows no present
         asked = _Asked(row, tables, tenant, await evidence_of(records, tenant), patience, as_of)
         async with _gateway_on(options, config, tables, records, trace_id) as gateway:
-            recursion = Recursion(
-                gateway,
-                lambda trace: records.trace(trace, tenant=tenant),
-                limits,
-                asked.builder,
-                cost_bound=asked.cost_bound,
-            )
+            on_record = partial(records.trace, tenant=tenant)
+            recursion = Recursion(gateway, on_record, limits, asked.builder, cost_bound=asked.cost_bound)
             if trace_id:
                 return await recursion.resume(trace_id, answers, by=user_name())
             _say_bound(asked.bound_of(question), limits.max_cost_nusd)
@@ -333,6 +330,7 @@ def _drawn(outcome: RecursionOutcome, options: AskOptions) -> Iterator[Renderabl
             yield heading(f"No answer: {outcome.stopped_by}")
             if outcome.detail:
                 yield paragraph(outcome.detail)
+            if outcome.stopped_by == FailureKind.UNDELIVERABLE and outcome.frames[0].state == "open":
                 yield command_line(_resumed(outcome.trace_id, options))
         case _:
             assert_never(outcome)
@@ -344,10 +342,11 @@ def _drawn(outcome: RecursionOutcome, options: AskOptions) -> Iterator[Renderabl
 
 def _resumed(trace_id: str, options: AskOptions) -> str:
     """Return the command that goes on with a trace: where its calls are made is not on record."""
-    named = {"--config": options.config, "--base-url": options.base_url, "--bus": options.bus}
-    given = [str(word) for pair in named.items() if pair[1] is not None for word in pair]
-    words = ["--store", str(options.log), *given, "--resume", trace_id]
-    return f"agentic-trading ask {shlex.join(words)}"
+    named = {"--store": options.log, "--config": options.config, "--base-url": options.base_url}
+    named |= {"--bus": options.bus, "--resume": trace_id}
+    return (
+        f"agentic-trading ask {shlex.join(str(word) for pair in named.items() if pair[1] for word in pair)}"
+    )
 
 
 class AskedLog(Records, Protocol):

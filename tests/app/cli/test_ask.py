@@ -202,6 +202,14 @@ def test_a_question_without_an_answer_ends_with_1_and_says_what_stopped_it(
     assert "✗ Why?" in ended.out
 
 
+def test_a_question_whose_call_failed_says_why(log: Path, command: Command) -> None:
+    ended = command("ask", "Why?", "--store", log, *scripted())
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "No answer: invalid_request" in ended.out
+    assert "the script has 0 lines" in ended.out
+
+
 def test_before_it_asks_it_says_how_many_calls_the_money_covers(log: Path, command: Command) -> None:
     ended = command("ask", "Why?", "--store", log, *scripted(ANALYST))
 
@@ -218,6 +226,7 @@ def test_before_it_asks_it_says_how_many_calls_the_money_covers(log: Path, comma
         (["Why?", "--resume", "x"], "QUESTION is given with --resume"),
         (["Why?", "--max-cost", "1", "--answer", "1=x"], "--answer is given without --resume"),
         (["--resume", "x", "--answer", "UTC"], "allowed: FRAME=TEXT"),
+        (["Why?", "--max-cost", "1", "--answers-from", "x"], "--answers-from is given without --resume"),
         (["Why?", "--max-cost", "-1"], "--max-cost is -1"),
         (["Why?", "--max-cost", "1", "--provider", "nobody"], "--provider is 'nobody'"),
         (["Why?", "--max-cost", "1", "--provider", "local", "--model", "x"], "--model is 'x'"),
