@@ -33,7 +33,7 @@ from agentic_trading.llm.store import Record
 
 Findings = Sequence[Mapping[str, Any]]
 
-MOST_PRIORITY: Final = 2**53
+_MOST_PRIORITY: Final = 2**53
 """A higher one, which JSON does not hold in every language, is not on record."""
 
 CostBound = Callable[[LLMEnvelope], int]
@@ -246,7 +246,7 @@ class QuestionTree:
             depth=len(frame.above),
             place=frame.place,
             question=frame.question,
-            priority=None if (frame.priority or 0) > MOST_PRIORITY else frame.priority,
+            priority=None if (frame.priority or 0) > _MOST_PRIORITY else frame.priority,
             envelope_id=envelope.envelope_id,
             request_hash=envelope.request_hash,
             share_nusd=frame.share_nusd,

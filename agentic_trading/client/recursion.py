@@ -100,7 +100,7 @@ class Recursion:
         """Ask a question in a trace, by default a new one; asked before there, the tree goes on.
 
         Raises `ValueError` for an empty question, `ResumeError` for a trace with the tree of another one, what `build` raises,
-        and `BusError` if nothing can be published.
+        and what the gateway raises: `BusError` if nothing can be published, `AnswerNotKeptError` for an answer that is lost.
         """
         if not (asked := question.strip()):
             raise ValueError("the question is empty; allowed is a text")
@@ -119,7 +119,7 @@ class Recursion:
         """Go on with the tree of a trace, under the limits it began with; `answers` are the user's, by path or id of the frame.
 
         Raises `ResumeError` for a trace without a tree, and for an answer to a frame that asks nothing: nothing is
-        then on record. Raises `BusError` if nothing can be published.
+        then on record. Raises what `run` raises.
         """
         draft = self._draft(trace_id)
         tree = await self._tree(draft)
@@ -130,12 +130,14 @@ class Recursion:
         given = {ids.get(name, name): text.strip() for name, text in answers.items()}
         for id_, text in given.items():
             if id_ not in waiting:
-                allowed = ", ".join(paths[one] for one in waiting) or "none"
+                allowed = ", ".join(paths.get(one, one) for one in waiting) or "none"
                 raise ResumeError(
                     trace_id, f"asks nothing in frame {paths.get(id_, id_)}; waiting are {allowed}"
                 )
             if not text:
-                raise ResumeError(trace_id, f"has an empty answer to frame {paths[id_]}; allowed is a text")
+                raise ResumeError(
+                    trace_id, f"has an empty answer to frame {paths.get(id_, id_)}; allowed is a text"
+                )
         for id_, text in given.items():
             answered = UserAnswered(frame_id=id_, number=waiting[id_].number, answer=text, by=by)
             await tree.record_answer(answered, at=draft.created_at)

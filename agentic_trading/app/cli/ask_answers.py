@@ -283,6 +283,8 @@ async def _gateway_on(
     async with aclosing(trading.log_for("paper", options.log)) as store:
         await store.open()
         if config.bus.url is None:
+            if options.answers_from:
+                raise OptionError("--answers-from", "given", "--resume of a trace that was asked over a bus")
             async with Platform(config, Ports(store=store, tables=tables), rules=trading.RULES) as platform:
                 yield platform
             return

@@ -244,6 +244,15 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_written(
     assert (log / "interactions.jsonl").read_bytes() == before
 
 
+def test_answers_of_a_trace_that_was_asked_here_are_in_no_other_log(log: Path, command: Command) -> None:
+    trace = json.loads(command("ask", "Why?", "--store", log, *BY_RULES, "--json").out)["trace_id"]
+
+    ended = command("ask", "--store", log, "--resume", trace, "--answers-from", log)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "--answers-from is given; allowed: --resume of a trace that was asked over a bus" in ended.err
+
+
 @pytest.mark.parametrize("words", [["--resume", "nothing"], ["--resume", "TRACE", "--answer", "2=x"]])
 def test_a_trace_or_a_frame_that_waits_for_nothing_is_an_unknown_id(
     words: list[str], log: Path, command: Command
