@@ -109,7 +109,7 @@ class FrameCall:
 
 @dataclass(slots=True, eq=False)
 class WorkingFrame:
-    """A question while it is worked on: its share of the money, the calls made for it, and its parts."""
+    """A question while it is worked on: its share of the money, the calls made for it, and its parts; whether it is closed on record."""
 
     id: str
     question: str
@@ -117,6 +117,7 @@ class WorkingFrame:
     parent: "WorkingFrame | None" = None
     place: int = 0
     priority: int | None = None
+    is_closed: bool = False
     calls: list[FrameCall] = field(default_factory=list)
     parts: "list[WorkingFrame]" = field(default_factory=list)
 
@@ -215,7 +216,8 @@ class FrameCalls:
         """
         id_ = envelope.envelope_id
         outcome = self._outcomes.get(id_) or self._on_record(id_)
-        if outcome is None:
+        if outcome is None or not (outcome.ok or frame.is_closed):
+            # One that failed as the process ended may have been about to fall back: what is on record is not sent again.
             outcome = await self._gateway.ask_structured(envelope)
         error = outcome.error
         if error is not None and error.category == FailureKind.UNDELIVERABLE and error.recoverable:

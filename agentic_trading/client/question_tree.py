@@ -100,7 +100,7 @@ class QuestionTree:
 
     async def _ask(self, frame: WorkingFrame, *, cause: str, parent: str) -> FrameClosed | None:
         """Ask the question of a frame, and its parts; None while the user is to answer something in it."""
-        known = self.frames.opened.get(frame.id)
+        known, frame.is_closed = self.frames.opened.get(frame.id), frame.id in self.frames.closed
         if known is not None:
             frame.share_nusd = known.share_nusd
         envelope = self._calls.question(frame, cause=cause, parent=parent)

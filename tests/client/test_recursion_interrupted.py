@@ -124,6 +124,35 @@ async def test_calls_that_fell_back_count_once_when_a_tree_goes_on() -> None:
     assert sum(frame.calls for frame in ended.frames) == 7
 
 
+async def test_a_call_that_was_broken_off_before_it_fell_back_falls_back_and_its_first_model_is_not_paid_again() -> (
+    None
+):
+    def line(request: ModelRequest) -> Any:
+        asked.append(request.envelope.model)
+        is_first = request.envelope.model == "scripted-1"
+        return (
+            ProviderError(FailureKind.SERVER_ERROR, "away", sent=True) if is_first else says("from the other")
+        )
+
+    async def go(store: MemoryInteractionStore) -> RecursionOutcome:
+        desk = gateway(line, store=store)
+        async with running(desk) as client:
+            chain = FallbackGateway(client, [Alternative(LLMProvider.SCRIPTED, "scripted-prompted-1")])
+            build = lambda: asking().with_retry_policy(RetryPolicy(max_retries=0))  # noqa: E731
+            return await Recursion(chain, store.records.trace, LIMITS, build).run("root", trace_id=TRACE)
+
+    asked: list[str] = []
+    first, broken_off = MemoryInteractionStore(), MemoryInteractionStore()
+    await go(first)
+    await broken_off.store((await first.get_by_trace_id(TRACE))[0])
+    asked.clear()
+
+    went_on = await go(broken_off)
+
+    assert isinstance(went_on, Concluded)
+    assert asked == ["scripted-prompted-1"]
+
+
 async def test_a_call_that_went_on_under_another_deadline_is_found_with_all_that_it_took() -> None:
     def until(minutes: int) -> Callable[[], EnvelopeBuilder]:
         return lambda: asking().with_deadline(START + timedelta(minutes=minutes))
