@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from agentic_trading.desk.market.samples import PANELS
+from agentic_trading.desk.planning.params import FAMILIES, PlanTerms, family_of
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
@@ -72,7 +73,8 @@ class RunOptions:
     with its fallback. `record` lets a backtest use a network; `max_calls` counts attempts. A `budget_usd` that is None is
     that of the tenant in the configuration, else the limit that is set on a shared server, else `DEFAULT_BUDGET_USD`.
     `estimate` says how much is reserved for a call: by the bytes of its request, or by the provider's own count. `answers_from` are
-    logs of workers, or an archive, where a run that goes on over a bus looks for answers that did not reach it.
+    logs of workers, or an archive, where a run that goes on over a bus looks for answers that did not reach it. `family` and
+    `rounds` are for data that is planned for, and left out by an empty text and None.
     Raises `OptionError` for values that no run can have.
     """
 
@@ -92,6 +94,8 @@ class RunOptions:
     record: bool = False
     max_calls: int | None = None
     estimate: Estimate = "bound"
+    family: str = ""
+    rounds: int | None = None
 
     def __post_init__(self) -> None:
         """Check what can be checked without looking at a file."""
@@ -110,6 +114,7 @@ class RunOptions:
             raise OptionError("--model", repr(self.model), f"a model of {listed(MODELS)}")
         self._check_calls()
         self._check_bus()
+        self._check_plan()
         tenants = self.config.tenant_ids
         if len(tenants) > 1 and DEFAULT_TENANT not in tenants:
             allowed = f"one tenant in the configuration of a run, or one with the name {DEFAULT_TENANT}"
@@ -154,6 +159,29 @@ class RunOptions:
             allowed = "the server of the ledger of the workers on the bus, where the limit of this run stands"
             raise OptionError("--ledger", "left out, and the calls are made elsewhere", allowed)
 
+    def _check_plan(self) -> None:
+        if not self.is_planned and (self.family or self.rounds is not None):
+            option, was = ("--family", self.family) if self.family else ("--rounds", self.rounds)
+            allowed = f"data that a planner trades as one portfolio: {', '.join(PANELS)}"
+            raise OptionError(option, f"{was!r}, and the data is {','.join(self.data)}", allowed)
+        if self.family and self.family not in FAMILIES:
+            raise OptionError("--family", repr(self.family), listed(FAMILIES))
+        if self.rounds is not None and self.rounds < 1:
+            raise OptionError("--rounds", self.rounds, "1 and more")
+
+    def plan_terms(self, earlier: PlanTerms | None = None) -> PlanTerms | None:
+        """Return how a plan is searched for, None where none is; what is left out is as `earlier`, or the default."""
+        if not self.is_planned:
+            return None
+        kept = earlier or PlanTerms()
+        family = family_of(self.family) if self.family else kept.family
+        return PlanTerms(family=family, rounds=self.rounds or kept.rounds)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the data is many stocks, which a planner trades as one portfolio."""
+        return self.data[0] in PANELS
+
     @property
     def is_remote(self) -> bool:
         """Whether its calls are made by workers in other processes."""
@@ -179,7 +207,7 @@ class RunOptions:
     @property
     def workflows(self) -> tuple[EnvelopeWorkflow, ...]:
         """The workflows in which the session asks."""
-        return (EnvelopeWorkflow.PLANNING,) if self.data[0] in PANELS else WORKFLOWS
+        return (EnvelopeWorkflow.PLANNING,) if self.is_planned else WORKFLOWS
 
     @property
     def asks_models(self) -> bool:
@@ -293,6 +321,11 @@ def check_ledger_url(url: str) -> None:
         redis_address(url)
     except ValueError as e:
         raise OptionError("--ledger", "an address of nothing that can be a ledger's server", str(e)) from e
+
+
+def warm_up_bars(data: Sequence[str]) -> int:
+    """Return how many bars come before those that `--bars` counts: none where a planner needs days, not five-minute bars."""
+    return 0 if data and data[0] in PANELS else WARM_UP_BARS
 
 
 WARM_UP_BARS = 12 * 26 - 1

@@ -91,7 +91,7 @@ async def _preflight(options: RunOptions) -> Preflight:
         remaining.after,
         selection.alternatives,
     )
-    await _rehearse(options, named, selection, remaining, rehearsal)
+    await _rehearse(options, named, manifest, selection, remaining, rehearsal)
     return _expected(options, selection, remaining, rehearsal)
 
 
@@ -162,6 +162,7 @@ class _CallLimit:
 async def _rehearse(
     options: RunOptions,
     named: Sequence[BarSource],
+    manifest: RunManifest | None,
     selection: ProviderSelection,
     remaining: _Remaining,
     rehearsal: Rehearsal,
@@ -177,6 +178,7 @@ async def _rehearse(
         ),
         symbols=[feed.symbol for feed in feeds],
         data=named[0].data.name,
+        plan=options.plan_terms(manifest.plan if manifest else None),
         feeds=feeds,
         most_bars=options.most_bars,
         answers=trading.AnswerSource(

@@ -234,6 +234,7 @@ async def _setup(
         ports=ports,
         symbols=[source.symbol for source in manifest.data],
         data=manifest.data[0].name,
+        plan=manifest.plan,
         feeds=[await _feed(folder, manifest, source) for source in manifest.data],
         most_bars=None,
         answers=answers,

@@ -218,6 +218,7 @@ class ActiveRun:
             ports=Ports(store=self.store, tables=self.tables, restore=budget.restore),
             symbols=[feed.symbol for feed in feeds],
             data=manifest.data[0].name,
+            plan=manifest.plan,
             feeds=feeds,
             most_bars=options.most_bars,
             answers=self.opened.answers,

@@ -14,6 +14,7 @@ from agentic_trading.app.options import CONFIGURED, OptionError, RunOptions, plu
 from agentic_trading.app.providers import asked_providers, base_url_of
 from agentic_trading.app.session_folder import BusPlace, RunManifest, SessionFolder
 from agentic_trading.client.call_log import EarlierCalls
+from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.governance.ledger import LedgerEntry
 from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt
 from agentic_trading.llm.interaction import LLMInteraction
@@ -21,6 +22,7 @@ from agentic_trading.llm.store import LogEntry
 from agentic_trading.platform.config import without_password
 
 LEFT_OUT: Final = "left out"
+NowAndBefore = tuple[object, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, KeptBars]
 def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Sequence[str]) -> None:
     """Raise `OptionError` for an input that a resumed run cannot change; `names` are those of its data now."""
     before_names = dict.fromkeys(source.name for source in manifest.data)
-    now_and_before: dict[str, tuple[object, object]] = {
+    now_and_before: dict[str, NowAndBefore] = {
         "--data": (",".join(dict.fromkeys(names)), ",".join(before_names)),
         "--mode": (options.mode, manifest.mode),
         "--provider": (options.provider, manifest.answers),
@@ -143,6 +145,7 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
         "--inject": (options.inject, manifest.inject),
         "--seed": (options.seed, manifest.seed),
         "the tenant": (options.tenant, manifest.tenant),
+        **terms_now_and_before(options, manifest),
     }
     bus, before_bus = bus_of(options), manifest.bus  # claims and ledger there know what was paid
     now_and_before["--bus"] = (bus.url or LEFT_OUT, before_bus.url or LEFT_OUT)
@@ -157,10 +160,21 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
         now_and_before["[models]"] = (models, dict(manifest.models))
         now_and_before["[fallback]"] = (fallback, before_fallback)
         now_and_before["[providers]"] = (asked_providers(options), dict(manifest.providers))
+    refuse_changes(now_and_before, f"run {manifest.run_number}")
+
+
+def refuse_changes(now_and_before: Mapping[str, NowAndBefore], run: str) -> None:
+    """Raise `OptionError` for the first option that is not as `run` was started with."""
     for option, (now, before) in now_and_before.items():
         if now != before:
-            allowed = f"{before!r}, as run {manifest.run_number} was started with"
-            raise OptionError(option, repr(now), allowed)
+            raise OptionError(option, repr(now), f"{before!r}, as {run} was started with")
+
+
+def terms_now_and_before(options: RunOptions, manifest: RunManifest) -> Mapping[str, NowAndBefore]:
+    """Return on which terms a plan is searched for now, and was in the run of `manifest`."""
+    before = manifest.plan or PlanTerms()
+    now = options.plan_terms(before) or before
+    return {"--family": (now.family, before.family), "--rounds": (now.rounds, before.rounds)}
 
 
 def bus_of(options: RunOptions) -> BusPlace:

@@ -21,11 +21,14 @@ from agentic_trading.app.run_resume import (
     bus_of,
     read_elsewhere,
     read_interrupted_run,
+    refuse_changes,
     refuse_incomplete,
     resumable_manifest,
+    terms_now_and_before,
 )
 from agentic_trading.app.session_folder import RunManifest, SessionFolder, session_folder
 from agentic_trading.clock import SystemClock
+from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.ids import derived_id, random_id
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities, Capability
@@ -66,6 +69,7 @@ async def new_run(
     recorded = await _recorded_run(options)
     if recorded is not None:
         _refuse_other_symbols(recorded.manifest, named)
+        refuse_changes(terms_now_and_before(options, recorded.manifest), "the recorded run")
     answers, capabilities = await _answer_source(options, recorded, tables)
     async with _closed_on_error(answers.providers):
         await asyncio.to_thread(folder.prepare)
@@ -96,6 +100,7 @@ async def new_run(
             seed=options.seed,
             workers=options.workers,
             bus=bus_of(options),
+            plan=options.plan_terms(None if recorded is None else recorded.manifest.plan),
             first_seq=(await store.verify()).lines,
             starts=1,
             started_at=SystemClock().now(),
@@ -268,8 +273,18 @@ def _session_id(
         return own if run_number == 1 else derived_id("session", own, run_number)
     # A shared ledger knows calls by their ids: the same run, started elsewhere, makes calls of its own.
     nonce = () if options.config.ledger.url is None else (random_id(),)
+    plan = options.plan_terms()
+    terms = () if plan in (None, PlanTerms()) else (plan.family, plan.rounds)
     return derived_id(
-        "session", options.mode, answers.llm, answers.model, options.seed, run_number, *symbols, *nonce
+        "session",
+        options.mode,
+        answers.llm,
+        answers.model,
+        options.seed,
+        run_number,
+        *symbols,
+        *terms,
+        *nonce,
     )
 
 

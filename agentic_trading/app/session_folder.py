@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agentic_trading.app.options import PROVIDERS, OptionError, RunMode, listed
 from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.events import FedBars
@@ -75,6 +76,7 @@ class RunManifest(BaseModel, frozen=True):
     host, empty for the provider's own. `models` are those that the configuration has for each workflow, `fallback` what
     was called when one failed, `providers` the adapters and addresses, and `capabilities` the rows of all models that
     could be asked: a replay needs no other table. Manifests of version 1 have none of the four.
+    `plan` is how a plan was searched for, None where none was, and in older manifests: then on the default terms.
     `max_calls` counts attempts, None where they were not limited. `bus` says where workers in other processes made its calls.
     `first_seq` is the number of
     the log line before its first one. `starts` counts the processes that wrote it: the log has a `run.started` of each,
@@ -105,6 +107,7 @@ class RunManifest(BaseModel, frozen=True):
     seed: str
     workers: int
     bus: BusPlace = BusPlace()
+    plan: PlanTerms | None = None
     first_seq: int
     starts: int = 0
     started_at: datetime

@@ -19,6 +19,7 @@ from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
+from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
 from agentic_trading.platform.clients import remote_gateway
@@ -33,7 +34,7 @@ class SessionSetup:
     """All that a session is played with.
 
     `config` is that of its platform, without providers, which `answers` has, and with one tenant. `ports` are handed to
-    the platform; the log is among them. `data` is the name of what is fed: a sample of many stocks is planned for as one portfolio. `most_bars` is for each feed, None for all of them. `earlier_calls` are those that the
+    the platform; the log is among them. `data` is the name of what is fed: a sample of many stocks is planned for as one portfolio, on the terms of `plan`. `most_bars` is for each feed, None for all of them. `earlier_calls` are those that the
     interrupted run has made over a bus, where its calls are made elsewhere.
     """
 
@@ -47,6 +48,7 @@ class SessionSetup:
     clock: MovableClock
     earlier_calls: EarlierCalls | None = None
     data: str = ""
+    plan: PlanTerms | None = None
 
 
 QUIET_BARS = 3
@@ -241,6 +243,7 @@ async def _trade(
     session = trading.trading_session(
         venue,
         data=setup.data,
+        plan=setup.plan,
         session_id=setup.session_id,
         tenant=setup.config.tenant_ids[0],
         gateway=gateway,

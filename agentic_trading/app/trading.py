@@ -35,6 +35,7 @@ from agentic_trading.desk.market.samples import PANELS, load_sample
 from agentic_trading.desk.market.snapshot import MarketView
 from agentic_trading.desk.planning.agent import PlannerSettings
 from agentic_trading.desk.planning.errors import MissingExtraError
+from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.planning.rules import strategy_params_rule
 from agentic_trading.desk.planning.schema import STRATEGY_PARAMS, check_strategy_params
 from agentic_trading.desk.portfolio_intents import PortfolioIntents, PortfolioPlanner
@@ -106,6 +107,7 @@ class PaperVenue:
     instruments: Instruments
     costs: TradingCosts = COSTS
     cash: Decimal = STARTING_CASH
+    shares_cash: bool = False
 
     @property
     def cost_bps(self) -> Decimal:
@@ -245,12 +247,14 @@ def records_of(path: Path) -> JsonlRecords:
 
 def venue(symbols: Iterable[str], data: str = "") -> PaperVenue:
     """Return a venue for these symbols whose instruments know nothing yet; a session shows them its bars."""
-    return PaperVenue(Instruments(symbols, "USD") if data in PANELS else Instruments(symbols))
+    if data in PANELS:
+        return PaperVenue(Instruments(symbols, "USD"), shares_cash=True)
+    return PaperVenue(Instruments(symbols))
 
 
 def paper_exchange(venue: PaperVenue) -> PaperExchange:
     """Return an exchange on paper with the cash, costs and instruments of a venue."""
-    return PaperExchange(venue.instruments, cash=venue.cash, costs=venue.costs)
+    return PaperExchange(venue.instruments, cash=venue.cash, costs=venue.costs, shares_cash=venue.shares_cash)
 
 
 def companions(symbols: Sequence[str]) -> dict[str, ReferenceMarketFeed]:
@@ -265,6 +269,7 @@ def trading_session(
     venue: PaperVenue,
     *,
     data: str = "",
+    plan: PlanTerms | None = None,
     session_id: str,
     tenant: str,
     gateway: Gateway,
@@ -277,8 +282,8 @@ def trading_session(
 ) -> TradingSession:
     """Return a session over the symbols of `venue` whose agents ask through `gateway`.
 
-    Over a sample of many stocks, named by `data`, a planner decides on all of them together; otherwise each market has an
-    analyst. Each market has a reference market: the first other one of the session, or the one in `companions`.
+    Over a sample of many stocks, named by `data`, a planner decides on all of them together, on the terms of `plan` or the
+    default ones; otherwise each market has an analyst. Each market has a reference market: the first other one of the session, or the one in `companions`.
     """
     is_portfolio = data in PANELS
     fill_limits = PORTFOLIO_FILLS if is_portfolio else FillLimits()
@@ -296,7 +301,9 @@ def trading_session(
     shared = IntentSettings(router, exchange, venue.instruments, journal, risk_limits)
     intents: IntentSource
     if is_portfolio:
-        planner = _planner(data, venue.costs, gateway, clock, session_id, tenant, answers)
+        planner = _planner(
+            data, plan or PlanTerms(), venue.costs, gateway, clock, session_id, tenant, answers
+        )
         intents = PortfolioIntents(planner, shared, cost_bps=venue.cost_bps)
     else:
         desks = _desks(venue, gateway, clock, session_id, tenant, answers, companions)
@@ -332,6 +339,7 @@ def portfolio_limits(stocks: int) -> RiskLimits:
 
 def _planner(
     data: str,
+    plan: PlanTerms,
     costs: TradingCosts,
     gateway: Gateway,
     clock: MovableClock,
@@ -351,10 +359,11 @@ def _planner(
         tenant_id=tenant,
         provider=asked.llm,
         model=asked.model,
+        family=plan.family,
         retry_policy=asked.patience,
     )
     fees = TradeCosts(float(costs.taker_fee_bps), float(costs.half_spread_bps))
-    return RegimePlanner(data, gateway, clock, settings, costs=fees)
+    return RegimePlanner(data, gateway, clock, settings, rounds=plan.rounds, costs=fees)
 
 
 def _desks(

@@ -47,8 +47,8 @@ class PortfolioIntents:
     """Carry the bars of a session to its planner, and wanted weights to intents.
 
     Weights count in the part of the equity that the limits let be invested, costs of a purchase taken off. A stop is looked
-    at on each close, as in a backtest, and its sale is the next bar's. Sales come before purchases, each in order of
-    symbol. An order that found no bar is sized again at each close until it has one.
+    at on each close, as in a backtest, and its sale is the next bar's. Sales come before purchases; where the limits have not
+    room for all purchases, each gets the same part. An order that found no bar is sized again at each close until it has one.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class PortfolioIntents:
         wanted = await self._planner.targets(time_slice.at) if time_slice.bars else None
         if wanted is None:
             return []
+        at = time_slice.at
         account, orders = await self._exchange.account(), await self._exchange.open_orders()
         waiting = {
             entry.order.symbol: EXACT.multiply(entry.order.side.sign, entry.left)
@@ -91,17 +92,25 @@ class PortfolioIntents:
         }
         closes = {bar.symbol: bar.close for bar in time_slice.bars}
         due = self._due(wanted, account, closes, waiting.keys())
-        changes = {symbol: await self._change(symbol, aim, time_slice.at) for symbol, aim in due.items()}
+        facts = self._router.facts_of(due, at, account, orders)
+        changes = {symbol: self._change(symbol, aim, facts[symbol]) for symbol, aim in due.items()}
         changes = {
             symbol: change for symbol, change in changes.items() if change != waiting.get(symbol, ZERO)
         }
-        for symbol in changes:
+        withdrawn = [symbol for symbol in changes if symbol in waiting]
+        for symbol in withdrawn:
             await self._router.withdraw(symbol)
+        if withdrawn:
+            facts = self._router.facts_of(changes, at, account, await self._exchange.open_orders())
         approved: list[OrderIntent] = []
-        for side in (Side.SELL, Side.BUY):
-            for symbol, change in changes.items():
-                if change * side.sign > 0:
-                    approved += await self._approved(symbol, change, wanted, time_slice.at, approved)
+        for symbol, change in changes.items():
+            if change < 0:
+                approved += await self._approved(symbol, change, wanted, at, _after(approved, facts[symbol]))
+        purchases = {symbol: change for symbol, change in changes.items() if change > 0}
+        share = self._share(purchases, {symbol: _after(approved, facts[symbol]) for symbol in purchases})
+        for symbol, change in purchases.items():
+            part = self._instruments[symbol].lots(EXACT.multiply(change, share)) or change
+            approved += await self._approved(symbol, part, wanted, at, _after(approved, facts[symbol]), share)
         return approved
 
     def _due(
@@ -125,14 +134,21 @@ class PortfolioIntents:
             holding.weight = weight
         return due
 
-    async def _change(self, symbol: str, weight: float, at: datetime) -> Decimal:
+    def _change(self, symbol: str, weight: float, facts: RiskFacts) -> Decimal:
         """Return how much of a symbol is to be bought, in whole lots, negative to be sold."""
-        instrument, facts = self._instruments[symbol], await self._router.facts(symbol, at)
         if weight <= 0:
             return facts.position.copy_negate()
         aim = EXACT.multiply(Decimal(weight * self._invested), max(facts.equity, ZERO))
         change = EXACT.subtract(EXACT.divide(aim, facts.last_close), facts.position)
-        return instrument.lots(change.copy_abs()).copy_sign(change)
+        return self._instruments[symbol].lots(change.copy_abs()).copy_sign(change)
+
+    def _share(self, purchases: Mapping[str, Decimal], facts: Mapping[str, RiskFacts]) -> Decimal:
+        """Return which part of all purchases the limit on what is held has room for; 1 where it has none, which is denied."""
+        worth, room = ZERO, ZERO
+        for symbol, each in facts.items():
+            worth = EXACT.fma(purchases[symbol], each.last_close, worth)
+            room = EXACT.subtract(self._limits.most_gross(each.equity), each.gross)
+        return EXACT.divide(room, worth) if 0 < room < worth else Decimal(1)
 
     async def _approved(
         self,
@@ -140,12 +156,12 @@ class PortfolioIntents:
         change: Decimal,
         wanted: TargetWeights,
         at: datetime,
-        approved: Sequence[OrderIntent],
+        facts: RiskFacts,
+        share: Decimal = Decimal(1),
     ) -> list[OrderIntent]:
-        """Return the intent of a change, after those approved at this close; none if a limit stops it, which is on record."""
+        """Return the intent of a change; none if a limit stops it, which is on record."""
         instrument, quantity = self._instruments[symbol], change.copy_abs()
         side = Side.BUY if change > 0 else Side.SELL
-        facts = _after(approved, await self._router.facts(symbol, at))
         sizing = facts.sizing("weight")
         intent = OrderIntent(
             intent_id=derived_id("intent", wanted.plan_id, symbol, at.isoformat()),
@@ -156,7 +172,8 @@ class PortfolioIntents:
             arrival_price=facts.last_close,
             sizing=sizing,
             reason=f"weight {self._holdings[symbol].weight:.4g} of the plan"
-            + (", stopped" if self._holdings[symbol].is_stopped else ""),
+            + (", stopped" if self._holdings[symbol].is_stopped else "")
+            + (f", cut to {100 * share:.3g} %" if share < 1 else ""),
             as_of=at,
             expires_at=at + self._intent_lives,
             trace_id=wanted.trace_id,

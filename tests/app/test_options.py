@@ -8,6 +8,7 @@ import pytest
 
 from agentic_trading.app.cli.run import FLAGS
 from agentic_trading.app.options import OptionError, RunOptions, load_run_config
+from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform.errors import ConfigError
@@ -16,6 +17,8 @@ from tests.app.asking import run_options
 FROM = {"provider": "recorded", "recorded_from": Path("earlier")}
 
 HOSTED = {"provider": "openai", "record": True}
+
+PANEL = {"data": ("sp500-sample",)}
 
 
 def options(**changes: Any) -> RunOptions:
@@ -46,6 +49,10 @@ def options(**changes: Any) -> RunOptions:
         ({"provider": "openai"}, "--record"),
         ({"model": "some-model"}, "--model"),
         ({**FROM, "model": "some-model"}, "--model"),
+        ({"family": "momentum"}, "--family"),
+        ({"rounds": 5}, "--rounds"),
+        ({**PANEL, "family": "trend"}, "--family"),
+        ({**PANEL, "rounds": 0}, "--rounds"),
     ],
 )
 def test_a_value_that_no_run_can_have_is_refused(changes: dict[str, Any], option: str) -> None:
@@ -119,3 +126,14 @@ def test_a_backtest_asks_over_a_network_only_if_it_is_told_to() -> None:
     assert options(provider="anthropic", mode="paper").mode == "paper"
     assert options(provider="local", max_calls=1).max_calls == 1
     assert options(record=True).provider == "rules"
+
+
+def test_how_a_plan_is_searched_for_is_a_term_where_there_is_one_to_plan() -> None:
+    five = PlanTerms(family="momentum", rounds=5)
+
+    assert options().plan_terms() is None
+    assert options(**PANEL).plan_terms() == five
+    assert options(**PANEL, rounds=9).plan_terms() == PlanTerms(family="momentum", rounds=9)
+    assert options(**PANEL, rounds=9).plan_terms(PlanTerms(family="volatility", rounds=2)) == PlanTerms(
+        family="volatility", rounds=9
+    )

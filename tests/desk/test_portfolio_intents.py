@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from agentic_trading.app import trading
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SimClock
+from agentic_trading.desk.exchange import Account, Exchange, OpenOrder
 from agentic_trading.desk.exchanges.account import TradingCosts
 from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
 from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
@@ -73,6 +75,25 @@ class Weights:
         )
 
 
+class CountingExchange:
+    """An exchange that counts how often it is asked for its account and its open orders."""
+
+    def __init__(self, inner: Exchange) -> None:
+        self.submit, self.cancel, self.on_bar = inner.submit, inner.cancel, inner.on_bar
+        self._inner = inner
+        self.asked = 0
+
+    async def account(self) -> Account:
+        """Return the account."""
+        self.asked += 1
+        return await self._inner.account()
+
+    async def open_orders(self) -> tuple[OpenOrder, ...]:
+        """Return the open orders."""
+        self.asked += 1
+        return await self._inner.open_orders()
+
+
 class Stage:
     """A session over bars of some stocks whose weights are given."""
 
@@ -83,8 +104,8 @@ class Stage:
         self.desk: MemoryGateway = gateway(clock=self.clock)
         self.client = client = GatewayClient(self.desk.broker)
         free = TradingCosts(half_spread_bps=Decimal(0), maker_fee_bps=Decimal(0), taker_fee_bps=Decimal(0))
-        venue = trading.PaperVenue(Instruments(STOCKS, "USD"), costs or free)
-        self.exchange = trading.paper_exchange(venue)
+        venue = trading.PaperVenue(Instruments(STOCKS, "USD"), costs or free, shares_cash=True)
+        self.exchange = CountingExchange(trading.paper_exchange(venue))
         journal = TradeJournal(client, self.clock, tenant_id="default")
         router = OrderRouter(self.exchange, journal, venue.instruments, trading.PORTFOLIO_FILLS, limits)
         settings = IntentSettings(router, self.exchange, venue.instruments, journal, limits)
@@ -146,9 +167,6 @@ def drawn(seed: int) -> tuple[Panel, Floats, Flags, float | None]:
     is_gap = np.less(chance.random(close.shape), 0.04)
     rebalance = np.less(chance.random(BARS), 0.25)
     is_gap[0] = False
-    is_gap[1:] &= ~rebalance[
-        :-1, None
-    ]  # a purchase that a sale without a bar should have paid is cut in another way
     close[is_gap] = np.nan
     latest = fill_gaps(close, BARS)
     opened = np.where(is_gap, np.nan, np.vstack((close[:1], latest[:-1])))
@@ -251,3 +269,52 @@ async def test_costs_of_a_purchase_come_out_of_the_account() -> None:
     (fill,) = stage.session.fills
     assert 0.98 * 2_000 < float(fill.quantity) < 0.991 * 2_000
     assert (await stage.exchange.account()).cash >= 0
+
+
+async def test_the_exchange_is_asked_as_often_for_many_stocks_as_for_one() -> None:
+    asked = []
+    for stocks in (1, 4):
+        stage = Stage(Weights(np.array([[0.2] * stocks + [0.0] * (4 - stocks)]), np.array([True]), None))
+        bars = {symbol: each[:1] for symbol, each in steady(50, 50).items()}
+        await stage.run(bars)
+        asked.append(stage.exchange.asked - 2 * len(stage.session.intents))  # a router looks before it sends
+
+    assert asked[0] == asked[1]
+
+
+@pytest.mark.parametrize("order", [*permutations(range(3))])
+async def test_what_a_sale_without_a_bar_should_have_paid_is_cut_from_each_purchase_alike(
+    order: tuple[int, ...],
+) -> None:
+    wanted = dict(zip(order, (0.1, 0.2, 0.3), strict=True))
+    weights = np.array([[0.0, 0.0, 0.0, 0.8], *[[wanted[stock] for stock in range(3)] + [0.0]] * 2])
+    close = np.full((4, 4), 50.0)
+    close[2, 3] = NONE
+    panel = Panel.of("halted", np.datetime64("2024-01-01") + np.arange(4), STOCKS, {"close": close})
+    weights, rebalance = np.vstack((weights, weights[-1:])), np.array([True, True, False, False])
+    stage = Stage(Weights(weights, rebalance, None))
+
+    await stage.run(bars_of(panel))
+
+    bought = {fill.symbol: float(fill.quantity) for fill in stage.session.fills if fill.symbol != "D"}
+    assert bought == pytest.approx({STOCKS[stock]: 2_000 * wanted[stock] / 3 for stock in range(3)})
+    tested = backtest(panel, weights, rebalance, costs=TradeCosts(0, 0), capital=100_000.0)
+    assert stage.equity == pytest.approx(tested.equity.tolist(), rel=1e-6)
+
+
+async def test_purchases_that_the_limits_leave_too_little_room_for_get_a_part_each() -> None:
+    limits = LIMITS.model_copy(update={"max_gross_pct": Decimal(90)})
+    weights = np.array([[0.2, 0.0, 0.0, 0.6], *[[0.2, 0.4, 0.2, 0.6]] * 2])
+    stage = Stage(Weights(weights, np.array([True, False, False]), None), limits)
+
+    events = await stage.run(steady(50, 50, 50))
+
+    assert "intent.denied" not in {event.kind for event in events}
+    reasons = {intent.symbol: intent.reason for intent in stage.session.intents}
+    assert (reasons["A"], reasons["B"]) == ("weight 0.2 of the plan", "weight 0.4 of the plan, cut to 33.3 %")
+    assert {fill.symbol: float(fill.quantity) for fill in stage.session.fills} == pytest.approx({
+        "A": 360,
+        "B": 240,
+        "C": 120,
+        "D": 1_080,
+    })

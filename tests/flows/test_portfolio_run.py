@@ -3,12 +3,15 @@
 import asyncio
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
+from agentic_trading.app.session_folder import SessionFolder
+from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from tests.flows.sessions import kept_in, ran
@@ -81,6 +84,48 @@ async def test_a_plan_that_fails_trades_nothing_and_is_no_decision(tmp_path: Pat
     assert report.no_decisions == {"planning": {"refusal": report.no_decisions["planning"]["refusal"]}}
     assert report.no_decisions["planning"]["refusal"] > 1
     assert report.equity_end == report.equity_start
+
+
+async def terms_of(folder: Path) -> PlanTerms | None:
+    """Return on which terms the last run in a folder searches for its plans."""
+    return (await asyncio.to_thread(SessionFolder(folder).read_manifest)).plan
+
+
+async def test_a_plan_is_searched_for_on_the_terms_that_the_run_was_given(tmp_path: Path) -> None:
+    terms: dict[str, Any] = {"family": "mean_reversion", "rounds": 2}
+
+    first = await ran(tmp_path, **PANEL, **terms, bars=150)
+
+    assert await terms_of(tmp_path) == PlanTerms(**terms)
+    assert {(plan.params["strategy_type"], plan.tried) for plan in first.plans} == {("mean_reversion", 2)}
+    assert (await replay(tmp_path)).identical
+    with pytest.raises(OptionError, match=r"^--family is 'momentum'; allowed: 'mean_reversion', as run 1 "):
+        await ran(tmp_path, **PANEL, family="momentum", resume=True)
+    with pytest.raises(OptionError, match=r"^--rounds is 5; allowed: 2, as run 1 "):
+        await ran(tmp_path, **PANEL, rounds=5, resume=True)
+
+    then = await ran(tmp_path, **PANEL, bars=155, resume=True)
+
+    assert await terms_of(tmp_path) == PlanTerms(**terms)
+    assert then.plans[: len(first.plans)] == first.plans
+    assert (await replay(tmp_path)).identical
+
+
+async def test_recorded_answers_are_asked_for_on_the_terms_of_their_own_run(tmp_path: Path) -> None:
+    recorded: dict[str, Any] = {"provider": "recorded", "recorded_from": tmp_path / "first"}
+    first = await ran(tmp_path / "first", **PANEL, rounds=2, bars=145)
+
+    again = await ran(tmp_path / "again", **PANEL, **recorded, bars=145)
+
+    assert (again.digest, again.plans[0].tried) == (first.digest, 2)
+    with pytest.raises(OptionError, match=r"^--rounds is 3; allowed: 2, as the recorded run "):
+        await ran(tmp_path / "other", **PANEL, **recorded, rounds=3)
+
+
+async def test_runs_on_other_terms_have_ids_of_their_own(whole: RunReport, tmp_path: Path) -> None:
+    other = await ran(tmp_path, **PANEL, rounds=2, bars=1)
+
+    assert other.session_id != whole.session_id
 
 
 async def test_days_without_a_session_are_no_gaps(whole: RunReport) -> None:

@@ -2,7 +2,7 @@
 
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -155,6 +155,22 @@ Inject = Annotated[
     ),
 ]
 Seed = Annotated[str, typer.Option("--seed", metavar="TEXT", help="Decides which calls the faults hit.")]
+PlanFamily = Annotated[
+    str,
+    typer.Option(
+        "--family",
+        metavar="NAME",
+        help="Of the plans over a sample of many stocks: momentum, mean_reversion or volatility; if left out, momentum.",
+    ),
+]
+PlanRounds = Annotated[
+    int | None,
+    typer.Option(
+        "--rounds",
+        metavar="N",
+        help="How many sets each of these plans asks for; if left out, 5.",
+    ),
+]
 Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Where the session goes; if left out, below AGENTIC_RUNS."),
@@ -189,6 +205,8 @@ def run_command(
     workers: Workers = None,
     inject: Inject = "",
     seed: Seed = "1",
+    family: PlanFamily = "",
+    rounds: PlanRounds = None,
     out: Out = None,
     resume: Resume = False,
     answers_from: AnswersFrom = None,
@@ -205,23 +223,19 @@ def run_command(
     A model is asked only after you confirm the estimated cost. Ctrl-C stops after calls in flight.
     """
     from agentic_trading.app.cli.run_output import run_and_print
-    from agentic_trading.app.options import CONFIGURED, WARM_UP_BARS, RunOptions, load_run_config
-    from agentic_trading.app.settings import configure_logging, start
+    from agentic_trading.app.options import CONFIGURED, RunOptions, warm_up_bars
 
-    settings = start()
-    values = {"mode": mode, "concurrency": workers, "policy": policy, "sign_as": principal or None}
-    loaded = load_run_config(
-        config, provider=provider, base_url=base_url, ledger_url=ledger, bus_url=bus, flags=FLAGS, **values
-    )
-    configure_logging(settings.log_level, settings.log_format, loaded.redaction)
+    own: dict[str, Any] = {"provider": provider, "base_url": base_url, "ledger_url": ledger, "bus_url": bus}
+    own |= {"mode": mode, "concurrency": workers, "policy": policy, "sign_as": principal or None}
+    runs, loaded = _started(config, **own)
     options = RunOptions(
         data=(names := names_in(data)),
-        out=out or settings.runs / folder_for(names),
+        out=out or runs / folder_for(names),
         config=loaded,
         provider=provider or (CONFIGURED if loaded.models else "rules"),
         recorded_from=recorded_from,
         bars=bars,
-        warm_up=WARM_UP_BARS if bars else 0,
+        warm_up=warm_up_bars(names) if bars else 0,
         budget_usd=budget_usd,
         estimate=estimate,
         inject=inject,
@@ -231,8 +245,21 @@ def run_command(
         model=model,
         record=record,
         max_calls=max_calls,
+        family=family,
+        rounds=rounds,
     )
     run_and_print(options, yes=yes, as_json=as_json)
+
+
+def _started(path: Path | None, **given: Any) -> tuple[Path, Any]:
+    """Return the folder of all runs, and the configuration: what it keeps secret stays out of the log."""
+    from agentic_trading.app.options import load_run_config
+    from agentic_trading.app.settings import configure_logging, start
+
+    settings = start()
+    loaded = load_run_config(path, flags=FLAGS, **given)
+    configure_logging(settings.log_level, settings.log_format, loaded.redaction)
+    return settings.runs, loaded
 
 
 def names_in(data: str) -> tuple[str, ...]:

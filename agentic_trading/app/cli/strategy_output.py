@@ -67,12 +67,12 @@ def propose_and_print(options: ProposeOptions, *, plot: Path | None, yes: bool, 
             found = search_sets(options, on_round=on_round, on_random=on_random)
     except KeyboardInterrupt:
         stop(ExitCode.INTERRUPTED, "ended at once; what was answered is on disk")
-    if plot is not None and isinstance(found.plan, Plan):
-        draw_equity(plot, found.scene, found.plan.champion.evaluation.equity)
     if as_json:
         show_json(strategy_tables.proposals_json(found))
     else:
         print_table(*strategy_tables.proposals_lines(found))
+    if plot is not None and isinstance(found.plan, Plan):
+        draw_equity(plot, found.scene, found.plan.champion.evaluation.equity)
     if isinstance(found.plan, NoDecision):
         raise typer.Exit(ExitCode.FOUND_WRONG)
 
@@ -148,16 +148,16 @@ def backtest_and_print(path: Path, *, data: str, costs: TradeCosts, plot: Path |
     check_plot(plot)
     found = run_set(path, data, costs)
     deflated = deflated_sharpe(found.evaluation.returns(found.scene.window), [])
-    if plot is not None:
-        draw_equity(plot, found.scene, found.evaluation.equity)
     if as_json:
         show_json({
             **strategy_tables.set_json(found.params, found.evaluation),
             **strategy_tables.scene_json(found.scene),
             "deflated_sharpe": deflated,
         })
-        return
-    print_table(*strategy_tables.backtest_lines(found, deflated))
+    else:
+        print_table(*strategy_tables.backtest_lines(found, deflated))
+    if plot is not None:
+        draw_equity(plot, found.scene, found.evaluation.equity)
 
 
 # --- the picture --------------------------------------------------------------------------------------

@@ -56,6 +56,8 @@ class PaperAccount:
         self._quantities: dict[str, Decimal] = {}
         self._averages: dict[str, Decimal] = {}
         self._marks: dict[str, Decimal] = {}
+        self.claims = ZERO
+        """What is wanted elsewhere: money that is not enough for it too is shared with it in proportion."""
 
     def snapshot(self) -> Account:
         """Return cash and open positions."""
@@ -92,7 +94,11 @@ class PaperAccount:
             return wanted, None
         if side is Side.SELL and not self._allow_short:
             return reducing, CancelReason.SHORT_NOT_ALLOWED
-        room = self._room(instrument.symbol, reducing, price, liquidity)
+        room = self._shared(
+            self._room(instrument.symbol, reducing, price, liquidity),
+            EXACT.multiply(opening, price),
+            liquidity,
+        )
         part = min(opening, self._largest_opening(instrument, room, price, liquidity))
         return EXACT.add(reducing, part), None if part == opening else CancelReason.NO_FUNDS
 
@@ -106,13 +112,22 @@ class PaperAccount:
             room = EXACT.fma(EXACT.subtract(held, kept), mark, room)
         return room
 
+    def _shared(self, room: Decimal, wanted: Decimal, liquidity: Liquidity) -> Decimal:
+        """Return the part of `room` for what is `wanted` here; all of it unless what is wanted elsewhere lacks money then."""
+        in_all = EXACT.add(wanted, self.claims)
+        if self.claims == 0 or EXACT.multiply(in_all, self._rate(liquidity)) <= room:
+            return room
+        return EXACT.divide(EXACT.multiply(room, wanted), in_all)
+
+    def _rate(self, liquidity: Liquidity) -> Decimal:
+        return EXACT.add(1, EXACT.divide(self._costs.fee_bps(liquidity), BPS))
+
     def _largest_opening(
         self, instrument: Instrument, room: Decimal, price: Decimal, liquidity: Liquidity
     ) -> Decimal:
         """Return the most lots whose value and fee fit into `room`; one step is left for the fee's rounding."""
         free = EXACT.subtract(room, FEE_STEP)
-        rate = EXACT.add(1, EXACT.divide(self._costs.fee_bps(liquidity), BPS))
-        return instrument.lots(EXACT.divide(max(free, ZERO), EXACT.multiply(price, rate)))
+        return instrument.lots(EXACT.divide(max(free, ZERO), EXACT.multiply(price, self._rate(liquidity))))
 
     def _average(self, fill: Fill, held: Decimal, after: Decimal) -> Decimal:
         if after == 0:

@@ -14,7 +14,7 @@ from agentic_trading.desk.exchange import (
 )
 from agentic_trading.desk.exchanges.account import PaperAccount, TradingCosts
 from agentic_trading.desk.exchanges.matching import Market, Matching, OrderState
-from agentic_trading.desk.instrument import Instrument, Price, round_down
+from agentic_trading.desk.instrument import EXACT, ZERO, Instrument, Price, round_down
 from agentic_trading.desk.market.bar import Bar
 
 DEFAULT_COSTS = TradingCosts()
@@ -26,7 +26,8 @@ class PaperExchange:
     `instruments` are looked up for each bar and order, so that their grids may become finer. `cash` is the
     starting balance in the quote currency that all of them share. `max_participation` is the share of a bar's
     volume that all orders together may take, in 0 to 1. Shorts are allowed unless `allow_short` is False; no
-    position is worth more than the equity when it is opened (see `PaperAccount`).
+    position is worth more than the equity when it is opened (see `PaperAccount`). With `shares_cash` entries at the market for
+    which the cash is not enough get the same part each, as of the last closes, whichever of them comes first.
     """
 
     def __init__(
@@ -37,10 +38,12 @@ class PaperExchange:
         costs: TradingCosts = DEFAULT_COSTS,
         max_participation: Decimal = Decimal("0.25"),
         allow_short: bool = True,
+        shares_cash: bool = False,
     ) -> None:
         self._instruments = instruments
         self._costs = costs
         self._max_participation = max_participation
+        self._shares_cash = shares_cash
         currencies = sorted({instrument.quote_currency for instrument in instruments.values()})
         if len(currencies) != 1:
             raise OrderRefusedError("quote currencies", currencies, "one that all instruments share")
@@ -79,6 +82,8 @@ class PaperExchange:
             allowed = f"at or after the close of the last bar, {last.close_time.isoformat()}"
             raise OrderRefusedError("bar open_time", bar.open_time.isoformat(), allowed)
         states = [state for state in self._states.values() if state.order.symbol == bar.symbol]
+        if self._shares_cash:
+            self._account.claims = self._wanted_beside(bar)
         reports = Matching(bar, market, self._account, states, last.close if last else None).run()
         self._account.mark(bar.symbol, bar.close)
         self._last[bar.symbol] = bar
@@ -92,6 +97,16 @@ class PaperExchange:
     async def open_orders(self) -> tuple[OpenOrder, ...]:
         """Return what can still trade, in order of submission."""
         return tuple(OpenOrder(state.order, state.left, state.guarded) for state in self._states.values())
+
+    def _wanted_beside(self, bar: Bar) -> Decimal:
+        """Return what open entries at the market of other symbols would be worth at their last closes."""
+        worth = ZERO
+        for state in self._states.values():
+            order, last = state.order, self._last.get(state.order.symbol)
+            is_rival = order.symbol != bar.symbol and state.at_market and not order.reduce_only
+            if is_rival and last is not None and order.active_from <= bar.open_time:
+                worth = EXACT.fma(state.left, last.close, worth)
+        return worth
 
     def _forget_ended(self) -> None:
         self._states = {order_id: state for order_id, state in self._states.items() if state.is_open}

@@ -1,7 +1,7 @@
 """Send orders to the exchange after one more look at the limits, and record what it reports."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -183,28 +183,39 @@ class OrderRouter:
         """Return what the limits need to know at `at`; raises `NoBarsError` before the first bar of `symbol`."""
         if symbol not in self._last:
             raise NoBarsError(symbol)
+        account, orders = await self._exchange.account(), await self._exchange.open_orders()
+        return self.facts_of((symbol,), at, account, orders)[symbol]
+
+    def facts_of(
+        self, symbols: Iterable[str], at: datetime, account: Account, orders: Iterable[OpenOrder]
+    ) -> Mapping[str, RiskFacts]:
+        """Return the facts of symbols that have a bar, as of an account and its open orders."""
         while self._submitted and self._submitted[0] <= at - MINUTE:
             self._submitted.popleft()
         marks = {each: bar.close for each, bar in self._last.items()}
-        account = await self._exchange.account()
-        working = [entry for entry in await self._exchange.open_orders() if entry.left > 0]
-        return RiskFacts(
-            last_close=marks[symbol],
+        working = [entry for entry in orders if entry.left > 0]
+        pending: dict[str, Decimal] = {}
+        for entry in working:
+            if not entry.order.reduce_only:
+                added = EXACT.multiply(entry.order.side.sign, entry.left)
+                pending[entry.order.symbol] = EXACT.add(pending.get(entry.order.symbol, ZERO), added)
+        whole = RiskFacts(
+            last_close=ZERO,
             equity=account.equity(marks),
-            position=account.quantity(symbol),
-            pending=sum(
-                (
-                    EXACT.multiply(entry.order.side.sign, entry.left)
-                    for entry in working
-                    if entry.order.symbol == symbol and not entry.order.reduce_only
-                ),
-                ZERO,
-            ),
             gross=_gross(account, working, marks, nets_exits=self._risk_limits.nets_exits),
-            halted=self._last[symbol].volume == 0,
             open_orders=len(working),
             orders_last_minute=len(self._submitted),
         )
+        return {
+            symbol: replace(
+                whole,
+                last_close=marks[symbol],
+                position=account.quantity(symbol),
+                pending=pending.get(symbol, ZERO),
+                halted=self._last[symbol].volume == 0,
+            )
+            for symbol in symbols
+        }
 
 
 def _gross(

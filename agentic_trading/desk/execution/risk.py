@@ -38,6 +38,10 @@ class RiskLimits(BaseModel, frozen=True):
     require_stop: bool = True
     nets_exits: bool = False
 
+    def most_gross(self, equity: Decimal) -> Decimal:
+        """Return the most that all positions and open entries may be worth."""
+        return _part(equity, self.max_gross_pct)
+
 
 @dataclass(frozen=True, slots=True)
 class RiskFacts:
@@ -310,7 +314,7 @@ def _size_rejections(
     if after > before.copy_abs() and worth > largest:
         yield Rejection(rule="max_position", was=str(worth), allowed=f"at most {largest}")
     added = EXACT.multiply(EXACT.subtract(after, before.copy_abs()), price)
-    gross, most = EXACT.add(facts.gross, added), _part(facts.equity, limits.max_gross_pct)
+    gross, most = EXACT.add(facts.gross, added), limits.most_gross(facts.equity)
     if added > 0 and gross > most:
         yield Rejection(rule="max_gross", was=str(gross), allowed=f"at most {most} over all symbols")
 

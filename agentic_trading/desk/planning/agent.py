@@ -13,6 +13,7 @@ from agentic_trading.clock import Clock
 from agentic_trading.desk.planning.errors import GenerationFailedError
 from agentic_trading.desk.planning.evaluation import Evaluation, Evaluator, RejectedSet
 from agentic_trading.desk.planning.events import (
+    DIGITS,
     GenerationAccepted,
     GenerationProposed,
     GenerationRejected,
@@ -272,7 +273,7 @@ class PlanningAgent:
             params=champion.params.model_dump(),
             params_sha256=champion.params.sha256,
             tried=tried,
-            deflated_sharpe=significant(deflated, 9),
+            deflated_sharpe=significant(deflated, DIGITS),
             as_of=self.as_of,
         )
         step = f"round-{self._played}"

@@ -31,7 +31,7 @@ _NODES: Final = frozenset({
 })  # fmt: skip
 """Not among them: powers and shifts, whose results may be huge, and products of matrices, which differ by machine."""
 
-# Lines of comment at the beginning, which differ between codes that do the same. A lone \r ends a line as well.
+# A lone \r ends a line as well; what else `str.splitlines` takes for an end, Python does not.
 _HEADER: Final = re.compile(r"(?:#[^\r\n\f]*\n|\n)*")
 _ENCODING: Final = re.compile(r"coding[:=]")
 
@@ -59,10 +59,16 @@ def code_problems(code: str) -> tuple[CodeProblem, ...]:
         return (CodeProblem(1, f"the code has more than {MAX_BYTES} bytes"),)
     if _ENCODING.search(code):
         return (CodeProblem(1, "the code declares an encoding; allowed: none"),)
-    match = _HEADER.match(code)
-    header = match[0] if match else ""
+    header, body = split_header(code)
     above = header.count("\n")
-    return tuple(CodeProblem(each.line + above, each.message) for each in _problems_of(code[len(header) :]))
+    return tuple(CodeProblem(each.line + above, each.message) for each in _problems_of(body))
+
+
+def split_header(code: str) -> tuple[str, str]:
+    """Return the comments that code begins with, by which codes that do the same may differ, and what is read and run."""
+    match = _HEADER.match(code)
+    end = match.end() if match else 0
+    return code[:end], code[end:]
 
 
 @lru_cache(maxsize=1024)  # all sets of parameters of a family have a few hundred bodies

@@ -4,14 +4,13 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import dropwhile
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex
-from agentic_trading.desk.planning.allowlist import code_problems
+from agentic_trading.desk.planning.allowlist import code_problems, split_header
 from agentic_trading.desk.planning.backtest import (
     ENGINE_VERSION,
     Backtest,
@@ -26,7 +25,7 @@ from agentic_trading.desk.planning.evaluation import (
     RejectedSet,
     SampleBars,
 )
-from agentic_trading.desk.planning.panel import COLUMNS, Flags, Floats, Panel
+from agentic_trading.desk.planning.panel import COLUMNS, Floats, Panel
 from agentic_trading.desk.planning.params import Family, StrategyParams
 from agentic_trading.desk.planning.promises import WeightRules, broken_by_header, broken_promises
 from agentic_trading.desk.planning.sandbox import Sandbox, SandboxJob, Stopped
@@ -93,7 +92,14 @@ class PanelEvaluator:
         )
         if broken:
             return RejectedSet("promises", "; ".join(f"{each.promise}: {each.message}" for each in broken))
-        account = self._account(weights, job.rebalance, params.stop_loss)
+        account = backtest(
+            self.panel,
+            weights,
+            job.rebalance,
+            stop_loss=params.stop_loss,
+            costs=self.costs,
+            start=self.window.start,
+        )
         halves = self._halves(account)
         evaluation = Evaluation(
             key=key,
@@ -110,16 +116,6 @@ class PanelEvaluator:
         self._cache.write(evaluation)
         return evaluation
 
-    def _account(self, weights: Floats, rebalance: Flags, stop_loss: float) -> Backtest:
-        return backtest(
-            self.panel,
-            weights,
-            rebalance,
-            stop_loss=stop_loss,
-            costs=self.costs,
-            start=self.window.start,
-        )
-
     def _halves(self, account: Backtest) -> Halves:
         window = self.window
         return Halves(
@@ -129,12 +125,12 @@ class PanelEvaluator:
 
     def _weights_of(self, job: SandboxJob) -> Floats | Stopped:
         """Return the weights of code, which is run once for all sets whose code differs in its comments alone."""
-        body = "".join(dropwhile(lambda line: line[:1] in "#\n", job.code.splitlines(keepends=True)))
+        header, body = split_header(job.code)
         place = (f"{job.catalyst}\n{body}", job.rebalance.tobytes())
         if place in self._weights:
             self._weights.move_to_end(place)
             return self._weights[place]
-        outcome = self._sandbox.run(replace(job, code=body))
+        outcome = self._sandbox.run(replace(job, code="\n" * header.count("\n") + body))  # of the same lines
         if isinstance(outcome, Stopped):
             return outcome  # a busy machine may be the reason: the next one is run
         self._weights[place] = outcome.weights

@@ -80,10 +80,10 @@ def recorded_halves(halves: Halves) -> dict[str, Performance]:
     return {"in_sample": recorded(halves.in_sample), "out_of_sample": recorded(halves.out_of_sample)}
 
 
-def recorded(figures: Performance, digits: int = DIGITS) -> Performance:
-    """Return figures rounded to so many digits."""
+def recorded(figures: Performance) -> Performance:
+    """Return figures rounded to `DIGITS`."""
     values: dict[str, Any] = figures.model_dump()
     return Performance.model_validate({
-        name: significant(value, digits) if isinstance(value, float) else value
+        name: significant(value, DIGITS) if isinstance(value, float) else value
         for name, value in values.items()
     })

@@ -1,6 +1,5 @@
 """From a model's answer to code, or to what is wrong with it: pure, and nothing is run."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -25,7 +24,7 @@ from agentic_trading.structured.validation import compile_schema, find_violation
 
 PROMPT: Final = "strategy_params.v1"
 
-_REASONING: Final = re.compile(r"\s*REASONING:\s*(.*?)\s*(?:JSON:\s*)?(?:```(?:json)?\s*)?", re.DOTALL)
+_SAID: Final = "REASONING:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +150,12 @@ def reasoning_in(raw_output: str) -> str:
 
 
 def _reasoning_before(text: str, start: int) -> str:
-    said = _REASONING.fullmatch(text[:start])
-    return said[1] if said else ""
+    before = text[:start].strip()
+    if not before.startswith(_SAID):
+        return ""
+    for mark in ("```json", "```", "JSON:"):
+        before = before.removesuffix(mark).rstrip()
+    return before.removeprefix(_SAID).strip()
 
 
 def _with_reasoning(value: Any, reasoning: str) -> str:

@@ -71,6 +71,19 @@ class Panel:
             array.setflags(write=False)
         return cls(name, sha256, days, tuple(symbols), **arrays, volume=volume, filled=filled, marks=marks)
 
+    @classmethod
+    def of_bars(
+        cls, name: str, cells: Mapping[tuple[date, str], Sequence[float]], *, sha256: str = ""
+    ) -> Self:
+        """Build a panel from the `COLUMNS` of each stock's bars by day and symbol; raises what `of` does."""
+        days, symbols = sorted({day for day, _ in cells}), sorted({symbol for _, symbol in cells})
+        bars, stocks = ({each: place for place, each in enumerate(axis)} for axis in (days, symbols))
+        table = np.full((len(COLUMNS), len(days), len(symbols)), np.nan)
+        for (day, symbol), values in cells.items():
+            table[:, bars[day], stocks[symbol]] = values
+        dated = np.array(days, dtype="datetime64[D]")
+        return cls.of(name, dated, symbols, dict(zip(COLUMNS, table, strict=True)), sha256=sha256)
+
 
 def _check(
     name: str, days: Days, symbols: Sequence[str], column: str, values: Floats, wrong: Flags, allowed: str
@@ -111,13 +124,7 @@ def read_panel(name: str, lines: Iterable[str], *, sha256: str = "") -> Panel:
         if (day, symbol) in cells:
             raise PanelValueError(name, symbol, day, "date", "there twice", "one row a stock and day")
         cells[day, symbol] = [_number(name, symbol, day, column, row[column]) for column in COLUMNS]
-    days, symbols = sorted({day for day, _ in cells}), sorted({symbol for _, symbol in cells})
-    bars, stocks = ({each: place for place, each in enumerate(axis)} for axis in (days, symbols))
-    table = np.full((len(COLUMNS), len(days), len(symbols)), np.nan)
-    for (day, symbol), values in cells.items():
-        table[:, bars[day], stocks[symbol]] = values
-    dated = np.array(days, dtype="datetime64[D]")
-    return Panel.of(name, dated, symbols, dict(zip(COLUMNS, table, strict=True)), sha256=sha256)
+    return Panel.of_bars(name, cells, sha256=sha256)
 
 
 def _number(panel: str, symbol: str, day: date, column: str, text: str) -> float:

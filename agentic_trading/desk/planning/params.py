@@ -40,6 +40,13 @@ Grid = Mapping[str, tuple[Value, ...]]
 REASONING_CHARS: Final = (50, 500)
 
 
+class PlanTerms(BaseModel, frozen=True, extra="forbid"):
+    """How a session searches for a plan: sets of which family it asks for, and in how many rounds."""
+
+    family: Family = "momentum"
+    rounds: int = Field(default=5, ge=1)
+
+
 @dataclass(frozen=True, slots=True)
 class OneOf:
     """The values that a number may have: what `Literal` is to whole numbers. Texts and null are none."""
@@ -154,6 +161,12 @@ class _Params(BaseModel, frozen=True, extra="forbid"):
             given["resample_offset"] = 0
         if given.get("catalyst_type") == "none":
             given["catalyst_lookback"] = grid_of(type(self))["catalyst_lookback"][0]
+        if given.get("mode") in {"low_vol", "breakout"}:  # of equal weights, which no value that agrees cuts
+            given["max_weight"] = next(
+                value
+                for value in grid_of(type(self))["max_weight"]
+                if RULES["volatility"][0].kept_by({**given, "max_weight": value})
+            )
         return type(self).model_validate(given)
 
 

@@ -1,10 +1,9 @@
 """Planning in a session: when a plan is made over the bars so far, and what its code wants to hold at each close."""
 
 import asyncio
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from datetime import datetime
+from datetime import date, datetime
 from functools import partial
 from typing import Final
 
@@ -20,15 +19,12 @@ from agentic_trading.desk.planning.agent import Plan, PlannerSettings, PlanningA
 from agentic_trading.desk.planning.backtest import TradeCosts
 from agentic_trading.desk.planning.evaluator import PanelEvaluator, offers_of
 from agentic_trading.desk.planning.events import PlanUndecided
-from agentic_trading.desk.planning.panel import COLUMNS, Panel
+from agentic_trading.desk.planning.panel import Panel
 from agentic_trading.desk.planning.promises import WeightRules, broken_promises
 from agentic_trading.desk.planning.sandbox import Sandbox, SandboxJob, Stopped
 from agentic_trading.desk.planning.template import TEMPLATES
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
-
-ROUNDS: Final = 5
-"""How many sets a plan of a session tries."""
 
 REGIME_BARS: Final = 5
 """For so many bars in a row the regime has been another before a new plan is made."""
@@ -60,7 +56,7 @@ class RegimePlanner:
     """Plans at the first bar with enough history, and again when the regime has changed for good.
 
     A plan is made of the bars so far, and so are the weights that its code wants. One that fails changes nothing: the plan
-    before it holds, if there is one, and another one is asked for `REGIME_BARS` later. Code that breaks its promises, or does not end, changes nothing either.
+    before it holds, if there is one, and another one is asked for `REGIME_BARS` later. Code that breaks its promises, or does not end, changes nothing either, and a rebalance that it was due for is made up for at the next close.
     """
 
     def __init__(
@@ -70,28 +66,32 @@ class RegimePlanner:
         clock: Clock,
         settings: PlannerSettings,
         *,
-        rounds: int = ROUNDS,
+        rounds: int,
         costs: TradeCosts = TradeCosts(),  # noqa: B008 - a frozen value
+        weights: Callable[[Panel, SandboxJob, WeightRules], Mapping[str, float] | str] | None = None,
     ) -> None:
-        """Take the name of the data, how many sets a plan tries, and what a trade is taken to cost."""
+        """Take the name of the data, how many sets a plan tries, what a trade is taken to cost, and what runs a plan's code."""
         self._name = name
         self._gateway = gateway
         self._clock = clock
         self._settings = settings
         self._rounds = rounds
         self._costs = costs
-        self._bars: defaultdict[str, list[Bar]] = defaultdict(list)
+        self._run = weights or last_weights
+        self._bars: dict[tuple[date, str], tuple[float, ...]] = {}
         self._plan: Plan | None = None
         self._code = ""
         self._weights: Mapping[str, float] = {}
         self._vanished: frozenset[int] = frozenset()
+        self._is_due = False
         self._planned_in = ""
         self._regimes: list[str] = []
         self._bars_to_wait = 1
 
     def push(self, bar: Bar) -> None:
         """Take the next closed bar of a symbol."""
-        self._bars[bar.symbol].append(bar)
+        values = (bar.open, bar.high, bar.low, bar.close, bar.volume)
+        self._bars[bar.open_time.date(), bar.symbol] = tuple(map(float, values))
 
     async def targets(self, at: datetime) -> TargetWeights | None:
         """Return what to hold as of the close at `at`; None while there is no plan. Asks for a plan where one is due.
@@ -109,17 +109,17 @@ class RegimePlanner:
         rules = WeightRules.of(params)
         job = SandboxJob.of(self._code, params, panel.days)
         vanished = frozenset(np.flatnonzero(np.isnan(panel.filled[-1])).tolist())
-        may_change = bool(job.rebalance[-1]) or rules.exits_between or vanished != self._vanished
-        if is_new or may_change:
-            wanted = await asyncio.to_thread(_last_weights, panel, job, rules)
+        rebalances = self._is_due = self._is_due or is_new or bool(job.rebalance[-1])
+        if rebalances or rules.exits_between or vanished != self._vanished:
+            wanted = await asyncio.to_thread(self._run, panel, job, rules)
             if isinstance(wanted, str):
                 reason = FailureReason(category=FailureKind.INTERNAL_ERROR, description=wanted)
                 await self._undecided(NoDecision(reason=reason, trace_id=self._plan.trace_id, as_of=at))
                 return None
-            self._weights, self._vanished = wanted, vanished
+            self._weights, self._vanished, self._is_due = wanted, vanished, False
         return TargetWeights(
             weights=self._weights,
-            rebalances=is_new or bool(job.rebalance[-1]),
+            rebalances=rebalances,
             stop_loss=params.stop_loss,
             plan_id=self._plan.event_id,
             trace_id=self._plan.trace_id,
@@ -163,16 +163,7 @@ class RegimePlanner:
 
     def _panel(self) -> Panel:
         """Return the bars so far as a panel."""
-        days = sorted({bar.open_time.date() for bars in self._bars.values() for bar in bars})
-        symbols = sorted(self._bars)
-        rows = {day: place for place, day in enumerate(days)}
-        table = np.full((len(COLUMNS), len(days), len(symbols)), np.nan)
-        for column, symbol in enumerate(symbols):
-            for bar in self._bars[symbol]:
-                values = (bar.open, bar.high, bar.low, bar.close, bar.volume)
-                table[:, rows[bar.open_time.date()], column] = [float(value) for value in values]
-        dated = np.array(days, dtype="datetime64[D]")
-        return Panel.of(self._name, dated, symbols, dict(zip(COLUMNS, table, strict=True)))
+        return Panel.of_bars(self._name, self._bars)
 
 
 @asynccontextmanager
@@ -185,7 +176,7 @@ async def _opened(sandbox: Sandbox) -> AsyncGenerator[Sandbox]:
         await run_shielded(asyncio.to_thread(stack.close))
 
 
-def _last_weights(panel: Panel, job: SandboxJob, rules: WeightRules) -> dict[str, float] | str:
+def last_weights(panel: Panel, job: SandboxJob, rules: WeightRules) -> dict[str, float] | str:
     """Return what the code wants to hold at the last close, by symbol; or why it has no weights. It blocks."""
     with Sandbox(panel) as sandbox:
         outcome = sandbox.run(job)

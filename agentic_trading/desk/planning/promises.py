@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import takewhile
 from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from agentic_trading.desk.planning.allowlist import split_header
 from agentic_trading.desk.planning.panel import Flags, Floats
 from agentic_trading.desk.planning.params import MeanReversionParams, StrategyParams, VolatilityParams
 from agentic_trading.desk.planning.sandbox import Ran, SandboxJob, Stopped
@@ -106,9 +106,7 @@ def _checks(
 
 def broken_by_header(code: str, params: StrategyParams) -> tuple[BrokenPromise, ...]:
     """Return whether the comments above the code name other parameters than `params`."""
-    comments = [
-        line.removeprefix("# ") for line in takewhile(lambda each: each[:1] == "#", code.splitlines())
-    ]
+    comments = [line.removeprefix("# ") for line in split_header(code)[0].split("\n")]
     named = [line for line in comments if line.startswith(("parameters:", "{"))]
     if named == [f"parameters: sha256 {params.sha256}", params.canonical]:
         return ()

@@ -6,7 +6,6 @@ where the system has user namespaces, a network; under limits of memory, CPU and
 
 import json
 import os
-import selectors
 import shutil
 import signal
 import subprocess
@@ -32,9 +31,6 @@ CHILD: Final = Path(__file__).with_name("sandbox_child.py")
 ENVIRONMENT: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 """All that the child finds there: no key, no path. A process with threads must not fork."""
 
-START_S: Final = 30.0
-"""The longest time until the child has numpy and the panel loaded; 0.2 s where nothing else runs."""
-
 
 class SandboxReason(StrEnum):
     """Why code was ended before it had weights."""
@@ -52,12 +48,13 @@ class SandboxReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What one job may use."""
+    """What one job may use, and how long a child may take until it has numpy and the panel loaded: 0.2 s where nothing else runs."""
 
     cpu_s: int = 10
     memory_bytes: int = 1 << 30
     """Of address space; numpy and the panel are in it."""
     wall_s: float = 15.0
+    start_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +137,7 @@ class Sandbox:
 
     def __enter__(self) -> Self:
         """Start the child; raises `SandboxStartError` if it does not."""
-        isolation = _isolation(self._unshare)
+        isolation = _isolation(self._unshare, self._limits.start_s)
         self.network = "isolated" if isolation else "not isolated"
         self._command = [*isolation, sys.executable, "-I", str(CHILD)]
         self._start()
@@ -199,7 +196,7 @@ class Sandbox:
         )  # fmt: skip
         child = _Child(process, cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout))
         try:
-            answer = child.ask(self._setup(), within_s=START_S)
+            answer = child.ask(self._setup(), within_s=self._limits.start_s)
         except (OSError, EOFError):
             answer = None
         except BaseException:
@@ -245,16 +242,32 @@ class _Child:
     answers: IO[bytes]
 
     def ask(self, message: bytes, *, within_s: float) -> tuple[dict[str, Any], bytes] | None:
-        """Return the header and the bytes of an answer, None if there is none in time.
+        """Return the header and the bytes of an answer, None if there is none in time: it is ended then, whatever it waits for.
 
-        Raises `OSError` or `EOFError` if the process has ended.
+        Raises `OSError` or `EOFError` if the process has ended by itself.
         """
+        is_late = threading.Event()
+
+        def end_late() -> None:
+            is_late.set()
+            self.end()
+
+        timer = threading.Timer(within_s, end_late)
+        timer.start()
+        try:
+            answer = self._answer(message)
+        except (OSError, EOFError):
+            if not is_late.is_set():
+                raise
+            return None
+        finally:
+            timer.cancel()
+            timer.join()
+        return None if is_late.is_set() else answer
+
+    def _answer(self, message: bytes) -> tuple[dict[str, Any], bytes]:
         self.messages.write(message)
         self.messages.flush()
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.answers, selectors.EVENT_READ)
-            if not selector.select(within_s):
-                return None
         line = self.answers.readline()
         header = json.loads(line) if line.endswith(b"\n") else {"bytes": 1}
         payload = self.answers.read(header["bytes"])
@@ -263,20 +276,27 @@ class _Child:
         return header, payload
 
     def kill(self) -> str:
-        """End it and the job that it runs, which are one group; returns what it printed as errors."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        """End it, take it off the system's list, and return what it printed as errors."""
+        self.end()
         return self.process.communicate()[1].decode("utf-8", "replace").strip()
 
+    def end(self) -> None:
+        """End it and the job that it runs, which are one group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
-def _isolation(unshare: str) -> list[str]:
+
+def _isolation(unshare: str, within_s: float) -> list[str]:
     """Return the words before a command that take its network away; none where the system does not let us."""
     path = shutil.which(unshare)
     if path is None:
         return []
     isolation = [path, "-r", "-n"]
-    probe = subprocess.run(  # noqa: S603 - a program that the caller names
-        [*isolation, sys.executable, "-I", "-S", "-c", ""],
-        stdin=subprocess.DEVNULL, capture_output=True, env=ENVIRONMENT, cwd="/", check=False,
-    )  # fmt: skip
-    return isolation if probe.returncode == 0 else []
+    try:
+        subprocess.run(  # noqa: S603 - a program that the caller names
+            [*isolation, sys.executable, "-I", "-S", "-c", ""], timeout=within_s,
+            stdin=subprocess.DEVNULL, capture_output=True, env=ENVIRONMENT, cwd="/", check=True,
+        )  # fmt: skip
+    except subprocess.SubprocessError:  # it fails, or hangs
+        return []
+    return isolation

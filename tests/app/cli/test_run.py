@@ -349,3 +349,17 @@ def test_ctrl_c_before_a_stream_goes_on_leaves_the_session_as_it_was(tmp_path: P
     assert running.returncode == ExitCode.INTERRUPTED
     assert said == "Error: ended at once; what was answered is on disk\n"
     assert lines_of(str(tmp_path / "out")) == before
+
+
+def test_a_sample_of_many_stocks_has_no_bars_that_warm_it_up(command: Command) -> None:
+    report = json.loads(command("run", "--data", "sp500-sample", "--bars", 2, "--out", "out", "--json").out)
+
+    assert {fed["bars"] for fed in report["data"]} == {2}
+
+
+@pytest.mark.parametrize("words", [["--family", "momentum"], ["--rounds", 3]])
+def test_data_that_no_planner_trades_takes_no_terms_of_a_plan(words: list[str], command: Command) -> None:
+    ended = command("run", "--data", "btcusdt-5m", *words, "--out", "out")
+
+    assert ended.code == 2
+    assert "allowed: data that a planner trades as one portfolio: sp500-sample" in ended.err

@@ -266,3 +266,13 @@ def test_without_the_extra_the_command_names_it(tmp_path: Path, package: str) ->
 
     assert ended.returncode == 2
     assert f"strategies need {package}: pip install 'agentic-trading[desk]'" in ended.stderr
+
+
+def test_a_picture_that_cannot_be_drawn_hides_no_result(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "taken.png").mkdir()
+
+    ended = command(*PROPOSE, "--rounds", 1, "--plot", tmp_path / "taken.png")
+
+    assert ended.code == 2
+    assert "champion, round 1" in ended.out
+    assert "allowed: a file that can be written" in ended.err

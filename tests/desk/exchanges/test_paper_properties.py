@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, localcontext
 from typing import Any
 
@@ -191,3 +192,38 @@ def test_nothing_is_opened_after_its_intent_has_ended_or_where_its_plan_has_pass
             assert made.side.sign * (fill.price - made.stop_loss) > 0
         if made.take_profit is not None:
             assert made.side.sign * (made.take_profit - fill.price) > 0
+
+
+COINS = ("AUSD", "BUSD", "CUSD")
+
+
+async def shared(wanted: Mapping[str, Decimal], first: Sequence[str]) -> dict[str, Decimal]:
+    """Return what is bought of each of these quantities, at 100 and for 10,000 in cash; the bars come in the order `first`."""
+    coins = [Instrument(symbol=symbol, lot_size=Decimal("0.001")) for symbol in COINS]
+    exchange = paper(instruments=listed(*coins), shares_cash=True)
+    for symbol in first:
+        await exchange.on_bar(bar(0, "100 100 100 100", symbol=symbol))
+    for symbol, quantity in wanted.items():
+        await exchange.submit(order(order_id=symbol, intent_id=symbol, symbol=symbol, quantity=quantity))
+    reports = [
+        each
+        for symbol in first
+        for each in await exchange.on_bar(bar(1, "100 100 100 100", volume="100000", symbol=symbol))
+    ]
+    assert (await exchange.account()).cash >= 0
+    bought = {fill.symbol: fill.quantity for fill in fills_of(reports)}
+    return {symbol: bought.get(symbol, Decimal(0)) for symbol in COINS}
+
+
+@given(st.lists(st.integers(1, 100_000), min_size=3, max_size=3), st.permutations(COINS))
+def test_cash_that_is_not_enough_is_shared_in_proportion_whatever_comes_first(
+    lots: list[int], first: list[str]
+) -> None:
+    wanted = {symbol: Decimal(number).scaleb(-3) for symbol, number in zip(COINS, lots, strict=True)}
+
+    bought = asyncio.run(shared(wanted, first))
+
+    room = Decimal(10_000) / (Decimal("100.02") * Decimal("1.0005"))  # half a spread on the grid, and the fee
+    part = min(room / sum(wanted.values()), Decimal(1))
+    for symbol, quantity in wanted.items():
+        assert abs(bought[symbol] - quantity * part) <= Decimal("0.03")

@@ -175,3 +175,28 @@ def test_panels_of_ones_own_are_told_apart_by_their_prices(prices: Panel) -> Non
     digests = {PanelEvaluator(each, Sandbox(each)).data_sha256 for each in (prices, market(), other)}
 
     assert len(digests) == 2
+
+
+@pytest.mark.parametrize("ends", ["\u2028", "\x0b", "\x1c", "\x85"])
+def test_what_is_run_is_what_the_gate_has_read(prices: Panel, sandbox: Sandbox, ends: str) -> None:
+    class Noted(type(TEMPLATES["momentum"])):  # type: ignore[misc]
+        def generate_code(self, params: StrategyParams, *, data_sha256: str = "") -> str:
+            code: str = super().generate_code(params, data_sha256=data_sha256)
+            return code.replace("\n", f"{ends}import os\n", 1)
+
+    evaluator = PanelEvaluator(prices, sandbox, templates={"momentum": Noted()})
+
+    assert (
+        evaluated(evaluator, momentum()).stopped
+        == evaluated(PanelEvaluator(prices, sandbox), momentum()).stopped
+    )
+
+
+def test_an_error_names_the_line_of_the_whole_code(prices: Panel, sandbox: Sandbox) -> None:
+    template = OwnTemplate(source("weights = close * 0.0", "return weights[:, 0, 0]"))
+    outcome = PanelEvaluator(prices, sandbox, templates={"momentum": template}).evaluate(momentum())
+
+    assert isinstance(outcome, RejectedSet)
+    lines = template.generate_code(momentum()).split("\n")
+    number = 1 + next(place for place, line in enumerate(lines) if "weights[:, 0, 0]" in line)
+    assert f"error: line {number}: IndexError" in outcome.detail

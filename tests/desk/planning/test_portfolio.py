@@ -1,12 +1,25 @@
 """When a session plans, as a function of the bars so far, and what it holds where a plan's code has no weights."""
 
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
 import numpy as np
 import pytest
 
+from agentic_trading.clock import SimClock
+from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.planning.agent import PlannerSettings
 from agentic_trading.desk.planning.panel import Panel
-from agentic_trading.desk.planning.portfolio import _last_weights, market_regime
+from agentic_trading.desk.planning.portfolio import RegimePlanner, last_weights, market_regime
 from agentic_trading.desk.planning.promises import WeightRules
 from agentic_trading.desk.planning.sandbox import SandboxJob
+from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.provider import Providers
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.platform import Platform, Ports
+from tests.desk.planning.searching import CHECKS, events_of, market, rules
 
 BARS = 80
 
@@ -71,7 +84,7 @@ def test_code_without_weights_says_why(body: str, why: str) -> None:
     code = f"import numpy as np\n\n\ndef target_weights(close, volume, catalyst, rebalance):\n{body}"
     job = SandboxJob(code, np.ones(10, dtype=np.bool_))
 
-    found = _last_weights(prices, job, WeightRules(n_stocks=3))
+    found = last_weights(prices, job, WeightRules(n_stocks=3))
 
     assert isinstance(found, str)
     assert why in found
@@ -84,6 +97,47 @@ def test_weights_of_the_last_close_come_by_symbol() -> None:
         "    return np.zeros(close.shape) + 0.25\n"
     )
 
-    found = _last_weights(prices, SandboxJob(code, np.ones(10, dtype=np.bool_)), WeightRules(n_stocks=3))
+    found = last_weights(prices, SandboxJob(code, np.ones(10, dtype=np.bool_)), WeightRules(n_stocks=3))
 
     assert found == {"A": 0.25, "B": 0.25, "C": 0.25}
+
+
+DAY = timedelta(days=1)
+FIRST = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def closes(bars: int) -> Iterator[list[Bar]]:
+    """Yield the bars of each day of a small market."""
+    prices = market()
+    for row in range(bars):
+        price = [Decimal(repr(float(each))) for each in prices.close[row]]
+        yield [
+            Bar(
+                symbol=symbol, timeframe=Timeframe.D1, open_time=FIRST + row * DAY,
+                open=at, high=at, low=at, close=at, volume=Decimal(9),
+            )
+            for symbol, at in zip(prices.symbols, price, strict=True)
+        ]  # fmt: skip
+
+
+async def test_a_rebalance_whose_code_was_ended_is_made_up_for_at_the_next_close() -> None:
+    outcomes: Iterator[Mapping[str, float] | str] = iter(["the machine is busy", {"S1": 0.2}, {"S1": 0.2}])
+    clock, store, found = SimClock(FIRST), MemoryInteractionStore(), []
+    ports = Ports(providers=Providers.every(rules()), store=store, clock=clock)
+    settings = PlannerSettings("session-1", LLMProvider.SCRIPTED, "scripted-1")
+    async with Platform(PlatformConfig(mode="backtest"), ports, checks=CHECKS) as platform:
+        planner = RegimePlanner(
+            "made", platform, clock, settings, rounds=5, weights=lambda *_: next(outcomes)
+        )
+        for number, bars in enumerate(closes(142), 1):
+            for bar in bars:
+                planner.push(bar)
+            clock.advance_to(FIRST + number * DAY)
+            found.append(await planner.targets(FIRST + number * DAY))
+
+    planned = [event.kind for event in await events_of(store, "plan")]
+    assert planned == ["plan.chosen", "plan.undecided"]
+    assert found[:140] == [None] * 140
+    made_up = found[140]
+    assert made_up is not None
+    assert (made_up.rebalances, made_up.weights) == (True, {"S1": 0.2})

@@ -170,6 +170,24 @@ def test_nothing_is_left_when_the_parent_is_killed_in_the_middle_of_a_job() -> N
     assert nothing_is_left_of(child)
 
 
+@pytest.mark.parametrize("words", ["*child.py*", "*"])
+def test_a_start_in_which_a_program_hangs_comes_to_an_end(words: str, tmp_path: Path) -> None:
+    hangs = tmp_path / "unshare"
+    hangs.write_text(f'#!/bin/sh\ncase "$*" in {words}) exec sleep 60;; esac\n', encoding="utf-8")
+    hangs.chmod(0o755)
+    prices = panel(2_000, 50)  # more than a pipe takes that nothing reads
+
+    if words == "*":
+        with Sandbox(prices, SandboxLimits(start_s=3), unshare=str(hangs)) as sandbox:
+            assert sandbox.network == "not isolated"
+    else:
+        with (
+            pytest.raises(SandboxStartError, match="no output"),
+            Sandbox(prices, SandboxLimits(start_s=0.5), unshare=str(hangs)),
+        ):
+            pass
+
+
 def test_a_child_that_does_not_start_says_why(tmp_path: Path) -> None:
     broken = tmp_path / "unshare"
     broken.write_text(

@@ -83,3 +83,19 @@ def test_a_header_of_other_parameters_is_a_broken_promise(panel: Panel) -> None:
     assert found.message == f"the header names other parameters; allowed: {others.canonical}"
     assert broken_by_header("", ours)
     assert broken_by_header(f"# {others.canonical}\n{code}", ours)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_set_and_what_is_run_for_it_have_the_same_weights(
+    family: Family, panel: Panel, sandbox: Sandbox
+) -> None:
+    others = 0
+    for params in sets_of(family, panel, SETS):
+        weights = []
+        for each in (params, params.effective):
+            ran = sandbox.run(SandboxJob.of(TEMPLATES[family].generate_code(each), each, panel.days))
+            assert isinstance(ran, Ran)
+            weights.append(ran.weights)
+        others += params != params.effective
+        assert (weights[0] == weights[1]).all()
+    assert others or family == "mean_reversion"

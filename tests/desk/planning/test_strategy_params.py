@@ -22,7 +22,7 @@ from agentic_trading.desk.planning.params import (
     rule_violations,
 )
 from agentic_trading.desk.planning.schema import disagreements, family_schema
-from agentic_trading.desk.planning.template import MomentumTemplate
+from agentic_trading.desk.planning.template import MomentumTemplate, VolatilityTemplate
 from agentic_trading.structured import validate
 from tests.desk.planning.sets import EXAMPLE, REASON, VALID, all_sets
 
@@ -31,7 +31,7 @@ COUNTS: list[tuple[type[BaseModel], int, int, int]] = [
     (MomentumStrategyParams, 20_480, 19_200, 11_520),
     (PriceMomentumParams, 20_480, 19_200, 7_200),
     (MeanReversionParams, 18_432, 15_840, 15_840),
-    (VolatilityParams, 30_720, 26_880, 16_128),
+    (VolatilityParams, 30_720, 26_880, 8_448),
 ]
 
 
@@ -207,3 +207,12 @@ def test_every_parameter_is_described_and_stands_in_the_schema_of_its_family() -
         assert schema["additionalProperties"] is False
         assert [*schema["properties"]] == ["strategy_type", *grid_of(*CLASSES[family])]
     assert grid_of(MomentumStrategyParams) == MomentumTemplate.PARAM_GRID
+
+
+def test_a_most_weight_above_that_of_equal_ones_has_no_effect() -> None:
+    given: dict[str, Any] = {**VolatilityTemplate.DEFAULTS, "strategy_type": "volatility", "n_stocks": 5}
+    caps = (0.2, 0.25)
+
+    for mode, distinct in {"low_vol": 1, "breakout": 1, "inverse_vol": 2}.items():
+        sets = [read_params({**given, "mode": mode, "max_weight": cap}) for cap in caps]
+        assert len({params.effective.sha256 for params in sets}) == distinct

@@ -297,3 +297,9 @@ def test_every_valid_set_of_momentum_is_generated_and_passes_the_gate(period: in
         valid += 1
 
     assert (valid, refused, len(bodies)) == ((3_840, 1_280, 48) if period == 30 else (5_120, 0, 64))
+
+
+def test_blanks_in_the_reasoning_take_no_time() -> None:
+    blanks = " " * 100_000
+
+    assert reasoning_in(f"REASONING: {blanks}x{blanks}y\n{answer()}") == f"x{blanks}y"
