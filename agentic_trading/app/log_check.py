@@ -11,8 +11,9 @@ from typing import Final, Literal
 from pydantic import BaseModel
 from typing_extensions import override
 
+from agentic_trading.app.bar_files import ROWS_A_MARK, BarsDigest
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.session_folder import ROWS_A_MARK, BarsDigest, RunManifest, SessionFolder
+from agentic_trading.app.session_folder import RunManifest, SessionFolder
 from agentic_trading.app.trading import records_of
 from agentic_trading.audit.verify import LogReport, ReadableLog, verify_log
 from agentic_trading.llm.errors import StoreError, UnreadableBodyError

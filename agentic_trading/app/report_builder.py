@@ -2,7 +2,6 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TypedDict
@@ -23,19 +22,11 @@ from agentic_trading.app.report import (
 from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.app.session_run import BarCounts, SessionResult
 from agentic_trading.desk.exchange import Fill
-from agentic_trading.desk.execution.shortfall import (
-    Baseline,
-    buy_and_hold,
-    market_now,
-    shortfalls,
-    total_shortfall,
-)
+from agentic_trading.desk.execution.shortfall import shortfalls, total_shortfall
 from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.intents import TradingRules
-from agentic_trading.desk.market.feed import BarFeed, BarGrid
 from agentic_trading.desk.market.samples import PANELS, SAMPLES
 from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance, performance
-from agentic_trading.desk.time_slices import merge_feeds
 from agentic_trading.governance.limits import SHORT_LIVED
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, LLMBudgetExhaustedError, UnknownModelError
@@ -60,11 +51,11 @@ async def report_of(
 ) -> RunReport:
     """Return the report of a run that has ended.
 
-    Its attempts are read from its log and its bars from their files, each once and none kept; the rest was counted.
+    Its attempts are read from its log, each once and none kept; the rest was counted.
     """
     attempts = await _attempts_of(manifest, store, tables)
     counters = played.counters
-    baselines = await _baselines(manifest, folder, played)
+    baselines = await _baselines(manifest, played)
     equity_end = _equity(played)
     return RunReport(
         session_id=manifest.session_id,
@@ -273,38 +264,18 @@ class _Baselines:
     buy_and_hold_pnl: Decimal = ZERO
 
 
-async def _baselines(manifest: RunManifest, folder: SessionFolder, played: SessionResult) -> _Baselines:
-    """Play both baselines over the bars of a run, side by side: one pass over the files that keep these.
-
-    They can only be played when the run has ended, since they trade on the grids that all its bars have shown. What is
-    held is an equal part of the cash in each symbol.
-    """
-    if not played.bars_done:
+async def _baselines(manifest: RunManifest, played: SessionResult) -> _Baselines:
+    """Return what the baselines of a run have come to: of the cash an equal part is held in each symbol."""
+    if played.baselines is None or not played.bars_done:
         return _Baselines()
-    venue = trading.PaperVenue(played.instruments)
-    now = market_now(played.intents, trading.paper_exchange(venue))
-    held: dict[str, Baseline] = {}
-    feeds: list[BarFeed] = []
-    for symbol, bars in played.bars.items():
-        if bars.first is None or bars.last is None:
-            continue
-        instrument = venue.instruments[symbol]
-        held[symbol] = await buy_and_hold(bars.first, bars.last, trading.paper_exchange(venue), instrument)
-        path = folder.bars(manifest.run_number, symbol)
-        grid = BarGrid(bars.first.timeframe)
-        feeds.append(trading.kept_feed(path, symbol=symbol, grid=grid, most_bars=bars.count))
-    async with aclosing(merge_feeds(feeds)) as time_slices:
-        async for time_slice in time_slices:
-            for bar in time_slice.bars:
-                await now.on_bar(bar)
-                await held[bar.symbol].on_bar(bar)
+    cash, held = trading.STARTING_CASH, await played.baselines.held()
     total = ZERO
     for each in held.values():
-        total = EXACT.add(total, EXACT.subtract((await each.result()).equity, venue.cash))
-    outcome = await now.result()
+        total = EXACT.add(total, EXACT.subtract(each.equity, cash))
+    outcome = await played.baselines.market_now()
     is_portfolio = _is_portfolio(manifest)  # all its orders are market orders
     return _Baselines(
-        market_now_pnl=EXACT.subtract(_equity(played) if is_portfolio else outcome.equity, venue.cash),
+        market_now_pnl=EXACT.subtract(_equity(played) if is_portfolio else outcome.equity, cash),
         market_now_fills=played.fills if is_portfolio else outcome.fills,
         buy_and_hold_pnl=EXACT.divide(total, len(manifest.data)).quantize(Decimal("0.01")),
     )

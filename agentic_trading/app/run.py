@@ -9,16 +9,26 @@ import structlog
 
 from agentic_trading import __version__
 from agentic_trading.app import trading
+from agentic_trading.app.bar_files import BarFiles
 from agentic_trading.app.budget_controls import RunBudget, refuse_unusable_server
-from agentic_trading.app.feeds import CheckedFeed, ReadAhead, ResumedFeed, open_feeds, sources
+from agentic_trading.app.feeds import (
+    STDIN,
+    CheckedFeed,
+    ReadAhead,
+    ResumedFeed,
+    open_feeds,
+    sources,
+    without_symbol,
+)
 from agentic_trading.app.options import RunOptions, pluralize
 from agentic_trading.app.providers import ProviderOutage, UnusableProviderError
 from agentic_trading.app.report import RunProgress, RunReport
 from agentic_trading.app.report_builder import report_of
 from agentic_trading.app.run_setup import PreparedRun, new_run, resumed_run, tables_with
-from agentic_trading.app.session_folder import BarFiles, RunManifest, SessionFolder
+from agentic_trading.app.session_folder import RunManifest, SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
 from agentic_trading.cancellation import on_first_signal
+from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.market.feed import BarFeed
@@ -180,7 +190,9 @@ class ActiveRun:
         manifest = self.opened.manifest
         log = DecisionLog(self.folder.decisions(manifest.run_number))
         earlier = self.opened.earlier.bars if self.opened.earlier else {}
-        bars = BarFiles(self.folder, manifest, {symbol: kept.count for symbol, kept in earlier.items()})
+        fed = {symbol: kept.count for symbol, kept in earlier.items()}
+        streams = {source.symbol for source in manifest.data if without_symbol(source.name) == STDIN}
+        bars = BarFiles(self.folder, manifest, fed, streams=streams)
         stage = self._stage()
         await log.open()
         await bars.open()
@@ -194,11 +206,19 @@ class ActiveRun:
             self._refuse_outage()
             on_progress(self._progress(moment))
 
-        observer = SessionObserver(after_slice, before_slice, wrap=self.outage.around, on_start=signals.hold)
+        def wrap(gateway: Gateway) -> Gateway:
+            return bars.around(self.outage.around(gateway))
+
+        def on_start(session: TradingSession) -> None:
+            self.played.baselines = trading.baselines(self.played.instruments)
+            signals.hold(session)
+
+        observer = SessionObserver(after_slice, before_slice, wrap=wrap, on_start=on_start)
         try:
             await play_session(stage, self.played, observer)
         finally:
             summary.bars_done = self.played.bars_done
+            await bars.write()
         summary.interrupted, summary.digest, summary.bars = signals.came, log.digest, bars.fed
 
     def _stage(self) -> SessionSetup:

@@ -1,15 +1,12 @@
 """A session's folder: one log, and for each of its runs a manifest, a decision log and the bars that were fed."""
 
-import asyncio
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
-from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import MappingProxyType
 from typing import IO, Literal, Self
 from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
@@ -17,28 +14,11 @@ import orjson
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agentic_trading.app.options import PROVIDERS, OptionError, RunMode, listed
-from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.events import FedBars
 from agentic_trading.llm.models import Capability
 from agentic_trading.platform.config import FallbackConfig
-
-BAR_COLUMNS = (
-    "open_time",
-    "open",
-    "high",
-    "low",
-    "close",
-    "volume",
-    "quote_volume",
-    "trades",
-    "taker_buy_volume",
-)
-
-ROWS_A_MARK = 256
-"""From one mark in `FedBars` to the next."""
 
 MADE_BY_RUN = "a folder that `run --out` made"
 
@@ -167,7 +147,7 @@ class SessionFolder:
 
     def prepare(self) -> None:
         """Make the folder; raises `StoreError` if it cannot be made or written to."""
-        with _writing(self.path):
+        with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / ".writable"
             probe.write_bytes(b"")
@@ -203,110 +183,21 @@ class SessionFolder:
     def write_manifest(self, manifest: RunManifest) -> None:
         """Write or replace the manifest of a run, whole or not at all; raises `StoreError` if it cannot be written."""
         fields = orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
-        _replace(self.manifest(manifest.run_number), fields + b"\n")
-
-
-class BarFiles:
-    """Keep the bars that a run is fed, so that it can be played again whatever becomes of their source.
-
-    `fed` says how many bars the files of an interrupted run hold: they are fed again, and not added again. Raises
-    `StoreError` where a file cannot be written.
-    """
-
-    def __init__(
-        self,
-        folder: SessionFolder,
-        manifest: RunManifest,
-        fed: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
-        run = manifest.run_number
-        self._paths = {source.symbol: folder.bars(run, source.symbol) for source in manifest.data}
-        self._known = {symbol: fed.get(symbol, 0) for symbol in self._paths}
-        self._digests = {symbol: BarsDigest() for symbol in self._paths}
-
-    @property
-    def fed(self) -> tuple[FedBars, ...]:
-        """What the files hold."""
-        return tuple(digest.of(symbol) for symbol, digest in self._digests.items())
-
-    async def open(self) -> None:
-        """Start the files with a header, or with the bars that were fed before; a row that a crash has cut goes."""
-        for symbol, path in self._paths.items():
-            digest, goes_on = self._digests[symbol], self._known[symbol] > 0
-            await asyncio.to_thread(_start_bars, path, digest, goes_on=goes_on)
-
-    async def append(self, bars: Sequence[Bar]) -> None:
-        """Add bars, each to the file of its symbol."""
-        new = []
-        for bar in bars:
-            if self._known[bar.symbol] > 0:
-                self._known[bar.symbol] -= 1
-            else:
-                new.append(bar)
-        if new:
-            await asyncio.to_thread(self._write, new)
-
-    def _write(self, bars: Sequence[Bar]) -> None:
-        for bar in bars:
-            path, row = self._paths[bar.symbol], f"{bar_row(bar)}\n".encode()
-            with _writing(path), path.open("ab") as file:
-                file.write(row)
-            self._digests[bar.symbol].add(row)
-
-
-class BarsDigest:
-    """The SHA-256 of a file of bars, line by line: the header first, then the rows."""
-
-    def __init__(self) -> None:
-        self._hash = sha256()
-        self._lines = 0
-        self._marks: list[str] = []
-
-    def add(self, line: bytes) -> None:
-        """Go on with the next line, its newline with it."""
-        self._hash.update(line)
-        if self._lines and self._lines % ROWS_A_MARK == 0:
-            self._marks.append(self._hash.hexdigest()[:16])
-        self._lines += 1
-
-    def of(self, symbol: str) -> FedBars:
-        """Return what was added so far, as the bars of `symbol`."""
-        rows = max(0, self._lines - 1)
-        return FedBars(symbol=symbol, rows=rows, sha256=self._hash.hexdigest(), marks=tuple(self._marks))
-
-
-def bar_row(bar: Bar) -> str:
-    """Return a bar as a row of the columns that `BAR_COLUMNS` names."""
-    values = bar.model_dump(mode="json", include=set(BAR_COLUMNS))
-    return ",".join("" if values[name] is None else str(values[name]) for name in BAR_COLUMNS)
+        replace_file(self.manifest(manifest.run_number), fields + b"\n")
 
 
 def _number(run: int) -> str:
     return "" if run == 1 else f"-{run}"
 
 
-def _replace(path: Path, content: bytes) -> None:
+def replace_file(path: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
-    with _writing(path), _replacing(path) as fresh:
+    with writing(path), replacing(path) as fresh:
         fresh.write(content)
 
 
-def _start_bars(path: Path, digest: BarsDigest, *, goes_on: bool) -> None:
-    """Write a file of bars without any, or of the whole rows that it holds where a run `goes_on`; digest its lines."""
-    if not goes_on:
-        header = f"{','.join(BAR_COLUMNS)}\n".encode()
-        digest.add(header)
-        _replace(path, header)
-        return
-    with _writing(path), path.open("rb") as rows, _replacing(path) as fresh:
-        for row in rows:
-            if row.endswith(b"\n"):
-                digest.add(row)
-                fresh.write(row)
-
-
 @contextmanager
-def _replacing(path: Path) -> Generator[IO[bytes]]:
+def replacing(path: Path) -> Generator[IO[bytes]]:
     """Give the file that takes the place of `path` when the block ends."""
     fresh = path.with_name(f"{path.name}.new")
     with fresh.open("wb") as file:
@@ -315,7 +206,8 @@ def _replacing(path: Path) -> Generator[IO[bytes]]:
 
 
 @contextmanager
-def _writing(path: Path) -> Generator[None]:
+def writing(path: Path) -> Generator[None]:
+    """Raise `StoreError` where the block cannot write a file."""
     try:
         yield
     except OSError as e:

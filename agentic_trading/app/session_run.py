@@ -16,6 +16,7 @@ from agentic_trading.client.gateway import Gateway
 from agentic_trading.desk.decisions import CountingGateway, DecisionLoggingGateway, SessionCounters
 from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
 from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
@@ -128,6 +129,7 @@ class SessionResult:
     """A session so far: counts, the bars of each symbol as counts, intents and fills, the account, and open orders.
 
     `instruments` are on the grids that all bars so far have shown; `companions` are shipped reference markets, by symbol.
+    `baselines` are played beside it, where there is to be a report.
     """
 
     counters: SessionCounters = field(default_factory=SessionCounters)
@@ -137,6 +139,7 @@ class SessionResult:
     intents: list[OrderIntent] = field(default_factory=list)
     fills: list[Fill] = field(default_factory=list)
     curve: EquityCurve = field(default_factory=EquityCurve)
+    baselines: Baselines | None = None
     account: Account | None = None
     open_orders: Sequence[OpenOrder] = ()
 
@@ -237,6 +240,8 @@ async def _trade(
         for note in time_slice.notes:
             result.bars[note.symbol].note(note)
         result.curve.add((await exchange.account()).equity(result.marks), result.fills)
+        if result.baselines is not None:
+            await result.baselines.on_bars(time_slice.bars, result.intents)
         await observer.after_slice(time_slice, gateway.close())
 
     result.companions = await asyncio.to_thread(trading.companions, setup.symbols)

@@ -25,6 +25,7 @@ from agentic_trading.desk.execution.check import check_fill_strategy
 from agentic_trading.desk.execution.order import FillLimits
 from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
 from agentic_trading.desk.execution.risk import RiskLimits
+from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.intents import AnalysisIntents, IntentSettings, SymbolDesk, TradingRules
@@ -255,6 +256,11 @@ def venue(symbols: Iterable[str], data: str = "") -> PaperVenue:
 def paper_exchange(venue: PaperVenue) -> PaperExchange:
     """Return an exchange on paper with the cash, costs and instruments of a venue."""
     return PaperExchange(venue.instruments, cash=venue.cash, costs=venue.costs, shares_cash=venue.shares_cash)
+
+
+def baselines(instruments: Instruments) -> Baselines:
+    """Return what a session on these instruments is held against."""
+    return Baselines(instruments, lambda: paper_exchange(PaperVenue(instruments)))
 
 
 def companions(symbols: Sequence[str]) -> dict[str, ReferenceMarketFeed]:

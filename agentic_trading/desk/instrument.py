@@ -1,6 +1,6 @@
 """What is traded: a symbol, and the steps in which its prices and quantities move."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from enum import StrEnum
 from typing import Annotated, Final
@@ -92,11 +92,12 @@ class Instruments(Mapping[str, Instrument]):
         The least entry is one lot.
         """
         known, seen = self._known[symbol], tuple(prices)
+        if _is_on_grid(known, seen, volume):
+            return
         tick = min(known.tick_size, *map(step_of, seen))
         lot = min(known.lot_size, step_of(volume), _largest_lot(max(seen)))
-        if (tick, lot) != (known.tick_size, known.lot_size):
-            finer = {"tick_size": tick, "lot_size": lot, "min_quantity": lot}
-            self._known[symbol] = known.model_copy(update=finer)
+        finer = {"tick_size": tick, "lot_size": lot, "min_quantity": lot}
+        self._known[symbol] = known.model_copy(update=finer)
 
     @override
     def __getitem__(self, symbol: str) -> Instrument:
@@ -109,6 +110,13 @@ class Instruments(Mapping[str, Instrument]):
     @override
     def __len__(self) -> int:
         return len(self._known)
+
+
+def _is_on_grid(known: Instrument, prices: Sequence[Decimal], volume: Decimal) -> bool:
+    """Return whether a bar shows no finer grid; a division is a tenth of what its digits cost to count."""
+    if EXACT.remainder(volume, known.lot_size) or _largest_lot(max(prices)) < known.lot_size:
+        return False
+    return not any(EXACT.remainder(price, known.tick_size) for price in prices)
 
 
 def step_of(value: Decimal) -> Decimal:

@@ -50,4 +50,4 @@ def significant(value: float | None, digits: int) -> float | None:
 
 def stamp(moment: datetime) -> str:
     """Return a UTC time to the second, such as `2023-03-24T14:05:00Z`."""
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+    return f"{moment.isoformat()[:19]}Z"

@@ -139,6 +139,8 @@ class TradingSession:
         self, intents: Sequence[OrderIntent]
     ) -> list[tuple[OrderIntent, TimedFillStrategy]]:
         """Ask how each intent shall be filled, all at once; an intent without a decision gets no order."""
+        if not intents:
+            return []
         calls = []
         async with asyncio.TaskGroup() as group:
             for intent in intents:

@@ -11,7 +11,6 @@ from agentic_trading.governance.admission_decisions import Admitted
 from agentic_trading.governance.events import KINDS, AttemptDispatched
 from agentic_trading.governance.ledger import ReservationRequest, parts_of
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
 from agentic_trading.llm.event import Event
@@ -133,11 +132,6 @@ class LeftAttempt:
         if not isinstance(body, AttemptDispatched):
             raise TypeError(f"event {event.id} is {event.kind}; allowed is {AttemptDispatched.KIND}")
         return cls(event, body)
-
-    @property
-    def as_lost(self) -> LostAttempt:
-        """Return it as one that may have been sent, and whose end is not known."""
-        return LostAttempt(self.body.reservation_id, self._amount, self.dispatched.time)
 
     def admission(self, capability: Capability, price_book: str, priced_at: datetime) -> Admitted:
         """Return what was set aside for it."""

@@ -9,7 +9,7 @@ import pytest
 from agentic_trading.app import trading
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.report_builder import report_of
-from agentic_trading.app.session_folder import BarFiles, DataSource, SessionFolder
+from agentic_trading.app.session_folder import DataSource, SessionFolder
 from agentic_trading.app.session_run import SessionResult
 from agentic_trading.desk.execution.shortfall import total_shortfall
 from agentic_trading.llm.errors import FailureKind, FailureReason, shortfall_text
@@ -155,14 +155,10 @@ async def test_the_budgets_that_refused_are_named_with_what_was_left() -> None:
     ]  # fmt: skip
 
 
-async def test_equity_is_cash_and_what_is_held_at_its_last_close(tmp_path: Path) -> None:
+async def test_equity_is_cash_and_what_is_held_at_its_last_close() -> None:
     played = (await evening()).played
     data = tuple(DataSource(name=name, symbol=bars[0].symbol) for name, bars in LOADED.items())
-    about, folder = manifest(data=data), SessionFolder(tmp_path)
-    files = BarFiles(folder, about)
-    await files.open()
-    for bars in LOADED.values():
-        await files.append(bars)
+    about, folder = manifest(data=data), SessionFolder(Path("out"))
 
     report = await report_of(about, folder, played, MemoryInteractionStore(), TABLES, elapsed_s=0)
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app import budget_controls, trading
+from agentic_trading.app.bar_files import BarFiles
 from agentic_trading.app.run_resume import read_interrupted_run
 from agentic_trading.app.run_setup import recorded_attempts
-from agentic_trading.app.session_folder import BarFiles, SessionFolder
+from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, play_session
 from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
@@ -98,6 +99,7 @@ async def test_the_bars_that_were_fed_are_what_is_gone_on_with(tmp_path: Path) -
     files = BarFiles(folder, manifest())
     await files.open()
     await files.append([bar(0), bar(1)])
+    await files.write()
 
     earlier = await read_interrupted_run(folder, manifest(), MemoryInteractionStore())
 

@@ -1,5 +1,6 @@
 """A session's folder: named by run, written whole or not at all, and clear about what cannot be used."""
 
+import asyncio
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -7,19 +8,16 @@ from typing import Any
 
 import pytest
 
+from agentic_trading.app.bar_files import BAR_COLUMNS, BARS_A_BATCH, BarFiles, bar_row
 from agentic_trading.app.feeds import kept_bars
 from agentic_trading.app.options import OptionError
-from agentic_trading.app.session_folder import (
-    BAR_COLUMNS,
-    BarFiles,
-    DataSource,
-    RunManifest,
-    SessionFolder,
-    bar_row,
-)
+from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
+from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.desk.market.bar import Bar
-from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.event import Event
+from tests.build import envelope, event, interaction
 from tests.desk.market.bars import bar
 
 
@@ -153,6 +151,7 @@ async def kept(folder: SessionFolder, *bars: Bar, fed: int = 0) -> list[Bar]:
     await files.open()
     for each in bars:
         await files.append([each])
+    await files.write()
     held = await kept_bars(folder.bars(1, "BTCUSDT"), DataSource(name="-", symbol="BTCUSDT"))
     return [item async for item in held.feed() if isinstance(item, Bar)]
 
@@ -187,5 +186,58 @@ async def test_a_file_of_bars_that_cannot_be_written_is_told(tmp_path: Path) -> 
 
     with pytest.raises(StoreError, match=r"bars-BTCUSDT\.csv: cannot be written"):
         await files.open()
+    await files.append([bar(0)])
     with pytest.raises(StoreError, match=r"bars-BTCUSDT\.csv: cannot be written"):
-        await files.append([bar(0)])
+        await files.write()
+
+
+async def rows_in(folder: SessionFolder) -> int:
+    text = await asyncio.to_thread(folder.bars(1, "BTCUSDT").read_text)
+    return len(text.splitlines()) - 1
+
+
+async def test_bars_are_written_in_batches_and_those_of_a_stream_at_once(tmp_path: Path) -> None:
+    for name, streams, waiting in (("file", set[str](), 0), ("stream", {"BTCUSDT"}, 3)):
+        folder = SessionFolder(tmp_path / name)
+        await asyncio.to_thread(folder.prepare)
+        files = BarFiles(folder, manifest(), streams=streams)
+        await files.open()
+
+        for place in range(3):
+            await files.append([bar(place)])
+        assert await rows_in(folder) == waiting
+
+        for place in range(3, BARS_A_BATCH + 2):
+            await files.append([bar(place)])
+        assert await rows_in(folder) == (BARS_A_BATCH + 2 if streams else BARS_A_BATCH)
+
+
+class RowsSeen:
+    """A gateway that counts the rows on disk at each call and event."""
+
+    def __init__(self, folder: SessionFolder) -> None:
+        self._folder = folder
+        self.rows: list[int] = []
+
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+        self.rows.append(await rows_in(self._folder))
+        return interaction(envelope=envelope)
+
+    async def record(self, _event: Event) -> None:
+        self.rows.append(await rows_in(self._folder))
+
+
+async def test_every_bar_is_written_before_anything_is_asked_or_recorded_on_it(tmp_path: Path) -> None:
+    folder = SessionFolder(tmp_path)
+    files, seen = BarFiles(folder, manifest()), RowsSeen(folder)
+    await files.open()
+    gateway = files.around(seen)
+
+    await files.append([bar(0), bar(1)])
+    async with asyncio.TaskGroup() as group:
+        for _ in range(3):
+            group.create_task(gateway.ask(envelope()))
+    await files.append([bar(2)])
+    await gateway.record(event())
+
+    assert seen.rows == [2, 2, 2, 3]

@@ -2,35 +2,75 @@
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agentic_trading.app import trading
 from agentic_trading.desk.market.bar import Bar
-from benchmarks.long_session import JUDGED_FROM, YEAR, Memory, main, resident_mb, slope, table, write_bars
+from benchmarks.long_session import (
+    JUDGED_FROM,
+    PACE_FROM,
+    YEAR,
+    Cost,
+    Sample,
+    cpu_of,
+    holds,
+    main,
+    pace,
+    resident_mb,
+    slope,
+    table,
+    write_bars,
+)
+from benchmarks.peers.contender import ROOT
+
+
+def samples(mb: Callable[[int], float], cpu_s: Callable[[int], float]) -> list[Sample]:
+    return [Sample(second, mb(second), cpu_s(second)) for second in range(1, 101)]
 
 
 def test_the_slope_leaves_out_what_fills_once() -> None:
-    samples = [(second, 100.0 + min(second, 20) * 5 + second * 0.5) for second in range(1, 101)]
+    taken = samples(lambda second: 100.0 + min(second, 20) * 5 + second * 0.5, float)
 
-    assert slope(samples, 100_000) == pytest.approx(50, rel=0.01)
-    assert slope(samples[:1], 100_000) == 0
-
-
-@pytest.mark.parametrize(("bars", "peak_mb", "slope_mb"), [(YEAR, 399, 39), (JUDGED_FROM - 1, 399, 900)])
-def test_a_peak_and_a_slope_below_the_promise_keep_it(bars: int, peak_mb: float, slope_mb: float) -> None:
-    assert Memory("run", bars, peak_mb, slope_mb, 1).is_kept
+    assert slope(taken, 100_000) == pytest.approx(50, rel=0.01)
+    assert slope(taken[:1], 100_000) == 0
 
 
-@pytest.mark.parametrize(("peak_mb", "slope_mb"), [(400, 39), (399, 40)])
-def test_a_peak_or_a_slope_at_the_promise_breaks_it(peak_mb: float, slope_mb: float) -> None:
-    assert not Memory("run", YEAR, peak_mb, slope_mb, 1).is_kept
+def test_the_pace_is_that_of_the_last_quarter_over_that_of_the_first() -> None:
+    assert pace(samples(float, lambda second: 5 + second * 0.3)) == pytest.approx(1)
+    assert pace(samples(float, lambda second: second + 2 * max(0, second - 75))) == pytest.approx(3, rel=0.05)
+    assert pace(samples(float, float)[:5]) == 0
+
+
+@pytest.mark.parametrize(
+    ("bars", "peak_mb", "slope_mb", "steady"),
+    [
+        (YEAR, 249, 39, 1.2),
+        (JUDGED_FROM - 1, 249, 900, 1.2),
+        (PACE_FROM - 1, 249, 900, 9),
+        (5 * YEAR, 399, 39, 1.2),
+    ],
+)
+def test_what_is_below_the_promise_keeps_it(
+    bars: int, peak_mb: float, slope_mb: float, steady: float
+) -> None:
+    assert Cost("run", bars, peak_mb, slope_mb, 1, steady).is_kept
+
+
+@pytest.mark.parametrize(
+    ("bars", "peak_mb", "slope_mb", "steady"),
+    [(YEAR, 250, 39, 1), (YEAR, 249, 40, 1), (YEAR, 249, 39, 1.21), (5 * YEAR, 400, 39, 1)],
+)
+def test_what_is_at_the_promise_breaks_it(bars: int, peak_mb: float, slope_mb: float, steady: float) -> None:
+    assert not Cost("run", bars, peak_mb, slope_mb, 1, steady).is_kept
 
 
 def test_a_process_that_is_gone_holds_nothing() -> None:
     assert min(resident_mb(os.getpid())) > 10
-    assert resident_mb(2**22 + 1) == (0, 0)
+    assert cpu_of(os.getpid()) > 0
+    assert (*resident_mb(2**22 + 1), cpu_of(2**22 + 1)) == (0, 0, 0)
 
 
 async def test_the_shipped_bars_follow_each_other_without_a_hole(tmp_path: Path) -> None:
@@ -44,15 +84,25 @@ async def test_the_shipped_bars_follow_each_other_without_a_hole(tmp_path: Path)
 
 
 def test_a_short_session_and_its_replay_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--bars", "400"]) == 0
+    assert main(["--bars", "400", "--before", str(ROOT)]) == 0
 
     printed = capsys.readouterr().out
-    assert "run           400" in printed
-    assert "replay        400" in printed
+    for name in ("run", "replay", "run, before", "replay, before"):
+        assert f"{name:<14}      400" in printed
     assert "holds" in printed
+    assert "of the CPU before" in printed
 
 
 def test_the_table_has_a_line_for_each_process() -> None:
-    assert table([Memory("run", YEAR, 164.2, 13.04, 170)]).splitlines()[1].split() == [
-        "run", "105,120", "164.2", "13.0", "170",
+    assert table([Cost("run", YEAR, 164.2, 13.04, 42.0, 1.0432)]).splitlines()[1].split() == [
+        "run", "105,120", "164.2", "13.0", "42.0", "400", "1.04",
     ]  # fmt: skip
+
+
+def test_a_long_replay_is_as_quick_a_bar_as_a_short_one(capsys: pytest.CaptureFixture[str]) -> None:
+    short, *long = (
+        Cost("replay", bars, 90, 9, cpu_s) for bars, cpu_s in ((YEAR // 4, 10.0), (YEAR, 47.9), (YEAR, 48.1))
+    )
+
+    assert [holds([short, each]) for each in long] == [True, False]
+    assert capsys.readouterr().out.count("DOES NOT HOLD") == 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.desk.instrument import Instrument, Instruments, step_of
+from agentic_trading.desk.instrument import LARGEST_LOT_WORTH, Instrument, Instruments, step_of
 from agentic_trading.desk.market.samples import load_sample
 
 prices = st.decimals("0.000001", 1_000_000, places=6)
@@ -78,3 +78,15 @@ def test_what_was_on_the_grid_stays_on_it(seen: list[tuple[Decimal, Decimal]]) -
 
         assert all(each % instrument.tick_size == 0 for each, _ in before)
         assert all(lot % instrument.lot_size == 0 for _, lot in before)
+
+
+@given(st.lists(st.tuples(prices, volumes), min_size=1, max_size=8))
+def test_a_grid_is_the_finest_step_of_all_that_was_seen(seen: list[tuple[Decimal, Decimal]]) -> None:
+    instruments = Instruments(["X"])
+    for price, volume in seen:
+        instruments.see("X", [price], volume)
+
+    dearest = max(price for price, _ in seen)
+    of_worth = Decimal(1).scaleb(min(0, (LARGEST_LOT_WORTH / dearest).adjusted()))
+    assert instruments["X"].tick_size == min(step_of(price) for price, _ in seen)
+    assert instruments["X"].lot_size == min(of_worth, *(step_of(volume) for _, volume in seen))

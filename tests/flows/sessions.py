@@ -14,13 +14,14 @@ import orjson
 import pytest
 
 from agentic_trading.app import budget_controls, trading
+from agentic_trading.app.bar_files import BAR_COLUMNS, bar_row
 from agentic_trading.app.options import RunOptions
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run_session
-from agentic_trading.app.session_folder import BAR_COLUMNS, bar_row
 from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample
+from agentic_trading.desk.session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMProvider
@@ -231,5 +232,8 @@ async def evening(provider: Provider | None = None, **changes: Any) -> Evening:
     async def after_moment(_moment: TimeSlice, lines: Sequence[bytes]) -> None:
         played.log.extend(lines)
 
-    await play_session(set_up, played.played, SessionObserver(after_moment))
+    def on_start(_session: TradingSession) -> None:
+        played.played.baselines = trading.baselines(played.played.instruments)
+
+    await play_session(set_up, played.played, SessionObserver(after_moment, on_start=on_start))
     return played

@@ -64,7 +64,7 @@ async def test_an_interrupted_run_ends_after_the_moment_under_way_and_goes_on_la
 
     kept = await kept_in(report.log)
     assert (report.interrupted, resumed.interrupted) == (True, False)
-    assert at <= report.data[0].bars <= at + 8
+    assert at <= report.data[0].bars <= at + 12  # bars without a question are one turn of the loop
     assert resumed.digest == whole.digest
     assert decided(tmp_path / "out") == decided(tmp_path / "whole")
     assert decided(tmp_path / "whole").startswith(decided_so_far)

@@ -1,8 +1,6 @@
 """A long session keeps counts and not lists: later on in it there are no more bars or attempts in memory than before."""
 
-import asyncio
 import gc
-import tracemalloc
 from collections import Counter
 from collections.abc import AsyncGenerator, Sequence
 from itertools import count
@@ -11,14 +9,14 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from agentic_trading.app.bar_files import bar_row
 from agentic_trading.app.options import RunOptions
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunProgress
 from agentic_trading.app.report_builder import report_of
 from agentic_trading.app.run import run_session
-from agentic_trading.app.session_folder import BarFiles, DataSource, SessionFolder, bar_row
+from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.app.session_run import SessionResult
-from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -110,34 +108,3 @@ async def test_a_report_keeps_no_attempt() -> None:
 
     assert report.attempts == 50
     assert store.alive_at_the_end - before < 5
-
-
-async def peak_of_report(bars: Sequence[Bar], folder: SessionFolder) -> int:
-    """Return the most bytes that a report over these bars takes at once."""
-    about = manifest(data=(DataSource(name="bars", symbol="BTCUSDT"),))
-    await asyncio.to_thread(folder.prepare)
-    files = BarFiles(folder, about)
-    await files.open()
-    await files.append(bars)
-    played = SessionResult(instruments=Instruments(["BTCUSDT"]))
-    for bar in bars:
-        played.bars["BTCUSDT"].add(bar)
-    tracemalloc.start()
-    try:
-        report = await report_of(about, folder, played, MemoryInteractionStore(), TABLES, elapsed_s=1)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert report.data[0].bars == len(bars)
-    assert report.buy_and_hold_pnl != 0
-    return peak
-
-
-async def test_the_baselines_take_no_more_memory_for_twice_the_bars(
-    sample: Sequence[Bar], tmp_path: Path
-) -> None:
-    half = await peak_of_report(sample[: BARS // 2], SessionFolder(tmp_path / "half"))
-    whole = await peak_of_report(sample, SessionFolder(tmp_path / "whole"))
-
-    a_bar = 2_000  # bytes, as an object
-    assert whole - half < BARS // 2 * a_bar / 4

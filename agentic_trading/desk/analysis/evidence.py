@@ -168,8 +168,11 @@ def _absent(layer: Layer, measured: Mapping[str, Any]) -> Content:
     return {"not_available": absent} if absent else {}
 
 
+_OF_ONE_FRAME: Final = tuple(f"{timeframe}." for timeframe in Timeframe)
+
+
 def _is_of_one_frame(name: str) -> bool:
-    return name.startswith(tuple(f"{timeframe}." for timeframe in Timeframe))
+    return name.startswith(_OF_ONE_FRAME)
 
 
 def _swing_labels(trend: Mapping[str, Any], timeframes: Sequence[Timeframe]) -> Content:

@@ -56,17 +56,20 @@ class PaperAccount:
         self._quantities: dict[str, Decimal] = {}
         self._averages: dict[str, Decimal] = {}
         self._marks: dict[str, Decimal] = {}
+        self._snapshot: Account | None = None
         self.claims = ZERO
         """What is wanted elsewhere: money that is not enough for it too is shared with it in proportion."""
 
     def snapshot(self) -> Account:
         """Return cash and open positions."""
-        held = sorted((symbol, quantity) for symbol, quantity in self._quantities.items() if quantity)
-        positions = tuple(
-            Position(symbol=symbol, quantity=quantity, average_price=self._averages[symbol])
-            for symbol, quantity in held
-        )
-        return Account(currency=self._currency, cash=self._cash, positions=positions)
+        if self._snapshot is None:  # it is the same until the next fill, and is looked at with every bar
+            held = sorted((symbol, quantity) for symbol, quantity in self._quantities.items() if quantity)
+            positions = tuple(
+                Position(symbol=symbol, quantity=quantity, average_price=self._averages[symbol])
+                for symbol, quantity in held
+            )
+            self._snapshot = Account(currency=self._currency, cash=self._cash, positions=positions)
+        return self._snapshot
 
     def mark(self, symbol: str, price: Decimal) -> None:
         """Value positions in `symbol` at `price` from now on."""
@@ -83,6 +86,7 @@ class PaperAccount:
         self._averages[fill.symbol] = self._average(fill, held, after)
         self._quantities[fill.symbol] = after
         self._cash = EXACT.add(self._cash, fill.cash_change)
+        self._snapshot = None
 
     def affordable(
         self, instrument: Instrument, side: Side, wanted: Decimal, price: Decimal, liquidity: Liquidity

@@ -82,12 +82,14 @@ class PaperExchange:
             allowed = f"at or after the close of the last bar, {last.close_time.isoformat()}"
             raise OrderRefusedError("bar open_time", bar.open_time.isoformat(), allowed)
         states = [state for state in self._states.values() if state.order.symbol == bar.symbol]
-        if self._shares_cash:
-            self._account.claims = self._wanted_beside(bar)
-        reports = Matching(bar, market, self._account, states, last.close if last else None).run()
+        reports: list[ExecutionReport] = []
+        if states:
+            if self._shares_cash:
+                self._account.claims = self._wanted_beside(bar)
+            reports = Matching(bar, market, self._account, states, last.close if last else None).run()
+            self._forget_ended()
         self._account.mark(bar.symbol, bar.close)
         self._last[bar.symbol] = bar
-        self._forget_ended()
         return reports
 
     async def account(self) -> Account:

@@ -1,9 +1,8 @@
 """What filling intents has cost against the prices of their decisions, and what two baselines would have cost."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from decimal import ROUND_HALF_EVEN, Decimal
 
 from pydantic import BaseModel
@@ -11,7 +10,7 @@ from pydantic import BaseModel
 from agentic_trading.desk.exchange import Account, Exchange, Fill, Order
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instrument, Side
-from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.bar import LATEST, Bar
 from agentic_trading.ids import derived_id
 
 BPS_STEP = Decimal("0.0001")
@@ -131,11 +130,15 @@ class Baseline:
     An order is submitted right before the first bar that may fill it; `orders` come in order of that time.
     """
 
-    def __init__(self, orders: Iterable[Order], exchange: Exchange) -> None:
-        self._waiting = deque(orders)
+    def __init__(self, exchange: Exchange, orders: Iterable[Order] = ()) -> None:
         self._exchange = exchange
+        self._waiting = deque(orders)
         self._fills: list[Fill] = []
         self._marks: dict[str, Decimal] = {}
+
+    def add(self, order: Order) -> None:
+        """Take another order, which becomes active no earlier than those before it."""
+        self._waiting.append(order)
 
     async def on_bar(self, bar: Bar) -> None:
         """Take the next bar of the run."""
@@ -151,21 +154,47 @@ class Baseline:
         return BaselineResult(tuple(self._fills), account, account.equity(self._marks))
 
 
-def market_now(intents: Iterable[OrderIntent], exchange: Exchange) -> Baseline:
-    """Return the same intents on a fresh `exchange`, as market orders on the first bar after each decision.
+class Baselines:
+    """What a run is held against, played over its bars as these come: its intents at the market, and its cash held.
 
-    Sizes, stops and targets stay as they are, and so do costs and the share of volume: the difference to the
-    real run is what the fill strategies were worth, the time that it took to choose them included.
+    Each has a fresh exchange of its own, `new_exchange()`, and trades on the grids that the run has seen by then. What is
+    held is all the cash in each symbol alone, from its first open on.
     """
-    waiting = sorted(intents, key=lambda intent: intent.as_of)
-    return Baseline((_at_market(intent) for intent in waiting), exchange)
+
+    def __init__(self, instruments: Mapping[str, Instrument], new_exchange: Callable[[], Exchange]) -> None:
+        self._instruments = instruments
+        self._new_exchange = new_exchange
+        self._market_now = Baseline(new_exchange())
+        self._held: dict[str, Baseline] = {}
+        self._intents = 0
+
+    async def on_bars(self, bars: Iterable[Bar], intents: Sequence[OrderIntent]) -> None:
+        """Take the bars of a moment, and then the intents that the run has sent by then: all of them, in order."""
+        for bar in bars:
+            await self._market_now.on_bar(bar)
+            if bar.symbol not in self._held:
+                instrument = self._instruments[bar.symbol]
+                self._held[bar.symbol] = await buy_and_hold(bar, self._new_exchange(), instrument)
+            await self._held[bar.symbol].on_bar(bar)
+        for intent in intents[self._intents :]:
+            self._market_now.add(at_market(intent))
+        self._intents = len(intents)
+
+    async def market_now(self) -> BaselineResult:
+        """Return what the same intents have come to as market orders on the first bar after each decision.
+
+        Sizes, stops and targets stay as they are, and so do costs and the share of volume: the difference to the
+        real run is what the fill strategies were worth, the time that it took to choose them included.
+        """
+        return await self._market_now.result()
+
+    async def held(self) -> dict[str, BaselineResult]:
+        """Return what holding each symbol has come to."""
+        return {symbol: await baseline.result() for symbol, baseline in self._held.items()}
 
 
-async def buy_and_hold(first: Bar, last: Bar, exchange: Exchange, instrument: Instrument) -> Baseline:
-    """Return all cash of a fresh `exchange` spent from the first open on, and held.
-
-    `first` and `last` are the ends of the bars that will come, which are of this instrument only.
-    """
+async def buy_and_hold(first: Bar, exchange: Exchange, instrument: Instrument) -> Baseline:
+    """Return all cash of a fresh `exchange` spent from the open of `first` on, and held; bars are of this instrument only."""
     account = await exchange.account()
     order = Order(
         order_id=derived_id("buy_and_hold", instrument.symbol),
@@ -175,13 +204,14 @@ async def buy_and_hold(first: Bar, last: Bar, exchange: Exchange, instrument: In
         quantity=instrument.lots(EXACT.divide(account.cash, first.open)),
         order_type="market",
         active_from=first.open_time,
-        expires_at=last.close_time + timedelta(seconds=1),
+        expires_at=LATEST,
         max_participation=WHOLE_SHARE,
     )
-    return Baseline([order], exchange)
+    return Baseline(exchange, [order])
 
 
-def _at_market(intent: OrderIntent) -> Order:
+def at_market(intent: OrderIntent) -> Order:
+    """Return the market order that an intent would be without a fill strategy."""
     return Order(
         order_id=derived_id("market_now", intent.intent_id),
         intent_id=intent.intent_id,

@@ -84,7 +84,7 @@ class Bar(BaseModel, frozen=True):
     @property
     def close_time(self) -> datetime:
         """When the window ends: the first moment that no longer belongs to it."""
-        return self.open_time + self.timeframe.length
+        return self.open_time + LENGTHS[self.timeframe]
 
     @property
     def available_at(self) -> datetime:
@@ -115,13 +115,13 @@ class Bar(BaseModel, frozen=True):
             raise BarError("high", self.high, f"at most {LARGEST_NUMBER}")
 
     def _check_amounts(self) -> None:
-        amounts = {
-            "volume": (self.volume, LARGEST_NUMBER),
-            "quote_volume": (self.quote_volume, LARGEST_NUMBER),
-            "trades": (self.trades, LARGEST_NUMBER),
-            "taker_buy_volume": (self.taker_buy_volume, self.volume),
-        }
-        for field, (value, most) in amounts.items():
+        for field, most in (
+            ("volume", LARGEST_NUMBER),
+            ("quote_volume", LARGEST_NUMBER),
+            ("trades", LARGEST_NUMBER),
+            ("taker_buy_volume", self.volume),
+        ):
+            value = getattr(self, field)
             if value is not None and not 0 <= value <= most:
                 raise BarError(field, value, f"0 to {most}")
 
@@ -150,9 +150,11 @@ class Resampler:
     def __init__(self, source: Timeframe, target: Timeframe) -> None:
         if target.seconds % source.seconds:
             raise ValueError(f"{target} cannot be made of {source}; allowed: a multiple of it")
+        self._step = source.length
         self._target = target
         self._expected = target.seconds // source.seconds
         self._parts: list[Bar] = []
+        self._ends = EPOCH
 
     def push(self, bar: Bar) -> tuple[ClosedBar, ...]:
         """Return the windows that this bar shows to be closed, oldest first: none, one or two.
@@ -160,11 +162,12 @@ class Resampler:
         The bar must be of the source timeframe and later than the one before; feeds see to it.
         """
         closed: list[ClosedBar] = []
-        window = self._target.start_of(bar.open_time)
-        if self._parts and self._target.start_of(self._parts[0].open_time) != window:
+        if self._parts and bar.open_time >= self._ends:
             closed.append(self._close())
+        if not self._parts:
+            self._ends = self._target.start_of(bar.open_time) + self._target.length
         self._parts.append(bar)
-        if bar.close_time == window + self._target.length:
+        if bar.open_time + self._step == self._ends:
             closed.append(self._close())
         return tuple(closed)
 

@@ -3,7 +3,7 @@
 import csv
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -79,7 +79,7 @@ COLUMNS: Final = (*CELLS, *ALIASES, *NOT_READ, *IDENTITY)
 KLINE: Final = (*REQUIRED, "close_time", "quote_volume", "trades", "taker_buy_volume", *NOT_READ[1:])
 WITHOUT_HEADER: Final = {len(layout): layout for layout in (REQUIRED, tuple(CELLS), KLINE)}
 
-Pairs = Sequence[tuple[str, object]]
+Pairs = Iterable[tuple[str, object]]
 
 
 class BarRows:
@@ -115,7 +115,7 @@ class BarRows:
         if len(cells) != len(self._header):
             allowed = f"{len(self._header)} cells: {', '.join(self._header)}"
             raise self._error(line, "(row)", f"{len(cells)} cells", allowed)
-        return self._bar(line, list(zip(self._header, cells, strict=True)))
+        return self._bar(line, zip(self._header, cells, strict=True))
 
     def _decoded(self, line: int, raw: bytes) -> str:
         try:
@@ -124,6 +124,8 @@ class BarRows:
             raise self._error(line, "(row)", raw[:80], "UTF-8 text") from e
 
     def _csv_cells(self, line: int, text: str) -> list[str]:
+        if '"' not in text:
+            return [cell.strip() for cell in text.split(",")]
         try:
             return [cell.strip() for cell in next(csv.reader([text]))]
         except csv.Error as e:
@@ -165,23 +167,18 @@ class BarRows:
         for column, text in pairs:
             field = ALIASES.get(column, column)
             columns[field] = column
-            if field in CELLS:
-                values[field] = self._value(line, column, field, text)
+            cell = CELLS.get(field)
+            if cell is not None:
+                value = cell.read(text) if isinstance(text, str) else None
+                if value is None and (text != "" or cell.required):
+                    raise self._error(line, column, text, cell.allowed)
+                values[field] = value
             elif field in IDENTITY and text != self._identity[field]:
                 raise self._error(line, column, text, self._identity[field])
         try:
             return Bar.model_validate(values)
         except BarError as e:
             raise self._error(line, columns[e.field], str(e.value), e.allowed) from e
-
-    def _value(self, line: int, column: str, field: str, text: object) -> object | None:
-        cell = CELLS[field]
-        if text == "" and not cell.required:
-            return None
-        value = cell.read(text) if isinstance(text, str) else None
-        if value is None:
-            raise self._error(line, column, text, cell.allowed)
-        return value
 
     def _error(self, line: int, column: str, value: object, allowed: str) -> BarFormatError:
         return BarFormatError(self._source, line, column, value, allowed)

@@ -61,6 +61,8 @@ class ReferenceMarket:
 
     def until(self, as_of: datetime) -> "ReferenceMarket":
         """Return it with the closes up to a moment."""
+        if not self.closes or self.closes[-1].at <= as_of:
+            return self
         return ReferenceMarket(self.symbol, tuple(close for close in self.closes if close.at <= as_of))
 
 

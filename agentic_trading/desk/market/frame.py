@@ -92,8 +92,8 @@ class FrameGauge:
     """Measure one timeframe bar by bar."""
 
     __slots__ = (
-        "_bars", "_last", "_momentum", "_patterns", "_sentiment", "_swings", "_timeframe", "_touches",
-        "_trend", "_volatility",
+        "_bars", "_frame", "_last", "_momentum", "_patterns", "_sentiment", "_swings", "_timeframe",
+        "_touch_highs", "_touch_lows", "_trend", "_volatility",
     )  # fmt: skip
 
     def __init__(self, timeframe: Timeframe) -> None:
@@ -106,7 +106,9 @@ class FrameGauge:
         self._patterns = PatternGauge()
         self._sentiment = SentimentGauge()
         self._swings = Swings(SWING_WING, SWINGS_KEPT)
-        self._touches: deque[tuple[float, float]] = deque(maxlen=TOUCH_BARS)
+        self._touch_highs: deque[float] = deque(maxlen=TOUCH_BARS)
+        self._touch_lows: deque[float] = deque(maxlen=TOUCH_BARS)
+        self._frame: Frame | None = None
 
     def update(self, closed: ClosedBar) -> None:
         """Take the next closed bar of this timeframe."""
@@ -121,17 +123,22 @@ class FrameGauge:
         self._momentum.compare(bar.close_time, self._swings.highs, self._swings.lows)
         self._patterns.update(Prices(opened, high, low, close), self._swings.highs, self._swings.lows)
         self._sentiment.update(bar)
-        self._touches.append((high, low))
+        self._touch_highs.append(high)
+        self._touch_lows.append(low)
+        self._frame = None
 
     def read(self) -> Frame | None:
         """Return the frame as of the last closed bar; None before the first."""
-        if self._last is None:
-            return None
+        if self._frame is None and self._last is not None:
+            self._frame = self._measured(self._last)
+        return self._frame
+
+    def _measured(self, last: ClosedBar) -> Frame:
         volatility = self._volatility.read()
         highs, lows = self._swings.highs, self._swings.lows
         return Frame(
             timeframe=self._timeframe,
-            last=self._last,
+            last=last,
             bars=self._bars,
             trend=self._trend.read(),
             momentum=self._momentum.read(),
@@ -141,8 +148,8 @@ class FrameGauge:
             swing_highs=highs,
             swing_lows=lows,
             structure=self._swings.structure,
-            touch_highs=tuple(high for high, _ in self._touches),
-            touch_lows=tuple(low for _, low in self._touches),
+            touch_highs=tuple(self._touch_highs),
+            touch_lows=tuple(self._touch_lows),
         )
 
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from math import fsum, sqrt
 
-from agentic_trading.desk.market.indicators.averages import EMA, SMA, Lag, PercentileRank
+from agentic_trading.desk.market.indicators.averages import EMA, Lag, PercentileRank, SlopedMean
 from agentic_trading.desk.market.indicators.momentum import (
     ADX,
     MACD,
@@ -109,13 +109,14 @@ class TrendGauge:
     """Measure the trend bar by bar."""
 
     __slots__ = (
-        "_ema_21", "_highs", "_lows", "_rank", "_signed_volumes", "_sma_50", "_sma_200", "_volumes", "_width_pct",
+        "_ema_21", "_ema_21_before", "_highs", "_lows", "_rank", "_signed_volumes", "_sma_50", "_sma_200", "_volumes", "_width_pct",
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._ema_21 = SlopedAverage(EMA(21))
-        self._sma_50 = SlopedAverage(SMA(50))
-        self._sma_200 = SlopedAverage(SMA(200))
+        self._ema_21 = EMA(21)
+        self._ema_21_before = Lag(SLOPE_BARS)
+        self._sma_50 = SlopedMean(50, SLOPE_BARS)
+        self._sma_200 = SlopedMean(200, SLOPE_BARS)
         self._highs: deque[float] = deque(maxlen=RANGE_BARS)
         self._lows: deque[float] = deque(maxlen=RANGE_BARS)
         self._volumes: deque[float] = deque(maxlen=RANGE_BARS)
@@ -125,8 +126,9 @@ class TrendGauge:
 
     def update(self, opened: float, high: float, low: float, close: float, volume: float) -> None:
         """Take the next bar."""
-        for average in (self._ema_21, self._sma_50, self._sma_200):
-            average.update(close)
+        self._ema_21_before.update(self._ema_21.update(close))
+        self._sma_50.update(close)
+        self._sma_200.update(close)
         self._highs.append(high)
         self._lows.append(low)
         self._volumes.append(volume)
@@ -141,7 +143,7 @@ class TrendGauge:
             ema_21=self._ema_21.value,
             sma_50=self._sma_50.value,
             sma_200=self._sma_200.value,
-            ema_21_slope=self._ema_21.slope,
+            ema_21_slope=self._ema_21_slope(),
             sma_50_slope=self._sma_50.slope,
             sma_200_slope=self._sma_200.slope,
             range_width_pct=self._width_pct,
@@ -149,34 +151,15 @@ class TrendGauge:
             volume_skew=self._volume_skew(),
         )
 
+    def _ema_21_slope(self) -> float | None:
+        now, before = self._ema_21.value, self._ema_21_before.value
+        return None if now is None or before is None else (now - before) / SLOPE_BARS
+
     def _volume_skew(self) -> float | None:
         total = fsum(self._volumes)
         if len(self._volumes) < RANGE_BARS or total <= 0.0:
             return None
         return fsum(self._signed_volumes) / total
-
-
-class SlopedAverage:
-    """An average and what it gained per bar over the last 5 bars."""
-
-    __slots__ = ("_average", "_earlier")
-
-    def __init__(self, average: EMA | SMA) -> None:
-        self._average = average
-        self._earlier = Lag(SLOPE_BARS)
-
-    @property
-    def value(self) -> float | None:
-        return self._average.value
-
-    @property
-    def slope(self) -> float | None:
-        now, earlier = self._average.value, self._earlier.value
-        return None if now is None or earlier is None else (now - earlier) / SLOPE_BARS
-
-    def update(self, price: float) -> None:
-        """Take the next price."""
-        self._earlier.update(self._average.update(price))
 
 
 @dataclass(frozen=True, slots=True)

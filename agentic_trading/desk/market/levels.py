@@ -1,8 +1,9 @@
 """The price levels of one moment, each with its name: pivots, swings, retracements, round numbers, the volume profile."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from math import floor, log10
 
 from agentic_trading.desk.market.bar import ClosedBar, Timeframe
@@ -29,6 +30,10 @@ class Pivots:
     s1: float
     s2: float
     s3: float
+
+    @property
+    def prices(self) -> dict[str, float]:
+        return {name: getattr(self, name) for name in self.__slots__}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ class Leg:
         return {f"{100 * share:.1f}": price for share, price in zip(RETRACEMENTS, prices, strict=True)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PriceLevels:
     """Every level at one moment; what cannot be known yet is None or left out.
 
@@ -85,15 +90,16 @@ class PriceLevels:
     profile: Profile | None
     swings: tuple[tuple[Timeframe, Swing], ...]
 
+    @cached_property
     def named(self) -> tuple[Level, ...]:
-        """Return all levels, always in the same order."""
+        """All levels, always in the same order."""
         groups: dict[str, Mapping[str, float]] = {
             "round": {"below": self.round_below, "above": self.round_above},
             "prior_day": self.prior_day.prices if self.prior_day else {},
             "prior_week": self.prior_week.prices if self.prior_week else {},
-            "pivot": asdict(self.pivots) if self.pivots else {},
+            "pivot": self.pivots.prices if self.pivots else {},
             "fib": self.leg.retracements if self.leg else {},
-            "profile": asdict(self.profile) if self.profile else {},
+            "profile": self.profile.prices if self.profile else {},
         }
         computed = [
             Level(f"{group}_{name}", price)

@@ -73,11 +73,11 @@ class PatternGauge:
     row within half an ATR.
     """
 
-    __slots__ = ("_bands", "_breaks", "_candles", "_gaps", "_last", "_mean", "_spans")
+    __slots__ = ("_bands", "_before", "_breaks", "_gaps", "_last", "_mean", "_spans")
 
     def __init__(self) -> None:
+        self._before: Prices | None = None
         self._last: Prices | None = None
-        self._candles: tuple[Candle, ...] = ()
         self._spans: deque[float] = deque(maxlen=NARROW_BARS)
         self._bands = BollingerBands(20, 2.0)
         self._mean = EMA(20)
@@ -86,8 +86,7 @@ class PatternGauge:
 
     def update(self, bar: Prices, highs: Sequence[Swing], lows: Sequence[Swing]) -> None:
         """Take the next bar and the swings that are confirmed at its close, oldest first."""
-        self._candles = candles(self._last, bar)
-        self._last = bar
+        self._before, self._last = self._last, bar
         self._spans.append(bar.span)
         self._bands.update(bar.close)
         self._mean.update(bar.close)
@@ -99,7 +98,7 @@ class PatternGauge:
         spans, close = self._spans, self._last.close if self._last else 0.0
         return PatternReading(
             bar=self._breaks.count,
-            candles=self._candles,
+            candles=candles(self._before, self._last) if self._last else (),
             narrow_7=spans[-1] <= min(spans) if len(spans) == NARROW_BARS else None,
             wide_range=spans[-1] >= WIDE_ATR * atr if atr else None,
             squeeze=self._squeeze(atr),

@@ -108,7 +108,7 @@ def volatility_jump(before: MarketSnapshot, now: MarketSnapshot, rules: TriggerR
 
 def level_touch(before: MarketSnapshot, now: MarketSnapshot, rules: TriggerRules) -> Trigger | None:
     """Fire when the price has come to a swing, a pivot or the point of control that was there, but not near."""
-    known = {level.name for level in before.levels.named()}
+    known = {level.name for level in before.levels.named}
     near_before = set(_near(before, rules.touch_atr))
     for name, level in _near(now, rules.touch_atr).items():
         if name in known and name not in near_before:
@@ -144,6 +144,6 @@ def _near(snapshot: MarketSnapshot, atrs: float) -> dict[str, float]:
         return {}
     return {
         level.name: level.price
-        for level in snapshot.levels.named()
+        for level in snapshot.levels.named
         if level.name.startswith(WATCHED) and abs(level.price - snapshot.last) <= atrs * atr
     }

@@ -14,7 +14,7 @@ from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettin
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
 from agentic_trading.desk.execution.risk import Approved, EntryProposal, Rejection, RiskLimits, propose_entry
-from agentic_trading.desk.execution.shortfall import buy_and_hold, market_now, shortfalls
+from agentic_trading.desk.execution.shortfall import Baselines, shortfalls
 from agentic_trading.desk.execution.strategy import FillStrategy
 from agentic_trading.desk.instrument import Instrument, Side
 from agentic_trading.desk.market.bar import Bar
@@ -132,12 +132,11 @@ async def test_no_fill_is_earlier_than_its_decision_or_inside_the_halt(bars: lis
 async def test_the_fill_strategies_are_judged_on_the_same_intents(bars: list[Bar]) -> None:
     run = await traded(bars)
 
-    at_market_orders = market_now(run.intents, PaperExchange(listed(BTC), cash=CASH))
-    holding = await buy_and_hold(bars[0], bars[-1], PaperExchange(listed(BTC), cash=CASH), BTC)
+    baselines = Baselines(listed(BTC), lambda: PaperExchange(listed(BTC), cash=CASH))
     for each in bars:
-        await at_market_orders.on_bar(each)
-        await holding.on_bar(each)
-    baseline, held = await at_market_orders.result(), await holding.result()
+        known = [intent for intent in run.intents if intent.as_of <= each.close_time]
+        await baselines.on_bars([each], known)
+    baseline, held = await baselines.market_now(), (await baselines.held())["BTCUSDT"]
 
     chosen = shortfalls(run.intents, run.fills)
     at_market = shortfalls(run.intents, baseline.fills)

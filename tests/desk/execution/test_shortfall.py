@@ -3,9 +3,10 @@
 from decimal import Decimal
 
 from agentic_trading.desk.execution.shortfall import (
+    Baseline,
     Shortfall,
     TotalShortfall,
-    market_now,
+    at_market,
     shortfalls,
     total_shortfall,
 )
@@ -46,7 +47,7 @@ def test_what_was_never_filled_has_no_cost() -> None:
 async def test_a_sale_below_the_arrival_price_is_a_cost() -> None:
     sold = intent(side="sell", stop_loss=Decimal(102), take_profit=Decimal(96))
 
-    baseline = market_now([sold], paper())
+    baseline = Baseline(paper(), [at_market(sold)])
     for each in (BARS[0], bar(1, "99 99 99 99")):
         await baseline.on_bar(each)
 

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
+from itertools import islice
 from math import fsum
 
 
@@ -97,6 +98,36 @@ class WilderSum:
         return self.value
 
 
+class SlopedMean:
+    """The mean of the last `period` values, and what it gained a step since `steps` values ago.
+
+    `value` is None before `period` values, `slope` before `period + steps`. Both are added up when they are asked for.
+    """
+
+    __slots__ = ("_period", "_steps", "_window")
+
+    def __init__(self, period: int, steps: int) -> None:
+        self._period = period
+        self._steps = steps
+        self._window: deque[float] = deque(maxlen=period + steps)
+
+    @property
+    def value(self) -> float | None:
+        before = len(self._window) - self._period
+        return None if before < 0 else fsum(islice(self._window, before, None)) / self._period
+
+    @property
+    def slope(self) -> float | None:
+        now = self.value
+        if now is None or len(self._window) < self._period + self._steps:
+            return None
+        return (now - fsum(islice(self._window, self._period)) / self._period) / self._steps
+
+    def update(self, value: float) -> None:
+        """Take the next value."""
+        self._window.append(value)
+
+
 class Lag:
     """The value that was put in `steps` updates ago; None before there was one."""
 
@@ -122,21 +153,25 @@ class PercentileRank:
     `scipy.stats.percentileofscore(kind="mean")` defines it. None before `period` values.
     """
 
-    __slots__ = ("_period", "_sorted", "_window", "value")
+    __slots__ = ("_period", "_sorted", "_window")
 
     def __init__(self, period: int) -> None:
         self._period = period
         self._window: deque[float] = deque()
         self._sorted: list[float] = []
-        self.value: float | None = None
 
-    def update(self, value: float) -> float | None:
-        """Take the next value; return its rank."""
+    @property
+    def value(self) -> float | None:
+        """The rank; looked up when it is asked for."""
+        if len(self._window) < self._period:
+            return None
+        value = self._window[-1]
+        below, up_to = bisect_left(self._sorted, value), bisect_right(self._sorted, value)
+        return 100.0 * (below + up_to) / 2 / self._period
+
+    def update(self, value: float) -> None:
+        """Take the next value."""
         if len(self._window) == self._period:
             del self._sorted[bisect_left(self._sorted, self._window.popleft())]
         self._window.append(value)
         insort(self._sorted, value)
-        if len(self._window) == self._period:
-            below, up_to = bisect_left(self._sorted, value), bisect_right(self._sorted, value)
-            self.value = 100.0 * (below + up_to) / 2 / self._period
-        return self.value

@@ -66,33 +66,24 @@ class Swings:
 
     Of several equal highs in a row the first one counts: the bars before must be strictly lower, those
     after may be equal. Swing lows mirror this. A swing is given when the `wing`-th bar after it closes,
-    never earlier; the latest `keep` of each side are kept. Source: the fractal of Bill Williams, Trading
+    never earlier; the latest `keep` of each side are in `highs` and `lows`, oldest first. Source: the fractal of Bill Williams, Trading
     Chaos, 1995, with `wing` 3 where he takes 2.
     """
 
-    __slots__ = ("_highs", "_lows", "_points", "_wing")
+    __slots__ = ("_keep", "_points", "_wing", "highs", "lows")
 
     def __init__(self, wing: int = 3, keep: int = 8) -> None:
         self._wing = wing
         self._points: deque[_Point] = deque(maxlen=2 * wing + 1)
-        self._highs: deque[Swing] = deque(maxlen=keep)
-        self._lows: deque[Swing] = deque(maxlen=keep)
-
-    @property
-    def highs(self) -> tuple[Swing, ...]:
-        """The latest swing highs, oldest first."""
-        return tuple(self._highs)
-
-    @property
-    def lows(self) -> tuple[Swing, ...]:
-        """The latest swing lows, oldest first."""
-        return tuple(self._lows)
+        self._keep = keep
+        self.highs: tuple[Swing, ...] = ()
+        self.lows: tuple[Swing, ...] = ()
 
     @property
     def structure(self) -> Structure | None:
         """Up on a higher high and a higher low, down on a lower high and a lower low; None without labels."""
-        high = self._highs[-1].label if self._highs else None
-        low = self._lows[-1].label if self._lows else None
+        high = self.highs[-1].label if self.highs else None
+        low = self.lows[-1].label if self.lows else None
         if high is None or low is None:
             return None
         if (high, low) == (SwingLabel.HH, SwingLabel.HL):
@@ -107,18 +98,29 @@ class Swings:
         points.append(_Point(at, high, low))
         if len(points) != points.maxlen:
             return
-        window = tuple(points)
-        before, middle, after = window[: self._wing], window[self._wing], window[self._wing + 1 :]
-        if all(p.high < middle.high for p in before) and all(p.high <= middle.high for p in after):
-            label = _label(self._highs, middle.high, SwingLabel.HH, SwingLabel.LH, SwingLabel.EH)
-            self._highs.append(Swing(SwingKind.HIGH, middle.high, middle.at, at, label))
-        if all(p.low > middle.low for p in before) and all(p.low >= middle.low for p in after):
-            label = _label(self._lows, middle.low, SwingLabel.HL, SwingLabel.LL, SwingLabel.EL)
-            self._lows.append(Swing(SwingKind.LOW, middle.low, middle.at, at, label))
+        middle, before = points[self._wing], points[self._wing - 1]
+        if before.high < middle.high >= points[self._wing + 1].high and self._is_high(middle.high):
+            label = _label(self.highs, middle.high, SwingLabel.HH, SwingLabel.LH, SwingLabel.EH)
+            swing = Swing(SwingKind.HIGH, middle.high, middle.at, at, label)
+            self.highs = (*self.highs, swing)[-self._keep :]
+        if before.low > middle.low <= points[self._wing + 1].low and self._is_low(middle.low):
+            label = _label(self.lows, middle.low, SwingLabel.HL, SwingLabel.LL, SwingLabel.EL)
+            swing = Swing(SwingKind.LOW, middle.low, middle.at, at, label)
+            self.lows = (*self.lows, swing)[-self._keep :]
+
+    def _is_high(self, high: float) -> bool:
+        points = tuple(self._points)
+        before, after = points[: self._wing], points[self._wing + 1 :]
+        return all(each.high < high for each in before) and all(each.high <= high for each in after)
+
+    def _is_low(self, low: float) -> bool:
+        points = tuple(self._points)
+        before, after = points[: self._wing], points[self._wing + 1 :]
+        return all(each.low > low for each in before) and all(each.low >= low for each in after)
 
 
 def _label(
-    swings: deque[Swing], price: float, higher: SwingLabel, lower: SwingLabel, equal: SwingLabel
+    swings: Sequence[Swing], price: float, higher: SwingLabel, lower: SwingLabel, equal: SwingLabel
 ) -> SwingLabel | None:
     if not swings:
         return None

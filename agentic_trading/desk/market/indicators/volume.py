@@ -15,6 +15,10 @@ class Profile:
     vah: float
     val: float
 
+    @property
+    def prices(self) -> dict[str, float]:
+        return {"poc": self.poc, "vah": self.vah, "val": self.val}
+
 
 class VolumeProfile:
     """Volume at price over the last `period` bars; None before that many, or while nothing has traded.
@@ -50,9 +54,8 @@ class VolumeProfile:
         self._stale = True
 
     def _computed(self) -> Profile | None:
-        bottom = min(low for _, low, _ in self._bars)
-        top = max(high for high, _, _ in self._bars)
-        total = fsum(volume for _, _, volume in self._bars)
+        highs, lows, volumes = zip(*self._bars, strict=True)
+        bottom, top, total = min(lows), max(highs), fsum(volumes)
         if total <= 0.0:
             return None
         if top == bottom:
@@ -70,16 +73,25 @@ class VolumeProfile:
     def _filled(self, bottom: float, height: float) -> list[float]:
         filled = [0.0] * self._bins
         last = self._bins - 1
+        edges = [bottom + index * height for index in range(self._bins)]
         for high, low, volume in self._bars:
-            first_bin = min(int((low - bottom) / height), last)
-            last_bin = min(int((high - bottom) / height), last)
-            if first_bin == last_bin:
-                filled[first_bin] += volume
+            first_bin = int((low - bottom) / height)
+            last_bin = int((high - bottom) / height)
+            if last_bin > last:
+                last_bin = last
+            if first_bin >= last_bin:
+                filled[last_bin] += volume
                 continue
+            span = high - low
             for index in range(first_bin, last_bin + 1):
-                edge = bottom + index * height
-                overlap = min(high, edge + height) - max(low, edge)
-                filled[index] += volume * max(overlap, 0.0) / (high - low)
+                lower = edges[index]
+                upper = lower + height
+                if upper > high:
+                    upper = high
+                if lower < low:
+                    lower = low
+                if upper > lower:
+                    filled[index] += volume * (upper - lower) / span
         return filled
 
 
@@ -159,8 +171,8 @@ class MFI:
             return None
         return 100.0 * (rising / (rising + falling))
 
-    def update(self, high: float, low: float, close: float, volume: float) -> float | None:
-        """Take the next bar; return the index."""
+    def update(self, high: float, low: float, close: float, volume: float) -> None:
+        """Take the next bar."""
         typical = (high + low + close) / 3
         last, self._last = self._last, typical
         if last is not None:
@@ -168,7 +180,6 @@ class MFI:
             moved = typical * volume if abs(step) > FLAT * last else 0.0
             self._rising.append(moved if step > 0.0 else 0.0)
             self._falling.append(moved if step < 0.0 else 0.0)
-        return self.value
 
 
 class RollingVWAP:
@@ -192,8 +203,7 @@ class RollingVWAP:
             return None
         return fsum(self._money) / traded
 
-    def update(self, high: float, low: float, close: float, volume: float) -> float | None:
-        """Take the next bar; return the average."""
+    def update(self, high: float, low: float, close: float, volume: float) -> None:
+        """Take the next bar."""
         self._money.append((high + low + close) / 3 * volume)
         self._volumes.append(volume)
-        return self.value

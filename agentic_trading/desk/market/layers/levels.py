@@ -1,7 +1,7 @@
 """Layers 2, 3 and 6 as plain values: prices to watch, patterns, and the stops and targets of a trade."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -41,7 +41,7 @@ def levels_layer(
         "round": {"below": price(levels.round_below), "above": price(levels.round_above)},
         **_periods(levels),
         **_derived(levels),
-        "nearest": _nearest(levels.named(), last, frames.get(decision)),
+        "nearest": _nearest(levels.named, last, frames.get(decision)),
         "not_available": features.not_available,
     }
 
@@ -72,7 +72,8 @@ def _swing(frame: Frame, swing: Swing, extremes: Sequence[float]) -> dict[str, A
         content["label"] = swing.label.value
     atr = frame.volatility.atr_14
     if atr:
-        content["touches"] = sum(abs(extreme - swing.price) <= TOUCH_ATR * atr for extreme in extremes)
+        at, reach = swing.price, TOUCH_ATR * atr
+        content["touches"] = len([extreme for extreme in extremes if -reach <= extreme - at <= reach])
     return content
 
 
@@ -95,7 +96,7 @@ def _period(period: Period) -> dict[str, Any]:
 def _derived(levels: PriceLevels) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if levels.pivots is not None:
-        content["pivots"] = {name: price(value) for name, value in asdict(levels.pivots).items()}
+        content["pivots"] = {name: price(value) for name, value in levels.pivots.prices.items()}
     if levels.leg is not None:
         content["fib"] = {
             "from": price(levels.leg.start.price),
@@ -103,7 +104,7 @@ def _derived(levels: PriceLevels) -> dict[str, Any]:
             **{share: price(value) for share, value in levels.leg.retracements.items()},
         }
     if levels.profile is not None:
-        content["volume_profile"] = {name: price(value) for name, value in asdict(levels.profile).items()}
+        content["volume_profile"] = {name: price(value) for name, value in levels.profile.prices.items()}
     return content
 
 
@@ -166,7 +167,7 @@ def risk_layer(
             not_available[f"{side}.swing_stop"] = "no confirmed swing on the losing side"
         content[side.value] = {
             "stops": [_stop(stop, last) for stop in stops],
-            "targets": _targets(side, levels.named(), last, atr),
+            "targets": _targets(side, levels.named, last, atr),
         }
     return {**content, "not_available": not_available}
 

@@ -196,4 +196,10 @@ def test_the_money_flow_index_is_that_of_talib(name: str, timeframe: Timeframe, 
     money = np.where(np.diff(sum(given[:3]) / 3) == 0.0, 0.0, given[3][1:])
     moved = np.array([money[max(end - period, 0) : end].sum() for end in range(len(money) + 1)])
     theirs[moved == 0.0] = np.nan
-    assert_same(streamed(MFI(period).update, *given), theirs, within=1e-7)
+    index = MFI(period)
+
+    def step(*bar: float) -> float | None:
+        index.update(*bar)
+        return index.value
+
+    assert_same(streamed(step, *given), theirs, within=1e-7)

@@ -16,9 +16,11 @@ def test_the_slope_of_on_balance_volume_is_a_share_of_what_was_traded() -> None:
 def test_the_rolling_vwap_weighs_typical_prices_by_volume_and_forgets() -> None:
     vwap = RollingVWAP(2)
 
-    assert vwap.update(99.0, 99.0, 99.0, 5.0) is None
+    vwap.update(99.0, 99.0, 99.0, 5.0)
+    assert vwap.value is None
     vwap.update(12.0, 9.0, 9.0, 1.0)
-    assert vwap.update(21.0, 18.0, 21.0, 3.0) == (10.0 * 1.0 + 20.0 * 3.0) / 4.0
+    vwap.update(21.0, 18.0, 21.0, 3.0)
+    assert vwap.value == (10.0 * 1.0 + 20.0 * 3.0) / 4.0
 
 
 def test_what_does_not_trade_has_no_flow() -> None:

@@ -15,6 +15,7 @@ from agentic_trading.desk.market.indicators.averages import (
     SMA,
     Lag,
     PercentileRank,
+    SlopedMean,
     WilderAverage,
     WilderSum,
 )
@@ -186,11 +187,28 @@ def test_a_lag_gives_what_was_there_before() -> None:
 
 
 def test_a_rank_counts_the_values_below_and_half_the_equal_ones() -> None:
-    rank = PercentileRank(4)
+    assert [rank_of([3, 1, 2][:count], 4) for count in range(4)] == [None] * 4
+    assert rank_of([3, 1, 2, 2], 4) == 100 * (1 + 2 / 2) / 4
+    assert rank_of([3, 1, 2, 2, 9], 4) == 100 * (3 + 1 / 2) / 4
 
-    assert [rank.update(value) for value in (3, 1, 2)] == [None] * 3
-    assert rank.update(2) == 100 * (1 + 2 / 2) / 4
-    assert rank.update(9) == 100 * (3 + 1 / 2) / 4
+
+def rank_of(values: Sequence[float], period: int) -> float | None:
+    rank = PercentileRank(period)
+    for value in values:
+        rank.update(value)
+    return rank.value
+
+
+@given(st.lists(st.floats(1, 9), max_size=30), st.integers(1, 8), st.integers(1, 4))
+def test_a_sloped_mean_is_the_mean_and_what_it_gained(values: list[float], period: int, steps: int) -> None:
+    sloped, mean, before = SlopedMean(period, steps), SMA(period), Lag(steps)
+
+    for value in values:
+        sloped.update(value)
+        before.update(mean.update(value))
+
+    gained = None if before.value is None or mean.value is None else (mean.value - before.value) / steps
+    assert (sloped.value, sloped.slope) == (mean.value, gained)
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=40), st.integers(1, 8))
@@ -200,7 +218,8 @@ def test_a_rank_is_the_one_that_counting_gives(values: list[int], period: int) -
     for count, value in enumerate(values, 1):
         window = values[max(0, count - period) : count]
         counted = 100 * (sum(v < value for v in window) + sum(v <= value for v in window)) / 2 / period
-        assert rank.update(value) == (pytest.approx(counted) if count >= period else None)
+        rank.update(value)
+        assert rank.value == (pytest.approx(counted) if count >= period else None)
 
 
 def swings_of(highs: Sequence[float], lows: Sequence[float], wing: int = 1) -> Swings:
