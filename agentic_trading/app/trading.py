@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Protocol
 
 from agentic_trading.app.options import RunMode
-from agentic_trading.app.question_rules import ASK_RULES
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import MarketClock, PacedClock, SimClock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
@@ -92,7 +91,6 @@ RULES = {
     CMT_ASSESSMENT_SCHEMA["$id"]: cmt_assessment_rule,
     FILL_STRATEGY_SCHEMA["$id"]: fill_strategy_rule,
     STRATEGY_PARAMS: strategy_params_rule,
-    **ASK_RULES,
 }
 CHECKS = {
     CMT_ASSESSMENT_SCHEMA["$id"]: check_cmt_assessment,

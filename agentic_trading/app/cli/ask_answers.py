@@ -29,7 +29,7 @@ from agentic_trading.app.cli.output import (
 )
 from agentic_trading.app.options import MODELS, OptionError, listed
 from agentic_trading.app.providers import model_row
-from agentic_trading.app.question_rules import FAILURES, SPEND
+from agentic_trading.app.question_rules import ASK_RULES, FAILURES, SPEND
 from agentic_trading.app.run_resume import read_elsewhere
 from agentic_trading.app.settings import configure_logging, start
 from agentic_trading.client.call_log import EarlierCalls
@@ -285,7 +285,7 @@ async def _gateway_on(
         if config.bus.url is None:
             if options.answers_from:
                 raise OptionError("--answers-from", "given", "--resume of a trace that was asked over a bus")
-            async with Platform(config, Ports(store=store, tables=tables), rules=trading.RULES) as platform:
+            async with Platform(config, Ports(store=store, tables=tables), rules=ASK_RULES) as platform:
                 yield platform
             return
         earlier = EarlierCalls(asks_again=True)
