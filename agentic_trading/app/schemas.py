@@ -35,7 +35,7 @@ from agentic_trading.bus.topic import (
     lane_topic,
 )
 from agentic_trading.client.events import KINDS as RECURSION
-from agentic_trading.client.frame_calls import JOIN_SCHEMA
+from agentic_trading.client.frame_calls import ASK_SCHEMA, JOIN_SCHEMA
 from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.events import KINDS as DESK
@@ -74,6 +74,7 @@ ANSWERS: Final = (
     CMT_ASSESSMENT_SCHEMA,
     FILL_STRATEGY_SCHEMA,
     ANSWER_SCHEMA,
+    ASK_SCHEMA,
     JOIN_SCHEMA,
     STRATEGY_PARAMS_SCHEMA,
     *FAMILY_SCHEMAS,

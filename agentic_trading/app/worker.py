@@ -16,6 +16,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from agentic_trading.app.options import BACKTEST_APART, OptionError
+from agentic_trading.app.question_rules import ASK_RULES
 from agentic_trading.app.trading import CHECKS, RULES
 from agentic_trading.bus.errors import BusUnavailableError, TopicSetupError
 from agentic_trading.cancellation import on_first_signal
@@ -107,7 +108,8 @@ class WorkerProcess:
         if self._stopping.is_set():
             return
         clock = AsOfClock() if self.config.mode == "backtest" else None
-        platform = Platform(self.config, Ports(clock=clock), checks=CHECKS, rules=RULES, drain_s=self.drain_s)
+        rules = {**RULES, **ASK_RULES}
+        platform = Platform(self.config, Ports(clock=clock), checks=CHECKS, rules=rules, drain_s=self.drain_s)
         try:
             async with platform:
                 self._platform, self.problem = platform, ""

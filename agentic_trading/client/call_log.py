@@ -36,7 +36,7 @@ class AnswerNotKeptError(TradingError):
         self.why = why
         super().__init__(
             f"envelope {envelope_id} was requested at {requested_at:%Y-%m-%d %H:%M} UTC and has no answer on record here: {why}; "
-            "it is not paid again. Allowed: logs of workers or an archive that have it (run --answers-from); what they do not "
+            "it is not paid again. Allowed: logs of workers or an archive that have it (--answers-from); what they do not "
             "have either is then no decision, and what it cost stays charged"
         )
 
@@ -81,10 +81,12 @@ class EarlierCalls:
 
     A call is open while it was requested and has neither its last attempt on record nor a reason why there is none.
     `are_all_read` says that every log which could have an answer was read: what is kept nowhere is then no decision, and
-    else an `AnswerNotKeptError`. `found` are attempts of other logs that this one lacks.
+    else an `AnswerNotKeptError`. With `asks_again` a call that got no answer for a reason that may pass is open as well: nothing
+    was decided without it. `found` are attempts of other logs that this one lacks.
     """
 
     are_all_read: bool = False
+    asks_again: bool = False
     found: list[LLMInteraction] = field(default_factory=list)
     _calls: dict[_CallKey, EarlierCall] = field(default_factory=dict)
     _by_request: dict[str, EarlierCall] = field(default_factory=dict)
@@ -103,7 +105,7 @@ class EarlierCalls:
                 self._by_request[record.id] = call
             case CallUnanswered(reason=reason):
                 call = self._by_request.get(record.causation_id, EarlierCall())
-                if not call.is_ended:
+                if not (call.is_ended or (self.asks_again and reason.recoverable)):
                     call.unanswered, call.is_ended, call.envelope = reason, True, None
             case _:
                 pass

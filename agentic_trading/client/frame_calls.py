@@ -13,6 +13,8 @@ from agentic_trading.client.response import ANSWER_SCHEMA, StructuredResponse
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.events import KINDS, CallRequested
+from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
 
@@ -25,11 +27,36 @@ INSTRUCTIONS: Final[Mapping[str, str]] = MappingProxyType({
 })
 """The instructions by name and version: each is a shipped file that is never edited."""
 
-JOIN_SCHEMA: Final[Mapping[str, Any]] = {
+_DECLARED: Final = ANSWER_SCHEMA["properties"]
+_SUB_TASK: Final = _DECLARED["sub_tasks"]["items"]
+_QUERY: Final = {**_SUB_TASK["properties"]["query"], "maxLength": 500}
+
+ASK_SCHEMA: Final[Mapping[str, Any]] = {
     **ANSWER_SCHEMA,
+    "$id": "asked_response.v1",
+    "properties": {
+        **_DECLARED,
+        "reasoning": {**_DECLARED["reasoning"], "maxLength": 2000},
+        "conclusion": {**_DECLARED["conclusion"], "maxLength": 2000},
+        "files": {**_DECLARED["files"], "maxItems": 20},
+        "sub_tasks": {
+            **_DECLARED["sub_tasks"],
+            "maxItems": 20,
+            "items": {**_SUB_TASK, "properties": {**_SUB_TASK["properties"], "query": _QUERY}},
+        },
+        "error": {**_DECLARED["error"], "maxLength": 500},
+    },
+}
+"""The form of an answer to a question of a tree: `ANSWER_SCHEMA` with an end to each text and list.
+
+Without one a small model that is held by a grammar fills its cap with one of them, and no answer is whole.
+"""
+
+JOIN_SCHEMA: Final[Mapping[str, Any]] = {
+    **ASK_SCHEMA,
     "$id": "joined_response.v1",
     "properties": {
-        name: ANSWER_SCHEMA["properties"][name] for name in ("reasoning", "conclusion", "confidence", "error")
+        name: ASK_SCHEMA["properties"][name] for name in ("reasoning", "conclusion", "confidence", "error")
     },
 }
 """The form of an answer that joins findings: it cannot ask for more."""
@@ -82,7 +109,7 @@ class FrameCall:
 
 @dataclass(slots=True, eq=False)
 class WorkingFrame:
-    """A question while it is worked on: its share of the money, the calls made for it, and its parts."""
+    """A question while it is worked on: its share of the money, the calls made for it, and its parts; whether it is closed on record."""
 
     id: str
     question: str
@@ -90,6 +117,7 @@ class WorkingFrame:
     parent: "WorkingFrame | None" = None
     place: int = 0
     priority: int | None = None
+    is_closed: bool = False
     calls: list[FrameCall] = field(default_factory=list)
     parts: "list[WorkingFrame]" = field(default_factory=list)
 
@@ -141,29 +169,39 @@ def finding_of(part: WorkingFrame, closed: FrameClosed | None) -> dict[str, Any]
 class FrameCalls:
     """Makes the calls of one tree, all from one envelope, unless they are on record.
 
-    `base` is that envelope: all but instructions, context, schema, ids and ceilings. `sent` counts the attempts of the trace,
-    by envelope, also those of others: so does the ledger.
+    `base` is that envelope: all but instructions, context, schema, ids and ceilings.
     """
 
     def __init__(self, gateway: StructuredGateway, base: LLMEnvelope, on_record: Sequence[Record]) -> None:
         self._gateway = gateway
+        self._outcomes: dict[str, StructuredOutcome] = {}
         self._attempts: dict[str, list[LLMInteraction]] = {}
+        self._asked: dict[str, LLMEnvelope] = {}
         for record in on_record:
-            if isinstance(record, LLMInteraction) and record.envelope.tenant_id == base.tenant_id:
-                self._attempts.setdefault(record.envelope.envelope_id, []).append(record)
-        self.sent = {
-            envelope_id: sum(one.result.dispatched_at is not None for one in made)
+            envelope = envelope_of(record)
+            if envelope is None or envelope.tenant_id != base.tenant_id:
+                continue
+            if isinstance(record, LLMInteraction):
+                self._attempts.setdefault(envelope.envelope_id, []).append(record)
+            # One that is kept without a secret, or that a newer release has marked, is not what was asked.
+            if envelope.is_intact and not envelope.model_extra:
+                self._asked[envelope.envelope_id] = envelope
+        self._sent_attempts = {
+            envelope_id: {one.result.attempt_number: one.result.dispatched_at is not None for one in made}
             for envelope_id, made in self._attempts.items()
         }
         self.base = base
         self.limits = RecursionLimits(max_cost_nusd=0)
 
+    @property
+    def sent(self) -> int:
+        """How many attempts of the trace were sent, also those of others: so counts the ledger."""
+        return sum(map(sum, (numbers.values() for numbers in self._sent_attempts.values())))
+
     def begin(self, root: WorkingFrame, limits: RecursionLimits) -> None:
         """Make every envelope from that of the root, if it is on record, and under these limits."""
         self.limits = limits
-        attempts = self._attempts.get(self._id_of(root, "ask"), ())
-        # One that is kept without a secret, or that a newer release has marked, is not what was asked.
-        known = next((one.envelope for one in attempts if not one.envelope.model_extra), self.base)
+        known = self._asked.get(self._id_of(root, "ask"), self.base)
         evidence = [
             item.model_copy(update={"retrieved_at": self.base.created_at})
             for item in known.retrieved_evidence
@@ -176,16 +214,21 @@ class FrameCalls:
 
         Raises `UndeliveredError` for a call that was not made, and what the gateway raises.
         """
-        outcome = self._on_record(envelope.envelope_id)
-        if outcome is None:
+        id_ = envelope.envelope_id
+        outcome = self._outcomes.get(id_) or self._on_record(id_)
+        if outcome is None or not (outcome.ok or frame.is_closed):
+            # One that failed as the process ended may have been about to fall back: what is on record is not sent again.
             outcome = await self._gateway.ask_structured(envelope)
-        if outcome.error is not None and outcome.error.category == FailureKind.UNDELIVERABLE:
-            raise UndeliveredError
+        error = outcome.error
+        if error is not None and error.category == FailureKind.UNDELIVERABLE and error.recoverable:
+            raise UndeliveredError(error.description)
+        self._outcomes[id_] = outcome
         declared = envelope.expected_output_schema["properties"]
         said = {name: value for name, value in (outcome.json or {}).items() if name in declared}
         answer = StructuredResponse.of(said, outcome.json_text) if outcome.ok else None
         call = FrameCall(envelope, outcome, answer)
-        self.sent[envelope.envelope_id] = call.sent
+        for attempt in outcome.attempts:
+            self._sent_attempts.setdefault(attempt.envelope_id, {})[attempt.number] = attempt.sent
         frame.calls.append(call)
         return call
 
@@ -202,7 +245,7 @@ class FrameCalls:
         context: dict[str, Any] = {"question": frame.question}
         if answers:
             context["answers"] = answers
-        return self._envelope(frame, name, ASK, ANSWER_SCHEMA, context, cause, parent)
+        return self._envelope(frame, name, ASK, ASK_SCHEMA, context, cause, parent)
 
     def join(
         self, frame: WorkingFrame, split: FrameCall, findings: Sequence[Mapping[str, Any]]
@@ -223,14 +266,14 @@ class FrameCalls:
         cause: str,
         parent: str,
     ) -> LLMEnvelope:
-        base, own = self.base, self.base.budget.max_cost_nusd
+        base, own, left = self.base, self.base.budget.max_cost_nusd, max(0, frame.left_nusd)
         ceilings = {
-            "max_cost_nusd": frame.share_nusd if own is None else min(own, frame.share_nusd),
+            "max_cost_nusd": left if own is None else min(own, left),
             "max_trace_cost_nusd": self.limits.max_cost_nusd,
             "max_trace_calls": self.limits.max_calls,
         }
         id_ = self._id_of(frame, name)
-        return base.model_copy(
+        made = base.model_copy(
             update={
                 "envelope_id": id_,
                 "idempotency_key": id_,
@@ -244,6 +287,13 @@ class FrameCalls:
                 "budget": base.budget.model_copy(update=ceilings),
             }
         )
+        # What was asked goes on as it was: its id stands for those times and ceilings.
+        known = self._asked.get(id_, made)
+        return known if known.request_hash == made.request_hash else made
+
+    def is_on_record(self, envelope: LLMEnvelope) -> bool:
+        """Whether an envelope was asked, or is about to be."""
+        return envelope.envelope_id in self._asked or envelope.envelope_id in self._attempts
 
     def _id_of(self, frame: WorkingFrame, name: str) -> str:
         return derived_id(self.base.trace_id, frame.id, name)
@@ -255,3 +305,11 @@ class FrameCalls:
         if not found or all(one.result.next_step not in {"", "final"} for one in found[-1]):
             return None
         return outcome_of_chain([outcome_of(attempts) for attempts in found])
+
+
+def envelope_of(record: Record) -> LLMEnvelope | None:
+    """Return the envelope that an attempt, or a request over a bus, is about."""
+    if isinstance(record, LLMInteraction):
+        return record.envelope
+    body = KINDS.of(record)
+    return LLMEnvelope.from_wire(json_of(body.envelope)) if isinstance(body, CallRequested) else None

@@ -190,17 +190,21 @@ class GatewayClient:
         requested = await self._log.request(envelope)
         if isinstance(requested, NoDecision):
             return requested
-        answer = await self._asked(requested, attempts)
+        is_open = self._log.earlier.of(envelope).requested_at is not None
+        answer = await self._asked(requested, attempts, is_open=is_open)
         return await self._log.keep(requested, attempts, answer, is_ended=not self._is_closing)
 
-    async def _asked(self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None) -> GatewayReply:
-        """Publish an envelope and wait for its last attempt."""
+    async def _asked(
+        self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None, *, is_open: bool = False
+    ) -> GatewayReply:
+        """Publish an envelope and wait for its last attempt; of one that is open since earlier, also after its deadline."""
         reply: asyncio.Future[GatewayReply] = asyncio.get_running_loop().create_future()
         message = self._sign(envelope_message(envelope, reply_to=self._address))
         signer = None if self._signer is None else self._signer.as_now()
         call = PendingCall(envelope, message, reply, attempts, signer)
         self._pending.add(call)
-        within_s, loop = self._patience_s(envelope), asyncio.get_running_loop()
+        within_s = self._reply_timeout_s if is_open else self._patience_s(envelope)
+        loop = asyncio.get_running_loop()
         timers = [loop.call_later(SLOW_S, _report_slow, envelope.envelope_id)]
         try:
             await self._publish(self._topic_of(envelope), message)

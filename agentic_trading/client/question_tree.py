@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from agentic_trading.client.events import (
     FrameClosed,
@@ -33,6 +33,9 @@ from agentic_trading.llm.store import Record
 
 Findings = Sequence[Mapping[str, Any]]
 
+_MOST_PRIORITY: Final = 2**53
+"""A higher one, which JSON does not hold in every language, is not on record."""
+
 CostBound = Callable[[LLMEnvelope], int]
 """Return the most that one attempt at an envelope can cost, in nano-dollars, as the gate reserves it."""
 
@@ -59,7 +62,7 @@ class QuestionTree:
         root_event = derived_id(FrameOpened.KIND, self._root_id)
         for event in events:
             if event.id == root_event:
-                draft = draft.model_copy(update={"created_at": event.time})
+                draft = draft.model_copy(update={"created_at": event.time, "as_of": event.as_of})
         self._calls = FrameCalls(gateway, draft, on_record)
         self._root: WorkingFrame | None = None
         self.trace_id = draft.trace_id
@@ -75,10 +78,15 @@ class QuestionTree:
         known = self.frames.root
         if known is not None and known.limits is not None:
             limits = known.limits
-        root = self._root = WorkingFrame(self._root_id, question, limits.max_cost_nusd)
-        self._calls.begin(root, limits)
-        base = self._calls.base
-        return root, await self._ask(root, cause=base.causation_id, parent=base.parent_envelope_id)
+        while True:
+            ended = len(self.frames.closed)
+            root = self._root = WorkingFrame(self._root_id, question, limits.max_cost_nusd)
+            self._calls.begin(root, limits)
+            base = self._calls.base
+            closed = await self._ask(root, cause=base.causation_id, parent=base.parent_envelope_id)
+            # A part may repeat one further on that was broken off, and has ended only now.
+            if closed is not None or self.frames.waiting or len(self.frames.closed) == ended:
+                return root, closed
 
     def causal_frames(self) -> tuple[CausalFrame, ...]:
         """Return all frames, each before those below it; those that are not closed with what they have used so far."""
@@ -92,7 +100,7 @@ class QuestionTree:
 
     async def _ask(self, frame: WorkingFrame, *, cause: str, parent: str) -> FrameClosed | None:
         """Ask the question of a frame, and its parts; None while the user is to answer something in it."""
-        known = self.frames.opened.get(frame.id)
+        known, frame.is_closed = self.frames.opened.get(frame.id), frame.id in self.frames.closed
         if known is not None:
             frame.share_nusd = known.share_nusd
         envelope = self._calls.question(frame, cause=cause, parent=parent)
@@ -198,14 +206,15 @@ class QuestionTree:
         envelope = calls.question(part, cause=call.interaction_id, parent=call.envelope.envelope_id)
         if envelope.request_hash in self._askers:
             return ""
+        least, left = self._cost_bound(envelope), frame.left_nusd
+        most = left - self._cost_bound(calls.join(frame, call, findings))
+        part.share_nusd = max(0, min(most, max(least, left // (to_come + 1))))
+        if calls.is_on_record(envelope):
+            return ""
         unclosed = len(frames.opened) - len(frames.closed)
-        if sum(calls.sent.values()) + 1 + unclosed > calls.limits.max_calls:
+        if calls.sent + 1 + unclosed > calls.limits.max_calls:
             return "calls"
-        least = self._cost_bound(envelope)
-        if frame.left_nusd < least + self._cost_bound(calls.join(frame, call, findings)):
-            return "cost"
-        part.share_nusd = max(least, frame.left_nusd // (to_come + 1))
-        return ""
+        return "cost" if most < least else ""
 
     async def _repeat(self, frame: WorkingFrame, asker: str, cause: str) -> FrameClosed | None:
         """End a frame whose question is that of another one, without a call; None while that one waits for the user."""
@@ -237,7 +246,7 @@ class QuestionTree:
             depth=len(frame.above),
             place=frame.place,
             question=frame.question,
-            priority=frame.priority,
+            priority=None if (frame.priority or 0) > _MOST_PRIORITY else frame.priority,
             envelope_id=envelope.envelope_id,
             request_hash=envelope.request_hash,
             share_nusd=frame.share_nusd,

@@ -43,12 +43,14 @@ class Paused:
 class Unfinished:
     """The question has no answer, for the reason `stopped_by` of `FrameClosed`; what parts of it found is in `frames`.
 
-    Where that is `undeliverable` the calls could not be made now, and `Recursion.resume` goes on.
+    `detail` says more where a call of the question itself was refused or has failed, or one of the tree could not be made: the
+    root is open then, and `Recursion.resume` goes on.
     """
 
     trace_id: str
     stopped_by: str
     frames: tuple[CausalFrame, ...]
+    detail: str = ""
 
 
 RecursionOutcome = Concluded | Paused | Unfinished
@@ -98,7 +100,7 @@ class Recursion:
         """Ask a question in a trace, by default a new one; asked before there, the tree goes on.
 
         Raises `ValueError` for an empty question, `ResumeError` for a trace with the tree of another one, what `build` raises,
-        and `BusError` if nothing can be published.
+        and what the gateway raises: `BusError` if nothing can be published, `AnswerNotKeptError` for an answer that is lost.
         """
         if not (asked := question.strip()):
             raise ValueError("the question is empty; allowed is a text")
@@ -117,7 +119,7 @@ class Recursion:
         """Go on with the tree of a trace, under the limits it began with; `answers` are the user's, by path or id of the frame.
 
         Raises `ResumeError` for a trace without a tree, and for an answer to a frame that asks nothing: nothing is
-        then on record. Raises `BusError` if nothing can be published.
+        then on record. Raises what `run` raises.
         """
         draft = self._draft(trace_id)
         tree = await self._tree(draft)
@@ -128,12 +130,14 @@ class Recursion:
         given = {ids.get(name, name): text.strip() for name, text in answers.items()}
         for id_, text in given.items():
             if id_ not in waiting:
-                allowed = ", ".join(paths[one] for one in waiting) or "none"
+                allowed = ", ".join(paths.get(one, one) for one in waiting) or "none"
                 raise ResumeError(
                     trace_id, f"asks nothing in frame {paths.get(id_, id_)}; waiting are {allowed}"
                 )
             if not text:
-                raise ResumeError(trace_id, f"has an empty answer to frame {paths[id_]}; allowed is a text")
+                raise ResumeError(
+                    trace_id, f"has an empty answer to frame {paths.get(id_, id_)}; allowed is a text"
+                )
         for id_, text in given.items():
             answered = UserAnswered(frame_id=id_, number=waiting[id_].number, answer=text, by=by)
             await tree.record_answer(answered, at=draft.created_at)
@@ -153,13 +157,15 @@ async def _ended(tree: QuestionTree, question: str, limits: RecursionLimits) -> 
     trace_id = tree.trace_id
     try:
         root, closed = await tree.walk(question, limits)
-    except UndeliveredError:
-        return Unfinished(trace_id, str(FailureKind.UNDELIVERABLE), tree.causal_frames())
+    except UndeliveredError as e:
+        return Unfinished(trace_id, str(FailureKind.UNDELIVERABLE), tree.causal_frames(), str(e))
     frames = tree.causal_frames()
     if closed is None:
         paused = Paused(trace_id, frames)
         return paused if paused.questions else Unfinished(trace_id, "cycle", frames)
     answer = root.calls[-1].answer
     if closed.state != "concluded" or answer is None:
-        return Unfinished(trace_id, closed.stopped_by, frames)
+        failed = root.calls[-1].outcome
+        detail = "" if failed.error is None or failed.stage is not None else failed.error.description
+        return Unfinished(trace_id, closed.stopped_by, frames, detail)
     return Concluded(trace_id, answer.conclusion, closed.confidence, frames)

@@ -6,9 +6,8 @@ from typing import Final
 
 from typing_extensions import override
 
-from agentic_trading.client.frame_calls import ASK, INSTRUCTIONS
+from agentic_trading.client.frame_calls import ASK, ASK_SCHEMA, INSTRUCTIONS
 from agentic_trading.client.gateway import StructuredGateway
-from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope, ResponseFormat
 
@@ -61,7 +60,7 @@ class Savings:
 async def measure_savings(
     gateway: StructuredGateway, questions: Iterable[str], build: Callable[[], EnvelopeBuilder]
 ) -> Savings:
-    """Ask each question under `ANSWER_SCHEMA`, and as text, of the same model under the same cap, which `build` names.
+    """Ask each question under `ASK_SCHEMA`, and as text, of the same model under the same cap, which `build` names.
 
     Raises what the gateway raises; a call that fails is counted by what it used.
     """
@@ -83,7 +82,7 @@ async def measure_savings(
 
 def _structured(builder: EnvelopeBuilder, question: str) -> LLMEnvelope:
     builder = builder.with_instructions(INSTRUCTIONS[ASK], prompt_version=ASK)
-    return builder.with_context({"question": question}).with_output_schema(ANSWER_SCHEMA).build()
+    return builder.with_context({"question": question}).with_output_schema(ASK_SCHEMA).build()
 
 
 def _text(builder: EnvelopeBuilder, question: str) -> LLMEnvelope:

@@ -220,7 +220,7 @@ class Platform:
         if _is_streamed(config):
             self._outbox = await _opened_outbox(self._stack, store, broker)
         if log is not None and self._records_run:  # after the outbox, which sends its end, too
-            await self._stack.enter(run_on_record(log, self._start(), event_id=random_id()))
+            await self._stack.enter(run_on_record(log, run_started(config), event_id=random_id()))
         ledger = given.ledger or await self._stack.make(self._made_ledger)
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
@@ -263,16 +263,6 @@ class Platform:
         self._running = RunningPorts(pool, broker, ledger, config.tenant_ids, self._outbox)
         self._clients = Clients(config, broker, files.signing)
         self._client = await self._stack.enter(self.client("platform"))
-
-    def _start(self) -> RunStarted:
-        config = self.config
-        return RunStarted(
-            session_id=config.name or "gateway",
-            mode=config.mode,
-            package=__version__,
-            config_sha256=config.config_sha256,
-            shares_traces=config.bus.url is not None,
-        )
 
     async def _opened_log(self) -> InteractionStore:
         config, store = self.config, self._given.store
@@ -326,6 +316,17 @@ class Platform:
             )  # fmt: skip
             made[name] = await self._stack.make(make)
         return Providers(made)
+
+
+def run_started(config: PlatformConfig) -> RunStarted:
+    """Return what the log of a configuration says when its run begins."""
+    return RunStarted(
+        session_id=config.name or "gateway",
+        mode=config.mode,
+        package=__version__,
+        config_sha256=config.config_sha256,
+        shares_traces=config.bus.url is not None,
+    )
 
 
 def _is_streamed(config: PlatformConfig) -> bool:

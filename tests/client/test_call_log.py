@@ -126,6 +126,40 @@ async def test_a_call_that_was_left_open_is_published_as_it_was_and_paid_once() 
     assert kinds(await records(store)) == [CallRequested.KIND, "attempt"]
 
 
+async def test_the_answer_to_an_open_call_is_waited_for_though_its_deadline_is_over() -> None:
+    broker, claims, store = MemoryBroker(), MemoryClaimStore(), MemoryInteractionStore()
+    await killed_in_a_call(broker, store)
+    desk, clock = (
+        gateway(lambda _request: GOOD, broker=broker, claims=claims),
+        SimClock(START + timedelta(hours=3)),
+    )
+    log = call_log(store, await left_in(store), clock=clock)
+
+    async with (
+        serving(desk),
+        asyncio.timeout(5),
+        GatewayClient(broker, call_log=log, clock=clock) as client,
+    ):
+        answer = await client.ask(built(LATER))
+
+    assert isinstance(answer, LLMInteraction)
+
+
+async def test_what_had_no_answer_is_asked_again_where_nothing_was_decided_without_it() -> None:
+    store = MemoryInteractionStore()
+    async with GatewayClient(MemoryBroker(), call_log=call_log(store), reply_timeout_s=0.01) as client:
+        none = await client.ask(built())
+    desk = gateway(lambda _request: GOOD)
+
+    async with serving(desk):
+        answer = await asked(
+            desk.broker, call_log(store, await left_in(store, asks_again=True)), built(LATER)
+        )
+
+    assert isinstance(none, NoDecision)
+    assert isinstance(answer, LLMInteraction)
+
+
 async def test_the_attempts_before_the_last_reach_who_goes_on() -> None:
     broker, store = MemoryBroker(), MemoryInteractionStore()
     await killed_in_a_call(broker, store)

@@ -11,7 +11,7 @@ from agentic_trading.client.recursion import Concluded, Unfinished
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.structured.validation import validate
-from tests.client.trees import LIMITS, TRACE, always_continuing, asking, model, says, tree
+from tests.client.trees import LIMITS, TRACE, always_continuing, model, says, tree
 
 
 def limits(**changes: int) -> RecursionLimits:
@@ -128,15 +128,22 @@ async def test_parts_beside_finalize_are_not_asked() -> None:
     assert ran.frames["0"].skipped == 2
 
 
-async def test_of_a_thousand_parts_the_first_five_are_asked_and_the_rest_is_counted() -> None:
-    answer = says("so far", *(f"part {n}" for n in range(1_000)))
+async def test_of_twenty_parts_the_first_five_are_asked_and_the_rest_is_counted() -> None:
+    answer = says("so far", *(f"part {n}" for n in range(20)))
 
-    ran = await tree(
-        model({"root": answer}), limits=limits(max_cost_nusd=10**11), build=lambda: asking(20_000)
-    )
+    ran = await tree(model({"root": answer}))
 
     assert ran.asked == ["root", *(f"part {n}" for n in range(5)), "[root]"]
-    assert (ran.frames["0"].stopped_by, ran.frames["0"].skipped) == ("children", 995)
+    assert (ran.frames["0"].stopped_by, ran.frames["0"].skipped) == ("children", 15)
+
+
+async def test_more_parts_than_the_form_has_are_asked_for_again() -> None:
+    answer = says("so far", *(f"part {n}" for n in range(21)))
+
+    ran = await tree(model({"root": answer}))
+
+    assert ran.asked == ["root", "root"]
+    assert ran.outcome == Unfinished(TRACE, "unusable", ran.outcome.frames)
 
 
 async def test_a_thousand_parts_beyond_the_cap_are_a_truncated_answer() -> None:

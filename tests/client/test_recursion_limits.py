@@ -7,10 +7,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentic_trading.client.events import RecursionLimits
+from agentic_trading.client.frame_calls import JOIN, KEPT_CHARS
+from agentic_trading.client.frames import FrameRecords
 from agentic_trading.client.recursion import Concluded, Unfinished
 from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.provider import ModelRequest
-from tests.client.trees import LIMITS, always_continuing, cost_bound, model, says, tree
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.result import Usage
+from tests.client.trees import LIMITS, TRACE, always_continuing, cost_bound, model, says, tree
 from tests.contracts.ledger_on_redis import on_redis
 
 
@@ -98,7 +101,9 @@ async def test_the_limits_hold_on_the_ledger_of_a_server_too(redis_url: str) -> 
     assert statistics.refused > 0
 
 
-async def test_every_envelope_carries_the_ceilings_of_the_tree_and_the_share_of_its_frame() -> None:
+async def test_every_envelope_carries_the_ceilings_of_the_tree_and_what_is_left_of_the_share_of_its_frame() -> (
+    None
+):
     ran = await tree(model({"root": says("so far", "a", "b")}), limits=limits(max_cost_nusd=200_000_000))
 
     budgets = [request.envelope.budget for request in ran.requests]
@@ -110,6 +115,72 @@ async def test_every_envelope_carries_the_ceilings_of_the_tree_and_the_share_of_
         200_000_000,
         first,
         (200_000_000 - sum(spent[:2])) // 2,
-        200_000_000,
+        200_000_000 - sum(spent[:3]),
     ]
     assert first > cost_bound(ran.requests[1].envelope)
+
+
+def cheap(request: ModelRequest, text: str) -> ModelResponse:
+    """Return an answer that costs next to nothing, however long it is."""
+    usage = Usage(input_tokens=1, output_tokens=1)
+    return ModelResponse(text=text, stop_reason="end_turn", usage=usage, model=request.envelope.model)
+
+
+def dear(request: ModelRequest, text: str) -> ModelResponse:
+    """Return an answer that costs nearly what is reserved for it: a token out costs 10,000 nano-dollars, one in 2,000."""
+    out = request.max_tokens - 1
+    tokens = (cost_bound(request.envelope) - 10_000 * out) * 99 // 100 // 2_000
+    usage = Usage(input_tokens=tokens, output_tokens=out)
+    return ModelResponse(text=text, stop_reason="end_turn", usage=usage, model=request.envelope.model)
+
+
+async def test_a_part_that_uses_all_of_its_share_leaves_the_join_what_it_may_cost() -> None:
+    parts = [f"{number} {'q' * 490}" for number in range(20)]
+
+    def line(request: ModelRequest) -> Any:
+        question = request.envelope.context["question"]
+        if request.envelope.prompt_version == JOIN or question not in parts:
+            is_join = request.envelope.prompt_version == JOIN
+            return cheap(request, says("joined or so far", *([] if is_join else parts)))
+        if question != parts[-1]:
+            return cheap(request, says("x" * KEPT_CHARS))
+        return dear(request, "no JSON" if request.answer == 1 else says("short"))
+
+    ran = await tree(line, limits=limits(max_cost_nusd=140_000_000, max_children=20, max_calls=60))
+
+    assert isinstance(ran.outcome, Concluded)
+    assert ran.frames["0"].stopped_by == ""
+    assert ran.frames["20"].stopped_by == "budget_exhausted"
+
+
+@pytest.mark.parametrize("most_musd", [100, 200, 300, 400])
+async def test_a_frame_and_all_below_it_cost_no_more_than_its_share(most_musd: int) -> None:
+    def line(request: ModelRequest) -> Any:
+        question = request.envelope.context["question"]
+        is_asked_again = request.envelope.prompt_version == JOIN and request.answer == 1
+        return dear(
+            request, "no JSON" if is_asked_again else says("more", *(f"{question}.{n}" for n in "12"))
+        )
+
+    ran = await tree(line, limits=limits(max_cost_nusd=most_musd * 10**6))
+
+    opened = [FrameRecords([one]) for one in await ran.store.records.trace(TRACE)]
+    shares = {id_: body.share_nusd for records in opened for id_, body in records.opened.items()}
+    parents = {frame.frame_id: frame.parent_frame_id for frame in ran.outcome.frames}
+    used = dict.fromkeys(shares, 0)
+    for frame in ran.outcome.frames:
+        above = frame.frame_id
+        while above:
+            used[above] += frame.cost_nusd
+            above = parents[above]
+    assert len(used) > 1
+    assert {id_: cost for id_, cost in used.items() if cost > shares[id_]} == {}
+
+
+async def test_a_priority_that_no_record_can_hold_keeps_its_place_and_is_not_on_record() -> None:
+    ran = await tree(
+        model({"root": says("so far", {"query": "last", "priority": 10**30}, {"query": "a", "priority": 2})})
+    )
+
+    assert ran.asked == ["root", "a", "last", "[root]"]
+    assert [frame.priority for frame in ran.outcome.frames] == [None, 2, None]

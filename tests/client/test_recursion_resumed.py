@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.audit.trace import TraceTree
-from agentic_trading.client.events import KINDS
+from agentic_trading.client.events import KINDS, FrameOpened
 from agentic_trading.client.fallback import Alternative, FallbackGateway
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.client.recursion import Concluded, Paused, Recursion, ResumeError, Unfinished
@@ -115,6 +115,23 @@ async def test_an_answer_that_nothing_asks_for_is_refused_and_not_on_record(answ
     assert len([entry async for entry in paused.store.scan()]) == lines
 
 
+async def test_a_waiting_frame_that_is_not_on_record_is_named_by_its_id() -> None:
+    paused = await tree(told())
+    cut = MemoryInteractionStore()
+    async for entry in paused.store.scan():
+        record = entry.record
+        body = KINDS.of(record) if isinstance(record, Event) else None
+        if isinstance(record, Event) and not (isinstance(body, FrameOpened) and body.depth):
+            await cut.record(record)
+
+    with pytest.RaisesGroup(
+        ResumeError,
+        match="unhandled",
+        check=lambda group: paused.frames["1"].frame_id in str(group.exceptions[0]),
+    ):
+        await tree(told(), store=cut, answers={"2": "x"})
+
+
 async def test_only_a_trace_with_a_tree_can_be_gone_on_with() -> None:
     with pytest.RaisesGroup(ResumeError):
         await tree(told(), answers={})
@@ -153,7 +170,8 @@ async def test_a_call_that_is_not_delivered_closes_nothing_and_the_tree_goes_on_
 
     ran = await tree(model({}), store=desk.store)
 
-    assert outcome == Unfinished(TRACE, "undeliverable", outcome.frames)
+    why = "no worker answered within 0.01 s"
+    assert outcome == Unfinished(TRACE, "undeliverable", outcome.frames, why)
     assert [frame.state for frame in outcome.frames] == ["open"]
     assert isinstance(ran.outcome, Concluded)
 

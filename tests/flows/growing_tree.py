@@ -39,7 +39,10 @@ def sent_in(folder: Path) -> list[str]:
 
 
 def grow(folder: str, ledger: str | None, bus: str | None, most_calls: int, dies_in: int) -> None:
-    """Ask the question, print what came of it, and be killed in the call with the number `dies_in` of this process."""
+    """Ask the question, print what came of it, and be killed in the call with the number `dies_in` of this process.
+
+    With a pipe `gate` in the folder its first call waits until that was written to twice.
+    """
     configure_logging("warning", "human")
     asyncio.run(_grow(_config(Path(folder), ledger, bus), most_calls, dies_in))
 
@@ -72,6 +75,9 @@ async def _grow(config: PlatformConfig, most_calls: int, dies_in: int) -> None:
         question, is_join = request.envelope.context["question"], request.envelope.prompt_version == JOIN
         with (folder / "sent").open("a", encoding="utf-8") as file:
             file.write(f"{'join ' if is_join else ''}{question}\n")
+        if made == 1 and (gate := folder / "gate").exists():
+            gate.read_text(encoding="utf-8")  # says that it is here
+            gate.read_text(encoding="utf-8")  # and waits until it may go on
         if made == dies_in:
             os.kill(os.getpid(), signal.SIGKILL)
         return says(f"joined {question}") if is_join else says(f"{question}.", *SPLIT.get(question, ()))

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import signal
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,58 @@ async def test_a_tree_that_was_killed_pays_only_the_call_under_way_again(call: i
     assert (frames[FrameOpened], frames[FrameClosed]) == (7, 7)
     assert sum(one.result.success for one in attempts) == CALLS
     assert sum(one.result.in_doubt for one in attempts) == 1
+
+
+def at_once(folder: Path, processes: int) -> list[Ended]:
+    """Go on with a tree in several processes that are started together."""
+
+    def one(number: int) -> Ended:
+        own = folder / f"process-{number}"
+        own.mkdir()
+        return ended(grow, str(folder), None, None, 20, 0, folder=own)
+
+    with ThreadPoolExecutor(processes) as threads:
+        return list(threads.map(one, range(processes)))
+
+
+@pytest.mark.parametrize("call", [1, 4, CALLS])
+async def test_of_processes_that_go_on_with_one_tree_at_once_one_does_and_the_others_are_told(
+    call: int, tmp_path: Path
+) -> None:
+    folder = tmp_path / "one"
+    killed = await asyncio.to_thread(grown, folder, dies_in=call)
+    assert killed.code == -signal.SIGKILL, killed.err
+
+    processes = await asyncio.to_thread(at_once, folder, 3)
+
+    went_on = [one for one in processes if one.code == 0]
+    told = [one for one in processes if one.code != 0]
+    assert went_on  # one that came after the end of another has the answer from the record
+    assert {json.loads(one.out)["conclusion"] for one in went_on} == {"joined root"}
+    assert all("another platform is open in it; allowed is one" in one.err for one in told)
+    assert sent_in(folder) == [*ALL[:call], *ALL[call - 1 :]]
+    frames, attempts = await on_record(folder)
+    assert (frames[FrameOpened], frames[FrameClosed]) == (7, 7)
+    assert sum(one.result.success for one in attempts) == CALLS
+
+
+async def test_a_tree_that_another_process_goes_on_with_is_refused_until_that_has_ended(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "one"
+    (folder / "second").mkdir(parents=True)
+    os.mkfifo(gate := folder / "gate")
+    async with asyncio.TaskGroup() as group:
+        first = group.create_task(asyncio.to_thread(grown, folder))
+        await asyncio.to_thread(gate.write_text, "the first call is under way")  # waits until it is
+        given = (str(folder), None, None, 20, 0)
+        second = await asyncio.to_thread(ended, grow, *given, folder=folder / "second")
+        await asyncio.to_thread(gate.write_text, "go on")
+
+    assert second.code != 0
+    assert "another platform is open in it; allowed is one" in second.err
+    assert json.loads(first.result().out)["conclusion"] == "joined root"
+    assert sent_in(folder) == ALL
 
 
 async def test_a_tree_that_is_finished_is_not_paid_again_by_another_process(tmp_path: Path) -> None:

@@ -1,81 +1,24 @@
 """Workers in processes of their own, on a real Kafka and a real Redis: a session, envelopes from a file, health, and the end."""
 
 import json
-import os
 import re
 import signal
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from redis import Redis
 
 from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.main import main
-from agentic_trading.ids import random_id
 from agentic_trading.llm import EnvelopeBuilder, LLMProvider
 from tests import kafka_server, redis_server
-from tests.app.logging_kept import logging_kept
 from tests.flows.dying_call import run_program
+from tests.flows.fleet import NO_KEYS, ON_BOTH, attempts_in, command, make_topics, sent_by
 from tests.flows.forked import ended
 from tests.gateway import START
 from tests.worker_processes import RunningWorker, worker
 
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
 UUID = re.compile(r"[\da-f]{8}-[\da-f]{4}-[\da-f]{4}-[\da-f]{4}-[\da-f]{12}")
-
-
-@pytest.fixture
-def redis() -> Iterator[redis_server.RealServer]:
-    """Give a server of the test's own; that both kinds of servers do, the contracts show."""
-    with redis_server.own_server("valkey") as server:
-        yield server
-
-
-ON_BOTH = pytest.mark.parametrize("bus", ["kafka", "redis"], indirect=True)
-
-
-@pytest.fixture
-def bus(request: pytest.FixtureRequest, redis: redis_server.RealServer) -> str:
-    """Return the address of a bus: on Kafka, but for a test that asks for others."""
-    if getattr(request, "param", "kafka") == "redis":
-        return redis.url
-    return f"kafka://{request.getfixturevalue('kafka_servers')}"
-
-
-@pytest.fixture
-def config(bus: str, redis: redis_server.RealServer, tmp_path: Path) -> Path:
-    """Return the file of a fleet whose bus has no topics yet."""
-    path = tmp_path / "fleet.toml"
-    path.write_text(
-        f'mode = "backtest"\n[bus]\nurl = "{bus}"\nnamespace = "flow-{random_id()}"\n'
-        f'[ledger]\nurl = "{redis.url}"\n[providers.rules]\n[providers.scripted]\n'
-        'options = { answers = ["{}", "{}", "{}", "{}", "{}", "{}"] }\n',
-        encoding="utf-8",
-    )
-    return path
-
-
-def make_topics(config: Path) -> None:
-    assert command("topics", "create", "--config", config) == ExitCode.DONE
-
-
-@pytest.fixture
-def fleet(config: Path, tmp_path: Path) -> Iterator[tuple[RunningWorker, RunningWorker]]:
-    """Give two workers that serve."""
-    make_topics(config)
-    words = ("--config", str(config))
-    with worker(tmp_path / "logs", "w1", *words) as one, worker(tmp_path / "logs", "w2", *words) as other:
-        one.is_ready()
-        other.is_ready()
-        yield one, other
-
-
-def command(*words: object) -> int:
-    with logging_kept(), pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    return int(left.value.code or 0)
 
 
 def anonymous(log: Path) -> list[str]:
@@ -205,24 +148,6 @@ def test_a_session_goes_on_over_the_bus_that_it_began_on_alone(
     assert f"--bus is '{elsewhere}'; allowed: '{redis.url}', as run 1 was started with" in said
     assert f"--ledger is '{elsewhere}'; allowed: '{redis.url}'" in said
     assert f"--bus is 'left out'; allowed: '{redis.url}'" in said
-
-
-NO_KEYS = {"PATH": os.defpath}
-
-
-def records_in(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (log / "interactions.jsonl").read_text("utf-8").splitlines()]
-
-
-def sent_by(log: Path) -> list[str]:
-    """Return the reservations under which a worker has sent a request, each as often as that was."""
-    lines = [line for line in records_in(log) if line.get("kind") == "attempt.dispatched"]
-    return [line["body"]["reservation_id"] for line in lines]
-
-
-def attempts_in(session: Path) -> list[str]:
-    """Return the reservations of the attempts that a session has on record."""
-    return [line["result"]["reservation_id"] for line in records_in(session) if "result" in line]
 
 
 @ON_BOTH

@@ -7,7 +7,7 @@ import typer
 
 from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.log_selection import AsJson, Store, log_of
-from agentic_trading.app.cli.run import BaseUrl, Model, usd_amount
+from agentic_trading.app.cli.run import AnswersFrom, BaseUrl, Model, RunBus, usd_amount
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask; left out with --resume.")]
 AskedProviderOption = Annotated[
@@ -62,6 +62,8 @@ def ask_command(
     max_calls: MaxCalls = 20,
     resume: ResumeTrace = "",
     answer: Answer = None,
+    bus: RunBus = None,
+    answers_from: AnswersFrom = None,
     as_json: AsJson = False,
 ) -> None:
     """Ask a question about a log and print the frames of the answer.
@@ -79,6 +81,8 @@ def ask_command(
         )
     if answers and not resume:
         raise OptionError("--answer", "given without --resume", "--resume TRACE beside it")
+    if answers_from and not resume:
+        raise OptionError("--answers-from", "given without --resume", "--resume TRACE beside it")
     if max_cost is None and not resume:
         raise OptionError("--max-cost", "left out", "what the question may cost in all, such as 0.05")
     options = AskOptions(
@@ -91,5 +95,7 @@ def ask_command(
         max_depth=max_depth,
         max_children=max_children,
         max_calls=max_calls,
+        bus=bus,
+        answers_from=tuple(answers_from or ()),
     )
     raise typer.Exit(answer_question(options, question, trace_id=resume, answers=answers, as_json=as_json))

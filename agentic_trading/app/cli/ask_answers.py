@@ -1,16 +1,16 @@
 """What `ask` does: evidence of a log summed by code, a question put to a model, or to rules, and what came of it printed."""
 
 import asyncio
-import json
 import shlex
-from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, NamedTuple, Protocol, assert_never
 
 from rich.console import RenderableType
 
@@ -27,12 +27,16 @@ from agentic_trading.app.cli.output import (
     show_json,
     usd,
 )
-from agentic_trading.app.options import MODELS, OptionError, listed, pluralize
+from agentic_trading.app.options import MODELS, OptionError, listed
 from agentic_trading.app.providers import model_row
+from agentic_trading.app.question_rules import ASK_RULES, FAILURES, SPEND
+from agentic_trading.app.run_resume import read_elsewhere
 from agentic_trading.app.settings import configure_logging, start
+from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.client.events import RecursionLimits
-from agentic_trading.client.frame_calls import ASK, INSTRUCTIONS, JOIN_SCHEMA
+from agentic_trading.client.frame_calls import ASK, ASK_SCHEMA, INSTRUCTIONS, envelope_of
 from agentic_trading.client.frames import FrameRecords
+from agentic_trading.client.gateway import StructuredGateway
 from agentic_trading.client.recursion import (
     Concluded,
     Paused,
@@ -41,18 +45,24 @@ from agentic_trading.client.recursion import (
     ResumeError,
     Unfinished,
 )
-from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.clock import SystemClock
+from agentic_trading.governance.events import KINDS as GOVERNANCE
+from agentic_trading.governance.events import AttemptDispatched
 from agentic_trading.governance.prices import bound
+from agentic_trading.ids import random_id
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.envelope_rules import output_policy
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy, nusd_from_usd
 from agentic_trading.llm.models import Capability
+from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import Record, Records
-from agentic_trading.platform.config import BusConfig, PlatformConfig
-from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.platform.clients import remote_gateway
+from agentic_trading.platform.config import BusConfig, PlatformConfig, without_password
+from agentic_trading.platform.platform import Platform, Ports, run_started
 from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
 from agentic_trading.platform.settings import load_config, user_name
 from agentic_trading.platform.tables import Tables, factories_of, tables_of
@@ -62,8 +72,6 @@ AGENT: Final = "ask"
 SUBJECT: Final = "question"
 """Who asks, and what its calls are about: they are no evidence of their own."""
 
-SPEND: Final = "spend by agent and day (UTC)"
-FAILURES: Final = "failed calls by agent and kind"
 DECISIONS: Final = "last decisions"
 
 MOST_ROWS: Final = 60
@@ -89,6 +97,8 @@ class AskOptions:
     max_depth: int
     max_children: int
     max_calls: int
+    bus: str | None = None
+    answers_from: tuple[Path, ...] = ()
 
     @property
     def limits(self) -> RecursionLimits:
@@ -144,23 +154,20 @@ async def _answered(
 ) -> RecursionOutcome:
     settings, limits = start(), options.limits
     async with aclosing(trading.records_of(options.log)) as records:
-        known = _first_envelope(trace_id, await records.trace(trace_id)) if trace_id else None
+        known = _beginning(trace_id, await records.trace(trace_id)) if trace_id else None
         config, model = await asyncio.to_thread(_configured, options, known)
         configure_logging(settings.log_level, settings.log_format, config.redaction)
         tables = Tables(*await asyncio.to_thread(lambda: tables_of(config, factories_of(config))))
-        row = model_row(tables, LLMProvider(next(iter(config.providers))), model, now=SystemClock().now())
+        now = SystemClock().now()
+        row = model_row(tables, LLMProvider(next(iter(config.providers))), model, now=now)
         tenants = config.tenant_ids
-        tenant = (tenants[0] if len(tenants) == 1 else DEFAULT_TENANT) if known is None else known.tenant_id
+        tenant = (tenants[0] if len(tenants) == 1 else DEFAULT_TENANT) if known is None else known.tenant
         patience = trading.PATIENCE.get(config.providers[row.provider].adapter_of(row.provider))
-        asked = _Asked(row, tables, tenant, await evidence_of(records, tenant), patience)
-        async with _platform_on(options.log, config, tables) as platform:
-            recursion = Recursion(
-                platform,
-                lambda trace: records.trace(trace, tenant=tenant),
-                limits,
-                asked.builder,
-                cost_bound=asked.cost_bound,
-            )
+        as_of = now if config.mode == "backtest" else None  # it knows no present
+        asked = _Asked(row, tables, tenant, await evidence_of(records, tenant), patience, as_of)
+        async with _gateway_on(options, config, tables, records, trace_id) as gateway:
+            on_record = partial(records.trace, tenant=tenant)
+            recursion = Recursion(gateway, on_record, limits, asked.builder, cost_bound=asked.cost_bound)
             if trace_id:
                 return await recursion.resume(trace_id, answers, by=user_name())
             _say_bound(asked.bound_of(question), limits.max_cost_nusd)
@@ -169,19 +176,22 @@ async def _answered(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Of which model, for which tenant, with what evidence is asked, and how calls are retried."""
+    """Of which model, for which tenant, with what evidence is asked, how calls are retried, and for which moment."""
 
     row: Capability
     tables: Tables
     tenant: str
     evidence: Mapping[str, Any]
     patience: RetryPolicy | None
+    as_of: datetime | None
 
     def builder(self) -> EnvelopeBuilder:
         """Return a builder for the envelopes of a tree."""
         builder = EnvelopeBuilder().for_general().with_agent(AGENT).with_tenant(self.tenant)
         builder = builder.with_provider(self.row.provider, self.row.model).with_subject(SUBJECT)
         builder = builder.with_budget(max_output_tokens=ANSWER_TOKENS)
+        if self.as_of is not None:
+            builder = builder.with_as_of(self.as_of)
         if self.patience is not None:
             builder = builder.with_retry_policy(self.patience)
         for source, content in self.evidence.items():
@@ -196,18 +206,53 @@ class _Asked:
     def bound_of(self, question: str) -> int:
         """Return the most that asking this question can cost."""
         builder = self.builder().with_instructions(INSTRUCTIONS[ASK]).with_context({"question": question})
-        return self.cost_bound(builder.with_output_schema(ANSWER_SCHEMA).build())
+        return self.cost_bound(builder.with_output_schema(ASK_SCHEMA).build())
 
 
-def _configured(options: AskOptions, known: LLMEnvelope | None) -> tuple[PlatformConfig, str]:
+class _Beginning(NamedTuple):
+    """Which model a tree on record asked first, for which tenant, and whether over a bus."""
+
+    provider: str
+    model: str
+    tenant: str
+    is_remote: bool
+
+
+def _beginning(trace_id: str, on_record: Sequence[Record]) -> _Beginning | None:
+    """Return how a tree began, None where nothing of it was sent; raises `ResumeError` for a trace without one."""
+    if FrameRecords(on_record).root is None:
+        raise ResumeError(trace_id, "has no question on record; allowed is a trace that has one")
+    for one in on_record:
+        if isinstance(one, Event) and isinstance(sent := GOVERNANCE.of(one), AttemptDispatched):
+            return _Beginning(sent.provider, sent.model, one.tenant_id, is_remote=False)
+        if (asked := envelope_of(one)) is not None:
+            is_remote = isinstance(one, Event)
+            return _Beginning(asked.provider, asked.model, asked.tenant_id, is_remote)
+    return None
+
+
+def _bus_of(config: PlatformConfig, options: AskOptions, known: _Beginning | None) -> BusConfig:
+    """Return the bus of a question's calls: a trace goes on where it began, where claims and ledger know its calls."""
+    if known is None or known.is_remote is (config.bus.url is not None):
+        return config.bus
+    if known.is_remote:
+        raise OptionError("--bus", "left out, and the trace has calls on a bus", "the bus that it began on")
+    if options.bus:
+        was = "given, and the calls of the trace were made in a process of its own"
+        raise OptionError("--bus", was, "--resume without it")
+    return BusConfig()
+
+
+def _configured(options: AskOptions, known: _Beginning | None) -> tuple[PlatformConfig, str]:
     """Return the configuration with the one provider that is asked, and its model, empty for the default; blocks.
 
     A trace that is gone on with asks the model that it began with.
     """
-    config = load_config(options.config)
+    bus = None if options.bus is None else {"url": options.bus}
+    config = load_config(options.config, flags={"bus": "--bus"}, bus=bus)
     name, model = options.provider, options.model
     if known is not None:
-        name, model = str(known.provider), known.model
+        name, model = known.provider, known.model
     elif not name and (named := config.models.get(EnvelopeWorkflow.GENERAL)):
         name, model = provider_and_model(named)
     name = name or LLMProvider.RULES.value
@@ -224,26 +269,35 @@ def _configured(options: AskOptions, known: LLMEnvelope | None) -> tuple[Platfor
         "fallback": {},
         "folder": None,
         "name": AGENT,
-        "bus": BusConfig(),
+        "bus": _bus_of(config, options, known),
         "concurrency": 1 if is_local else config.concurrency,
     }
     return config.model_copy(update=changes), model
 
 
-def _first_envelope(trace_id: str, on_record: Sequence[Record]) -> LLMEnvelope | None:
-    """Return the first envelope of a tree, None where no call of it has an end; raises `ResumeError` for a trace without one."""
-    if FrameRecords(on_record).root is None:
-        raise ResumeError(trace_id, "has no question on record; allowed is a trace that has one")
-    return next((one.envelope for one in on_record if isinstance(one, LLMInteraction)), None)
-
-
 @asynccontextmanager
-async def _platform_on(log: Path, config: PlatformConfig, tables: Tables) -> AsyncGenerator[Platform]:
-    """Give a platform that keeps its records in a log, where what was spent before is spent."""
-    async with aclosing(trading.log_for("paper", log)) as store:
+async def _gateway_on(
+    options: AskOptions, config: PlatformConfig, tables: Tables, records: Records, trace_id: str
+) -> AsyncGenerator[StructuredGateway]:
+    """Give a gateway that keeps its records in a log: a platform, where what was spent before is spent, or a client of a bus."""
+    async with aclosing(trading.log_for("paper", options.log)) as store:
         await store.open()
-        async with Platform(config, Ports(store=store, tables=tables), rules=ASK_RULES) as platform:
-            yield platform
+        if config.bus.url is None:
+            if options.answers_from:
+                raise OptionError("--answers-from", "given", "--resume of a trace that was asked over a bus")
+            async with Platform(config, Ports(store=store, tables=tables), rules=ASK_RULES) as platform:
+                yield platform
+            return
+        earlier = EarlierCalls(asks_again=True)
+        for record in await records.trace(trace_id) if trace_id else ():
+            earlier.read(record)
+        await read_elsewhere(options.answers_from, earlier)
+        say(f"Workers on {without_password(config.bus.url)} make the calls.", err=True)
+        async with (
+            run_on_record(store, run_started(config), event_id=random_id()),
+            remote_gateway(config, name=AGENT, store=store, earlier=earlier) as client,
+        ):
+            yield client
 
 
 def _say_bound(bound_nusd: int, budget_nusd: int) -> None:
@@ -256,11 +310,10 @@ def _say_bound(bound_nusd: int, budget_nusd: int) -> None:
 
 
 def _values(outcome: RecursionOutcome) -> dict[str, Any]:
-    values = {name: value for name, value in asdict(outcome).items() if name != "frames"}
+    values = {"outcome": type(outcome).__name__.lower(), **asdict(outcome)}
     if isinstance(outcome, Paused):
         values["questions"] = dict(outcome.questions)
-    kind = type(outcome).__name__.lower()
-    return {"outcome": kind, **values, "frames": [asdict(frame) for frame in outcome.frames]}
+    return {**values, "frames": values.pop("frames")}
 
 
 def _drawn(outcome: RecursionOutcome, options: AskOptions) -> Iterator[RenderableType]:
@@ -274,17 +327,28 @@ def _drawn(outcome: RecursionOutcome, options: AskOptions) -> Iterator[Renderabl
             for path, question in outcome.questions.items():
                 yield paragraph(f"{path}: {question}")
             answers = " ".join(f"--answer {path}=…" for path in outcome.questions)
-            config = [] if options.config is None else ["--config", str(options.config)]
-            words = ["--store", str(options.log), *config, "--resume", outcome.trace_id]
-            yield command_line(f"agentic-trading ask {shlex.join(words)} {answers}")
+            yield command_line(f"{_resumed(outcome.trace_id, options)} {answers}")
         case Unfinished():
             yield heading(f"No answer: {outcome.stopped_by}")
+            if outcome.detail:
+                yield paragraph(outcome.detail)
+            if outcome.stopped_by == FailureKind.UNDELIVERABLE and outcome.frames[0].state == "open":
+                yield command_line(_resumed(outcome.trace_id, options))
         case _:
             assert_never(outcome)
     cost = sum(frame.cost_nusd for frame in outcome.frames)
     calls = sum(frame.calls for frame in outcome.frames)
     yield heading("Trace")
     yield facts([("id", outcome.trace_id), ("calls", f"{calls}"), ("cost", f"{usd(cost)} USD")])
+
+
+def _resumed(trace_id: str, options: AskOptions) -> str:
+    """Return the command that goes on with a trace: where its calls are made is not on record."""
+    named = {"--store": options.log, "--config": options.config, "--base-url": options.base_url}
+    named |= {"--bus": options.bus, "--resume": trace_id}
+    return (
+        f"agentic-trading ask {shlex.join(str(word) for pair in named.items() if pair[1] for word in pair)}"
+    )
 
 
 class AskedLog(Records, Protocol):
@@ -334,64 +398,3 @@ async def evidence_of(log: AskedLog, tenant: str) -> Mapping[str, Any]:
             for chain, outcome in decisions[:MOST_DECISIONS]
         ],
     }
-
-
-def _content(envelope: LLMEnvelope, source: str) -> Any:
-    found = (item.content for item in envelope.retrieved_evidence if item.source == source)
-    return next(found, None)
-
-
-def _rows(envelope: LLMEnvelope) -> Sequence[Mapping[str, Any]]:
-    rows: Sequence[Mapping[str, Any]] = (_content(envelope, SPEND) or {}).get("rows", [])
-    return rows
-
-
-def _dearest(name: str, what: str) -> Callable[[LLMEnvelope], str]:
-    def answer(envelope: LLMEnvelope) -> str:
-        sums = defaultdict[str, Decimal](Decimal)
-        for row in _rows(envelope):
-            sums[row[name]] += Decimal(row["usd"].replace(",", ""))
-        if not sums:
-            return "There is no call on record."
-        key, most = max(sums.items(), key=lambda item: item[1])
-        return f"{what} {key} spent most: {most} of {sum(sums.values())} USD."
-
-    return answer
-
-
-def _failures(envelope: LLMEnvelope) -> str:
-    rows = _content(envelope, FAILURES) or []
-    named = ", ".join(f"{row['agent']} {row['kind']} {row['calls']}" for row in rows)
-    total = sum(row["calls"] for row in rows)
-    return f"{pluralize(total, 'call')} failed: {named}." if rows else "No call failed."
-
-
-PARTS: Final[Mapping[str, Callable[[LLMEnvelope], str]]] = MappingProxyType({
-    "Which agent spent most?": _dearest("agent", "Agent"),
-    "Which day cost most?": _dearest("day", "Day"),
-    "Which calls failed?": _failures,
-})
-"""The questions that the rules answer by themselves; any other is split into these."""
-
-
-def ask_rule(envelope: LLMEnvelope) -> str:
-    """Answer one of `PARTS`, or split a question into them."""
-    known = PARTS.get(envelope.context["question"])
-    if known is not None:
-        return json.dumps({"conclusion": known(envelope), "confidence": 1})
-    tasks = [{"query": query, "priority": place} for place, query in enumerate(PARTS, start=1)]
-    so_far = f"{pluralize(len(_rows(envelope)), 'row')} of spend are on record; the rules read no words."
-    return json.dumps({"conclusion": so_far, "sub_tasks": tasks, "next_action": "continue"})
-
-
-def join_rule(envelope: LLMEnvelope) -> str:
-    """Put the findings one after the other."""
-    found = [finding["conclusion"] for finding in envelope.context["findings"] if finding["conclusion"]]
-    return json.dumps({"conclusion": " ".join(found)})
-
-
-ASK_RULES: Final[Mapping[str, Callable[[LLMEnvelope], str]]] = MappingProxyType({
-    ANSWER_SCHEMA["$id"]: ask_rule,
-    JOIN_SCHEMA["$id"]: join_rule,
-})
-"""What the provider `rules` answers by."""

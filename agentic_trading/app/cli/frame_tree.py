@@ -91,9 +91,9 @@ class TraceFrames:
             first = f"frame {frame.path} {MARKS[frame.state]} {frame.question}"
             return [" · ".join([first, *remarks(frame)]), *filter(None, [frame.conclusion])]
         body = self._bodies.get(node.id)
-        if body is None:
+        frame = None if body is None else self._frames.get(body.frame_id)
+        if frame is None:
             return []
-        frame = self._frames[body.frame_id]
         return [" · ".join([f"frame {frame.path} {MARKS[frame.state]}", *remarks(frame)])]
 
     def _add(self, node: EventNode) -> None:

@@ -183,7 +183,7 @@ AnswersFrom = Annotated[
     typer.Option(
         "--answers-from",
         metavar="PATH",
-        help="With --resume and --bus: a worker's log, or an archive, with answers that did not reach the run; may be given again.",
+        help="With --resume, over a bus: a worker's log, or an archive, with answers that did not arrive; may be given again.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, without a progress bar.")]

@@ -3,12 +3,19 @@
 import json
 import re
 import shutil
+import signal
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.frame_tree import TraceFrames
+from agentic_trading.audit.trace import TraceTree
+from agentic_trading.client.events import FrameOpened
 from tests.app.cli.conftest import Command
+from tests.flows.dying_call import run_program
+from tests.flows.forked import ended
 
 SPLIT = '{"conclusion":"so far","sub_tasks":[{"query":"How did the days compare?"},{"query":"Who spent most?"}],"next_action":"continue"}'
 ASKS = '{"conclusion":"Which time zone is meant?","next_action":"ask_user"}'
@@ -102,6 +109,53 @@ def test_trace_show_folds_frames_under_their_calls(log: Path, command: Command) 
     assert "recursion.frame_closed" not in shown.out
 
 
+def test_a_question_that_was_killed_in_its_first_call_goes_on_with_the_model_that_it_asked(
+    log: Path, tmp_path: Path, command: Command
+) -> None:
+    config = scripted(ANALYST)
+    words = ("ask", "Why?", "--store", str(log), *config)
+    killed = ended(run_program, words, ("dispatched", 1, ""), folder=tmp_path)
+    assert killed.code == -signal.SIGKILL, killed.err
+    opened = re.search(
+        r'"kind":"recursion.frame_opened".*?"trace_id":"([^"]+)',
+        (log / "interactions.jsonl").read_text("utf-8"),
+    )
+    assert opened is not None
+
+    went_on = command("ask", "--store", log, *config[:2], "--resume", opened[1])
+
+    assert went_on.code == ExitCode.DONE
+    assert "The analyst." in went_on.out
+
+
+def test_the_command_to_go_on_names_where_the_model_is(log: Path, command: Command) -> None:
+    address = "http://127.0.0.1:1/v1"
+
+    paused = command("ask", "Why?", "--store", log, *scripted(ASKS), "--base-url", address)
+
+    assert f"--config ask.toml --base-url {address} --resume" in paused.out
+
+
+def test_a_frame_whose_parent_is_not_on_record_is_shown_as_it_stands() -> None:
+    opened = FrameOpened(
+        frame_id="part",
+        parent_frame_id="gone",
+        depth=1,
+        question="Why?",
+        envelope_id="e",
+        request_hash="h",
+        share_nusd=1,
+    )
+    event = opened.as_event(
+        event_id="opened", trace_id="trace", tenant_id="default", time=datetime(2026, 7, 1, tzinfo=UTC)
+    )
+    chain = TraceTree([event])
+
+    lines = [TraceFrames(chain).lines(node) for node in chain.nodes]
+
+    assert lines == [[]]
+
+
 def test_a_repeated_part_names_the_frame_that_has_the_answer(log: Path, command: Command) -> None:
     repeat = SPLIT.replace("How did the days compare?", "Who spent most?")
     cycle = SPLIT.replace("How did the days compare?", "Why?").replace("Who spent most?", "Why?")
@@ -128,6 +182,16 @@ def test_without_a_provider_the_general_model_of_the_configuration_is_asked(
     assert "The analyst." in ended.out
 
 
+def test_a_configuration_of_backtests_keeps_no_question_from_being_asked(log: Path, command: Command) -> None:
+    words = scripted(ANALYST)
+    Path("ask.toml").write_text('mode = "backtest"\n' + Path("ask.toml").read_text("utf-8"), encoding="utf-8")
+
+    ended = command("ask", "Why?", "--store", log, *words)
+
+    assert ended.code == ExitCode.DONE
+    assert "The analyst." in ended.out
+
+
 def test_a_question_without_an_answer_ends_with_1_and_says_what_stopped_it(
     log: Path, command: Command
 ) -> None:
@@ -136,6 +200,14 @@ def test_a_question_without_an_answer_ends_with_1_and_says_what_stopped_it(
     assert ended.code == ExitCode.FOUND_WRONG
     assert "No answer: unusable" in ended.out
     assert "✗ Why?" in ended.out
+
+
+def test_a_question_whose_call_failed_says_why(log: Path, command: Command) -> None:
+    ended = command("ask", "Why?", "--store", log, *scripted())
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "No answer: invalid_request" in ended.out
+    assert "the script has 0 lines" in ended.out
 
 
 def test_before_it_asks_it_says_how_many_calls_the_money_covers(log: Path, command: Command) -> None:
@@ -154,6 +226,7 @@ def test_before_it_asks_it_says_how_many_calls_the_money_covers(log: Path, comma
         (["Why?", "--resume", "x"], "QUESTION is given with --resume"),
         (["Why?", "--max-cost", "1", "--answer", "1=x"], "--answer is given without --resume"),
         (["--resume", "x", "--answer", "UTC"], "allowed: FRAME=TEXT"),
+        (["Why?", "--max-cost", "1", "--answers-from", "x"], "--answers-from is given without --resume"),
         (["Why?", "--max-cost", "-1"], "--max-cost is -1"),
         (["Why?", "--max-cost", "1", "--provider", "nobody"], "--provider is 'nobody'"),
         (["Why?", "--max-cost", "1", "--provider", "local", "--model", "x"], "--model is 'x'"),
@@ -169,6 +242,15 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_written(
     assert ended.code == ExitCode.BAD_INPUT
     assert says in ended.err
     assert (log / "interactions.jsonl").read_bytes() == before
+
+
+def test_answers_of_a_trace_that_was_asked_here_are_in_no_other_log(log: Path, command: Command) -> None:
+    trace = json.loads(command("ask", "Why?", "--store", log, *BY_RULES, "--json").out)["trace_id"]
+
+    ended = command("ask", "--store", log, "--resume", trace, "--answers-from", log)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "--answers-from is given; allowed: --resume of a trace that was asked over a bus" in ended.err
 
 
 @pytest.mark.parametrize("words", [["--resume", "nothing"], ["--resume", "TRACE", "--answer", "2=x"]])

@@ -1,0 +1,42 @@
+"""The command line on a bus for tests, and what it leaves in logs; the bus and its workers are fixtures."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.main import main
+from tests.app.logging_kept import logging_kept
+
+ON_BOTH = pytest.mark.parametrize("bus", ["kafka", "redis"], indirect=True)
+"""The test runs on each."""
+
+NO_KEYS = {"PATH": os.defpath}
+
+
+def make_topics(config: Path) -> None:
+    assert command("topics", "create", "--config", config) == ExitCode.DONE
+
+
+def command(*words: object) -> int:
+    with logging_kept(), pytest.raises(SystemExit) as left:
+        main([str(word) for word in words])
+    return int(left.value.code or 0)
+
+
+def records_in(log: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (log / "interactions.jsonl").read_text("utf-8").splitlines()]
+
+
+def sent_by(log: Path) -> list[str]:
+    """Return the reservations under which a worker has sent a request, each as often as that was."""
+    lines = [line for line in records_in(log) if line.get("kind") == "attempt.dispatched"]
+    return [line["body"]["reservation_id"] for line in lines]
+
+
+def attempts_in(session: Path) -> list[str]:
+    """Return the reservations of the attempts that a session has on record."""
+    return [line["result"]["reservation_id"] for line in records_in(session) if "result" in line]
