@@ -25,10 +25,10 @@ COVERED := $(PY) -m coverage run -m pytest --timeout=30 $(addprefix --ignore=,$(
 PLANNED := $(PY) -m coverage run --data-file=.planning-coverage --source=agentic_trading/desk/planning,agentic_trading/structured \
   -m pytest --timeout=60 $(PLANNING) tests/structured/test_structured_error.py tests/flows/test_json_parameter_flow.py
 ROWS = $(PY) -m pytest --timeout=60 $(WHOLE) >whole.log 2>&1 & whole=$$!; \
-  { $(PLANNED); planned=$$?; $(PY) -m pytest --timeout=60 $(UNJUDGED) && exit $$planned; } >unjudged.log 2>&1 & unjudged=$$!; \
-  $(COVERED); parts=$$?; wait $$unjudged; unjudged=$$?; wait $$whole; whole=$$?; \
+  $(PY) -m pytest --timeout=60 $(UNJUDGED) >unjudged.log 2>&1 & unjudged=$$!; \
+  $(COVERED); parts=$$?; $(PLANNED); planned=$$?; wait $$unjudged; unjudged=$$?; wait $$whole; whole=$$?; \
   $(PY) -c "print(*(open(f, encoding='utf-8').read() for f in ('unjudged.log', 'whole.log')), sep='\n')"; \
-  exit $$((parts + unjudged + whole))
+  exit $$((parts + planned + unjudged + whole))
 
 .DEFAULT_GOAL := run
 .DELETE_ON_ERROR:

@@ -92,19 +92,19 @@ async def terms_of(folder: Path) -> PlanTerms | None:
 
 
 async def test_a_plan_is_searched_for_on_the_terms_that_the_run_was_given(tmp_path: Path) -> None:
-    terms: dict[str, Any] = {"family": "mean_reversion", "rounds": 2}
+    terms: dict[str, Any] = {"family": "volatility", "rounds": 2}
 
-    first = await ran(tmp_path, **PANEL, **terms, bars=150)
+    first = await ran(tmp_path, **PANEL, **terms, bars=145)
 
     assert await terms_of(tmp_path) == PlanTerms(**terms)
-    assert {(plan.params["strategy_type"], plan.tried) for plan in first.plans} == {("mean_reversion", 2)}
+    assert {(plan.params["strategy_type"], plan.tried) for plan in first.plans} == {("volatility", 2)}
     assert (await replay(tmp_path)).identical
-    with pytest.raises(OptionError, match=r"^--family is 'momentum'; allowed: 'mean_reversion', as run 1 "):
+    with pytest.raises(OptionError, match=r"^--family is 'momentum'; allowed: 'volatility', as run 1 "):
         await ran(tmp_path, **PANEL, family="momentum", resume=True)
     with pytest.raises(OptionError, match=r"^--rounds is 5; allowed: 2, as run 1 "):
         await ran(tmp_path, **PANEL, rounds=5, resume=True)
 
-    then = await ran(tmp_path, **PANEL, bars=155, resume=True)
+    then = await ran(tmp_path, **PANEL, bars=147, resume=True)
 
     assert await terms_of(tmp_path) == PlanTerms(**terms)
     assert then.plans[: len(first.plans)] == first.plans
