@@ -1,6 +1,7 @@
 """The bars that a run is fed, in files of its folder: a row a bar, so that the run can be played again."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -95,11 +96,14 @@ class BarFiles:
         return BarsFirstGateway(gateway, self)
 
     def _write(self, bars: Sequence[Bar]) -> None:
-        for symbol, path in self._paths.items():
-            rows = [f"{bar_row(bar)}\n".encode() for bar in bars if bar.symbol == symbol]
+        rows: defaultdict[str, list[bytes]] = defaultdict(list)
+        for bar in bars:
+            rows[bar.symbol].append(f"{bar_row(bar)}\n".encode())
+        for symbol, new in rows.items():
+            path = self._paths[symbol]
             with writing(path), path.open("ab") as file:
-                file.writelines(rows)
-            for row in rows:
+                file.writelines(new)
+            for row in new:
                 self._digests[symbol].add(row)
 
 

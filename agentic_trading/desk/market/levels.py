@@ -33,7 +33,11 @@ class Pivots:
 
     @property
     def prices(self) -> dict[str, float]:
-        return {name: getattr(self, name) for name in self.__slots__}
+        above, below = (
+            {"r1": self.r1, "r2": self.r2, "r3": self.r3},
+            {"s1": self.s1, "s2": self.s2, "s3": self.s3},
+        )
+        return {"p": self.p, **above, **below}
 
 
 @dataclass(frozen=True, slots=True)
