@@ -6,7 +6,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 from pydantic_core import from_json
 from typing_extensions import override
 
@@ -20,6 +20,7 @@ from agentic_trading.llm.fields import (
     FrozenList,
     FrozenObject,
     JsonData,
+    JsonModel,
     JsonObject,
     JsonSchema,
     Moment,
@@ -84,7 +85,7 @@ class DeterminismLevel(StrEnum):
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
-class EvidenceItem(BaseModel, frozen=True, extra="allow"):
+class EvidenceItem(JsonModel, frozen=True, extra="allow"):
     """One piece of evidence. `available_at` is when the platform could have known it, `retrieved_at` when it was read.
 
     In the prompt an item is named by its place (`E1`, `E2`, …), which is also the id that the builder gives it.
@@ -204,12 +205,12 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     @lazy_property
     def context_json(self) -> bytes:
         """The context in canonical JSON, spelled once for hash, prompt and wire."""
-        return json_of(self.context)
+        return json_of(self.__dict__["context"])
 
     @lazy_property
     def evidence_json(self) -> list[bytes]:
         """The content of each evidence item in canonical JSON."""
-        return FrozenList(json_of(item.content) for item in self.retrieved_evidence)
+        return FrozenList(json_of(item.__dict__["content"]) for item in self.retrieved_evidence)
 
     @lazy_property
     def requested_evidence(self) -> Sequence[Mapping[str, Any]]:

@@ -10,12 +10,13 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes
 from agentic_trading.llm.errors import RecordError, UnknownKindError, UnreadableBodyError
 from agentic_trading.llm.fields import (
     FrozenObject,
+    JsonModel,
     JsonObject,
     Moment,
     RevalidatedModel,
@@ -40,12 +41,17 @@ class Event(RevalidatedModel, frozen=True, extra="allow"):
     time: Moment
     body: JsonObject = Field(default_factory=FrozenObject)
 
+    @property
+    def body_json(self) -> bytes:
+        """The body in canonical JSON; raises `CanonicalError` for one that has none."""
+        return json_of(self.__dict__["body"])
+
     @cached_property
     def wire(self) -> bytes:
         """The event as it stands on the wire and in the log: canonical JSON."""
         if self.model_extra:
             return canonical_bytes({**self.model_dump(), **self.model_extra})
-        return assembled_bytes({**self.__dict__, "body": Fragment(json_of(self.body))})
+        return assembled_bytes({**self.__dict__, "body": Fragment(self.body_json)})
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
@@ -68,7 +74,7 @@ PLATFORM: Final = "*"
 """The tenant that is the platform itself: the events of a log or a run are its own. No other tenant has this name."""
 
 
-class EventBody(BaseModel, frozen=True):
+class EventBody(JsonModel, frozen=True):
     """What the events of one kind say. A kind is `noun.past_participle`, and its noun is a namespace with one owner.
 
     A kind gains a field only with a default; anything else is a new kind. `FORMERLY` is the name that the kind had in

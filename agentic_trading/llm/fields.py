@@ -1,7 +1,7 @@
 """The types of fields of records: what every log and index can spell, and models that are copied by validation."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -143,6 +143,29 @@ class CanonicalObject(FrozenObject):
         return type(self), (dict(self), self.json)
 
 
+class UnreadObject(FrozenObject):
+    """A JSON object that nobody has looked at: what it holds is plain still, as only a `JsonModel` has it.
+
+    It has the members that libraries see: they spell and compare it, and validate a copy. `json` are its canonical bytes, where they are known.
+    """
+
+    __slots__ = ("json",)
+
+    def __init__(self, value: Mapping[str, Any], json: bytes | None = None) -> None:
+        super().__init__(value)
+        self.json = json
+
+    @override
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (dict(self), self.json)
+
+    def frozen(self) -> FrozenObject:
+        """Return it so that it can be handed out."""
+        whole = FrozenObject(self) if self.json is None else CanonicalObject(self, self.json)
+        _freeze_below(whole)
+        return whole
+
+
 _FROZEN: Mapping[type, type[FrozenObject | FrozenList]] = {dict: FrozenObject, list: FrozenList}
 
 
@@ -151,29 +174,36 @@ def frozen(value: Any) -> Any:
     if type(value) not in _FROZEN:
         return value
     whole = _FROZEN[type(value)](value)
+    _freeze_below(whole)
+    return whole
+
+
+def _freeze_below(whole: FrozenObject | FrozenList) -> None:
     held: list[Any] = [whole]
     for parent in held:  # it grows by each child that is frozen
-        is_object = type(parent) is FrozenObject
+        is_object = isinstance(parent, dict)
         put = dict.__setitem__ if is_object else list.__setitem__
         for place, item in parent.items() if is_object else enumerate(parent):
             if type(item) in _FROZEN:
                 child = _FROZEN[type(item)](item)
                 put(parent, place, child)
                 held.append(child)
-    return whole
 
 
 def json_of(value: Any) -> bytes:
     """Return `value` in canonical JSON; of what was spelled before, the same bytes again."""
-    return value.json if type(value) is CanonicalObject else canonical_bytes(value)
+    known: bytes | None = value.json if type(value) in _WITH_BYTES else None
+    return canonical_bytes(value) if known is None else known
+
+
+_WITH_BYTES = frozenset({CanonicalObject, UnreadObject})
 
 
 def _plain(value: Any) -> Any:
-    if type(value) is CanonicalObject:
+    if type(value) in _WITH_BYTES:
         return value
     spelled, read = canonical_bytes_and_value(value)
-    held = frozen(read)
-    return CanonicalObject(held, spelled) if type(held) is FrozenObject else held
+    return UnreadObject(read, spelled) if type(read) is dict else frozen(read)
 
 
 AS_READ: Final = object()
@@ -181,7 +211,9 @@ AS_READ: Final = object()
 
 
 def _data(value: Any, info: ValidationInfo) -> Any:
-    return frozen(value) if info.mode == "json" or info.context is AS_READ else _plain(value)
+    if info.mode != "json" and info.context is not AS_READ:
+        return _plain(value)
+    return UnreadObject(value) if type(value) is dict else frozen(value)
 
 
 def _object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
@@ -211,13 +243,16 @@ def _schema(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationI
 _LONGEST_SHARED: Final = 1 << 14
 
 JsonData = Annotated[Any, BeforeValidator(_data)]
-"""Anything that JSON has, frozen; other values become what their canonical JSON reads back as."""
+"""Anything that JSON has, a field of a `JsonModel`; other values become what their canonical JSON reads back as."""
 
 JsonObject = Annotated[dict[str, Any], WrapValidator(_object)]
 """A JSON object, likewise."""
 
 JsonSchema = Annotated[dict[str, Any], WrapValidator(_schema)]
 """A JSON object that many records have in common: equal ones are one object."""
+
+
+_HOLDS_JSON: Final = (_data, _object, _schema)
 
 
 def freeze_extra(model: BaseModel) -> None:
@@ -229,7 +264,42 @@ FrozenItems = Annotated[list[T], AfterValidator(FrozenList)]
 """A list of models or texts that cannot be changed."""
 
 
-class RevalidatedModel(BaseModel, frozen=True, ignored_types=(lazy_property,)):
+class _FrozenWhenRead:
+    """A field that is frozen to the bottom when it is first looked at: of most calls nobody ever looks at the context."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type[Any]) -> Any:
+        if instance is None or self._name not in instance.__dict__:
+            raise AttributeError(f"{owner.__name__} has no attribute {self._name!r}")  # as of any other field
+        held = instance.__dict__[self._name]
+        if type(held) is UnreadObject:
+            held = instance.__dict__[self._name] = held.frozen()
+        return held
+
+    def __set__(self, instance: object, value: object) -> None:
+        """Make it come before the object's own dictionary."""
+        raise TypeError(f"{self._name} cannot be changed")
+
+
+class JsonModel(BaseModel, frozen=True):
+    """A frozen model, whose fields of plain JSON cannot be changed, however deep: the only one that may have such."""
+
+    @classmethod
+    @override
+    def __pydantic_init_subclass__(cls, **_options: Any) -> None:
+        for name, field in cls.model_fields.items():
+            if any(getattr(one, "func", None) in _HOLDS_JSON for one in field.metadata):
+                setattr(cls, name, _FrozenWhenRead(name))
+
+    @override
+    def __iter__(self) -> Iterator[tuple[str, Any]]:  # type: ignore[override]  # as pydantic's own
+        """Yield each field with its value."""
+        return ((name, getattr(self, name)) for name, _ in super().__iter__())
+
+
+class RevalidatedModel(JsonModel, frozen=True, ignored_types=(lazy_property,)):
     """A frozen model that is copied by building it again: validated, and with nothing cached carried over."""
 
     follows: ClassVar[Mapping[str, frozenset[str]]] = {}

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from agentic_trading.canonical import canonical_bytes, to_json_value
 from agentic_trading.llm import EnvelopeBuilder, LLMEnvelope
-from agentic_trading.llm.fields import CanonicalObject, FrozenObject, JsonData, JsonObject, json_of
+from agentic_trading.llm.fields import CanonicalObject, FrozenObject, JsonData, JsonModel, JsonObject, json_of
 
 
-class Kept(BaseModel, frozen=True):
+class Kept(JsonModel, frozen=True):
     """A model with both kinds of plain JSON."""
 
     data: JsonData = None

@@ -13,7 +13,6 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordConflictError, RecordError
 from agentic_trading.llm.event import Event, check_event
 from agentic_trading.llm.events import ArchiveStarted, RunEnded, RunStarted
-from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
 from agentic_trading.llm.log_line import CHAIN_TAG, IndexRow
 from agentic_trading.llm.store import (
@@ -133,7 +132,7 @@ def identity_of(record: Record) -> Identity:
         )
     names = (record.kind, record.trace_id, record.causation_id, record.tenant_id, as_of)
     try:
-        body = json_of(record.body)
+        body = record.body_json
     except ValueError as e:
         raise _unspellable(record, e) from e
     return Identity(f"event:{record.id}", _event_facts(names, body))
