@@ -226,13 +226,21 @@ class HaltRegistry:
     @contextmanager
     def reached(self, envelope: LLMEnvelope, limit: asyncio.Timeout) -> Iterator[None]:
         """Have `limit` run out as soon as the envelope is halted, at once if it is, for as long as the block lasts."""
-        self._reachable[limit] = envelope
-        if self._why(envelope) is not None:
-            end_wait(limit)
+        self.watch(envelope, limit)
         try:
             yield
         finally:
-            del self._reachable[limit]
+            self.forget(limit)
+
+    def watch(self, envelope: LLMEnvelope, limit: asyncio.Timeout) -> None:
+        """Do so until `forget`."""
+        self._reachable[limit] = envelope
+        if self._why(envelope) is not None:
+            end_wait(limit)
+
+    def forget(self, limit: asyncio.Timeout) -> None:
+        """Leave `limit` alone from now on."""
+        del self._reachable[limit]
 
     def _end_what_is_halted(self) -> None:
         for reach, envelope in list(self._reachable.items()):

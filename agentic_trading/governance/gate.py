@@ -266,7 +266,9 @@ class Gate:
             raise
         match permitted:
             case Permit() | None:
-                return admission if permitted is None else replace(admission, permit=permitted)
+                return Admitted(
+                    admission.request, admission.capability, admission.price_book, admission.priced_at, permitted
+                )
             case Throttled():
                 await self.release(admission)
                 return Deferred(request.envelope, permitted)

@@ -41,7 +41,7 @@ class ReservationRequest:
     `key` and `attempt` identify it within its tenant, however often it comes. `at` chooses the windows and nothing
     else: the market's moment in a backtest; None is the present, by the ledger's own clock. `limits` are ceilings that
     the caller puts upon itself, on its own scopes. In the queue it goes before those that came
-    up to `priority` seconds earlier.
+    up to `priority` seconds earlier. `tenant` is whose money it is, `reservation_id` what its reservation is known by.
     """
 
     key: str
@@ -51,9 +51,14 @@ class ReservationRequest:
     at: datetime | None = None
     limits: tuple[Limit, ...] = ()
     priority: int = 0
+    tenant: str = field(init=False, repr=False, compare=False)
+    reservation_id: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raise `ReservationRequestError` for a scope without an id, and for a limit on a scope that is not the request's."""
+        tenant = self.scope_ids.get(_TENANT, "")
+        object.__setattr__(self, "tenant", tenant)
+        object.__setattr__(self, "reservation_id", reservation_id(tenant, self.key, self.attempt))
         if not all(self.scope_ids.values()):
             raise ReservationRequestError(
                 self.key, "has a scope without an id; allowed are ids that are not empty"
@@ -64,16 +69,6 @@ class ReservationRequest:
                 raise ReservationRequestError(
                     self.key, f"limits {limit.scope} {limit.id!r}; allowed are its own scopes"
                 )
-
-    @property
-    def tenant(self) -> str:
-        """Whose money it is."""
-        return self.scope_ids.get(_TENANT, "")
-
-    @property
-    def reservation_id(self) -> str:
-        """The id of the reservation that this request gets."""
-        return reservation_id(self.tenant, self.key, self.attempt)
 
     @property
     def is_for_nothing(self) -> bool:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from agentic_trading.governance.errors import LimitError
 from agentic_trading.llm.envelope import LLMProvider
@@ -25,8 +25,7 @@ MOST_A_MINUTE = 10**10
 """No provider allows more; whole numbers stay exact on the way through Lua."""
 
 
-@dataclass(frozen=True, slots=True)
-class Deployment:
+class Deployment(NamedTuple):
     """One model at one provider: what rates are for, shared by all tenants and processes."""
 
     provider: LLMProvider

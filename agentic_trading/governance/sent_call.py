@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
@@ -159,7 +159,7 @@ class SentCall:
         self._envelope = envelope
         self._patience_s = patience_s
         self._gave_up_early = False
-        self._watch = AsyncExitStack()
+        self._limit: asyncio.Timeout | None = None
         self._settle: Callable[[], Awaitable[Charge]] | None = None
 
     async def __aenter__(self) -> Self:
@@ -170,8 +170,8 @@ class SentCall:
             self.failure = ProviderError(FailureKind.HALTED, halted.description, sent=False)
             await run_shielded(self._end(self.failure))
             raise self.failure
-        limit = await self._watch.enter_async_context(asyncio.timeout(self._patience_s))
-        self._watch.enter_context(self._halts.reached(self._envelope, limit))
+        self._limit = await asyncio.timeout(self._patience_s).__aenter__()
+        self._halts.watch(self._envelope, self._limit)
         return self
 
     async def answered(
@@ -182,7 +182,7 @@ class SentCall:
         Neither the time limit nor a halt ends this; a caller that is cancelled meanwhile leaves the block settled.
         Raises `ProviderError`, sent, for a usage of more than `MOST_TOKENS`: let it leave the block, which is in doubt.
         """
-        await self._watch.aclose()
+        await self._end_limit(None, None, None)
         if usage.total_tokens > MOST_TOKENS:
             message = f"the answer reports {usage.total_tokens} tokens; allowed are {MOST_TOKENS}"
             raise ProviderError(FailureKind.SERVER_ERROR, message, sent=True)
@@ -197,7 +197,7 @@ class SentCall:
     ) -> None:
         """End the call on every way out."""
         try:
-            await self._watch.__aexit__(kind, e, trace)
+            await self._end_limit(kind, e, trace)
         except TimeoutError as late:
             e = late
         if self.is_charged:
@@ -210,6 +210,15 @@ class SentCall:
         await run_shielded(self._end(e))
         if self.failure is not None and self.failure is not e:
             raise self.failure from e
+
+    async def _end_limit(
+        self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Let neither time nor a halt end the call any more. Harmless twice; raises `TimeoutError` if one of them did."""
+        limit, self._limit = self._limit, None
+        if limit is not None:
+            self._halts.forget(limit)
+            await limit.__aexit__(kind, e, trace)
 
     async def _dispatch(self) -> None:
         try:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from datetime import datetime
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any, Final, Literal, Self
 
 from pydantic import Field
@@ -294,8 +295,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     def _hashed_json(self) -> bytes:
         """All fields but the checksum, which covers them, in canonical JSON."""
         is_read = self._is_read
-        values = self.__dict__
-        fields: dict[str, Any] = {name: values[name] for name in _WIRE_FIELDS}
+        fields: dict[str, Any] = dict(zip(_WIRE_FIELDS, _wire_values(self.__dict__), strict=True))
         fields["context"] = Fragment(self.context_json)
         fields["expected_output_schema"] = Fragment(self.output_schema_json)
         fields["retrieved_evidence"] = [
@@ -325,6 +325,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
 
 
 _WIRE_FIELDS = tuple(sorted(LLMEnvelope.model_fields.keys() - {"envelope_hash"}))
+_wire_values = itemgetter(*_WIRE_FIELDS)
 _NESTED_MODELS = ("budget", "safety_constraints", "output_policy", "retry_policy")
 
 

@@ -1,7 +1,7 @@
 """The types of fields of records: what every log and index can spell, and models that are copied by validation."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -29,8 +29,10 @@ MAX_ID_BYTES = 256
 """The most that an id may have in UTF-8: ids become keys of counters, of headers and of claims."""
 
 
-def long_ids(names: Iterable[str], ids: Iterable[str]) -> list[str]:
+def long_ids(names: Iterable[str], ids: Collection[str]) -> list[str]:
     """Return what is wrong with those ids that are too long, given with their names."""
+    if 4 * max(map(len, ids)) <= MAX_ID_BYTES:
+        return []
     problems = []
     for name, id_ in zip(names, ids, strict=True):
         if 4 * len(id_) > MAX_ID_BYTES and (size := len(id_.encode("utf-8", "surrogatepass"))) > MAX_ID_BYTES:
