@@ -76,12 +76,17 @@ def to_json_value(value: Any) -> Any:
     return read
 
 
-def canonical_bytes_and_value(value: Any) -> tuple[bytes, Any]:
-    """Return `value` in canonical JSON, and as what that reads back as."""
+def canonical_bytes_and_value(value: Any, *, is_own: bool = False) -> tuple[bytes, Any]:
+    """Return `value` in canonical JSON, and as what that reads back as.
+
+    Plain JSON that `is_own`, that is of which nobody else has a part, may be returned as it is.
+    """
     spelled, read = _encode(value)
     if read is _UNUSUAL:
         return spelled, json.loads(spelled)  # the C reader rounds whole numbers from 2^64 on
-    return spelled, orjson.loads(spelled) if read is None else read
+    if read is None:
+        read = value if is_own else orjson.loads(spelled)
+    return spelled, read
 
 
 def exact_bytes(value: Any) -> bytes:
@@ -102,10 +107,7 @@ def exact_value(raw: bytes) -> Any:
 
 def sha256_hex(*parts: bytes) -> str:
     """Return the SHA-256 over `parts`, one after the other, in 64 hexadecimal digits."""
-    digest = sha256()
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
+    return sha256(b"".join(parts)).hexdigest()
 
 
 def utc_text(moment: datetime) -> str:

@@ -249,7 +249,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
             "max_output_tokens": budget.max_output_tokens,
             "output_policy": Fragment(policy.given_wire if self._is_read else policy.wire),
             "prompt_version": self.prompt_version,
-            "as_of": self.as_of,
+            "as_of": _utc(self.as_of),
         }
         return "rk1:" + sha256_hex(_REQUEST_TAG, assembled_bytes(request))
 
@@ -269,7 +269,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
         Raises pydantic's `ValidationError` (a `ValueError`) for anything that is not an envelope.
         """
         try:
-            envelope = cls.model_validate(from_json(raw, allow_inf_nan=False), context=AS_READ)
+            envelope = cls.model_validate(from_json(raw, allow_inf_nan=False, cache_strings="keys"), context=AS_READ)
         except ValueError:
             return cls.model_validate_json(raw)  # raises, but for a number that JSON does not have
         tail = b',"envelope_hash":"%b"}' % envelope.envelope_hash.encode()
@@ -304,6 +304,8 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
         ]
         for name in _NESTED_MODELS:
             fields[name] = Fragment(fields[name].given_wire if is_read else fields[name].wire)
+        for name in _MOMENTS:
+            fields[name] = _utc(fields[name])
         fields["temperature"] = _integer_if_whole(self.temperature)
         if is_read:
             fields = {name: value for name, value in fields.items() if name in self.model_fields_set}
@@ -326,6 +328,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
 
 _WIRE_FIELDS = tuple(sorted(LLMEnvelope.model_fields.keys() - {"envelope_hash"}))
 _wire_values = itemgetter(*_WIRE_FIELDS)
+_MOMENTS = ("created_at", "deadline", "as_of", "context_as_of")
 _NESTED_MODELS = ("budget", "safety_constraints", "output_policy", "retry_policy")
 
 
@@ -339,7 +342,7 @@ def _utc(value: datetime | None) -> str | None:
 
 def _evidence_on_wire(item: EvidenceItem, requested: Mapping[str, Any], *, is_read: bool) -> Any:
     """Return an item as the wire has it; one that was read, without the defaults of fields that its writer did not know."""
-    fields = {**requested, "evidence_id": item.evidence_id, "retrieved_at": item.retrieved_at}
+    fields = {**requested, "evidence_id": item.evidence_id, "retrieved_at": utc_text(item.retrieved_at)}
     if is_read:
         fields = {name: value for name, value in fields.items() if name in item.model_fields_set}
     return Fragment(canonical_bytes({**fields, **item.model_extra})) if item.model_extra else fields

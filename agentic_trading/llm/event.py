@@ -22,6 +22,7 @@ from agentic_trading.llm.fields import (
     RevalidatedModel,
     json_of,
     long_ids,
+    own_object,
 )
 
 
@@ -103,7 +104,7 @@ class EventBody(JsonModel, frozen=True):
             tenant_id=tenant_id,
             as_of=as_of,
             time=time,
-            body=self.model_dump(mode="json"),
+            body=own_object(self.model_dump(mode="json")),
         )
 
     @classmethod

@@ -208,6 +208,12 @@ def _plain(value: Any) -> Any:
     return UnreadObject(read, spelled) if type(read) is dict else frozen(read)
 
 
+def own_object(value: dict[str, Any]) -> UnreadObject:
+    """Return an object that was just made of plain JSON, and that nobody else has a part of, for a `JsonObject`."""
+    spelled, read = canonical_bytes_and_value(value, is_own=True)
+    return UnreadObject(read, spelled)
+
+
 AS_READ: Final = object()
 """The context of a validation of what was just read from JSON: nothing else has a part of it."""
 
@@ -239,7 +245,10 @@ def _schema(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationI
         ):  # of what is built it is raised again, of what is read it shows in the hashes
             spelled = canonical_bytes(value)
             shared = _shared(spelled) if len(spelled) <= _LONGEST_SHARED else None
-    return _object(value, handler, info) if shared is None else shared
+    if shared is not None:
+        return shared
+    read = _object(value, handler, info)
+    return read.frozen() if type(read) is UnreadObject else read
 
 
 _LONGEST_SHARED: Final = 1 << 14
@@ -252,9 +261,6 @@ JsonObject = Annotated[dict[str, Any], WrapValidator(_object)]
 
 JsonSchema = Annotated[dict[str, Any], WrapValidator(_schema)]
 """A JSON object that many records have in common: equal ones are one object."""
-
-
-_HOLDS_JSON: Final = (_data, _object, _schema)
 
 
 def freeze_extra(model: BaseModel) -> None:
@@ -292,7 +298,7 @@ class JsonModel(BaseModel, frozen=True):
     @override
     def __pydantic_init_subclass__(cls, **_options: Any) -> None:
         for name, field in cls.model_fields.items():
-            if any(getattr(one, "func", None) in _HOLDS_JSON for one in field.metadata):
+            if any(getattr(one, "func", None) in (_data, _object) for one in field.metadata):
                 setattr(cls, name, _FrozenWhenRead(name))
 
     @override
