@@ -79,7 +79,7 @@ def to_json_value(value: Any) -> Any:
 def canonical_bytes_and_value(value: Any, *, is_own: bool = False) -> tuple[bytes, Any]:
     """Return `value` in canonical JSON, and as what that reads back as.
 
-    Plain JSON that `is_own`, that is of which nobody else has a part, may be returned as it is.
+    Plain JSON that `is_own`, that is which nothing else holds a part of, may be returned as it is.
     """
     spelled, read = _encode(value)
     if read is _UNUSUAL:

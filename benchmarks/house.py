@@ -258,7 +258,7 @@ def figures() -> list[Figure]:
     definitions = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     return [
         Figure("files", len(ours), 348),
-        Figure("lines", sum(module.lines for module in ours), 68_450),
+        Figure("lines", sum(module.lines for module in ours), 68_540),
         Figure("lines of the middle file, doors apart", median(m.lines for m in ours if not m.is_door), 210),
         Figure("files with one importer", len(one_importer(ours)), 75),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 3),

@@ -131,7 +131,6 @@ def header(message: Message, name: str) -> str:
     return unquote(value, errors="replace") if "%" in value else value
 
 
-@lru_cache(maxsize=4096)  # an id stands in several headers of several messages
 def escape_header(value: str) -> str:
     """Return `value` in printable ASCII, anything else and `%` percent-encoded: no header can be broken by an id."""
     if value.isascii() and value.isprintable() and "%" not in value:

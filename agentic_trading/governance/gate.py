@@ -266,9 +266,8 @@ class Gate:
             raise
         match permitted:
             case Permit() | None:
-                return Admitted(
-                    admission.request, admission.capability, admission.price_book, admission.priced_at, permitted
-                )
+                reserved, book, priced_at = admission.request, admission.price_book, admission.priced_at
+                return Admitted(reserved, admission.capability, book, priced_at, permitted)
             case Throttled():
                 await self.release(admission)
                 return Deferred(request.envelope, permitted)

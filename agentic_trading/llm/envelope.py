@@ -269,7 +269,9 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
         Raises pydantic's `ValidationError` (a `ValueError`) for anything that is not an envelope.
         """
         try:
-            envelope = cls.model_validate(from_json(raw, allow_inf_nan=False, cache_strings="keys"), context=AS_READ)
+            envelope = cls.model_validate(
+                from_json(raw, allow_inf_nan=False, cache_strings="keys"), context=AS_READ
+            )
         except ValueError:
             return cls.model_validate_json(raw)  # raises, but for a number that JSON does not have
         tail = b',"envelope_hash":"%b"}' % envelope.envelope_hash.encode()

@@ -145,25 +145,17 @@ class CanonicalObject(FrozenObject):
         return type(self), (dict(self), self.json)
 
 
-class UnreadObject(FrozenObject):
-    """A JSON object that nobody has looked at: what it holds is plain still, as only a `JsonModel` has it.
+class UnreadObject(CanonicalObject):
+    """A JSON object that was not looked at yet: what it holds is plain still, as only a `JsonModel` has it.
 
-    It has the members that libraries see: they spell and compare it, and validate a copy. `json` are its canonical bytes, where they are known.
+    It has the members that libraries see: they spell and compare it, and validate a copy. Where it was read, `json` is empty.
     """
 
-    __slots__ = ("json",)
-
-    def __init__(self, value: Mapping[str, Any], json: bytes | None = None) -> None:
-        super().__init__(value)
-        self.json = json
-
-    @override
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (dict(self), self.json)
+    __slots__ = ()
 
     def frozen(self) -> FrozenObject:
         """Return it so that it can be handed out."""
-        whole = FrozenObject(self) if self.json is None else CanonicalObject(self, self.json)
+        whole = CanonicalObject(self, self.json) if self.json else FrozenObject(self)
         _freeze_below(whole)
         return whole
 
@@ -194,22 +186,19 @@ def _freeze_below(whole: FrozenObject | FrozenList) -> None:
 
 def json_of(value: Any) -> bytes:
     """Return `value` in canonical JSON; of what was spelled before, the same bytes again."""
-    known: bytes | None = value.json if type(value) in _WITH_BYTES else None
-    return canonical_bytes(value) if known is None else known
-
-
-_WITH_BYTES = frozenset({CanonicalObject, UnreadObject})
+    known: bytes = value.json if isinstance(value, CanonicalObject) else b""
+    return known or canonical_bytes(value)
 
 
 def _plain(value: Any) -> Any:
-    if type(value) in _WITH_BYTES:
+    if isinstance(value, CanonicalObject):
         return value
     spelled, read = canonical_bytes_and_value(value)
     return UnreadObject(read, spelled) if type(read) is dict else frozen(read)
 
 
 def own_object(value: dict[str, Any]) -> UnreadObject:
-    """Return an object that was just made of plain JSON, and that nobody else has a part of, for a `JsonObject`."""
+    """Return an object that was just made of plain JSON, and that is held by nothing else, for a `JsonObject`."""
     spelled, read = canonical_bytes_and_value(value, is_own=True)
     return UnreadObject(read, spelled)
 
@@ -221,7 +210,7 @@ AS_READ: Final = object()
 def _data(value: Any, info: ValidationInfo) -> Any:
     if info.mode != "json" and info.context is not AS_READ:
         return _plain(value)
-    return UnreadObject(value) if type(value) is dict else frozen(value)
+    return UnreadObject(value, b"") if type(value) is dict else frozen(value)
 
 
 def _object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
@@ -273,7 +262,7 @@ FrozenItems = Annotated[list[T], AfterValidator(FrozenList)]
 
 
 class _FrozenWhenRead:
-    """A field that is frozen to the bottom when it is first looked at: of most calls nobody ever looks at the context."""
+    """A field that is frozen to the bottom when it is first looked at: the context of most calls never is."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -3,14 +3,28 @@
 import copy
 import pickle
 from collections.abc import Callable, Iterator
-from typing import Any
+from importlib import import_module
+from operator import attrgetter
+from pkgutil import walk_packages
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
+import agentic_trading
 from agentic_trading.canonical import to_json_value
-from agentic_trading.llm import Event, LLMEnvelope
+from agentic_trading.llm import Event, EvidenceItem, LLMEnvelope
+from agentic_trading.llm.fields import (
+    CanonicalObject,
+    FrozenList,
+    FrozenObject,
+    JsonData,
+    JsonModel,
+    JsonObject,
+    UnreadObject,
+)
 from tests.build import envelope, event
 from tests.llm.test_json_data import contents
 
@@ -105,6 +119,57 @@ def test_what_is_frozen_is_equal_to_what_was_given_and_can_be_had_unfrozen(held:
         assert {type(each) for each in containers_of(had.model_dump())} <= {dict, list}
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_whatever_reads_a_field_gets_it_frozen(way: str) -> None:
+    class Mine(BaseModel):
+        held: dict[str, Any]
+
+    built = whole_envelope([{"deep": [{}]}])
+    ways_to_read: list[Callable[[LLMEnvelope], Any]] = [
+        lambda had: had.context,
+        attrgetter("context"),
+        lambda had: dict(had)["context"],
+        lambda had: Mine(held=had.context).held,
+        lambda had: {**had.context},
+        lambda had: [item.content for item in had.retrieved_evidence],
+    ]
+
+    for read in ways_to_read:
+        held = [*containers_of(read(WAYS[way](built)))][1:]
+        assert {type(each) for each in held} <= {FrozenObject, FrozenList, CanonicalObject}
+        assert len(held) >= 3
+
+
+def test_what_nobody_reads_is_not_frozen() -> None:
+    built = whole_envelope([{"deep": [{}]}])
+    had = LLMEnvelope.from_wire(built.wire)
+
+    assert had.is_intact
+    for each in (built, had):
+        assert type(vars(each)["context"]) is UnreadObject
+        assert each.context is each.context
+        assert type(vars(each)["context"]) is not UnreadObject
+
+
+def test_fields_of_a_class_of_ones_own_are_frozen_too() -> None:
+    class Mine(LLMEnvelope, frozen=True):
+        more: JsonData = None
+
+    built = Mine(instructions="Judge.", context={"a": [1]}, more={"b": [2]})
+
+    assert [*Mine.model_fields] == [*LLMEnvelope.model_fields, "more"]
+    assert {type(each) for held in (built.context, built.more) for each in containers_of(held)} == {
+        CanonicalObject,
+        FrozenList,
+    }
+    for name in ("context", "more"):
+        assert not hasattr(Mine, name)
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(built, name, {})
+        with pytest.raises(TypeError, match=f"{name} cannot be changed"):
+            object.__setattr__(built, name, {})
+
+
 def test_what_an_event_holds_cannot_be_changed() -> None:
     recorded = event(body={"legs": [{"side": "buy"}]})
 
@@ -112,3 +177,26 @@ def test_what_an_event_holds_cannot_be_changed() -> None:
         for held in containers_of(had.body):
             with pytest.raises(TypeError, match="cannot be changed"):
                 held.clear()
+
+
+def test_every_model_of_ours_that_holds_json_freezes_it() -> None:
+    for module in walk_packages(agentic_trading.__path__, "agentic_trading."):
+        import_module(module.name)
+    ours = [one for one in subclasses_of(BaseModel) if one.__module__.startswith("agentic_trading.")]
+
+    holding = {one for one in ours for field in one.model_fields.values() if holds_json(field)}
+
+    assert {LLMEnvelope, EvidenceItem, Event} < holding
+    assert [one for one in holding if not issubclass(one, JsonModel)] == []
+
+
+def subclasses_of(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for one in model.__subclasses__():
+        yield one
+        yield from subclasses_of(one)
+
+
+def holds_json(field: FieldInfo) -> bool:
+    """Whether a field is a `JsonData` or a `JsonObject`."""
+    wanted = [get_args(kind)[1].func for kind in (JsonData, JsonObject)]
+    return any(getattr(one, "func", None) in wanted for one in field.metadata)

@@ -20,6 +20,7 @@ from agentic_trading.llm import (
     LLMResult,
     MemoryInteractionStore,
 )
+from agentic_trading.llm.fields import UnreadObject
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.runs import runs_in_log
@@ -76,6 +77,24 @@ async def test_a_moment_of_the_future_is_refused(ahead: timedelta, *, is_allowed
 
     assert bool(provider.requests) is is_allowed
     assert (FailureKind.LOOK_AHEAD in kinds([result])) is not is_allowed
+
+
+async def test_a_call_does_not_look_into_its_context() -> None:
+    plain = envelope("default")
+    given = plain.model_copy(
+        update={
+            "context": {"levels": [1.5]},
+            "retrieved_evidence": [{"evidence_id": "E1", "source": "bars", "content": {"rsi": [62.3]}}],
+        }
+    )
+
+    (result,), provider = await asked(given)
+
+    assert result.success
+    (item,) = provider.requests[0].envelope.retrieved_evidence
+    assert {type(vars(given)["context"]), type(vars(item)["content"])} == {
+        UnreadObject
+    }  # it costs a tenth of a call
 
 
 class SlowLog(MemoryInteractionStore):

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -208,8 +208,22 @@ class LogWriter:
     def _submit(self, commit: Callable[[_Group], Appended | None]) -> None:
         group, self._group = self._group, _Group()
         self._is_committing = True
-        done = asyncio.get_running_loop().run_in_executor(self._thread, commit, group)
-        done.add_done_callback(partial(self._finish_commit, group))
+        self._thread.submit(self._run_commit, commit, group, asyncio.get_running_loop())
+
+    def _run_commit(
+        self,
+        commit: Callable[[_Group], Appended | None],
+        group: _Group,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Commit in the writer's thread, and have the loop go on: a turn of it less than a future between them costs."""
+        done, error = None, None
+        try:
+            done = commit(group)
+        except Exception as e:  # noqa: BLE001 - it is raised where the group is waited for
+            error = e
+        with suppress(RuntimeError):  # the loop was closed: nothing waits any more
+            loop.call_soon_threadsafe(self._finish_commit, group, done, error)
 
     def _commit(self, group: _Group) -> Appended:
         if self._file is None:
@@ -223,20 +237,19 @@ class LogWriter:
             if self._file is not None:
                 self._file.close()
 
-    def _finish_commit(self, group: _Group, commit: "asyncio.Future[Appended | None]") -> None:
+    def _finish_commit(self, group: _Group, done: Appended | None, error: Exception | None) -> None:
         self._is_committing = False
         for identity, _ in group.records:
             self._unwritten.pop(identity.key, None)
-        error = commit.exception()
         if error is not None:
             self._fail(group, error)
-        elif (done := commit.result()) is not None:
+        elif done is not None:
             self._report(done)
         group.done.set()
         if self._group.is_due:
             self._commit_soon()  # after the tasks that were just woken, whose next records then go along
 
-    def _fail(self, group: _Group, error: BaseException) -> None:
+    def _fail(self, group: _Group, error: Exception) -> None:
         if not isinstance(error, StoreError):
             error = StoreError(self._path, f"cannot be written ({error!r}); report this")
         group.failure = error
