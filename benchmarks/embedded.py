@@ -76,7 +76,7 @@ PROMISES: Sequence[tuple[str, str, float]] = (
     ("memory_1", "runner_1", 1.7),
     ("memory_16", "runner_16", 1.7),
     ("repeated", "memory_1", 1.15),
-    ("reading", "least", 4.0),
+    ("reading", "least", 100 / REFERENCE_US),
     ("hop", "least", 30 / REFERENCE_US),
     *(
         (f"{vendor}_{log}_{tasks}", f"{vendor}_sdk_{tasks}", most)
@@ -136,8 +136,6 @@ def holds(table: dict[str, Row]) -> bool:
         print(f"{way}: at most {most:.2f} of {other}: {ratio:.2f}, {verdict}")
     above = [f"{way} {share:.2f}" for way, share in shares.items() if way in http_rows() and share > GOAL]
     print(f"Goal {GOAL} of the SDK everywhere: {'not met: ' + ', '.join(above) if above else 'met'}")
-    goal = table["reading"].over(table["least"]) * REFERENCE_US
-    print(f"Goal 100 us norm. for reading an interaction: {'met' if goal <= 100 else 'not met'} ({goal:.0f})")
     wrong = sum(one.wrong for row in table.values() for one in row.rounds)
     print(f"Wrong answers: {wrong}")
     return kept and wrong == 0

@@ -12,7 +12,7 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import DEFAULT_TENANT, LLMEnvelope
 from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.fields import AS_READ, Moment, RevalidatedModel, lazy_property
-from agentic_trading.llm.result import LLMResult, has_number_to_lose
+from agentic_trading.llm.result import LLMResult, exact_object, has_number_to_lose
 
 _system_clock = SystemClock()
 
@@ -83,7 +83,7 @@ class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
         fields = orjson.loads(raw)
         result = fields.get("result") if isinstance(fields, dict) else None
         if isinstance(result, dict) and has_number_to_lose(result.get("parsed_output")):
-            result["parsed_output"] = exact_value(raw)["result"]["parsed_output"]
+            result["parsed_output"] = exact_object(exact_value(raw)["result"]["parsed_output"])
         return cls.model_validate(fields, context=AS_READ)
 
     @classmethod
@@ -96,7 +96,7 @@ class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
             raise ValueError("other members, or an envelope that is not as it was sealed")
         if has_number_to_lose(fields["result"].get("parsed_output")):
             start, stop = rest.rindex(_OUTPUT) + len(_OUTPUT), rest.rindex(b'},"stored_at":"')
-            fields["result"]["parsed_output"] = exact_value(rest[start:stop])
+            fields["result"]["parsed_output"] = exact_object(exact_value(rest[start:stop]))
         return cls.model_validate({**fields, "envelope": envelope})
 
 

@@ -134,6 +134,11 @@ class ExactObject(dict[str, Any]):
     """A decoded JSON object all of whose numbers are int and Decimal: a result takes it as it is."""
 
 
+def exact_object(value: Any) -> Any:
+    """Return what `exact_value` has read, for a result."""
+    return ExactObject(value) if isinstance(value, dict) else value
+
+
 def _exact_numbers(value: Any) -> Any:
     """Turn floats into the Decimals that their shortest spelling says, so that both stores give the same back."""
     if type(value) is ExactObject:
@@ -322,7 +327,7 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
         """Read a result with every number of `parsed_output` exact; raises `ValueError` for what is none."""
         fields = orjson.loads(raw)
         if has_number_to_lose(fields["parsed_output"]):
-            fields["parsed_output"] = exact_value(raw)["parsed_output"]
+            fields["parsed_output"] = exact_object(exact_value(raw)["parsed_output"])
         return cls.model_validate(fields)
 
     @lazy_property

@@ -220,7 +220,7 @@ class LogWriter:
         done, error = None, None
         try:
             done = commit(group)
-        except Exception as e:  # noqa: BLE001 - it is raised where the group is waited for
+        except BaseException as e:  # noqa: BLE001 - it is raised where the group is waited for
             error = e
         with suppress(RuntimeError):  # the loop was closed: nothing waits any more
             loop.call_soon_threadsafe(self._finish_commit, group, done, error)
@@ -237,7 +237,7 @@ class LogWriter:
             if self._file is not None:
                 self._file.close()
 
-    def _finish_commit(self, group: _Group, done: Appended | None, error: Exception | None) -> None:
+    def _finish_commit(self, group: _Group, done: Appended | None, error: BaseException | None) -> None:
         self._is_committing = False
         for identity, _ in group.records:
             self._unwritten.pop(identity.key, None)
@@ -249,7 +249,7 @@ class LogWriter:
         if self._group.is_due:
             self._commit_soon()  # after the tasks that were just woken, whose next records then go along
 
-    def _fail(self, group: _Group, error: Exception) -> None:
+    def _fail(self, group: _Group, error: BaseException) -> None:
         if not isinstance(error, StoreError):
             error = StoreError(self._path, f"cannot be written ({error!r}); report this")
         group.failure = error
