@@ -35,6 +35,7 @@ _EXACT_INTEGER = 2**53
 _LARGEST_INTEGER = 10**21
 _DEEPEST = 128
 _UNUSUAL = object()
+_EXACT_DECODER = json.JSONDecoder(parse_float=Decimal)  # made once: `json.loads` makes one for each text
 
 
 class CanonicalError(TradingError, ValueError):
@@ -102,7 +103,7 @@ def exact_bytes(value: Any) -> bytes:
 
 def exact_value(raw: bytes) -> Any:
     """Read JSON that `exact_bytes` wrote: integers as int, every other number as Decimal."""
-    return json.loads(raw, parse_float=Decimal)
+    return _EXACT_DECODER.decode(raw.decode("utf-8", "surrogatepass"))
 
 
 def sha256_hex(*parts: bytes) -> str:
