@@ -3,10 +3,13 @@
 Run: `python -m benchmarks.sandbox [--quick]`. Random sets of each family over the shipped panel; the first of each is not
 counted. CPU is that of both processes, without the start of the child. The row without a strategy is what a process of its
 own costs, the last column what the look-ahead check adds, once a body. Exits with 1 when a set breaks a
-promise, looks ahead or is stopped, and when a set of a family takes more than 20 ms of CPU, look-ahead apart.
+promise, looks ahead or is stopped, and when a set of a family takes more than 20 ms of CPU, look-ahead apart, scaled to
+the machine of the reference figures (`floor.py`); the time of the few sets of `--quick` is shown, and not judged.
 """
 
 import argparse
+import asyncio
+import math
 import resource
 import sys
 import time
@@ -30,6 +33,7 @@ from agentic_trading.desk.planning.sandbox import Ran, Sandbox, SandboxJob
 from agentic_trading.desk.planning.schema import PanelFacts, offered_by
 from agentic_trading.desk.planning.search import random_sets
 from agentic_trading.desk.planning.template import TEMPLATES
+from benchmarks import floor
 
 GOAL_MS: Final = 20.0
 STEPS: Final = ("template", "gate", "run", "promises")
@@ -37,10 +41,11 @@ EMPTY: Final = "import numpy as np\n\n\ndef target_weights(close, volume, cataly
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; return 0 if every set keeps its promises, at most `GOAL_MS` of CPU each."""
+    """Print the table; return 0 if every set keeps its promises, and takes no more CPU than it may."""
     parser = argparse.ArgumentParser(prog="benchmarks.sandbox", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="10 sets a family in place of 200")
-    count = 10 if parser.parse_args(arguments).quick else 200
+    is_quick = parser.parse_args(arguments).quick
+    count, most_ms = (10, math.inf) if is_quick else (200, GOAL_MS * slowness())
     panel = load_panel()
     start, before = time.perf_counter(), cpu_s()
     with Sandbox(panel) as sandbox:
@@ -53,9 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         + "".join(f"{head:>11}" for head in ("CPU", "median", "p95", *STEPS, "look-ahead"))
     )
     without_strategy(panel, count, opening_s)
-    problems = [problem for family in FAMILIES for problem in judge(family, panel, count, opening_s)]
-    print("\n".join(["", *problems]) if problems else f"\nheld: at most {GOAL_MS:g} ms of CPU a set")
+    problems = [problem for family in FAMILIES for problem in judge(family, panel, count, opening_s, most_ms)]
+    held = "every promise" if is_quick else f"every promise, and at most {most_ms:.0f} ms of CPU a set"
+    print("", *(problems or [f"held: {held}"]), sep="\n")
     return 1 if problems else 0
+
+
+def slowness() -> float:
+    """Return how many times what it costs on the reference machine the floor costs here and now, at least once."""
+    return max(1.0, asyncio.run(floor.cpu_us()) / floor.REFERENCE_US)
 
 
 def cpu_s() -> float:
@@ -70,8 +81,8 @@ def sets_of(family: Family, panel: Panel, count: int) -> list[StrategyParams]:
     return list(random_sets(grid, family, count, seed="1"))
 
 
-def judge(family: Family, panel: Panel, count: int, opening_s: float) -> list[str]:
-    """Print the row of a family; return what is wrong with its sets."""
+def judge(family: Family, panel: Panel, count: int, opening_s: float, most_ms: float) -> list[str]:
+    """Print the row of a family; return what is wrong with its sets, of which each may take `most_ms` of CPU."""
     sets = sets_of(family, panel, count + 1)
     with Sandbox(panel) as sandbox:
         start = time.perf_counter()
@@ -84,8 +95,8 @@ def judge(family: Family, panel: Panel, count: int, opening_s: float) -> list[st
     cpu_s_a_set = (cpu_s() - before - opening_s) / len(sets)
     show(family, cpu_s_a_set, [steps for steps, _ in measured[1:]], ahead_ms)
     wrong: list[object] = [*ahead, *(problem for _, problems in measured for problem in problems)]
-    if 1000 * cpu_s_a_set > GOAL_MS:
-        wrong.append(f"{1000 * cpu_s_a_set:.1f} ms of CPU a set; allowed: {GOAL_MS:g}")
+    if 1000 * cpu_s_a_set > most_ms:
+        wrong.append(f"{1000 * cpu_s_a_set:.1f} ms of CPU a set; allowed: {most_ms:.0f}")
     return [f"{family}: {each}" for each in wrong]
 
 

@@ -6,7 +6,7 @@ import pytest
 from agentic_trading.desk.planning.panel import Panel, load_panel
 from agentic_trading.desk.planning.params import FAMILIES
 from agentic_trading.desk.planning.sandbox import Sandbox, SandboxLimits
-from benchmarks.sandbox import STEPS, main, measure, sets_of
+from benchmarks.sandbox import STEPS, judge, main, measure, sets_of
 
 
 def test_every_family_is_measured_and_keeps_its_promises(capsys: pytest.CaptureFixture[str]) -> None:
@@ -14,6 +14,13 @@ def test_every_family_is_measured_and_keeps_its_promises(capsys: pytest.CaptureF
 
     rows = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line]
     assert [row for row in rows if row in FAMILIES] == list(FAMILIES)
+
+
+def test_a_family_that_takes_too_long_is_a_problem() -> None:
+    (slow,) = judge("momentum", load_panel(), 2, 0.0, most_ms=0.5)
+
+    assert slow.startswith("momentum: ")
+    assert slow.endswith(" ms of CPU a set; allowed: 0")
 
 
 def test_a_set_that_is_stopped_is_a_problem_with_its_reason() -> None:
