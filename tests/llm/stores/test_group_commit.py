@@ -163,17 +163,18 @@ async def test_a_failed_wait_for_the_disk_acknowledges_nothing_and_is_final(path
     await store.aclose()
 
 
-async def test_an_unforeseen_error_is_final_too(path: Path) -> None:
+@pytest.mark.parametrize("kind", [RuntimeError, GeneratorExit])
+async def test_an_unforeseen_error_is_final_too(path: Path, kind: type[BaseException]) -> None:
     class Cursed(Disk):
         """Fail in a way that no disk does."""
 
         def append(self, fd: int, data: bytes) -> None:
-            raise RuntimeError("a bug")
+            raise kind("a bug")
 
     store = JsonFileInteractionStore(path, disk=Cursed())
 
     for _ in range(2):
-        with pytest.raises(StoreError, match=r"cannot be written \(RuntimeError\('a bug'\)\)"):
+        with pytest.raises(StoreError, match=rf"cannot be written \({kind.__name__}\('a bug'\)\)"):
             await store.record(event())
 
     with pytest.raises(StoreError):
