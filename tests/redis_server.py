@@ -22,6 +22,9 @@ REQUIRED = os.environ.get("REQUIRE_SERVICES") == "1"  # noqa: TID251 - test set-
 SAFE = ("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--maxmemory-policy", "noeviction")
 STARTS_WITHIN_S = 10.0
 
+MEMORY = Path("/dev/shm")  # noqa: S108 - each server makes a folder of its own there
+"""Files outlive a killed process there, and no other work of the machine keeps a server waiting for its disk."""
+
 _numbers = count()
 
 
@@ -128,7 +131,7 @@ def own_server(name: str, *, options: tuple[str, ...] = SAFE) -> Iterator[RealSe
     program = get_binary_path() if name == "valkey" else shutil.which("redis-server")
     if program is None:
         pytest.fail("redis-server is not on PATH, and services are required; install it")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
         server = RealServer(Path(program), Path(folder), _free_port(), options)
         server.start()
         try:

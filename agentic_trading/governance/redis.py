@@ -229,6 +229,7 @@ class BundledScripts:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
             else:  # on its way: on another connection the next step could overtake it
+                answer.add_done_callback(asyncio.Future.exception)  # no caller reads its error
                 await run_shielded(asyncio.wait([answer]))
             raise
 

@@ -125,7 +125,7 @@ async def test_no_interleaving_passes_a_ceiling_or_leaves_anything_held(
 ) -> None:
     desk = Desk()
 
-    async with asyncio.timeout(4), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         tasks = [group.create_task(desk.call(number, plan)) for number, plan in enumerate(asked)]
         await desk.pause(cancelled_after)
         for task, plan in zip(tasks, asked, strict=True):
