@@ -333,7 +333,7 @@ class _Search:
                 model=row.model,
                 family=self._family,
                 tenant_id=config.tenant_ids[0],
-                retry_policy=trading.PATIENCE.get(str(row.provider)),
+                retry_policy=trading.patience_of(config.providers).get(row.provider),
             )
             async with Platform(config, ports, checks=trading.CHECKS, rules=trading.RULES) as platform:
                 yield PlanningAgent(platform, clock, self._evaluator, settings)

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Protocol
 
 from agentic_trading.app.options import RunMode
+from agentic_trading.app.session_folder import AskedProvider
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import MarketClock, PacedClock, SimClock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
@@ -52,7 +52,7 @@ from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, Jso
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import DiscardingInteractionStore
 from agentic_trading.platform.config import FallbackConfig, PlatformConfig
-from agentic_trading.platform.provider_config import provider_and_model
+from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
 from agentic_trading.platform.tables import Tables, tables_of
 
 STARTING_CASH = Decimal(100_000)
@@ -71,16 +71,7 @@ PATIENCE = {LLMProvider.LOCAL.value: RetryPolicy(attempt_timeout_s=300.0)}
 """How calls are retried where the default does not fit, by adapter: a small machine takes its time."""
 
 
-class HasAdapter(Protocol):
-    """A provider of which it is known what answers for it."""
-
-    @property
-    def adapter(self) -> str:
-        """The name of its adapter."""
-        ...
-
-
-def patience_of(providers: Mapping[str, HasAdapter]) -> Mapping[str, RetryPolicy]:
+def patience_of(providers: Mapping[str, AskedProvider | ProviderConfig]) -> Mapping[str, RetryPolicy]:
     """Return how calls to these providers are retried; to a name that is none of them, as its adapter's."""
     return PATIENCE | {
         name: PATIENCE[one.adapter] for name, one in providers.items() if one.adapter in PATIENCE

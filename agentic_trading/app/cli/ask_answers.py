@@ -162,7 +162,7 @@ async def _answered(
         row = model_row(tables, LLMProvider(next(iter(config.providers))), model, now=now)
         tenants = config.tenant_ids
         tenant = (tenants[0] if len(tenants) == 1 else DEFAULT_TENANT) if known is None else known.tenant
-        patience = trading.PATIENCE.get(config.providers[row.provider].adapter_of(row.provider))
+        patience = trading.patience_of(config.providers).get(row.provider)
         as_of = now if config.mode == "backtest" else None  # it knows no present
         asked = _Asked(row, tables, tenant, await evidence_of(records, tenant), patience, as_of)
         async with _gateway_on(options, config, tables, records, trace_id) as gateway:

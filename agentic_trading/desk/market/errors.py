@@ -92,7 +92,9 @@ class NoBarsError(MarketError):
 class PanelValueError(MarketError):
     """A value of a panel that cannot be; a day without a bar of a stock has no row, and is no error."""
 
-    def __init__(self, panel: str, symbol: str, day: date, column: str, value: object, allowed: str) -> None:
+    def __init__(
+        self, panel: str, symbol: str, day: date | str, column: str, value: object, allowed: str
+    ) -> None:
         super().__init__(f"{panel}, {symbol} on {day}: {column} is {value}; allowed: {allowed}")
         self.panel = panel
         self.symbol = symbol

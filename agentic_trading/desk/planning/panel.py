@@ -115,21 +115,25 @@ def load_panel(sample: PanelSample = SP500) -> Panel:
 def read_panel(name: str, lines: Iterable[str], *, sha256: str = "") -> Panel:
     """Return the panel in a CSV file with the columns `date`, `symbol` and `COLUMNS`, its rows in any order.
 
-    A stock that has no row for a day has a gap there. Raises `PanelValueError`, with symbol and date, for a value that is
-    no number, a price that is not above 0, a volume below 0 and a second row for one day.
+    A stock that has no row for a day has a gap there. Raises `PanelValueError`, with symbol and date, for a date that is
+    none, a value that is no number or left out, a price that is not above 0, a volume below 0 and a second row for one day.
     """
     cells: dict[tuple[date, str], list[float]] = {}
     for row in csv.DictReader(lines):
-        day, symbol = date.fromisoformat(row["date"]), row["symbol"]
+        symbol, written = row["symbol"], row["date"]
+        try:
+            day = date.fromisoformat(written)
+        except ValueError as e:
+            raise PanelValueError(name, symbol, written, "date", written, "YYYY-MM-DD") from e
         if (day, symbol) in cells:
             raise PanelValueError(name, symbol, day, "date", "there twice", "one row a stock and day")
         cells[day, symbol] = [_number(name, symbol, day, column, row[column]) for column in COLUMNS]
     return Panel.of_bars(name, cells, sha256=sha256)
 
 
-def _number(panel: str, symbol: str, day: date, column: str, text: str) -> float:
+def _number(panel: str, symbol: str, day: date, column: str, text: str | None) -> float:
     try:
-        value = float(text)
+        value = float(text or "")
     except ValueError:
         value = float("nan")
     is_volume = column == "volume"

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from agentic_trading.app import trading
+from agentic_trading.llm.limits import RetryPolicy
 from tests.app.cli.conftest import Command
 from tests.desk.planning.searching import SET
 from tests.desk.planning.sets import EXAMPLE, answer
@@ -85,6 +87,26 @@ def test_malformed_answers_and_repeats_are_counted_and_seen_in_the_trace(
     assert "attempt 2 parsing_error" in trace.out
     assert "$.params.stop_loss" in trace.out
     assert "plan.chosen" in trace.out
+
+
+def test_a_provider_of_another_name_is_asked_with_the_patience_of_its_adapter(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trading, "PATIENCE", {"scripted": RetryPolicy(attempt_timeout_s=299)})
+    config = tmp_path / "small.toml"
+    config.write_text(
+        f'[providers.small]\nadapter = "scripted"\noptions.answers = {json.dumps([answer(SET)])}\n'
+        '[[providers.small.models]]\nmodel = "small-1"\ncontext_tokens = 100_000\nmax_output_tokens = 4000\n'
+        'source = "a test"\nchecked_on = 2026-01-02\nprice = {input = "0", output = "0"}\n',
+        encoding="utf-8",
+    )
+
+    ended = command(
+        *PROPOSE, "--rounds", 1, "--config", config, "--provider", "small", "--model", "small-1", "--yes"
+    )
+
+    assert ended.code == 0
+    assert '"attempt_timeout_s":299' in Path("out", "interactions.jsonl").read_text(encoding="utf-8")
 
 
 def test_where_nothing_can_be_chosen_the_command_ends_with_1_and_says_why(

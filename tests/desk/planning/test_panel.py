@@ -74,6 +74,8 @@ def test_a_row_that_is_missing_is_a_gap() -> None:
         ("2020-01-07,B,20,21,inf,20,5", "made, B on 2020-01-07: low is inf; allowed: a number above 0"),
         ("2020-01-07,B,20,21,,20,5", "made, B on 2020-01-07: low is ; allowed: a number above 0"),
         ("2020-01-07,B,20,21,19,20,-5", "made, B on 2020-01-07: volume is -5; allowed: a number, 0 or more"),
+        ("2020-01-07,B,20,21,19,20", "made, B on 2020-01-07: volume is None; allowed: a number, 0 or more"),
+        ("7.1.2020,B,20,21,19,20,5", "made, B on 7.1.2020: date is 7.1.2020; allowed: YYYY-MM-DD"),
         (
             "2020-01-06,B,20,21,19,20,5",
             "made, B on 2020-01-06: date is there twice; allowed: one row a stock and day",
