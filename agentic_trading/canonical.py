@@ -77,17 +77,12 @@ def to_json_value(value: Any) -> Any:
     return read
 
 
-def canonical_bytes_and_value(value: Any, *, is_own: bool = False) -> tuple[bytes, Any]:
-    """Return `value` in canonical JSON, and as what that reads back as.
-
-    Plain JSON that `is_own`, that is which nothing else holds a part of, may be returned as it is.
-    """
+def canonical_bytes_and_value(value: Any) -> tuple[bytes, Any]:
+    """Return `value` in canonical JSON, and as what that reads back as."""
     spelled, read = _encode(value)
     if read is _UNUSUAL:
         return spelled, json.loads(spelled)  # the C reader rounds whole numbers from 2^64 on
-    if read is None:
-        read = value if is_own else orjson.loads(spelled)
-    return spelled, read
+    return spelled, orjson.loads(spelled) if read is None else read
 
 
 def exact_bytes(value: Any) -> bytes:
@@ -102,7 +97,7 @@ def exact_bytes(value: Any) -> bytes:
 
 
 def exact_value(raw: bytes) -> Any:
-    """Read JSON that `exact_bytes` wrote: integers as int, every other number as Decimal."""
+    """Read JSON in UTF-8 without a byte order mark: integers as int, every other number as Decimal; raises `ValueError`."""
     return _EXACT_DECODER.decode(raw.decode("utf-8", "surrogatepass"))
 
 

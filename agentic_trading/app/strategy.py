@@ -235,7 +235,7 @@ def read_set(path: Path, offered: Offered = EVERYTHING) -> StrategyParams:
     that is not offered or breaks a rule, with each thing that is wrong.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
         raise OptionError("PARAMS", f"{path} ({e})", "a JSON file with the parameters of a strategy") from e
     family, answer = _as_answer(text)

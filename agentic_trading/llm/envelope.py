@@ -20,10 +20,10 @@ from agentic_trading.llm.fields import (
     FrozenItems,
     FrozenList,
     FrozenObject,
-    JsonData,
     JsonModel,
-    JsonObject,
     JsonSchema,
+    LazyJsonData,
+    LazyJsonObject,
     Moment,
     OpenName,
     RevalidatedModel,
@@ -94,7 +94,7 @@ class EvidenceItem(JsonModel, frozen=True, extra="allow"):
 
     evidence_id: str
     source: str
-    content: JsonData
+    content: LazyJsonData
     retrieved_at: Moment = Field(default_factory=_system_clock.now)
     available_at: Moment | None = None
 
@@ -130,7 +130,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     agent_type: str = ""
     instructions: str
     prompt_version: str = ""
-    context: JsonObject = Field(default_factory=FrozenObject)
+    context: LazyJsonObject = Field(default_factory=FrozenObject)
     retrieved_evidence: FrozenItems[EvidenceItem] = Field(default_factory=FrozenList)
     tools_allowed: FrozenItems[str] = Field(default_factory=FrozenList)
     budget: LLMBudget = LLMBudget()

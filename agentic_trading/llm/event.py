@@ -10,19 +10,17 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes
 from agentic_trading.llm.errors import RecordError, UnknownKindError, UnreadableBodyError
 from agentic_trading.llm.fields import (
     FrozenObject,
-    JsonModel,
-    JsonObject,
+    LazyJsonObject,
     Moment,
     RevalidatedModel,
     json_of,
     long_ids,
-    own_object,
 )
 
 
@@ -40,7 +38,7 @@ class Event(RevalidatedModel, frozen=True, extra="allow"):
     tenant_id: str
     as_of: Moment | None = None
     time: Moment
-    body: JsonObject = Field(default_factory=FrozenObject)
+    body: LazyJsonObject = Field(default_factory=FrozenObject)
 
     @property
     def body_json(self) -> bytes:
@@ -75,7 +73,7 @@ PLATFORM: Final = "*"
 """The tenant that is the platform itself: the events of a log or a run are its own. No other tenant has this name."""
 
 
-class EventBody(JsonModel, frozen=True):
+class EventBody(BaseModel, frozen=True):
     """What the events of one kind say. A kind is `noun.past_participle`, and its noun is a namespace with one owner.
 
     A kind gains a field only with a default; anything else is a new kind. `FORMERLY` is the name that the kind had in
@@ -104,7 +102,7 @@ class EventBody(JsonModel, frozen=True):
             tenant_id=tenant_id,
             as_of=as_of,
             time=time,
-            body=own_object(self.model_dump(mode="json")),
+            body=self.model_dump(mode="json"),
         )
 
     @classmethod

@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
+from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, Final, Generic, NoReturn, Self, TypeVar, overload
 
 import orjson
@@ -15,10 +16,12 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     Field,
+    GetCoreSchemaHandler,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
+from pydantic_core import CoreSchema
 from typing_extensions import override
 
 from agentic_trading.canonical import CanonicalError, canonical_bytes, canonical_bytes_and_value
@@ -146,7 +149,7 @@ class CanonicalObject(FrozenObject):
 
 
 class UnreadObject(CanonicalObject):
-    """A JSON object that was not looked at yet: what it holds is plain still, as only a `JsonModel` has it.
+    """A JSON object that was not looked at yet: what it holds is plain still. It stands in a `LazyJson` field of a `JsonModel` only.
 
     It has the members that libraries see: they spell and compare it, and validate a copy. Where it was read, `json` is empty.
     """
@@ -197,26 +200,30 @@ def _plain(value: Any) -> Any:
     return UnreadObject(read, spelled) if type(read) is dict else frozen(read)
 
 
-def own_object(value: dict[str, Any]) -> UnreadObject:
-    """Return an object that was just made of plain JSON, and that is held by nothing else, for a `JsonObject`."""
-    spelled, read = canonical_bytes_and_value(value, is_own=True)
-    return UnreadObject(read, spelled)
-
-
 AS_READ: Final = object()
 """The context of a validation of what was just read from JSON: nothing else has a part of it."""
 
 
-def _data(value: Any, info: ValidationInfo) -> Any:
+def _lazy_data(value: Any, info: ValidationInfo) -> Any:
     if info.mode != "json" and info.context is not AS_READ:
         return _plain(value)
     return UnreadObject(value, b"") if type(value) is dict else frozen(value)
 
 
-def _object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+def _data(value: Any, info: ValidationInfo) -> Any:
+    read = _lazy_data(value, info)
+    return read.frozen() if type(read) is UnreadObject else read
+
+
+def _lazy_object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
     """Check that `value` is an object; the check that pydantic makes of a `dict` would copy it, without its bytes."""
-    read = _data(value, info)
+    read = _lazy_data(value, info)
     return read if isinstance(read, FrozenObject) else handler(read)
+
+
+def _object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+    read = _lazy_object(value, handler, info)
+    return read.frozen() if type(read) is UnreadObject else read
 
 
 @lru_cache(maxsize=256)
@@ -234,19 +241,27 @@ def _schema(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationI
         ):  # of what is built it is raised again, of what is read it shows in the hashes
             spelled = canonical_bytes(value)
             shared = _shared(spelled) if len(spelled) <= _LONGEST_SHARED else None
-    if shared is not None:
-        return shared
-    read = _object(value, handler, info)
-    return read.frozen() if type(read) is UnreadObject else read
+    return _object(value, handler, info) if shared is None else shared
 
 
 _LONGEST_SHARED: Final = 1 << 14
 
 JsonData = Annotated[Any, BeforeValidator(_data)]
-"""Anything that JSON has, a field of a `JsonModel`; other values become what their canonical JSON reads back as."""
+"""Anything that JSON has; other values become what their canonical JSON reads back as."""
 
 JsonObject = Annotated[dict[str, Any], WrapValidator(_object)]
 """A JSON object, likewise."""
+
+LazyJsonData = Annotated[Any, BeforeValidator(_lazy_data)]
+"""`JsonData` that is frozen when it is first looked at: only as a field of a `JsonModel`, not within another type."""
+
+LazyJsonObject = Annotated[dict[str, Any], WrapValidator(_lazy_object)]
+"""A JSON object, likewise."""
+
+_AT_ONCE: Final[Mapping[Any, object]] = {
+    _lazy_data: BeforeValidator(_data),
+    _lazy_object: WrapValidator(_object),
+}
 
 JsonSchema = Annotated[dict[str, Any], WrapValidator(_schema)]
 """A JSON object that many records have in common: equal ones are one object."""
@@ -281,19 +296,33 @@ class _FrozenWhenRead:
 
 
 class JsonModel(BaseModel, frozen=True):
-    """A frozen model, whose fields of plain JSON cannot be changed, however deep: the only one that may have such."""
+    """A frozen model that may have fields of `LazyJsonData` and `LazyJsonObject`: whatever reads one gets it frozen to the bottom.
+
+    A class derived from it has the inherited ones frozen at once: its validators and serializers come before any reader.
+    """
+
+    @classmethod
+    @override
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        for name, field in cls.__pydantic_fields__.items():
+            if name not in get_annotations(cls):
+                field.metadata = [_AT_ONCE.get(getattr(one, "func", None), one) for one in field.metadata]
+        return handler(source)
 
     @classmethod
     @override
     def __pydantic_init_subclass__(cls, **_options: Any) -> None:
         for name, field in cls.model_fields.items():
-            if any(getattr(one, "func", None) in (_data, _object) for one in field.metadata):
+            if any(getattr(one, "func", None) in _AT_ONCE for one in field.metadata):
                 setattr(cls, name, _FrozenWhenRead(name))
 
     @override
     def __iter__(self) -> Iterator[tuple[str, Any]]:  # type: ignore[override]  # as pydantic's own
         """Yield each field with its value."""
-        return ((name, getattr(self, name)) for name, _ in super().__iter__())
+        return (
+            (name, getattr(self, name) if type(value) is UnreadObject else value)
+            for name, value in super().__iter__()
+        )
 
 
 class RevalidatedModel(JsonModel, frozen=True, ignored_types=(lazy_property,)):

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol, Self, assert_never
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel, Field
 
 from agentic_trading.llm.envelope import Effort, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, ProviderError
-from agentic_trading.llm.fields import JsonModel, JsonObject, json_of
+from agentic_trading.llm.fields import JsonObject, json_of
 from agentic_trading.llm.result import Usage
 
 Transport = Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]
@@ -25,7 +25,7 @@ def _tool_name(name: str) -> str:
     return name
 
 
-class ToolDefinition(JsonModel, frozen=True, extra="forbid"):
+class ToolDefinition(BaseModel, frozen=True, extra="forbid"):
     """A tool that an envelope may name in `tools_allowed`: what the model is sent of it. It is never executed here.
 
     `parameters` is the JSON Schema of its input, an object. A name stands for one definition for good: the request's

@@ -79,9 +79,14 @@ class LedgerMachine(RuleBasedStateMachine):
         self.position = self.run(self.ledger.checkpoint("acme"))
 
     async def keep_open(self, ready: asyncio.Future[Ledger]) -> None:
-        async with self.opened() as opens:
-            ready.set_result(await opens(*self.model.limits, reserved_lease_s=0))
-            await self.closing.wait()
+        try:
+            async with self.opened() as opens:
+                ready.set_result(await opens(*self.model.limits, reserved_lease_s=0))
+                await self.closing.wait()
+        except BaseException as e:  # the time limit of a test, too, is raised in any task
+            if not ready.done():
+                ready.set_exception(e)
+            raise
 
     def run(self, step: Awaitable[T]) -> T:
         return self.runner.run(_result(step))

@@ -4,14 +4,14 @@ import copy
 import pickle
 from collections.abc import Callable, Iterator
 from importlib import import_module
+from inspect import get_annotations
 from operator import attrgetter
 from pkgutil import walk_packages
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
-from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, Field, ValidationError, ValidationInfo, field_serializer, field_validator
 
 import agentic_trading
 from agentic_trading.canonical import to_json_value
@@ -23,6 +23,8 @@ from agentic_trading.llm.fields import (
     JsonData,
     JsonModel,
     JsonObject,
+    LazyJsonData,
+    LazyJsonObject,
     UnreadObject,
 )
 from tests.build import envelope, event
@@ -166,8 +168,84 @@ def test_fields_of_a_class_of_ones_own_are_frozen_too() -> None:
         assert not hasattr(Mine, name)
         with pytest.raises(ValidationError, match="frozen"):
             setattr(built, name, {})
-        with pytest.raises(TypeError, match=f"{name} cannot be changed"):
-            object.__setattr__(built, name, {})
+    with pytest.raises(TypeError, match="context cannot be changed"):
+        object.__setattr__(built, "context", {})
+
+
+def test_validators_and_serializers_of_a_class_of_ones_own_get_it_frozen() -> None:
+    seen: list[Any] = []
+
+    class Mine(LLMEnvelope, frozen=True):
+        copied: Any = Field(default_factory=lambda data: seen.append(data["context"]))
+
+        @field_validator("context")
+        @classmethod
+        def look(cls, value: Any) -> Any:
+            seen.append(value)
+            return value
+
+        @field_validator("model")
+        @classmethod
+        def look_back(cls, value: str, info: ValidationInfo) -> str:
+            seen.append(info.data.get("context", {}))
+            return value
+
+        @field_serializer("context")
+        def spell(self, value: Any) -> Any:
+            seen.append(value)
+            return dict(value)
+
+    built = Mine(instructions="Judge.", context={"a": [1]})
+    for had in (built, Mine.from_wire(built.wire)):
+        had.model_dump()
+        seen.append(vars(had)["context"])
+
+    found = [value for value in seen if value]
+    assert len(found) >= 2 * 4
+    for value in found:
+        with pytest.raises(TypeError, match="cannot be changed"):
+            value["a"].append(2)
+    assert built.is_intact
+
+
+def test_json_within_another_type_is_frozen_at_once() -> None:
+    class Mine(BaseModel, frozen=True):
+        one: JsonObject | None = None
+        several: list[JsonObject] = []
+        named: dict[str, JsonData] = {}
+        later: "tuple[Below, ...]" = ()
+
+    class Below(BaseModel, frozen=True):
+        held: JsonData = None
+
+    Mine.model_rebuild()
+
+    held = {"x": [1]}
+    built = Mine(one=held, several=[held], named={"a": held}, later=(Below(held=held),))
+
+    values: list[Any] = [built.one, built.several[0], built.named["a"], built.later[0].held]
+    for value in values:
+        with pytest.raises(TypeError, match="cannot be changed"):
+            value["x"].append(2)
+
+
+def test_a_field_of_a_newer_release_is_iterated_over_as_it_came() -> None:
+    newer = {"copy": 1, "wire": 2, "is_intact": 3, "json": 4}
+
+    had = dict(LLMEnvelope.model_validate({"instructions": "Judge.", **newer}))
+
+    assert {name: had[name] for name in newer} == newer
+
+
+@pytest.mark.parametrize("size", [1, 1 << 15])
+def test_a_schema_is_frozen_however_long_it_is(size: int) -> None:
+    schema = {"enum": [{"of": "x" * size}]}
+    built = envelope(expected_output_schema=schema)
+
+    for had in (built, LLMEnvelope.from_wire(built.wire)):
+        for held in containers_of(vars(had)["expected_output_schema"]):
+            with pytest.raises(TypeError, match="cannot be changed"):
+                held.clear()
 
 
 def test_what_an_event_holds_cannot_be_changed() -> None:
@@ -179,15 +257,20 @@ def test_what_an_event_holds_cannot_be_changed() -> None:
                 held.clear()
 
 
-def test_every_model_of_ours_that_holds_json_freezes_it() -> None:
+def test_only_models_that_freeze_it_hold_json_that_is_not_frozen() -> None:
     for module in walk_packages(agentic_trading.__path__, "agentic_trading."):
         import_module(module.name)
     ours = [one for one in subclasses_of(BaseModel) if one.__module__.startswith("agentic_trading.")]
 
-    holding = {one for one in ours for field in one.model_fields.values() if holds_json(field)}
+    lazy = {
+        (one, name)
+        for one in ours
+        for name, kind in get_type_hints(one, include_extras=True).items()
+        if name in get_annotations(one) and is_lazy_within(kind)
+    }
 
-    assert {LLMEnvelope, EvidenceItem, Event} < holding
-    assert [one for one in holding if not issubclass(one, JsonModel)] == []
+    assert lazy == {(LLMEnvelope, "context"), (EvidenceItem, "content"), (Event, "body")}
+    assert all(issubclass(one, JsonModel) for one, _ in lazy)
 
 
 def subclasses_of(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
@@ -196,7 +279,6 @@ def subclasses_of(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
         yield from subclasses_of(one)
 
 
-def holds_json(field: FieldInfo) -> bool:
-    """Whether a field is a `JsonData` or a `JsonObject`."""
-    wanted = [get_args(kind)[1].func for kind in (JsonData, JsonObject)]
-    return any(getattr(one, "func", None) in wanted for one in field.metadata)
+def is_lazy_within(kind: Any) -> bool:
+    """Whether a type, or one within it, is a `LazyJsonData` or a `LazyJsonObject`."""
+    return kind in (LazyJsonData, LazyJsonObject) or any(map(is_lazy_within, get_args(kind)))

@@ -20,7 +20,6 @@ from agentic_trading.llm.fields import (
     JsonModel,
     JsonObject,
     json_of,
-    own_object,
 )
 
 
@@ -68,14 +67,6 @@ def test_a_schema_is_kept_as_any_other_object_is(schema: dict[str, Any]) -> None
         assert repr(each.expected_output_schema) == repr(each.context)
         assert each.output_schema_json == each.context_json
         assert isinstance(each.expected_output_schema, FrozenObject)
-
-
-@given(st.dictionaries(texts, contents, max_size=3))
-def test_an_object_of_ones_own_is_kept_as_one_that_was_given(members: dict[str, Any]) -> None:
-    given, own = Kept(members=members).members, Kept(members=own_object(to_json_value(members))).members
-
-    assert json_of(own) == json_of(given)
-    assert repr(own) == repr(given)
 
 
 def test_equal_schemas_are_one_object_whose_numbers_are_as_they_were_written() -> None:

@@ -220,6 +220,12 @@ def test_a_file_that_holds_no_set_is_bad_input(
     assert said in ended.err
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(command: Command, tmp_path: Path) -> None:
+    plain = command("strategy", "show", written(tmp_path, SET))
+
+    assert command("strategy", "show", written(tmp_path, "\ufeff" + json.dumps(SET))) == plain
+
+
 def test_a_file_that_is_not_there_is_bad_input(command: Command) -> None:
     ended = command("strategy", "show", "nowhere.json")
 

@@ -6,6 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from structlog.contextvars import bound_contextvars, merge_contextvars
 from structlog.testing import capture_logs
 
 from agentic_trading.canonical import sha256_hex
@@ -51,7 +52,7 @@ async def test_what_was_set_aside_is_reported(tmp_path: Path) -> None:
     path.write_bytes(b'{"kind":"half')
     recorded = event()
 
-    with capture_logs() as logs:
+    with capture_logs([merge_contextvars]) as logs, bound_contextvars(run="r-17"):
         async with aclosing(JsonFileInteractionStore(path)) as store:
             assert store.recovered is None
             await store.record(recorded)
@@ -64,7 +65,9 @@ async def test_what_was_set_aside_is_reported(tmp_path: Path) -> None:
         "log.tail_set_aside",
         {"bytes": 13, "kept_as": "log.jsonl.torn-1", "sha256": sha256_hex(b'{"kind":"half')},
     )
-    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("log_tail_set_aside", "warning")]
+    assert [(entry["event"], entry["log_level"], entry["run"]) for entry in logs] == [
+        ("log_tail_set_aside", "warning", "r-17")
+    ]
     assert store.recovered.read_bytes() == b'{"kind":"half'
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -208,13 +209,15 @@ class LogWriter:
     def _submit(self, commit: Callable[[_Group], Appended | None]) -> None:
         group, self._group = self._group, _Group()
         self._is_committing = True
-        self._thread.submit(self._run_commit, commit, group, asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._thread.submit(self._run_commit, commit, group, loop, copy_context())
 
     def _run_commit(
         self,
         commit: Callable[[_Group], Appended | None],
         group: _Group,
         loop: asyncio.AbstractEventLoop,
+        context: Context,
     ) -> None:
         """Commit in the writer's thread, and have the loop go on: a turn of it less than a future between them costs."""
         done, error = None, None
@@ -223,7 +226,7 @@ class LogWriter:
         except BaseException as e:  # noqa: BLE001 - it is raised where the group is waited for
             error = e
         with suppress(RuntimeError):  # the loop was closed: nothing waits any more
-            loop.call_soon_threadsafe(self._finish_commit, group, done, error)
+            loop.call_soon_threadsafe(self._finish_commit, group, done, error, context=context)
 
     def _commit(self, group: _Group) -> Appended:
         if self._file is None:
