@@ -235,9 +235,7 @@ class LedgerRebuild:
                 assert_never(body)
 
     def _read_step(
-        self,
-        event: Event,
-        body: AttemptDispatched | AttemptUnsent | AttemptAnsweredLate | ReservationExpired,
+        self, event: Event, body: AttemptDispatched | AttemptUnsent | AttemptAnsweredLate | ReservationExpired
     ) -> None:
         known = self._reservations.setdefault(body.reservation_id, _Reservation())
         match body:

@@ -21,6 +21,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema
 from typing_extensions import override
 
@@ -204,25 +205,19 @@ AS_READ: Final = object()
 """The context of a validation of what was just read from JSON: nothing else has a part of it."""
 
 
-def _lazy_data(value: Any, info: ValidationInfo) -> Any:
+def _data(value: Any, info: ValidationInfo) -> Any:
     if info.mode != "json" and info.context is not AS_READ:
         return _plain(value)
     return UnreadObject(value, b"") if type(value) is dict else frozen(value)
 
 
-def _data(value: Any, info: ValidationInfo) -> Any:
-    read = _lazy_data(value, info)
-    return read.frozen() if type(read) is UnreadObject else read
-
-
-def _lazy_object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+def _object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
     """Check that `value` is an object; the check that pydantic makes of a `dict` would copy it, without its bytes."""
-    read = _lazy_data(value, info)
+    read = _data(value, info)
     return read if isinstance(read, FrozenObject) else handler(read)
 
 
-def _object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    read = _lazy_object(value, handler, info)
+def _at_once(read: Any) -> Any:
     return read.frozen() if type(read) is UnreadObject else read
 
 
@@ -241,27 +236,22 @@ def _schema(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationI
         ):  # of what is built it is raised again, of what is read it shows in the hashes
             spelled = canonical_bytes(value)
             shared = _shared(spelled) if len(spelled) <= _LONGEST_SHARED else None
-    return _object(value, handler, info) if shared is None else shared
+    return _at_once(_object(value, handler, info)) if shared is None else shared
 
 
 _LONGEST_SHARED: Final = 1 << 14
 
-JsonData = Annotated[Any, BeforeValidator(_data)]
-"""Anything that JSON has; other values become what their canonical JSON reads back as."""
-
-JsonObject = Annotated[dict[str, Any], WrapValidator(_object)]
-"""A JSON object, likewise."""
-
-LazyJsonData = Annotated[Any, BeforeValidator(_lazy_data)]
+LazyJsonData = Annotated[Any, BeforeValidator(_data)]
 """`JsonData` that is frozen when it is first looked at: only as a field of a `JsonModel`, not within another type."""
 
-LazyJsonObject = Annotated[dict[str, Any], WrapValidator(_lazy_object)]
+LazyJsonObject = Annotated[dict[str, Any], WrapValidator(_object)]
 """A JSON object, likewise."""
 
-_AT_ONCE: Final[Mapping[Any, object]] = {
-    _lazy_data: BeforeValidator(_data),
-    _lazy_object: WrapValidator(_object),
-}
+JsonData = Annotated[LazyJsonData, AfterValidator(_at_once)]
+"""Anything that JSON has; other values become what their canonical JSON reads back as."""
+
+JsonObject = Annotated[LazyJsonObject, AfterValidator(_at_once)]
+"""A JSON object, likewise."""
 
 JsonSchema = Annotated[dict[str, Any], WrapValidator(_schema)]
 """A JSON object that many records have in common: equal ones are one object."""
@@ -295,6 +285,11 @@ class _FrozenWhenRead:
         raise TypeError(f"{self._name} cannot be changed")
 
 
+def _is_lazy(field: FieldInfo) -> bool:
+    known = [getattr(one, "func", None) for one in field.metadata]
+    return (_data in known or _object in known) and _at_once not in known
+
+
 class JsonModel(BaseModel, frozen=True):
     """A frozen model that may have fields of `LazyJsonData` and `LazyJsonObject`: whatever reads one gets it frozen to the bottom.
 
@@ -305,15 +300,15 @@ class JsonModel(BaseModel, frozen=True):
     @override
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         for name, field in cls.__pydantic_fields__.items():
-            if name not in get_annotations(cls):
-                field.metadata = [_AT_ONCE.get(getattr(one, "func", None), one) for one in field.metadata]
+            if _is_lazy(field) and name not in get_annotations(cls):
+                field.metadata = [*field.metadata, AfterValidator(_at_once)]
         return handler(source)
 
     @classmethod
     @override
     def __pydantic_init_subclass__(cls, **_options: Any) -> None:
         for name, field in cls.model_fields.items():
-            if any(getattr(one, "func", None) in _AT_ONCE for one in field.metadata):
+            if _is_lazy(field):
                 setattr(cls, name, _FrozenWhenRead(name))
 
     @override

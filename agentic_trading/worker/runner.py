@@ -26,16 +26,8 @@ from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, Providers, ToolDefinition
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
-from agentic_trading.worker.attempt_result import (
-    degraded_result,
-    failed_result,
-)
-from agentic_trading.worker.call_context import (
-    CallContext,
-    Checks,
-    InputTokenCounter,
-    UnsupportedSchemas,
-)
+from agentic_trading.worker.attempt_result import degraded_result, failed_result
+from agentic_trading.worker.call_context import CallContext, Checks, InputTokenCounter, UnsupportedSchemas
 from agentic_trading.worker.error_boundary import AttemptTakenError, UnstreamedError
 from agentic_trading.worker.held_claim import UNCLAIMED, HeldClaim, KeptAnswer
 from agentic_trading.worker.next_attempt import (
@@ -298,12 +290,7 @@ class CallRunner:
             raise
 
     async def _outcome(
-        self,
-        call: CallContext,
-        request: ModelRequest,
-        admission: Admitted,
-        charge: Charge,
-        kept: KeptAnswer,
+        self, call: CallContext, request: ModelRequest, admission: Admitted, charge: Charge, kept: KeptAnswer
     ) -> Attempted:
         timing, response = kept.timing, kept.response
         if kept.failure is None and response is not None:

@@ -327,13 +327,7 @@ def _facts(
 ) -> Iterator[Any]:
     """Yield the arguments of `reserve.lua`, in its order."""
     plan = tenant.planner.plan(request, replies.read_time(1000 * present_s))
-    yield from (
-        request.reservation_id,
-        request.payload_hash,
-        tenant.revision,
-        request.priority,
-        ticket,
-    )
+    yield from (request.reservation_id, request.payload_hash, tenant.revision, request.priority, ticket)
     yield from request.amount.units
     yield _TIMES.pack(*plan.times, *leases_ms)
     yield from (plan.rules, plan.own, plan.names, tenant.planner.zone)

@@ -255,11 +255,7 @@ async def limited_balances(
 
 
 async def _names(
-    server: ScriptServer,
-    keys: LedgerKeys,
-    kind: ScopeKind,
-    limits: LimitSet,
-    newest: Mapping[Window, str],
+    server: ScriptServer, keys: LedgerKeys, kind: ScopeKind, limits: LimitSet, newest: Mapping[Window, str]
 ) -> set[str]:
     names: set[str] = set()
     for id_, window in limits.limited(kind):
