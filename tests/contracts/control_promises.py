@@ -21,7 +21,7 @@ Opens = Callable[[], Awaitable[ControlStore]]
 
 Promise = Callable[[Opens], Awaitable[None]]
 
-OPERATORS = 64
+OPERATORS = 24
 
 
 def version(number: int) -> TenantControls:
