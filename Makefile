@@ -13,7 +13,7 @@ BARS :=
 SEED := 5
 
 # Coverage is judged by what the tests of the parts reach; those of whole programs, and those of packages that are not
-# judged, run beside them without it, as it slows a test down several times (hence a minute instead of twenty seconds). In CI
+# judged, run beside them without it, as it slows a test down several times (hence thirty seconds instead of twenty). In CI
 # each runs once, in three rows at the same time: many tests wait for a server. The words of the other rows are printed
 # after those of the parts; elsewhere `cov` runs the tests of the parts itself.
 parts_of = $(filter-out %/__pycache__,$(patsubst %/,%,$(wildcard $(1)/*/))) $(wildcard $(1)/test_*.py)
@@ -21,7 +21,7 @@ WHOLE := tests/flows $(filter-out tests/app/cli,$(call parts_of,tests/app))
 PLANNING := tests/desk/planning
 UNJUDGED := $(addprefix tests/,app/cli platform benchmarks audit bus client replay infra golden) $(wildcard tests/test_*.py) \
   $(filter-out $(PLANNING),$(call parts_of,tests/desk))
-COVERED := $(PY) -m coverage run -m pytest --timeout=60 $(addprefix --ignore=,$(WHOLE) $(UNJUDGED) $(PLANNING))
+COVERED := $(PY) -m coverage run -m pytest --timeout=30 $(addprefix --ignore=,$(WHOLE) $(UNJUDGED) $(PLANNING))
 PLANNED := $(PY) -m coverage run --data-file=.planning-coverage --source=agentic_trading/desk/planning,agentic_trading/structured \
   -m pytest --timeout=60 $(PLANNING) tests/structured/test_structured_error.py tests/flows/test_json_parameter_flow.py
 ROWS = $(PY) -m pytest --timeout=60 $(WHOLE) >whole.log 2>&1 & whole=$$!; \

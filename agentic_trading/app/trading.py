@@ -73,9 +73,9 @@ PATIENCE = {LLMProvider.LOCAL.value: RetryPolicy(attempt_timeout_s=300.0)}
 
 def patience_of(providers: Mapping[str, AskedProvider | ProviderConfig]) -> Mapping[str, RetryPolicy]:
     """Return how calls to these providers are retried; to a name that is none of them, as its adapter's."""
-    return PATIENCE | {
-        name: PATIENCE[one.adapter] for name, one in providers.items() if one.adapter in PATIENCE
-    }
+    adapters = {name: name for name in PATIENCE}
+    adapters |= {name: one.adapter or name for name, one in providers.items()}
+    return {name: PATIENCE[adapter] for name, adapter in adapters.items() if adapter in PATIENCE}
 
 
 RULES = {

@@ -15,6 +15,7 @@ from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.models import TableError
 from agentic_trading.llm.providers.fault_injection import FaultsError, FaultyProvider
 from agentic_trading.llm.providers.offline import RulesProvider
+from agentic_trading.platform.provider_config import ProviderConfig
 from tests.build import interaction
 from tests.flows.sessions import PRICED, Priced, calls_in, evening, events_in, rules, with_faults
 
@@ -93,6 +94,23 @@ async def test_faults_in_a_session_hit_calls_by_its_seed() -> None:
     one, same, other = [await evening(with_faults(rules(), seed=seed)) for seed in ("1", "1", "2")]
 
     assert one.log == same.log != other.log
+
+
+@pytest.mark.parametrize(
+    ("name", "adapter", "is_patient"),
+    [
+        ("local", None, True),
+        ("local", "local", True),
+        ("small", "local", True),
+        ("local", "openai", False),
+        ("small", "openai", False),
+    ],
+)
+def test_calls_are_retried_as_the_adapter_needs_it_whatever_its_provider_is_called(
+    name: str, adapter: str | None, *, is_patient: bool
+) -> None:
+    assert (name in trading.patience_of({name: ProviderConfig(adapter=adapter)})) is is_patient
+    assert "local" in trading.patience_of({})
 
 
 async def test_what_costs_nothing_needs_no_budget_and_what_does_gets_none_of_nothing() -> None:

@@ -239,7 +239,7 @@ async def test_a_bus_that_is_away_at_the_start_is_tried_again_unless_only_its_en
         await archive(tmp_path, broker)
     broker.asked = 0
 
-    async with archiver(tmp_path, broker) as one, asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with archiver(tmp_path, broker) as one, asyncio.timeout(5), asyncio.TaskGroup() as group:
         running = group.create_task(one.run())
         while (await broker_lag(broker)) != 0:  # noqa: ASYNC110 - the archiver says it to nothing else
             await asyncio.sleep(0.01)

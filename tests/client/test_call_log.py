@@ -62,7 +62,7 @@ async def serving(desk: MemoryGateway) -> AsyncGenerator[None]:
 
 
 async def asked(broker: Broker, log: CallLog, envelope: LLMEnvelope) -> LLMInteraction | NoDecision:
-    async with asyncio.timeout(10), GatewayClient(broker, call_log=log) as client:
+    async with asyncio.timeout(5), GatewayClient(broker, call_log=log) as client:
         return await client.ask(envelope)
 
 
@@ -137,7 +137,7 @@ async def test_the_answer_to_an_open_call_is_waited_for_though_its_deadline_is_o
 
     async with (
         serving(desk),
-        asyncio.timeout(10),
+        asyncio.timeout(5),
         GatewayClient(broker, call_log=log, clock=clock) as client,
     ):
         answer = await client.ask(built(LATER))

@@ -111,7 +111,7 @@ async def test_a_reply_is_signed_with_the_key_of_who_asked(signer: Signer) -> No
     desk = proving()
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(5),
         running(desk),
         GatewayClient(desk.broker, name="signs", signer=signer) as client,
     ):
@@ -185,7 +185,7 @@ async def test_an_envelope_that_names_a_foreign_address_does_not_answer_the_call
     envelope = asking().build()
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(5),
         running(desk),
         GatewayClient(desk.broker, name="victim", signer=SIGNER, reply_timeout_s=0.2) as victim,
         asyncio.TaskGroup() as group,
@@ -208,7 +208,7 @@ async def test_an_address_that_was_changed_on_the_way_is_no_valid_message() -> N
     thief = await desk.broker.replies("thief")
     await desk.broker.publish(ENVELOPES[envelope.workflow], turned)
 
-    async with asyncio.timeout(10), running(desk):
+    async with asyncio.timeout(5), running(desk):
         letter = (await thief.take()).message
 
     assert letter.headers["ce_subject"] == "signature"

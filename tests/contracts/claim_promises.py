@@ -21,7 +21,7 @@ Opens = Callable[[], Awaitable[ClaimStore]]
 Promise = Callable[[Opens], Awaitable[None]]
 
 KEY = ClaimKey("acme", "e-1")
-PATIENCE_S = 10.0
+PATIENCE_S = 5.0
 
 
 async def taken(store: ClaimStore, key: ClaimKey = KEY, content: str = "one") -> Claim:

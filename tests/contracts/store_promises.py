@@ -21,7 +21,7 @@ from agentic_trading.llm.stores.record_codec import id_of, record_of
 from tests.build import NOW, event, interaction
 from tests.contracts.store_subject import Subject, all_of, kept, put
 
-ALLOWED_S = 5.0
+ALLOWED_S = 2.0
 
 
 async def keeps_records_in_the_order_given(subject: Subject) -> None:

@@ -116,7 +116,7 @@ class LooksThenWrites(Whole):
 class LosesNowAndThen(Whole):
     async def replace(self, tenant: str, controls: TenantControls) -> bool:
         before = self.place.get(tenant, TenantControls())
-        if before.version == 16 and len(before.limits) == 16:
+        if before.version == 40 and len(before.limits) == 40:
             controls = controls.model_copy(update={"limits": before.limits})
         return await super().replace(tenant, controls)
 

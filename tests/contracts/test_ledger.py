@@ -22,7 +22,7 @@ from tests.contracts.ledger_queue import LINE
 from tests.contracts.ledger_steps import STEPS
 from tests.contracts.whole_ledger import Whole, opening
 
-PATIENCE_S = 10.0
+PATIENCE_S = 4.0
 PROMISES = (*LIMITS, *STEPS, *LINE, *LEASES, *CHANGES, *HISTORY, *ENTRIES)
 FOUND_OUT = (*BROKEN, *BROKEN_IN_TIME)
 FOUND = (AssertionError, TimeoutError, ExceptionGroup, LedgerError, pytest.fail.Exception)

@@ -17,7 +17,7 @@ from tests.contracts.limiter_queue import LINE
 from tests.contracts.limiter_rates import RATES
 from tests.redis_server import namespace
 
-PATIENCE_S = 10.0
+PATIENCE_S = 4.0
 PROMISES = (*RATES, *LINE, *BREAKER)
 FOUND = (AssertionError, TimeoutError, pytest.fail.Exception)
 

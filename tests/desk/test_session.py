@@ -140,7 +140,7 @@ async def test_a_session_that_was_stopped_before_does_nothing() -> None:
 async def test_a_wait_for_the_next_bar_ends_at_once_when_the_session_is_stopped() -> None:
     feed = Feed(BTC[:5], waits=True)
 
-    async with on_stage() as stage, asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with on_stage() as stage, asyncio.timeout(4), asyncio.TaskGroup() as group:
         running = group.create_task(stage.session.run([feed]))
         await feed.was_waited_for.wait()
         stage.session.stop()

@@ -99,7 +99,7 @@ async def test_a_run_that_waits_for_a_bar_is_ended_at_once(
         sender.write("\n".join(csv_of(BTC[:30])) + "\n")
         sender.flush()
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(4):
             report = await interrupted(tmp_path, at=30, data=("-",), mode="paper", bars=None)
         monkeypatch.undo()
 

@@ -19,7 +19,7 @@ async def test_a_cancelled_caller_takes_no_other_with_it(cancelled: int, redis_u
         async with ledgers(redis_url, namespace()) as opens:
             ledger = await opens([tenant(10**9)])
 
-            async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(5), asyncio.TaskGroup() as group:
                 callers = [group.create_task(ledger.reserve(ask(10))) for _ in range(2)]
                 for _ in range(rounds):
                     await asyncio.sleep(0)
@@ -37,7 +37,7 @@ async def test_a_cancelled_wait_takes_no_other_with_it_and_holds_nothing(
             holder, ledger = await opens([tenant(100)]), await opens([tenant(100)])
             first = await reserved(holder, ask(100))
 
-            async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+            async with asyncio.timeout(5), asyncio.TaskGroup() as group:
                 waits = [group.create_task(ledger.wait_for_reservation(ask(60))) for _ in range(2)]
                 for _ in range(rounds):
                     await asyncio.sleep(0)

@@ -154,7 +154,7 @@ async def test_who_waits_for_headroom_is_ended_by_a_halt_and_holds_nothing() -> 
     asked = request(agent_id="cmt-2")
     waiting = await parked(at, asked)
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(2), asyncio.TaskGroup() as group:
         group.create_task(at.headroom(waiting))
         await in_line(ledger, 1, tenant="default")
         at.halts.update("default", halted("cmt-2"))
@@ -172,7 +172,7 @@ async def test_who_starts_to_wait_after_the_halt_does_not_wait() -> None:
     waiting = await parked(at, asked)
     at.halts.update("default", halted("cmt-2"))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(2):
         await at.headroom(waiting)
 
     assert await refused(at, asked) is FailureKind.HALTED
@@ -184,7 +184,7 @@ async def test_what_was_handed_out_to_who_is_halted_meanwhile_is_given_back() ->
     first = await admitted(at, request(agent_id="cmt-1"))
     asked = request(agent_id="cmt-2")
     waiting = await parked(at, asked)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(2), asyncio.TaskGroup() as group:
         group.create_task(at.headroom(waiting))
         await in_line(ledger, 1, tenant="default")
         await at.release(first)
@@ -197,7 +197,7 @@ async def test_what_was_handed_out_to_who_is_halted_meanwhile_is_given_back() ->
 async def test_who_has_asked_for_nothing_waits_for_nothing() -> None:
     lacks = Blocked(ScopeKind.TENANT, "default", Window.NONE, "nano-USD", 2, 1)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(2):
         await gate(MemoryLedger()).headroom(Deferred(request().envelope, lacks))
 
 
@@ -217,7 +217,7 @@ async def test_a_second_order_while_a_halted_wait_is_being_ended_changes_nothing
                         await may_end.wait()
         assert limit.expired()
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(2), asyncio.TaskGroup() as group:
         group.create_task(slow_to_end())
         await asyncio.sleep(0)
         at.halts.update("default", halted("cmt-2"))

@@ -97,7 +97,7 @@ async def test_an_answer_waits_for_the_stream_or_for_the_store_alone(
     config = PlatformConfig(folder=tmp_path, bus=NOWHERE, ack_after=ack_after)
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(5),
         Platform(config, Ports(providers={"scripted": scripted()}, broker=broker)) as it,
     ):
         async with asyncio.TaskGroup() as group:
@@ -292,7 +292,7 @@ async def test_calls_under_way_have_a_time_to_end_in_and_are_then_on_record_in_d
     hanging = Hanging()
     platform = Platform(PlatformConfig(folder=tmp_path), Ports(providers={"scripted": hanging}), drain_s=0.05)
 
-    async with asyncio.timeout(10), platform:
+    async with asyncio.timeout(5), platform:
         await platform.submit(envelope())
         await hanging.has_request.wait()
 

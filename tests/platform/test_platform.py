@@ -148,7 +148,7 @@ async def test_a_signal_ends_serving_and_the_calls_under_way_are_finished(
 
     config = PlatformConfig(folder=tmp_path, tenants={"default": TenantConfig(budget_usd=BUDGET_USD)})
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(5),
         asyncio.TaskGroup() as group,
         Platform(config, Ports(providers={"scripted": Slow(["{}"])})) as platform,
     ):

@@ -12,6 +12,7 @@ from tests.structured.patching import (
 )
 
 
+@pytest.mark.timeout(10)
 class TestBounds:
     """Work is bounded, whatever the value and the schema are."""
 

@@ -45,7 +45,7 @@ class Server:
 
     async def heard(self, tenant: str) -> None:
         """Wait until a lease has been renewed."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(5):
             while not await self.leases_of(tenant):
                 pass
 

@@ -151,7 +151,7 @@ async def test_an_idle_process_notices_with_its_next_renewal_and_holds_nothing_a
     await asyncio.to_thread(own_redis.set_back, tmp_path / "older")
 
     with structlog.testing.capture_logs() as logs:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(5):
             while not [entry for entry in logs if entry["event"] == "claims_rolled_back"]:
                 clock.advance(LEASE_S / 30)
                 await asyncio.sleep(0)

@@ -73,7 +73,7 @@ async def stopped_at(moment: str, server: Server, envelope: LLMEnvelope) -> Asyn
 
 
 async def lease_over(server: Server) -> None:
-    async with Redis.from_url(server.url) as client, asyncio.timeout(10):
+    async with Redis.from_url(server.url) as client, asyncio.timeout(5):
         while True:
             seconds, micros = await client.time()
             if not await client.zcount(

@@ -332,7 +332,7 @@ async def test_it_looks_four_times_a_second_and_tends_what_was_changed_at_once()
     desk = gateway([], limits=[tenant(100)])
     keeping = upkeep(desk, statuses=statuses, board=board, wall=wall)
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         task = group.create_task(keeping.run())
         await wall.turned(3)
         await ordered(board, SetLimit(Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=5)))

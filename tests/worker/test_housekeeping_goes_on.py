@@ -127,7 +127,7 @@ async def test_a_bug_in_an_adapter_is_said_and_the_next_round_comes() -> None:
     keeping = upkeep(desk, statuses=Broken(), board=board, wall=wall)
 
     with capture_logs() as said:
-        async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(5), asyncio.TaskGroup() as group:
             task = group.create_task(keeping.run())
             await wall.turned(20)
             task.cancel()
@@ -145,7 +145,7 @@ async def test_orders_are_followed_while_the_rest_takes_its_time() -> None:
     wall.advance_to(START + timedelta(hours=1))
     store.is_slow = True
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         task = group.create_task(upkeep(desk, board=board, wall=wall).run())
         await wall.turned(5)
         await ordered(board, HALT)

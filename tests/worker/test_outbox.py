@@ -86,7 +86,7 @@ async def test_each_line_is_on_the_bus_byte_for_byte_with_its_place_in_the_heade
 async def test_the_number_of_a_line_is_waited_for_and_so_is_that_of_one_that_was_on_record_before() -> None:
     store, broker = MemoryInteractionStore(), Away()
     recorded = event()
-    async with streaming(store, broker, None, clock=SimClock(recorded.time)) as outbox, asyncio.timeout(10):
+    async with streaming(store, broker, None, clock=SimClock(recorded.time)) as outbox, asyncio.timeout(2):
         first = await store.record(recorded)
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(outbox.reached(first))
@@ -169,7 +169,7 @@ async def test_the_end_waits_for_a_bus_that_is_away_within_a_bound_and_leaves_th
     broker = Away()
     async with log_at(tmp_path) as store:
         cursor = cursor_file_of(store.path)
-        async with asyncio.timeout(10), streaming(store, broker, cursor, drain_s=0.05) as outbox:
+        async with asyncio.timeout(3), streaming(store, broker, cursor, drain_s=0.05) as outbox:
             seq = await store.record(event(id="kept"))
             await broker.refused.wait()
             async with asyncio.TaskGroup() as group:
@@ -205,7 +205,7 @@ async def test_a_cursor_that_cannot_be_written_is_an_error_before_the_first_line
 @pytest.mark.parametrize("closed", ["bus", "log"])
 async def test_a_bus_or_a_log_that_is_closed_ends_the_sending_and_nothing_else(closed: str) -> None:
     store, broker = MemoryInteractionStore(), MemoryBroker()
-    async with asyncio.timeout(10), streaming(store, broker, None) as outbox:
+    async with asyncio.timeout(2), streaming(store, broker, None) as outbox:
         await outbox.reached(await store.record(event()))
         await (broker if closed == "bus" else store).aclose()
         if closed == "bus":
@@ -224,7 +224,7 @@ class Failing(MemoryInteractionStore):
 
 
 async def test_a_log_that_fails_is_said_and_waited_for_no_longer() -> None:
-    async with asyncio.timeout(10), streaming(Failing(), MemoryBroker(), None) as outbox:
+    async with asyncio.timeout(2), streaming(Failing(), MemoryBroker(), None) as outbox:
         assert "the disk is gone" in await _unstreamed(outbox, 1)
 
 
@@ -245,7 +245,7 @@ async def test_a_line_that_is_no_record_known_here_is_left_out() -> None:
     for _ in range(3):
         await store.record(event())
 
-    async with asyncio.timeout(10), streaming(store, broker, None) as outbox:
+    async with asyncio.timeout(2), streaming(store, broker, None) as outbox:
         await outbox.reached(3)
 
     assert [message.headers["at_seq"] for message in await on_bus(broker)] == ["1", "3"]

@@ -162,7 +162,7 @@ async def test_a_pool_that_is_stopped_leaves_events_to_another_one_that_has_the_
     for number in range(6):
         await broker.publish(EVENTS, event_message(event(id=f"e-{number}", trace_id="t")))
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         group.create_task(goes_on.run())
         await store.is_asked.wait()
         stopping = group.create_task(stops.run())

@@ -105,6 +105,7 @@ async def test_an_answer_whose_bus_is_away_or_full_is_sent_when_it_is_back_howev
     assert desk.pool.statistics().dead_letters == 0
 
 
+@pytest.mark.timeout(5)
 @pytest.mark.parametrize("error", [NO_BROKER, FULL])
 async def test_a_message_whose_dead_letter_the_bus_does_not_take_now_is_not_acknowledged_without_one(
     error: BusError,
@@ -200,7 +201,7 @@ async def test_the_claim_of_an_attempt_that_is_taken_is_free_again_where_its_end
     desk = gateway(lambda _request: GOOD, store=Unreadable())
     await desk.runner.run(envelope := asking().build())
 
-    async with running(desk) as client, asyncio.timeout(10):
+    async with running(desk) as client, asyncio.timeout(2):
         answers = [await client.ask(envelope) for _ in range(2)]
 
     assert ["unrecordable" in each.reason.description for each in answers if isinstance(each, NoDecision)] == [

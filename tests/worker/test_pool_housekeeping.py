@@ -60,7 +60,7 @@ async def test_who_has_not_proved_it_gets_no_decision_and_nothing_is_sent(signer
     desk = proving()
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(5),
         running(desk),
         GatewayClient(desk.broker, name="other", signer=signer) as client,
     ):
@@ -81,7 +81,7 @@ async def test_an_envelope_that_was_changed_after_it_was_signed_is_buried() -> N
 
     reader = await desk.broker.subscribe([DEAD_LETTERS], "test")
 
-    async with asyncio.timeout(10), running(desk):
+    async with asyncio.timeout(5), running(desk):
         letter = read_dead_letter((await reader.take()).message)
 
     assert letter.reason == "signature"
@@ -92,7 +92,7 @@ async def test_who_has_proved_it_is_answered_and_its_events_are_kept() -> None:
     fact = event()
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(5),
         running(desk),
         GatewayClient(desk.broker, name="other", signer=SIGNER) as client,
     ):
@@ -125,7 +125,7 @@ async def test_who_has_proved_it_is_whom_the_policy_judges(principal: str) -> No
     desk = with_pool(desk, verifier=Verifier({principal: (KEY,)}), principal="desk-a")
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(5),
         running(desk),
         GatewayClient(desk.broker, name="other", signer=Signer(principal, KEY)) as client,
     ):
@@ -140,7 +140,7 @@ async def test_without_proofs_the_pools_own_principal_is_judged(principal: str) 
     policy = Policy({"desk-a": Principal(tenants=("default",), models=("scripted/*",))})
     desk = with_pool(gateway(lambda _request: GOOD, policy=policy), principal=principal)
 
-    async with asyncio.timeout(10), running(desk) as client:
+    async with asyncio.timeout(5), running(desk) as client:
         answer = await client.ask(asking().build())
 
     assert isinstance(answer, LLMInteraction)
@@ -161,7 +161,7 @@ async def test_what_was_ordered_before_the_start_holds_for_the_first_delivery() 
 
     reader = await desk.broker.replies("test")
 
-    async with asyncio.timeout(10), running(desk):
+    async with asyncio.timeout(5), running(desk):
         await reader.take()
 
     kept = await desk.store.get_by_envelope_id(envelope.envelope_id)
@@ -203,7 +203,7 @@ async def test_the_last_status_says_that_the_pool_has_ended() -> None:
     desk = gateway([GOOD], limits=[tenant(10**12)])
     desk = with_pool(desk, upkeep=upkeep(desk, statuses=statuses))
 
-    async with asyncio.timeout(10), running(desk) as client:
+    async with asyncio.timeout(5), running(desk) as client:
         await client.ask(asking().build())
 
     (last,) = await statuses.read("default")
@@ -231,7 +231,7 @@ async def test_an_order_that_cannot_be_put_on_record_stops_the_pool(when: str) -
     if when == "at the start":
         await execute_command(board, "default", wanted, by="ann", why="odd", at=START)
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         run = group.create_task(_ends_with_the_log(desk))
         if when == "later":
             await asyncio.sleep(0)
@@ -264,7 +264,7 @@ async def test_a_bug_in_the_upkeep_is_said_and_stops_nobody() -> None:
     desk = with_pool(desk, upkeep=upkeep(desk, board=board))
 
     with capture_logs() as said:
-        async with asyncio.timeout(10), running(desk) as client:
+        async with asyncio.timeout(5), running(desk) as client:
             await board.has_gone_on.wait()
             answer = await client.ask(asking().build())
 
@@ -284,7 +284,7 @@ async def test_an_id_that_somebody_has_taken_does_not_end_the_pool() -> None:
     await desk.store.record(event("note", id=event_of("default", ordered.actions[-1]).id))
     desk = with_pool(desk, upkeep=upkeep(desk, board=board))
 
-    async with asyncio.timeout(10), running(desk) as client:
+    async with asyncio.timeout(5), running(desk) as client:
         answer = await client.ask(asking().build())
 
     assert isinstance(answer, LLMInteraction)
@@ -307,7 +307,7 @@ async def test_nothing_runs_before_it_is_known_what_is_halted() -> None:
     desk = gateway(provider)
     desk = with_pool(desk, upkeep=upkeep(desk, board=board, wall=SystemClock()))
 
-    async with asyncio.timeout(10), running(desk) as client:
+    async with asyncio.timeout(5), running(desk) as client:
         early = await client.ask(asking(n=1).build())
         asked_early = len(provider.requests)
         board.is_away = False
@@ -353,7 +353,7 @@ async def test_what_somebody_else_sends_under_the_id_of_a_call_does_not_answer_i
     reader = await desk.broker.subscribe([DEAD_LETTERS], "test")
 
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(5),
         running(desk),
         GatewayClient(desk.broker, name="other", signer=SIGNER) as client,
         asyncio.TaskGroup() as group,
@@ -375,7 +375,7 @@ async def test_the_letter_of_a_refused_event_names_no_call() -> None:
     await desk.broker.publish(EVENTS, refused)
     reader = await desk.broker.subscribe([DEAD_LETTERS], "test")
 
-    async with asyncio.timeout(10), running(desk):
+    async with asyncio.timeout(5), running(desk):
         letter = read_dead_letter((await reader.take()).message)
 
     assert (letter.reason, letter.envelope_id, letter.trace_id) == ("not_allowed", "", "")

@@ -54,7 +54,7 @@ async def test_a_delivery_is_answered_and_acknowledged_when_its_last_line_is_on_
     desk = gateway(lambda _: GOOD, stream=stream)
     envelope = asking().build()
 
-    async with running(desk) as client, asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with running(desk) as client, asyncio.timeout(2), asyncio.TaskGroup() as group:
         answer = group.create_task(client.ask(envelope))
         await stream.asked.wait()
         lines, _ = await desk.store.head()
@@ -74,7 +74,7 @@ async def test_an_event_is_acknowledged_when_it_is_on_the_stream() -> None:
 
     async with running(desk):
         await desk.broker.publish(EVENTS, event_message(event()))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(2):
             await stream.asked.wait()
         before = waiting(desk)
         stream.open()
@@ -86,7 +86,7 @@ async def test_a_stop_ends_though_an_event_in_hand_does_not_come_on_the_stream()
     stream = Stream()
     desk = gateway(stream=stream)
 
-    async with asyncio.timeout(10), running(desk):
+    async with asyncio.timeout(2), running(desk):
         await desk.broker.publish(EVENTS, event_message(event()))
         await stream.asked.wait()
 
@@ -99,7 +99,7 @@ async def test_a_stop_gives_the_wait_up_and_the_next_worker_answers_without_anot
     desk = gateway([GOOD], broker=broker, store=store, claims=claims, stream=stream)
     envelope = asking().build()
 
-    async with aclosing(await broker.replies("asker")) as replies, asyncio.timeout(10):
+    async with aclosing(await broker.replies("asker")) as replies, asyncio.timeout(2):
         async with running(desk):
             await broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope, reply_to="asker"))
             await stream.asked.wait()

@@ -196,6 +196,7 @@ class SideBySide(RedisClaimStore):
         return await super()._run(step, key, *given)
 
 
+@pytest.mark.timeout(5)
 async def test_the_leases_of_several_tenants_are_renewed_side_by_side(server: Server) -> None:
     clock = Moved()
     make = partial(SideBySide, server.url, namespace=server.namespace, clock=clock)

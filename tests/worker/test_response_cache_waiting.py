@@ -63,7 +63,7 @@ async def test_a_stop_ends_the_wait_and_who_waited_is_not_sent() -> None:
     impatient = fixed().with_retry_policy(RetryPolicy(max_retries=0))
     envelopes = [impatient.build() for _ in range(3)]
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         group.create_task(desk.runner.run(impatient.build()))
         await provider.is_asked.wait()
         waiting = [group.create_task(desk.runner.run(envelope)) for envelope in envelopes]
@@ -85,7 +85,7 @@ async def test_after_the_stop_nobody_waits_but_who_would_not_have_to_is_served()
     provider = Waiting(GOOD, OTHER)
     desk = gateway(provider)
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         first = group.create_task(desk.runner.run(fixed().build()))
         await provider.is_asked.wait()
         desk.runner.stop()

@@ -57,7 +57,7 @@ async def test_a_halt_ends_a_call_that_is_charged_in_doubt_on_record_and_not_tri
     desk = gateway(provider, limits=[tenant(10**12)])
     envelope = asking(workflow).build()
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(1), asyncio.TaskGroup() as group:
         run = group.create_task(desk.runner.run(envelope))
         await provider.started.wait()
         halt(desk)
@@ -78,7 +78,7 @@ async def test_orders_that_come_while_a_call_is_being_ended_change_nothing() -> 
     provider.may_end.clear()
     desk = gateway(provider)
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(2), asyncio.TaskGroup() as group:
         run = group.create_task(desk.runner.run(asking().build()))
         await provider.started.wait()
         for version in range(1, 4):

@@ -50,7 +50,7 @@ async def with_a_paused_model(workers: int) -> MemoryGateway:
 async def test_who_waits_for_one_model_does_not_hold_up_another() -> None:
     desk = await with_a_paused_model(workers=2)
 
-    async with asyncio.timeout(10), running(desk) as client:
+    async with asyncio.timeout(5), running(desk) as client:
         for number in range(3):
             await client.submit(asking(number=number).build())
         answer = await client.ask(asking("planning", model="scripted-prompted-1").build())
@@ -64,7 +64,7 @@ async def test_a_pool_that_is_stopped_ends_though_a_call_is_parked() -> None:
     desk = gateway(lambda _request: GOOD, limits=[tenant(10**9)])
     await nobody_can_pay(desk)
 
-    async with asyncio.timeout(10), GatewayClient(desk.broker) as client, asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), GatewayClient(desk.broker) as client, asyncio.TaskGroup() as group:
         group.create_task(desk.pool.run())
         asked = group.create_task(client.ask(asking().build()))
         await in_line(desk.ledger, 1, tenant="default")
@@ -90,7 +90,7 @@ async def test_a_slot_that_was_given_back_is_another_ones() -> None:
             order.append("first again")
 
     came, go_on = asyncio.Event(), asyncio.Event()
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(1), asyncio.TaskGroup() as group:
         group.create_task(parked(came, go_on))
         await came.wait()
         async with slots.taken():
@@ -114,7 +114,7 @@ async def test_who_is_idle_makes_room_for_who_comes_back() -> None:
         async with slots.taken():
             await slots.unless_needed(nothing.wait())
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(1), asyncio.TaskGroup() as group:
         group.create_task(parked())
         await came.wait()
         for _ in range(2):
@@ -144,7 +144,7 @@ async def test_a_stop_ends_the_waits_of_idle_holders_and_lets_none_begin() -> No
         async with slots.taken():
             assert await slots.unless_needed(asyncio.Event().wait()) is None
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(1), asyncio.TaskGroup() as group:
         group.create_task(idle())
         await asyncio.sleep(0)
         slots.stop()
@@ -159,7 +159,7 @@ async def test_who_is_cancelled_while_it_waits_for_its_slot_takes_none() -> None
             came.set()
 
     came = asyncio.Event()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(1):
         async with asyncio.TaskGroup() as group:
             waiting = group.create_task(parked(came))
             await came.wait()
@@ -210,7 +210,7 @@ async def serve(slots: Slots, deliveries: asyncio.Queue[str], up_to: Callable[[i
 async def served(number: int, up_to: Callable[[int], int]) -> bool:
     """Serve everything with so many slots; return whether all of them can be taken at once in the end."""
     slots, deliveries, workers = Slots(number), asyncio.Queue[str](), 5 * number
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         for _ in range(workers):
             group.create_task(serve(slots, deliveries, up_to))
         for nth in range(DELIVERIES):
@@ -219,7 +219,7 @@ async def served(number: int, up_to: Callable[[int], int]) -> bool:
         for _ in range(workers):
             deliveries.put_nowait(LAST)
     all_there = asyncio.Barrier(number)
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         for _ in range(number):
             group.create_task(together(slots, all_there))
     return True
@@ -258,7 +258,7 @@ async def test_a_duplicate_of_a_parked_call_does_not_keep_it_from_its_slot() -> 
     other = await nobody_can_pay(desk)
     envelope = asking().build()
 
-    async with asyncio.timeout(10), running(desk) as client, asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), running(desk) as client, asyncio.TaskGroup() as group:
         asked = group.create_task(client.ask(envelope))
         await in_line(desk.ledger, 1, tenant="default")
         await submitted_apart(desk, envelope)
@@ -274,7 +274,7 @@ async def test_who_waits_for_the_same_request_does_not_keep_the_parked_one_from_
     other = await nobody_can_pay(desk)
     first, second = fixed().build(), fixed().build()
 
-    async with asyncio.timeout(10), running(desk) as client, asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), running(desk) as client, asyncio.TaskGroup() as group:
         asked = group.create_task(client.ask(first))
         await in_line(desk.ledger, 1, tenant="default")
         await submitted_apart(desk, second)
@@ -306,7 +306,7 @@ async def test_a_parked_call_that_waits_for_its_slot_beyond_its_lease_is_sent_al
     desk = gateway(provider, ledger=ledger, workers=1)
     other = await nobody_can_pay(desk)
 
-    async with asyncio.timeout(10), running(desk) as client, asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), running(desk) as client, asyncio.TaskGroup() as group:
         asked = group.create_task(client.ask(asking().build()))
         await in_line(ledger, 1, tenant="default")
         await client.submit(asking().with_tenant("rich").build())
@@ -326,7 +326,7 @@ async def test_a_pool_that_is_stopped_sends_nobody_who_waits_for_the_same_reques
     desk = gateway(provider, workers=2)
     same = [fixed().build() for _ in range(3)]
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(5), asyncio.TaskGroup() as group:
         running_pool = group.create_task(desk.pool.run())
         for envelope in same:
             await desk.broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope))

@@ -24,7 +24,7 @@ async def test_stopping_again_while_a_wait_is_being_ended_is_harmless() -> None:
     clock = SlowToEnd()
     pauses = StoppableWait(clock)
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(2), asyncio.TaskGroup() as group:
         waits = group.create_task(pauses.wait_for(clock.sleep(10)))
         await asyncio.sleep(0)
         pauses.stop()
@@ -41,6 +41,6 @@ async def test_after_the_stop_nobody_waits_any_more() -> None:
     pauses = StoppableWait(clock)
     pauses.stop()
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(2):
         await pauses.sleep(10)
         assert not await pauses.wait_for(clock.sleep(10))

@@ -54,7 +54,7 @@ async def test_a_process_that_lost_its_name_keeps_its_claims_and_says_so(server:
 
     assert await second.claim(KEY, "one") == Busy()
     with capture_logs() as said:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(5):
             while not any(each["event"] == "worker_name_not_renewed" for each in said):
                 clock.advance(LEASE_S / 30)
                 await asyncio.sleep(0)

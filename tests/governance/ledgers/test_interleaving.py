@@ -125,7 +125,7 @@ async def test_no_interleaving_passes_a_ceiling_or_leaves_anything_held(
 ) -> None:
     desk = Desk()
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(4), asyncio.TaskGroup() as group:
         tasks = [group.create_task(desk.call(number, plan)) for number, plan in enumerate(asked)]
         await desk.pause(cancelled_after)
         for task, plan in zip(tasks, asked, strict=True):
@@ -141,7 +141,7 @@ async def test_no_interleaving_passes_a_ceiling_or_leaves_anything_held(
             assert (balance.spent.nusd, balance.spent.calls) == (found.charged_nusd, len(desk.charged))
 
 
-TestLedgerMachine = machine(memory).TestCase
+TestLedgerMachine = pytest.mark.timeout(120)(machine(memory).TestCase)  # a hundred sessions, under coverage
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ async def test_what_waits_for_headroom_waits_at_the_server() -> None:
     case = Case(tenant(60))
     first = await reserved(case.ledger, ask(60))
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(2), asyncio.TaskGroup() as group:
         waits = group.create_task(case.ledger.wait_for_reservation(ask(60)))
         await in_line(case.ledger, 1)
         await case.ledger.release(first)

@@ -87,7 +87,7 @@ async def test_processes_share_one_line(opens: Opening) -> None:
         await one.release(answer.id)
 
     came = [(other, "first", 0), (one, "second", 0), (other, "third", 0), (one, "urgent", 3600)]
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(4), asyncio.TaskGroup() as group:
         for place, (ledger, key, priority) in enumerate(came, start=1):
             group.create_task(wait(ledger, key, priority))
             await in_line(one, place)
@@ -100,7 +100,7 @@ async def test_who_waits_is_called_and_need_not_look(opens: Opening) -> None:
     one, other = await opens([tenant(100)]), await opens([tenant(100)], look_s=3600)
     first = await reserved(one, ask(100))
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(4), asyncio.TaskGroup() as group:
         waits = [group.create_task(other.wait_for_reservation(ask(30))) for _ in range(3)]
         await in_line(one, 3)
         await one.release(first)
@@ -144,14 +144,14 @@ async def test_who_waited_in_a_process_that_was_killed_is_passed_by(opens: Openi
     await one.look(ask(60, key="dead"), RedisQueuedRequest("nobody hears"))
     await other.release(first)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(4):
         while isinstance(answer := await other.reserve(ask(60)), Blocked):
             pass
 
     assert isinstance(answer, Reservation)
     for number in range(3):
         await one.look(ask(60, key=f"dead again {number}"), RedisQueuedRequest("nobody hears"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(4):
         while await other.waiting("acme"):
             pass
     await other.expire_leases()
@@ -192,7 +192,7 @@ async def test_who_waits_in_another_process_sees_a_higher_limit(opens: Opening) 
     one, other = await opens([tenant(100)]), await opens([tenant(100)], look_s=3600)
     await reserved(one, ask(80))
 
-    async with asyncio.timeout(10), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(4), asyncio.TaskGroup() as group:
         waits = group.create_task(other.wait_for_reservation(ask(90)))
         await in_line(one, 1)
         await one.apply_limits("acme", [tenant(200)], version=1)
@@ -301,7 +301,7 @@ async def test_counters_are_forgotten_after_their_window_and_their_last_use(open
     done = await spend(ledger, ask(20))
     flying = await reserved(ledger, ask(10, at=AT + timedelta(days=1), agent="other"))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(4):
         while select(await ledger.balances("acme"), ScopeKind.TENANT, "acme", Window.DAY, "2026-01-02"):
             await ledger.expire_leases()
 

@@ -54,7 +54,7 @@ async def test_names_that_were_used_once_leave_nothing_behind(opens: Opening) ->
     ledger = await opens([tenant(10**9)], keep=MOMENTS, call_keep=MOMENTS)
     await use_once(ledger)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(4):
         while (await sizes(ledger))["ends"]:
             await ledger.expire_leases()
 
@@ -87,7 +87,7 @@ async def test_a_total_with_a_ceiling_is_never_dropped(opens: Opening, limit: Li
     await use_once(ledger, 40)
     await spend(ledger, ask(99, agent="agent-7"))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(4):
         while (await sizes(ledger))["ends"]:
             await ledger.expire_leases()
 
@@ -102,7 +102,7 @@ async def test_a_total_that_was_limited_after_its_last_use_is_not_dropped(opens:
     await spend(ledger, ask(100, agent="rests"))
     await other.apply_limits("acme", [TOTAL_OF_ONE], version=1)  # the one that sweeps does not know of it
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(4):
         while (await sizes(ledger))["ends"]:
             await ledger.expire_leases()
 
@@ -137,7 +137,7 @@ async def test_a_rebuild_counts_from_the_logs_what_was_dropped(opens: Opening) -
     ledger = await opens([tenant(10**9)], keep=MOMENTS, call_keep=MOMENTS)
     wanted = ask(100, agent="agent-7")
     await spend(ledger, wanted)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(4):
         while (await sizes(ledger))["ends"]:
             await ledger.expire_leases()
 

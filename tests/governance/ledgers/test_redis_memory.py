@@ -225,7 +225,7 @@ async def test_a_counter_that_is_forgotten_is_looked_for_no_more(opens: Opening)
     await spend(ledger, ask(1, agent="goes on"))
     await reserved(ledger, ask(1, agent="goes on", at=AT + timedelta(days=1)))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(4):
         while len(await ledger.balances("acme")) > 1:
             await ledger.expire_leases()
 

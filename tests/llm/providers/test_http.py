@@ -235,7 +235,7 @@ async def test_a_call_that_is_given_up_ends_its_connection_and_the_next_one_is_a
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.2):
                     await provider.complete(asked())
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(5):
                 await silent.ended.acquire()
 
     assert len(silent.requests) == 1

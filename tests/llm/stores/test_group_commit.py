@@ -15,7 +15,7 @@ from agentic_trading.llm.stores.record_codec import record_of
 from tests.build import event, interaction
 from tests.llm.stores.jsonl_logs import kept, lines_in, records_in, reopened
 
-PATIENCE_S = 10.0
+PATIENCE_S = 3.0
 
 
 class GatedDisk(Disk):

@@ -32,7 +32,7 @@ async def test_what_is_not_acknowledged_in_time_is_an_error_and_the_next_is_publ
 ) -> None:
     async with aclosing(await opened(own_kafka)) as broker:
         own_kafka.daemon.send(signal.SIGSTOP)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(5):
             with pytest.raises(BusUnavailableError, match="publishing took too long"):
                 await broker.publish(TOPIC, Message("a", b"lost or not", {}))
         own_kafka.daemon.send(signal.SIGCONT)

@@ -98,7 +98,7 @@ async def test_servers_that_are_not_there_are_named_at_once() -> None:
 
 async def test_many_that_publish_while_no_server_answers_wait_no_longer_than_one() -> None:
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(5),
         aclosing(kafka_server.broker("127.0.0.1:1", publish_s=1.0)) as broker,
         asyncio.TaskGroup() as group,
     ):

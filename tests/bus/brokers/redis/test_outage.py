@@ -45,7 +45,7 @@ async def test_what_is_not_acknowledged_in_time_is_an_error_and_the_next_is_publ
 ) -> None:
     async with aclosing(await opened(own_redis)) as broker:
         with own_redis.held_up():
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(2):
                 with pytest.raises(
                     BusUnavailableError, match=r"publishing took too long; servers: 127\.0\.0\.1"
                 ):
@@ -74,7 +74,7 @@ async def test_readers_go_on_when_the_server_was_killed_and_is_back(own_redis: R
         await broker.publish(REPLIES, Message("address", b"reply", {}))
 
         said = await says_until(b"after", reader)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(5):
             reply = await replies.take()
 
     assert (said, reply.message.value) == ([b"after"], b"reply")
@@ -110,7 +110,7 @@ async def test_closing_has_an_end_while_the_server_does_not_answer(own_redis: Re
 
     with own_redis.held_up():
         await reader.ack(delivery)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(6):
             await broker.aclose()
 
 

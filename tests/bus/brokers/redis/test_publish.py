@@ -89,7 +89,7 @@ async def test_letters_and_heads_keep_no_more_than_a_partition_may_and_are_not_f
         first = await group.take()
         await broker.publish_all(topic, [Message("a", b"%d" % n, {}) for n in range(3, 6)])
         await group.ack(first)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(5):
             while (later := await group.take()).position < 6:
                 await group.ack(later)
         await group.aclose()
@@ -114,7 +114,7 @@ async def test_replies_stay_for_an_hour_and_a_client_that_is_gone_leaves_no_more
         await redis.expire(stream, 1)
 
         reader = await broker.replies("gone")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(5):
             while await redis.ttl(stream) <= 1:
                 pass
         await reader.aclose()
