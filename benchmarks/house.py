@@ -257,8 +257,8 @@ def figures() -> list[Figure]:
     text = sum(retired_in_text(module.text) for module in ours)
     definitions = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     return [
-        Figure("files", len(ours), 348),
-        Figure("lines", sum(module.lines for module in ours), 68_540),
+        Figure("files", len(ours), 375),
+        Figure("lines", sum(module.lines for module in ours), 72_500),
         Figure("lines of the middle file, doors apart", median(m.lines for m in ours if not m.is_door), 210),
         Figure("files with one importer", len(one_importer(ours)), 75),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 3),
