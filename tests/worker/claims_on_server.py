@@ -55,10 +55,15 @@ class Server:
             count: int = await client.zcount(f"{self.namespace}:{{{tenant}}}:owners", 2, "+inf")
             return count
 
+    @property
+    def name_keys(self) -> str:
+        """The pattern of the keys of taken names."""
+        return f"{self.namespace}:worker:*"
+
     async def forget_names(self) -> None:
         """Let the leases of all names have ended."""
         async with Redis.from_url(self.url) as client:
-            await client.delete(*await client.keys(f"{self.namespace}:worker:*"))
+            await client.delete(*await client.keys(self.name_keys))
 
     async def end_leases(self) -> None:
         """Let all leases of the tenants of these tests have ended, and all claims have been taken before that."""

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
+from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from agentic_trading.worker.claim import Busy, NameTakenError
@@ -39,10 +40,26 @@ async def test_a_second_process_of_a_name_does_not_begin_while_one_with_another_
     assert await (await server.process("two")).claim(KEY, "one") == Busy()
 
 
-async def test_a_name_is_free_when_its_process_has_closed(server: Server) -> None:
-    await (await server.process("one", log_id="log-a")).aclose()
+async def test_closed_name_is_free_at_once(server: Server) -> None:
+    async with Redis.from_url(server.url) as client:
+        for turn in range(20):
+            first = await server.process("one", log_id=f"log-{turn}")
+            await client.ping()  # the question below leaves at once, without a new connection
 
+            await first.aclose()
+
+            assert await client.keys(server.name_keys) == []
+
+
+async def test_close_keeps_the_name_of_another_log(server: Server) -> None:
+    first = await server.process("one", log_id="log-a")
+    await server.forget_names()
     await server.process("one", log_id="log-b")
+
+    await first.aclose()
+
+    with pytest.raises(NameTakenError, match="host-of-log-b"):
+        await server.process("one", log_id="log-c")
 
 
 async def test_a_process_that_lost_its_name_keeps_its_claims_and_says_so(server: Server) -> None:

@@ -56,9 +56,6 @@ MOST_LEFT: Final = 1000
 
 _LOOK_AGAIN_S: Final = 0.25
 
-_SOON_S: Final = 0.001
-"""For how long a process that has ended keeps its name."""
-
 # KEYS: the name. ARGV: the log of the worker, its host, and for how many ms it has the name.
 _TAKE_NAME: Final = """
 local held = redis.call('GET', KEYS[1])
@@ -66,6 +63,15 @@ if held and string.sub(held, 1, #ARGV[1]) ~= ARGV[1] then
   return held
 end
 redis.call('SET', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
+"""
+
+# KEYS: the name. ARGV: the log of the worker. Deletes the name: a short expiry would keep it taken for some
+# milliseconds after `aclose`, and a worker that starts then is refused.
+_RELEASE_NAME: Final = """
+local held = redis.call('GET', KEYS[1])
+if held and string.sub(held, 1, #ARGV[1]) == ARGV[1] then
+  redis.call('DEL', KEYS[1])
+end
 """
 
 log = structlog.get_logger()
@@ -108,17 +114,25 @@ class _WorkerName:
     host: str
     lease_s: float
 
-    async def take(self, *, for_s: float | None = None) -> None:
-        """Have it for so long, a lease if left out; raises `NameTakenError`, and `ClaimStoreUnavailableError`."""
-        for_ms = round(1000 * (self.lease_s if for_s is None else for_s))
-        # to its end: the step of one that is cancelled must not come after the one that gives the name up
-        if self.name and (held := await run_shielded(self._set(for_ms))):
+    async def take(self) -> None:
+        """Take the name for a lease, or renew it. Raises `NameTakenError` and `ClaimStoreUnavailableError`."""
+        # Shielded: a cancelled renewal that reached the server after `release` would take the name again.
+        if self.name and (held := await run_shielded(self._run(_TAKE_NAME, self.host, self._lease_ms))):
             raise NameTakenError(self.name, held.decode().partition("@")[2], self.host, lease_s=self.lease_s)
 
-    async def _set(self, for_ms: int) -> Any:
+    async def release(self) -> None:
+        """Give the name up, if this log has it. Raises `ClaimStoreUnavailableError`."""
+        if self.name:
+            await self._run(_RELEASE_NAME)
+
+    @property
+    def _lease_ms(self) -> int:
+        return round(1000 * self.lease_s)
+
+    async def _run(self, script: str, *given: str | int) -> Any:
         key = f"{self.namespace}:worker:{self.name}"
         async with _reaching():
-            return await self.client.eval(_TAKE_NAME, 1, key, f"{self.log_id}@", self.host, for_ms)
+            return await self.client.eval(script, 1, key, f"{self.log_id}@", *given)
 
 
 class RedisClaimStore:
@@ -293,7 +307,7 @@ class RedisClaimStore:
                 del self._leases[tenant]
                 await self._run("end", ClaimKey(tenant, ""))
             if has_begun:
-                await self._name.take(for_s=_SOON_S)
+                await self._name.release()
         except ClaimStoreUnavailableError as e:
             log.warning("claims_not_ended", reason=str(e))
         finally:
