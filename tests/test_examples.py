@@ -1,5 +1,7 @@
 """What the pages show as Python runs as it stands, and the examples do what they say."""
 
+import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -12,11 +14,15 @@ from examples.embedded_bot.run import BUDGET_USD, STAND_ASIDE, trade
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-EXAMPLES = {
+RUN = {"README.md", "embedding.md", "structured.md", "recursion.md", "planning.md"}
+BLOCKS = {
     f"{page.name}-{number}": code
-    for page in (ROOT / "README.md", ROOT / "docs" / "embedding.md", ROOT / "docs" / "structured.md")
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     for number, code in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")), start=1)
 }
+EXAMPLES = {name: code for name, code in BLOCKS.items() if name.rpartition("-")[0] in RUN}
+FRAGMENTS = {name: code for name, code in BLOCKS.items() if name not in EXAMPLES}
+"""Blocks that need a server, a file or a key."""
 
 
 @pytest.mark.timeout(20)
@@ -34,6 +40,21 @@ def test_an_example_runs_as_it_stands(name: str, tmp_path: Path) -> None:
     assert run.stdout
 
 
+@pytest.mark.parametrize("name", FRAGMENTS)
+def test_imports_of_a_fragment_resolve(name: str) -> None:
+    tree = ast.parse(FRAGMENTS[name])
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+
+    assert imports
+    missing = [
+        f"{node.module}.{alias.name}"
+        for node in imports
+        for alias in node.names
+        if not hasattr(importlib.import_module(node.module or ""), alias.name)
+    ]
+    assert missing == []
+
+
 async def test_the_bot_obeys_a_halt_over_a_restart_and_spends_its_budget_once(tmp_path: Path) -> None:
     report = await trade(tmp_path)
 
@@ -47,4 +68,4 @@ async def test_the_bot_obeys_a_halt_over_a_restart_and_spends_its_budget_once(tm
 
 
 def test_the_pages_have_examples() -> None:
-    assert len(EXAMPLES) >= 4
+    assert {name.rpartition("-")[0] for name in EXAMPLES} == RUN

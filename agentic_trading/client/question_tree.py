@@ -43,7 +43,8 @@ CostBound = Callable[[LLMEnvelope], int]
 class QuestionTree:
     """The tree of one trace, from what is on record of it. Ids follow from that of the trace, and times are those of the root.
 
-    `draft` is the envelope that others are made from, with the ids and the moment of a new tree.
+    `draft` is the envelope that others are made from, with the ids and the moment of a new tree. Recorded events are added
+    to `recorded`, by id.
     """
 
     def __init__(
@@ -53,8 +54,10 @@ class QuestionTree:
         on_record: Sequence[Record],
         *,
         cost_bound: CostBound,
+        recorded: dict[str, Event],
     ) -> None:
         self._gateway = gateway
+        self._recorded = recorded
         self._cost_bound = cost_bound
         self._root_id = derived_id("recursion", draft.tenant_id, draft.trace_id)
         events = [one for one in on_record if isinstance(one, Event) and one.tenant_id == draft.tenant_id]
@@ -289,4 +292,5 @@ class QuestionTree:
         )
         await self._gateway.record(event)
         self._known.add(event_id)
+        self._recorded[event_id] = event
         self.frames.add(event)

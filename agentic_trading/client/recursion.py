@@ -1,8 +1,10 @@
 """Ask a question that a model may split into parts, and join what these found, under limits that hold whatever it says."""
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from agentic_trading.client.events import RecursionLimits, UserAnswered
 from agentic_trading.client.frame_calls import ASK, INSTRUCTIONS, UndeliveredError
@@ -13,7 +15,11 @@ from agentic_trading.errors import TradingError
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.event import Event
 from agentic_trading.llm.store import Record
+
+REMEMBERED_EVENTS: Final = 2_000
+"""Number of events that a `Recursion` keeps until it reads them back from the log. Older ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +71,7 @@ class ResumeError(TradingError, ValueError):
 
 
 TraceRecords = Callable[[str], Awaitable[Sequence[Record]]]
-"""Return all that is on record of a trace."""
+"""Return the records of a trace. They may lag behind the events that a `Recursion` has recorded."""
 
 
 class Recursion:
@@ -74,7 +80,8 @@ class Recursion:
     Every call is an envelope in one trace, made from what `build` returns: model, agent, evidence, policy, never
     instructions, context or schema. All ids follow from the trace's, and `records` says what is on record of it: what
     was answered is not asked again, so that a tree that was broken off, or has paused, goes on where it was. The same
-    answers give the same tree and the same records.
+    answers give the same tree and the same records. A gateway writes events to the log after `record` has returned, so
+    an instance keeps its own until `records` returns them: `resume` works directly after `Paused`.
 
     `limits` hold whatever a model answers. Money and calls of the trace are ceilings that every envelope carries and the
     ledger holds. Each frame has a share of the money, what is left divided by the parts to come and the join; a part
@@ -95,6 +102,7 @@ class Recursion:
         self._limits = limits
         self._build = build
         self._cost_bound = cost_bound or (lambda _envelope: 0)
+        self._recorded: OrderedDict[str, Event] = OrderedDict()  # by id
 
     async def run(self, question: str, *, trace_id: str = "") -> RecursionOutcome:
         """Ask a question in a trace, by default a new one; asked before there, the tree goes on.
@@ -149,7 +157,19 @@ class Recursion:
 
     async def _tree(self, draft: LLMEnvelope) -> QuestionTree:
         on_record = await self._records(draft.trace_id)
-        return QuestionTree(self._gateway, draft, on_record, cost_bound=self._cost_bound)
+        for record in on_record:
+            if isinstance(record, Event):
+                self._recorded.pop(record.id, None)
+        while len(self._recorded) > REMEMBERED_EVENTS:
+            self._recorded.popitem(last=False)
+        to_come = [event for event in self._recorded.values() if event.trace_id == draft.trace_id]
+        return QuestionTree(
+            self._gateway,
+            draft,
+            [*on_record, *to_come],
+            cost_bound=self._cost_bound,
+            recorded=self._recorded,
+        )
 
 
 async def _ended(tree: QuestionTree, question: str, limits: RecursionLimits) -> RecursionOutcome:

@@ -6,16 +6,26 @@ from typing import Any
 import pytest
 
 from agentic_trading.audit.trace import TraceTree
+from agentic_trading.bus.errors import BusUnavailableError
 from agentic_trading.client.events import KINDS, FrameOpened
 from agentic_trading.client.fallback import Alternative, FallbackGateway
-from agentic_trading.client.gateway import GatewayClient
-from agentic_trading.client.recursion import Concluded, Paused, Recursion, ResumeError, Unfinished
-from agentic_trading.llm.envelope import LLMProvider
+from agentic_trading.client.gateway import GatewayClient, GatewayReply
+from agentic_trading.client.outcome import StructuredOutcome
+from agentic_trading.client.recursion import (
+    REMEMBERED_EVENTS,
+    Concluded,
+    Paused,
+    Recursion,
+    ResumeError,
+    Unfinished,
+)
+from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.store import Record
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.client.trees import LIMITS, TRACE, asking, cost_bound, model, says, tree
 from tests.gateway import gateway
@@ -94,6 +104,58 @@ async def test_a_paused_tree_goes_on_in_the_same_trace_with_the_answer() -> None
     assert ran.requests[1].envelope.context["findings"][0]["conclusion"] == "In UTC, 3."
     drawn = TraceTree(await ran.store.records.trace(TRACE))
     assert drawn.orphans == drawn.cycles == ()
+
+
+@pytest.mark.parametrize("seen", ["nothing", "the root", "all"])
+async def test_a_paused_tree_resumed_before_its_events_are_read_back_concludes(seen: str) -> None:
+    desk = gateway(ScriptedProvider(told()))
+
+    async def lagging(trace_id: str) -> list[Record]:
+        records = await desk.store.records.trace(trace_id)
+        kinds = {"nothing": set[str](), "the root": {FrameOpened.KIND}}.get(seen)
+        return [one for one in records if not isinstance(one, Event) or kinds is None or one.kind in kinds]
+
+    async with running(desk) as client:
+        recursion = Recursion(client, lagging, LIMITS, asking, cost_bound=cost_bound)
+        paused = await recursion.run("root", trace_id=TRACE)
+        ran = await recursion.resume(TRACE, {"1": "UTC"}, by="ann")
+        again = await recursion.run("root", trace_id=TRACE)
+
+    assert isinstance(paused, Paused)
+    assert isinstance(ran, Concluded)
+    assert again == ran
+    ids = [one.id for one in await desk.store.records.trace(TRACE) if isinstance(one, Event)]
+    assert len(ids) == len(set(ids))
+
+
+class RecordsOnly:
+    """A gateway that takes events and makes no call."""
+
+    async def record(self, event: Event) -> None:
+        pass
+
+    async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
+        raise BusUnavailableError("memory", "no call is made here")
+
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+        raise BusUnavailableError("memory", "no call is made here")
+
+    async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
+        return envelope
+
+
+@pytest.mark.parametrize(("later", "is_kept"), [(REMEMBERED_EVENTS - 1, True), (REMEMBERED_EVENTS, False)])
+async def test_a_recursion_keeps_a_limited_number_of_events(later: int, *, is_kept: bool) -> None:
+    async def nothing_yet(_trace_id: str) -> list[Record]:
+        return []
+
+    recursion = Recursion(RecordsOnly(), nothing_yet, LIMITS, asking)
+    for trace_id in [TRACE, *(f"trace-{n}" for n in range(later))]:
+        with pytest.raises(BusUnavailableError):
+            await recursion.run("root", trace_id=trace_id)
+
+    with pytest.raises(BusUnavailableError if is_kept else ResumeError):
+        await recursion.resume(TRACE)
 
 
 async def test_a_pause_without_an_answer_stays_one_and_asks_nothing() -> None:
