@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Literal, assert_never
 
 from agentic_trading.governance.errors import LedgerError
+from agentic_trading.governance.estimate import bound, input_bound
 from agentic_trading.governance.ledger import (
     Blocked,
     Declined,
@@ -25,7 +26,7 @@ from agentic_trading.governance.limits import (
     queue_priority,
     rules_text,
 )
-from agentic_trading.governance.prices import Amount, PriceBook, bound, input_bound
+from agentic_trading.governance.prices import Amount, PriceBook
 from agentic_trading.llm.envelope import DeterminismLevel, EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.envelope_rules import check_envelope
 from agentic_trading.llm.errors import (

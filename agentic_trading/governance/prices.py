@@ -1,26 +1,24 @@
-"""The price book: what a usage costs, in whole nano-dollars."""
+"""The price book: the cost of a usage in whole nano-dollars, from prices that are exact decimals."""
 
 from bisect import bisect_right, insort
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Self
-from unicodedata import is_normalized, normalize
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, Field, PlainSerializer, PlainValidator, PositiveInt
 
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.governance.errors import UnknownPriceError
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.llm.fields import json_of
-from agentic_trading.llm.models import Capability, DatedTable, TableError, read_table
-from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.models import DatedTable, TableError, read_table
 from agentic_trading.llm.result import Usage
 
 PACKAGED_PRICES = Path(str(files("agentic_trading.llm") / "prices.json"))
@@ -35,19 +33,79 @@ _PLAIN: Ratio = (1, 1)
 _PLAIN_WORDS = frozenset({"default", "standard"})
 
 
+_MOST_DIGITS = 15
+"""A decimal of so many digits survives being read as a float, as TOML and JSON readers do."""
+
+_MOST_PLACES = 12
+
+_ALLOWED_PRICE = (
+    f"a number from 0 of at most {_MOST_DIGITS} digits, {_MOST_PLACES} of them after the point, such as 2.8"
+)
+
+
+def _price(value: Any) -> int | Decimal:
+    """Return a price as an int, or as an exact Decimal where it has a fraction. Raises `ValueError`."""
+    if type(value) is int and value >= 0:
+        return value
+    number = Decimal(repr(value)) if type(value) is float else value
+    if not isinstance(number, Decimal) or not number.is_finite() or number < 0:
+        raise ValueError(_ALLOWED_PRICE)
+    _, digits, exponent = number.as_tuple()
+    if len(digits) > _MOST_DIGITS or not -_MOST_PLACES <= int(exponent) <= _MOST_DIGITS:
+        raise ValueError(_ALLOWED_PRICE)
+    return int(number) if number == int(number) else number.normalize()
+
+
+def _price_as_json(price: int | Decimal) -> int | float:
+    return price if isinstance(price, int) else float(price)
+
+
+Price = Annotated[
+    int | Decimal,
+    PlainValidator(_price, json_schema_input_type=float),
+    PlainSerializer(_price_as_json, return_type=int | float, when_used="json"),
+]
+"""Nano-dollars per token: 2.8 is 0.0028 dollars per million tokens. Never a float."""
+
+
 class Rates(BaseModel, frozen=True, extra="forbid"):
     """Nano-USD per token of each class."""
 
-    input: NonNegativeInt
-    output: NonNegativeInt
-    cache_read: NonNegativeInt
-    cache_write_5m: NonNegativeInt
-    cache_write_1h: NonNegativeInt
+    input: Price
+    output: Price
+    cache_read: Price
+    cache_write_5m: Price
+    cache_write_1h: Price
 
     @property
-    def dearest_input(self) -> int:
+    def dearest_input(self) -> int | Decimal:
         """The rate of the dearest class that an input token may be billed as."""
         return max(self.input, self.cache_read, self.cache_write_5m, self.cache_write_1h)
+
+    @cached_property
+    def scaled(self) -> "ScaledRates":
+        """The rates in whole units of which `per_nusd` are a nano-dollar."""
+        prices = (self.input, self.output, self.cache_read, self.cache_write_5m, self.cache_write_1h)
+        per_nusd = 10 ** max(map(_places, prices))
+        units = [int(price * per_nusd) for price in prices]
+        return ScaledRates(units[0], units[1], units[2], units[3], units[4], per_nusd)
+
+
+def _places(price: int | Decimal) -> int:
+    """Return how many digits a price has after its point."""
+    return 0 if isinstance(price, int) else max(0, -int(price.as_tuple().exponent))
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledRates:
+    """Rates as integers, made once a row: a call is computed without decimals, and rounded up once."""
+
+    input: int
+    output: int
+    cache_read: int
+    cache_write_5m: int
+    cache_write_1h: int
+    per_nusd: int
 
 
 class Tier(Rates, frozen=True, extra="forbid"):
@@ -58,7 +116,7 @@ class Tier(Rates, frozen=True, extra="forbid"):
 
 @dataclass(frozen=True, slots=True)
 class WorstPrice:
-    """The dearest rates that a request may be billed at: nano-USD per token, and one multiplier over all."""
+    """The dearest rates that a request may be billed at. `multiplier` makes nano-dollars of their units."""
 
     input: int
     output: int
@@ -103,11 +161,13 @@ class ModelPrice(Rates, frozen=True, extra="forbid"):
             (self, *self.tiers[:reached]) for reached in range(len(self.tiers) + 1)
         ]
         unasked = {word: ratio for word, ratio in self.speed.items() if word in _PLAIN_WORDS}
-        multiplier = _product(*map(_dearest, (self.inference_geo, self.service_tier, unasked)))
+        per_nusd = max(rates.scaled.per_nusd for rates in reachable[-1])
+        dearest = map(_dearest, (self.inference_geo, self.service_tier, unasked))
+        multiplier = _product((1, per_nusd), *dearest)
         return tuple(
             WorstPrice(
-                input=max(rates.dearest_input for rates in tiers),
-                output=max(rates.output for rates in tiers),
+                input=int(per_nusd * max(rates.dearest_input for rates in tiers)),
+                output=int(per_nusd * max(rates.output for rates in tiers)),
                 multiplier=multiplier,
             )
             for tiers in reachable
@@ -190,7 +250,7 @@ class PriceBook:
         Raises `UnknownModelError` or `UnknownPriceError`: what has no price is not free.
         """
         price = self.price(provider, model, at=at)
-        rates = price.at(usage.total_input_tokens)
+        rates = price.at(usage.total_input_tokens).scaled
         plain = (
             usage.input_tokens * rates.input
             + usage.output_tokens * rates.output
@@ -203,7 +263,7 @@ class PriceBook:
             price.multiplier("speed", usage.speed),
             price.multiplier("service_tier", usage.service_tier),
         )
-        return -(-plain * over // under)
+        return -(-plain * over // (under * rates.per_nusd))
 
     def worst(self, provider: LLMProvider, model: str, *, at: datetime, input_tokens: int) -> WorstPrice:
         """Return the dearest price of a request with at most `input_tokens`, at the plain speed.
@@ -305,62 +365,3 @@ class Amount:
 
 
 NOTHING = Amount(0, 0, 0)
-
-
-def bound(
-    request: ModelRequest,
-    capability: Capability,
-    book: PriceBook,
-    *,
-    at: datetime,
-    input_tokens: int | None = None,
-) -> Amount:
-    """Return an amount that no usage within the request's caps can pass.
-
-    Input is bounded by the UTF-8 bytes of what is sent (or by `input_tokens`, the provider's own count) and the
-    model's overhead, output by the cap that includes thinking; both at the dearest class, tier and multiplier.
-    Holds for tokenizers whose tokens cover `capability.min_bytes_per_token` bytes or more. Raises
-    `UnknownModelError` for a model without a price.
-    """
-    inward = (
-        input_bound(request, capability)
-        if input_tokens is None
-        else input_tokens + capability.overhead_tokens
-    )
-    worst = book.worst(capability.provider, capability.model, at=at, input_tokens=inward)
-    return Amount(worst.cost_nusd(inward, request.max_tokens), inward + request.max_tokens)
-
-
-_TOOL_FRAME_BYTES = 128
-
-
-def input_bound(request: ModelRequest, capability: Capability) -> int:
-    """Return how many input tokens the request can have at most.
-
-    A schema that the provider enforces counts twice: it is sent, as a response format or in the one tool that takes
-    the answer, and described to the model in the prompt. Framing and that tool's name are in the model's overhead. Every
-    other tool counts twice as well, with `_TOOL_FRAME_BYTES` around it.
-    """
-    size = _most_bytes(request.system) + _most_bytes(request.user)
-    if request.response_schema is not None:
-        size += 2 * len(json_of(request.response_schema))
-    for tool in request.tools:
-        size += 2 * len(json_of(tool.model_dump())) + _TOOL_FRAME_BYTES
-    return -(-size // capability.min_bytes_per_token) + capability.overhead_tokens
-
-
-def _most_bytes(text: str) -> int:
-    """Return the UTF-8 bytes of `text`, as it stands or in NFKC, whichever has more.
-
-    Tokenizers may normalize before they count, as the one does that Anthropic has published; U+FDFA then has 33 bytes
-    instead of 3.
-    """
-    if text.isascii():
-        return len(text)
-    return max(
-        _utf8_length(text), 0 if is_normalized("NFKC", text) else _utf8_length(normalize("NFKC", text))
-    )
-
-
-def _utf8_length(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from importlib.resources import files
 from math import isfinite
 from pathlib import Path
@@ -95,9 +96,11 @@ def _no_number(word: str) -> NoReturn:
 
 
 def _finite(digits: str) -> float:
-    if isfinite(number := float(digits)):
-        return number
-    return _no_number(digits)
+    if not isfinite(number := float(digits)):
+        return _no_number(digits)
+    if Decimal(digits) != Decimal(repr(number)):
+        raise ValueError(f"{digits:.40} has more digits than a float keeps; allowed are 15")
+    return number
 
 
 def _repeated(value: object) -> str:

@@ -1,5 +1,6 @@
 """The part of a configuration that is about providers: their names, their adapters, rows for their models."""
 
+import operator
 import re
 from collections.abc import Mapping
 from datetime import date
@@ -19,7 +20,7 @@ from pydantic import (
 
 from agentic_trading.canonical import CanonicalError, canonical_bytes
 from agentic_trading.governance.policy_file import NAME
-from agentic_trading.governance.prices import ModelPrice
+from agentic_trading.governance.prices import ModelPrice, Price
 from agentic_trading.llm.envelope import Effort, LLMProvider
 from agentic_trading.llm.envelope_rules import close_name
 from agentic_trading.llm.models import Capability, Thinking
@@ -75,14 +76,23 @@ _Count = Annotated[NonNegativeInt, BeforeValidator(_no_truth)]
 _Positive = Annotated[PositiveInt, BeforeValidator(_no_truth)]
 
 
-class PriceConfig(BaseModel, frozen=True, extra="forbid"):
-    """Nano-dollars a token; a cached input token costs what `input` does unless said otherwise."""
+_Multipliers = dict[StrictStr, tuple[_Positive, _Positive]]
 
-    input: _Count
-    output: _Count
-    cache_read: _Count | None = None
-    cache_write_5m: _Count | None = None
-    cache_write_1h: _Count | None = None
+
+class PriceConfig(BaseModel, frozen=True, extra="forbid"):
+    """Nano-dollars per token, with fractions. Without a price of its own a cached input token costs `input`.
+
+    The multipliers are those of a price file: `service_tier = { on_demand = [1, 1] }`.
+    """
+
+    input: Price
+    output: Price
+    cache_read: Price | None = None
+    cache_write_5m: Price | None = None
+    cache_write_1h: Price | None = None
+    inference_geo: _Multipliers = Field(default_factory=dict, exclude_if=operator.not_)
+    speed: _Multipliers = Field(default_factory=dict, exclude_if=operator.not_)
+    service_tier: _Multipliers = Field(default_factory=dict, exclude_if=operator.not_)
 
 
 class ModelConfig(BaseModel, frozen=True, extra="forbid"):

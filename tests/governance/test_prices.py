@@ -3,7 +3,9 @@
 import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from fractions import Fraction
 from hashlib import sha256
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from agentic_trading.governance.errors import UnknownPriceError
 from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook, short_id
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.llm.models import Capabilities, TableError, sha256_of_rows
+from agentic_trading.llm.models import Capabilities, DatedTable, TableError, sha256_of_rows
 from agentic_trading.llm.providers.anthropic.messages import usage_of
 from agentic_trading.llm.providers.hosted import HttpReply
 from agentic_trading.llm.providers.openai.chat import model_response
@@ -246,7 +248,8 @@ def test_an_extra_book_adds_models_and_reprices_those_it_names(tmp_path: Path) -
     ("change", "field"),
     [
         ({"input": -1}, "input"),
-        ({"input": 1.5}, "input"),
+        ({"input": -0.5}, "input"),
+        ({"input": 1.0000000000001}, "input"),
         ({"output": "free"}, "output"),
         ({"tiers": [{"over_input_tokens": 0}]}, "tiers.0.input"),
         ({"cost": 1}, "cost"),
@@ -273,6 +276,7 @@ def test_a_bad_price_is_named_by_file_row_and_field(
         ('"input":', '"input":"5","unused":', 1, "input"),
         ('"input":', '"input":1,"input":', 1, "input"),
         ('"rows":', '"name":"other","rows":', 0, "name"),
+        ('"input":', '"input":1.00000000000000000001,"unused":', 0, ""),
         ('"input":', '"input":Infinity,"unused":', 0, ""),
         ('"input":', '"input":1e999,"unused":', 0, ""),
         ('"input":', '"input":NaN,"unused":', 0, ""),
@@ -290,6 +294,58 @@ def test_what_is_no_number_or_stands_twice_is_named_and_not_taken_for_a_price(
         PriceBook.load(path)
 
     assert (e.value.row, e.value.field) == (row, field)
+
+
+FRACTIONS = {"input": 0.14, "output": 0.28, "cache_read": 0.0028, "cache_write_5m": 0.14, "cache_write_1h": 7}
+
+
+def test_price_with_a_fraction_is_exact(tmp_path: Path) -> None:
+    own = PriceBook.load(book(tmp_path, {**ROW, **FRACTIONS}))
+
+    def cost(**counts: int) -> int:
+        return own.cost_nusd(LLMProvider.SCRIPTED, "mine-1", Usage.model_validate(counts), at=TODAY)
+
+    assert cost(cache_read_tokens=1_000_000) == 2800
+    assert cost(input_tokens=50, cache_read_tokens=1, output_tokens=25) == 15  # 14.0028, rounded up once
+    assert cost(cache_write_1h_tokens=3) == 21
+
+
+def test_price_with_a_fraction_bounds_a_call_in_every_tier(tmp_path: Path) -> None:
+    dearer = {name: ROW[name] for name in FRACTIONS} | {"output": 2.5, "over_input_tokens": 100}
+    row = {**ROW, **FRACTIONS, "tiers": [dearer], "service_tier": {"flex": [1, 2], "priority": [5, 2]}}
+    own = PriceBook.load(book(tmp_path, row))
+
+    short = own.worst(LLMProvider.SCRIPTED, "mine-1", at=TODAY, input_tokens=100).cost_nusd(100, 10)
+    long = own.worst(LLMProvider.SCRIPTED, "mine-1", at=TODAY, input_tokens=101).cost_nusd(101, 10)
+
+    assert (short, long) == (1757, 1830)  # (100 x 7 + 10 x 0.28) x 2.5, (101 x 7 + 10 x 2.5) x 2.5
+
+
+def test_price_survives_a_dump(tmp_path: Path) -> None:
+    price = next(iter(PriceBook.load(book(tmp_path, {**ROW, **FRACTIONS}))))
+
+    dumped = price.model_dump(mode="json")
+
+    assert {name: dumped[name] for name in FRACTIONS} == FRACTIONS
+    assert ModelPrice.model_validate_json(orjson.dumps(dumped)) == price
+    assert price.cache_read == Decimal("0.0028")
+
+
+@given(
+    st.lists(st.decimals(0, 10**6, places=6), min_size=5, max_size=5),
+    st.lists(st.integers(0, 10**7), min_size=5, max_size=5),
+)
+def test_a_sum_of_decimal_prices_is_rounded_up_once(prices: list[Decimal], counts: list[int]) -> None:
+    classes = ("input", "output", "cache_read", "cache_write_5m", "cache_write_1h")
+    row = ModelPrice.model_validate({**ROW, **dict(zip(classes, prices, strict=True))}, strict=False)
+    own = PriceBook(DatedTable(Path("own"), (row,), {"name": "own"}, "0" * 64))
+    usage = Usage.model_validate({
+        f"{name}_tokens": count for name, count in zip(classes, counts, strict=True)
+    })
+
+    exact = sum(Fraction(price) * count for price, count in zip(prices, counts, strict=True))
+
+    assert own.cost_nusd(LLMProvider.SCRIPTED, "mine-1", usage, at=TODAY) == ceil(exact)
 
 
 def test_a_missing_class_is_named(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from agentic_trading.governance.prices import input_bound
+from agentic_trading.governance.estimate import input_bound
 from agentic_trading.llm import FailureReason, LLMProvider, LLMResult
 from agentic_trading.llm.provider import ToolDefinition
 from agentic_trading.llm.providers.anthropic.messages import create_arguments

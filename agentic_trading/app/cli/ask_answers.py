@@ -46,9 +46,9 @@ from agentic_trading.client.recursion import (
     Unfinished,
 )
 from agentic_trading.clock import SystemClock
+from agentic_trading.governance.estimate import bound
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.events import AttemptDispatched
-from agentic_trading.governance.prices import bound
 from agentic_trading.ids import random_id
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMEnvelope, LLMProvider

@@ -34,8 +34,8 @@ from agentic_trading.governance.admission_decisions import (
     Deferred,
     Denied,
 )
+from agentic_trading.governance.estimate import input_bound
 from agentic_trading.governance.gate import Gate
-from agentic_trading.governance.prices import input_bound
 from agentic_trading.llm.envelope import DEFAULT_TENANT, LLMProvider
 from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.errors import FailureKind, ProviderError
