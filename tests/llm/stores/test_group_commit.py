@@ -3,7 +3,9 @@
 import asyncio
 import errno
 import os
+import shutil
 import threading
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -215,12 +217,106 @@ async def test_a_disk_that_is_full_leaves_a_log_that_opens_again(path: Path) -> 
         assert noted.kind == "log.tail_set_aside"
 
 
-async def test_a_log_that_was_deleted_is_not_written_on(path: Path) -> None:
-    store = JsonFileInteractionStore(path)
-    await store.record(event())
-    path.unlink()  # noqa: ASYNC240 - a test may pull the rug
+def cut_to_nothing(path: Path) -> None:
+    os.truncate(path, 0)
 
-    with pytest.raises(StoreError, match="the file was deleted"):
+
+def cut_in_the_middle_of_a_line(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 10)
+
+
+def rotate_with_copytruncate(path: Path) -> None:
+    shutil.copy(path, path.with_suffix(".1"))
+    os.truncate(path, 0)
+
+
+def append_bytes(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"not a record\n")
+
+
+def delete(path: Path) -> None:
+    path.unlink()
+
+
+def delete_with_a_hard_link(path: Path) -> None:
+    os.link(path, path.with_suffix(".link"))
+    path.unlink()
+
+
+def rename(path: Path) -> None:
+    path.rename(path.with_suffix(".1"))
+
+
+def rename_and_create(path: Path) -> None:
+    rename(path)
+    path.touch()
+
+
+def replace_by_a_copy(path: Path) -> None:
+    shutil.copy(path, path.with_suffix(".copy"))
+    path.with_suffix(".copy").replace(path)
+
+
+def delete_the_folder(path: Path) -> None:
+    shutil.rmtree(path.parent)
+
+
+async def record_on_disk(store: JsonFileInteractionStore) -> None:
+    await store.record(event())
+    await store.flush()
+
+
+CHANGES = [
+    (cut_to_nothing, "another program has cut the file: it has [0-9]+ bytes instead of [0-9]+"),
+    (cut_in_the_middle_of_a_line, "another program has cut the file"),
+    (rotate_with_copytruncate, "another program has cut the file"),
+    (append_bytes, "another program has written to the file"),
+    (delete, "the file was deleted or moved"),
+    (delete_with_a_hard_link, "the file was deleted or moved"),
+    (rename, "the file was deleted or moved"),
+    (rename_and_create, "another file was put in its place"),
+    (replace_by_a_copy, "another file was put in its place"),
+    (delete_the_folder, "the file was deleted or moved"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), CHANGES, ids=[change.__name__ for change, _ in CHANGES])
+@pytest.mark.parametrize("durability", Durability)
+async def test_log_changed_by_another_program_fails_next_commit(
+    tmp_path: Path, durability: Durability, change: Callable[[Path], None], reason: str
+) -> None:
+    path = tmp_path / "worker" / "log.jsonl"
+    store = JsonFileInteractionStore(path, durability=durability)
+    await store.record(event())
+    await store.flush()
+    change(path)
+
+    with pytest.raises(StoreError, match=reason):
+        await record_on_disk(store)
+    with pytest.raises(StoreError, match=reason):
+        await store.record(event())
+    with pytest.raises(StoreError):
+        await store.aclose()
+
+
+async def test_log_cut_during_commit_is_not_acknowledged(path: Path) -> None:
+    class CutDisk(Disk):
+        """Cut the file when the bytes of a commit are on the disk."""
+
+        cuts = False
+
+        def sync(self, fd: int) -> None:
+            super().sync(fd)
+            if self.cuts:
+                os.ftruncate(fd, 0)
+
+    disk = CutDisk()
+    store = JsonFileInteractionStore(path, disk=disk)
+    await store.record(event())
+    disk.cuts = True
+
+    with pytest.raises(StoreError, match="another program has cut the file"):
         await store.record(event())
     with pytest.raises(StoreError):
         await store.aclose()

@@ -153,20 +153,22 @@ def test_a_flipped_byte_anywhere_is_named_by_its_line(tmp_path: Path, number: in
         assert verified(path).broken_line == number
 
 
-async def test_lines_that_were_taken_off_the_end_are_missed_by_who_wrote_them(tmp_path: Path) -> None:
+async def test_cut_log_fails_verification_and_close(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    async with aclosing(JsonFileInteractionStore(path)) as store:
-        for _ in range(3):
-            await store.record(event())
-        path.write_bytes(b"".join(lines_in(path)[:2]))
+    store = JsonFileInteractionStore(path)
+    for _ in range(3):
+        await store.record(event())
+    path.write_bytes(b"".join(lines_in(path)[:2]))
 
-        found = await store.verify()
+    found = await store.verify()
 
     assert (found.lines, found.broken_line, found.reason) == (
         2,
         3,
         "it is missing or cut; 3 lines were written",
     )
+    with pytest.raises(StoreError, match="another program has cut the file"):
+        await store.aclose()
 
 
 def test_a_line_still_being_written_is_not_taken_for_intact(tmp_path: Path) -> None:

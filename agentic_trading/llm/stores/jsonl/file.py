@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 _LINE_BYTES = 4096
 _ID_WITHIN_BYTES = 1 << 16
+_KEEP_AWAY = "let no other program rotate, cut or replace a log that is in use"
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +236,7 @@ class LogFile:
             self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
             undo.callback(os.close, self._fd)
             _lock(self._fd, path)
+            self._opened = os.fstat(self._fd)
             for folder in {path.absolute().parent, *(folder.parent for folder in made)}:
                 _sync_folder(folder, disk)
             torn = self._read_existing()
@@ -261,6 +263,7 @@ class LogFile:
         )
         try:
             self._put(data, sync=sync)
+            self._check_end(position.offset)
         except OSError as e:
             reason = f"cannot be written ({e.strerror}); nothing since the last answer is safe: start again when it can"
             self._failure = StoreError(self._path, reason)
@@ -288,8 +291,23 @@ class LogFile:
         if sync:
             self._disk.sync(self._fd)
             self._is_unsynced = False
-        if os.fstat(self._fd).st_nlink == 0:
-            raise FileNotFoundError(0, "the file was deleted")
+
+    def _check_end(self, expected: int) -> None:
+        """Raise `OSError` unless the file at the path is the open one and ends where this writer ended it.
+
+        One stat of the path sees a file that was cut, deleted, renamed or replaced. A stat of the descriptor would miss
+        the last two.
+        """
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            raise FileNotFoundError(0, f"the file was deleted or moved; {_KEEP_AWAY}") from None
+        if not os.path.samestat(found, self._opened):
+            raise FileNotFoundError(0, f"another file was put in its place; {_KEEP_AWAY}")
+        if found.st_size != expected:
+            change = "cut" if found.st_size < expected else "written to"
+            sizes = f"it has {found.st_size} bytes instead of {expected}"
+            raise OSError(0, f"another program has {change} the file: {sizes}; {_KEEP_AWAY}")
 
     def _read_existing(self) -> bytes:
         reason = "two lines have run together"
