@@ -152,6 +152,36 @@ def test_imports_stand_at_the_top_but_for_heavy_adapters() -> None:
     assert late == []
 
 
+FUNCTIONS_OF_PYDANTIC = re.compile(r"(After|Before|Plain|Wrap)(Validator|Serializer)")
+
+
+def foreign_functions(module: Module) -> Iterator[str]:
+    """Yield every validator and serializer that is neither a lambda nor defined in our package."""
+    for call in module.nodes(ast.Call):
+        if isinstance(call, ast.Call) and FUNCTIONS_OF_PYDANTIC.fullmatch(ast.unparse(call.func)):
+            function = call.args[0]
+            is_ours = isinstance(function, ast.Lambda)
+            if isinstance(function, ast.Name):
+                found = getattr(importlib.import_module(module.dotted), function.id, None)
+                is_ours = getattr(found, "__module__", "").startswith("agentic_trading.")
+            if not is_ours:
+                yield f"{module.place(call)} {ast.unparse(function)}"
+
+
+def test_pydantic_gets_only_functions_of_the_package() -> None:
+    # pydantic reads the signature. Signatures of builtins change between Python versions: 3.13 gave one to `str.format`.
+    assert [place for module in OURS for place in foreign_functions(module)] == []
+
+
+@pytest.mark.parametrize("function", ['"{:f}".format', "str", "str.strip", "Decimal"])
+def test_a_builtin_validator_is_found(function: str) -> None:
+    text = f"Usd = Annotated[Decimal, PlainSerializer({function})]\n"
+
+    found = list(foreign_functions(Module("agentic_trading/errors.py", text, ast.parse(text))))
+
+    assert len(found) == 1
+
+
 def ports() -> Iterator[tuple[Module, ast.ClassDef]]:
     """Yield every public Protocol of the package."""
     for module in OURS:

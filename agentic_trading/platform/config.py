@@ -151,7 +151,7 @@ def _may_fall_back(workflow: EnvelopeWorkflow) -> EnvelopeWorkflow:
 
 TenantId = Annotated[StrictStr, AfterValidator(_tenant)]
 PathValue = Annotated[Path, BeforeValidator(_path)]
-Usd = Annotated[Decimal, BeforeValidator(_usd), PlainSerializer("{:f}".format, when_used="json")]
+Usd = Annotated[Decimal, BeforeValidator(_usd), PlainSerializer(lambda usd: f"{usd:f}", when_used="json")]
 
 
 class LedgerConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
