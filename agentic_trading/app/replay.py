@@ -8,7 +8,7 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple, Self
 
 from pydantic import BaseModel, Field
 
@@ -92,8 +92,8 @@ async def replay(
     if manifest.digest is None and not allow_incomplete:
         raise NoDigestError(session, manifest.run_number)
     intact_lines, warnings = await _intact_lines(folder, manifest, allow_incomplete=allow_incomplete)
-    recorded, request_hashes = await _recording(folder, manifest, intact_lines)
-    seen = ReplayObservations(request_hashes)
+    recorded, asked = await _recording(folder, manifest, intact_lines)
+    seen = ReplayObservations(asked)
     compared = DecisionComparison(folder.decisions(manifest.run_number))
     await asyncio.to_thread(compared.open)
     recorded_digest = manifest.digest or compared.recorded_digest
@@ -132,13 +132,13 @@ async def replay(
 
 async def _recording(
     folder: SessionFolder, manifest: RunManifest, intact_lines: int | None
-) -> tuple[trading.Recording, AbstractSet[str]]:
-    """Return what was answered in a run, and the hashes of the requests."""
-    recorded, request_hashes = trading.recording(), set[str]()
+) -> tuple[trading.Recording, AbstractSet["AskedRequest"]]:
+    """Return what was answered in a run, and the requests that were asked."""
+    recorded, asked = trading.recording(), set[AskedRequest]()
     async for attempt in recorded_attempts(folder, manifest, intact_lines=intact_lines):
         recorded.add(attempt)
-        request_hashes.add(attempt.envelope.request_hash)
-    return recorded, request_hashes
+        asked.add(AskedRequest.of(attempt.envelope))
+    return recorded, asked
 
 
 async def _intact_lines(
@@ -162,15 +162,29 @@ class _EndedByMissError(TradingError):
     """Ends a replay that cannot go on."""
 
 
+class AskedRequest(NamedTuple):
+    """Everything that a call is counted by before its occurrence is known."""
+
+    tenant: str
+    agent: str
+    step: str
+    request_hash: str
+
+    @classmethod
+    def of(cls, envelope: LLMEnvelope) -> Self:
+        """Return the request of an envelope."""
+        return cls(envelope.tenant_id, envelope.agent_id, envelope.step, envelope.request_hash)
+
+
 @dataclass(slots=True)
 class ReplayObservations:
     """The calls of a replay: how many had an answer, and the envelopes of one moment that had none.
 
-    `recorded` are the hashes of all requests on record: one that is not among them has no answer, whatever error
-    was seen first.
+    `recorded` are all requests on record. A call whose request is not among them has no answer, even if it ended with
+    another error first.
     """
 
-    recorded: AbstractSet[str]
+    recorded: AbstractSet[AskedRequest]
     answered: int = 0
     missed: list[LLMEnvelope] = field(default_factory=list)
 
@@ -181,7 +195,7 @@ class ReplayObservations:
 
     def note(self, asked: LLMEnvelope, answer: GatewayReply) -> None:
         """Take note of a call that has ended."""
-        if asked.request_hash not in self.recorded or _is_miss(answer):
+        if AskedRequest.of(asked) not in self.recorded or _is_miss(answer):
             self.missed.append(asked)
         else:
             self.answered += 1

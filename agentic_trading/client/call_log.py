@@ -42,16 +42,25 @@ class AnswerNotKeptError(TradingError):
 
 
 class _CallKey(NamedTuple):
-    """One call: an id with other contents is another one."""
+    """One call: its envelope's id, and everything that it was counted by. The same id with other values is another call."""
 
     tenant: str
+    agent: str
+    step: str
     envelope_id: str
     request_hash: str
     occurrence: int
 
     @classmethod
     def of(cls, envelope: LLMEnvelope) -> Self:
-        return cls(envelope.tenant_id, envelope.envelope_id, envelope.request_hash, envelope.occurrence)
+        return cls(
+            envelope.tenant_id,
+            envelope.agent_id,
+            envelope.step,
+            envelope.envelope_id,
+            envelope.request_hash,
+            envelope.occurrence,
+        )
 
 
 @dataclass(slots=True)

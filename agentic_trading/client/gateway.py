@@ -72,8 +72,8 @@ class StructuredGateway(Gateway, Protocol):
 class GatewayClient:
     """The gateway, seen from an application: envelopes go out on the bus, and replies come to an address of its own.
 
-    Use it as an async context manager. Several `ask` may be under way at once, and several clients of one `name`. A request that an agent asks again
-    for the same moment and step gets the next `occurrence`, in the order of asking, so that a replay knows
+    Use it as an async context manager. Several `ask` may be under way at once, and several clients of one `name`. A request that an agent of a tenant asks
+    again for the same moment and step gets the next `occurrence`, in the order of asking, so that a replay knows
     the first from the second; the very same envelope, asked again, gets the same answer again. `reply_timeout_s` bounds
     the wait for a worker; then the answer is a `NoDecision`. `signer` signs what is published, for workers that verify it, and then
     a reply has to be signed with the same key: any other is ignored, and counted. `lanes` are those of providers whose
@@ -109,7 +109,7 @@ class GatewayClient:
         self._address = random_id()
         self._reply_timeout_s = reply_timeout_s
         self._pending = PendingCalls(signer)
-        self._counts: dict[tuple[str, str], tuple[datetime | None, Counter[str]]] = {}
+        self._counts: dict[tuple[str, str, str], tuple[datetime | None, Counter[str]]] = {}
         self._occurrences: OrderedDict[str, int] = OrderedDict()  # by envelope hash
         self._exit = AsyncExitStack()
 
@@ -261,7 +261,7 @@ class GatewayClient:
         return published
 
     def _next_occurrence(self, envelope: LLMEnvelope) -> int:
-        key = (envelope.agent_id, envelope.step)
+        key = (envelope.tenant_id, envelope.agent_id, envelope.step)
         as_of, counts = self._counts.get(key, (envelope.as_of, Counter[str]()))
         if as_of != envelope.as_of:
             counts = Counter[str]()

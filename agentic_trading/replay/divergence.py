@@ -20,6 +20,9 @@ COMPARED = (
 )  # fmt: skip
 """What a request hash covers, but for the parts of the budget and of evidence that it covers."""
 
+COUNTED = ("tenant_id", "agent_id", "step")
+"""What a call is counted by, in addition to the request hash."""
+
 SHOWN = 60
 
 
@@ -57,11 +60,16 @@ def difference_at(line: int, recorded: bytes | None, fresh: bytes | None) -> Dif
 
 
 def request_changes(recorded: LLMEnvelope, fresh: LLMEnvelope) -> list[str]:
-    """Return what makes two requests different, each with its place; empty if their hashes are equal."""
+    """Return the differences between two requests, each with its place; empty if a replay takes them for the same call."""
+    counted = [
+        _change(name, getattr(recorded, name), getattr(fresh, name))
+        for name in COUNTED
+        if getattr(recorded, name) != getattr(fresh, name)
+    ]
     if recorded.request_hash == fresh.request_hash:
-        return []
+        return counted
     before, after = _semantics(recorded), _semantics(fresh)
-    return [
+    return counted + [
         _change(*_first_path(before.get(name), after.get(name), name))
         for name in dict.fromkeys([*before, *after])
         if not _same(before.get(name), after.get(name))

@@ -53,10 +53,10 @@ from agentic_trading.worker.slots import Parking, StoppableWait
 
 
 class RecordedAnswerSource(Protocol):
-    """Answers of an earlier run, found by request, occurrence and attempt."""
+    """Answers of an earlier run, found by tenant, agent, step, request hash, occurrence and attempt."""
 
     async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
-        """Return what this attempt gave when it was recorded, or None."""
+        """Return the recorded result of this attempt, or None; a call that differs in one of them has none."""
         ...
 
 

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.replay import NoDigestError, ObservedGateway, ReplayObservations, replay
+from agentic_trading.app.replay import (
+    AskedRequest,
+    NoDigestError,
+    ObservedGateway,
+    ReplayObservations,
+    replay,
+)
 from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -36,7 +42,7 @@ class Answering:
 
 
 def seen_of(*known: LLMEnvelope) -> ReplayObservations:
-    return ReplayObservations(frozenset(one.request_hash for one in known))
+    return ReplayObservations(frozenset(map(AskedRequest.of, known)))
 
 
 async def heard(
@@ -75,6 +81,15 @@ async def test_a_request_that_is_not_on_record_is_missed_whatever_it_failed_of()
     reason = FailureReason(category=FailureKind.INVALID_REQUEST, description="unknown model")
 
     seen = await heard(interaction(failure=reason, **FAILED), known=[], asked=asked)
+
+    assert seen.first_missed == asked
+
+
+@pytest.mark.parametrize("name", ["tenant_id", "agent_id", "step"])
+async def test_a_request_recorded_for_another_call_is_missed(name: str) -> None:
+    asked = envelope()
+
+    seen = await heard(interaction(), known=[envelope(**{name: "other"})], asked=asked)
 
     assert seen.first_missed == asked
 

@@ -111,6 +111,18 @@ async def test_a_call_that_was_answered_is_not_published_again() -> None:
     assert not nowhere.statistics().published
 
 
+@pytest.mark.parametrize("name", ["agent_id", "step"])
+async def test_a_recorded_call_is_not_the_call_of_another_agent_or_step(name: str) -> None:
+    desk, store = gateway([GOOD]), MemoryInteractionStore()
+    async with serving(desk):
+        await asked(desk.broker, call_log(store), built())
+
+    earlier = await left_in(store)
+
+    assert earlier.of(built()).is_ended
+    assert not earlier.of(built().model_copy(update={name: "other"})).is_ended
+
+
 async def test_a_call_that_was_left_open_is_published_as_it_was_and_paid_once() -> None:
     provider = ScriptedProvider(lambda _request: GOOD)
     broker, claims, store = MemoryBroker(), MemoryClaimStore(), MemoryInteractionStore()

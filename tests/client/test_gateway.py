@@ -87,6 +87,20 @@ async def test_the_same_request_in_the_same_step_gets_the_next_occurrence() -> N
     assert all(envelope.is_intact for envelope in asked)
 
 
+async def test_occurrences_are_counted_by_tenant_agent_and_step() -> None:
+    places = [("acme", "a", "1"), ("acme", "a", "2"), ("acme", "b", "1"), ("other", "a", "1")]
+
+    async with GatewayClient(MemoryBroker()) as client:
+        published = [
+            await client.submit(
+                asking().with_tenant(tenant).with_agent(agent).with_subject("", step=step).build()
+            )
+            for tenant, agent, step in [*places, *places]
+        ]
+
+    assert [envelope.occurrence for envelope in published] == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
 async def test_occurrences_begin_again_with_each_moment_a_known_one_too() -> None:
     provider = ScriptedProvider(lambda _request: GOOD)
     earlier = START - timedelta(minutes=5)

@@ -89,7 +89,14 @@ def test_equal_logs_have_no_difference_and_others_have_one(
 
 
 def test_equal_requests_have_no_changes_whatever_their_ids_are() -> None:
-    assert request_changes(envelope(), envelope(agent_id="other", subject="ETH")) == []
+    assert request_changes(envelope(), envelope(subject="ETH")) == []
+
+
+@pytest.mark.parametrize("name", ["tenant_id", "agent_id", "step"])
+def test_request_changes_names_what_a_call_is_counted_by(name: str) -> None:
+    before, after = envelope(**{name: "one"}), envelope(**{name: "other"})
+
+    assert request_changes(before, after) == [f"{name}: was 'one', is 'other'"]
 
 
 EVIDENCE = EvidenceItem(
@@ -182,14 +189,14 @@ def test_a_text_that_ends_earlier_differs_at_its_end() -> None:
     assert change.startswith("instructions, at character 100: ")
 
 
-def test_every_field_that_enters_the_hash_is_looked_at() -> None:
-    """Change each field of an envelope in turn: where the hash changes, a change is named, and nowhere else."""
+def test_every_field_that_a_recorded_answer_is_found_by_is_looked_at() -> None:
+    """Change each field of an envelope in turn: a change is named if the hash or the counter of the call differs."""
     other: dict[str, Any] = {
         "instructions": "Other.", "prompt_version": "9", "context": {"x": 1}, "context_as_of": NOW,
         "tools_allowed": ["t"], "expected_output_schema": {"type": "array"}, "response_format": "text",
         "provider": "local", "model": "m", "temperature": 1.0, "effort": "low", "as_of": NOW,
         "output_policy": OutputPolicy(answers_read=9), "budget": LLMBudget(max_output_tokens=1),
-        "retrieved_evidence": [EVIDENCE], "tenant_id": "t2", "priority": 5, "step": "s", "occurrence": 3,
+        "retrieved_evidence": [EVIDENCE], "tenant_id": "t2", "agent_id": "a2", "priority": 5, "step": "s", "occurrence": 3,
         "agent_type": "z", "causation_id": "c", "idempotency_key": "k", "deadline": NOW, "must_understand": ["model"],
         "determinism": "greedy", "workflow": "planning",
     }  # fmt: skip
@@ -199,4 +206,5 @@ def test_every_field_that_enters_the_hash_is_looked_at() -> None:
     for name, value in other.items():
         fresh = LLMEnvelope(**{**fields, name: value})
         named = bool(request_changes(plain, fresh))
-        assert named is (fresh.request_hash != plain.request_hash), name
+        is_counted_elsewhere = name in {"tenant_id", "agent_id", "step"}
+        assert named is (fresh.request_hash != plain.request_hash or is_counted_elsewhere), name

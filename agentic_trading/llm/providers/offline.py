@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import NamedTuple, Self, assert_never
 
 from typing_extensions import override
 
@@ -145,44 +145,60 @@ class ScriptedProvider:
         return self._lines[self._given - 1]
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class RecordedKey:
-    """What an answer is found by: the request, how often it was made before, and the attempt (1-based)."""
+class RecordedKey(NamedTuple):
+    """The key of a recorded attempt: everything that its call was counted by, and the number of the attempt (from 1)."""
 
+    tenant: str
+    agent: str
+    step: str
     request_hash: str
     occurrence: int
     attempt: int
 
+    @classmethod
+    def of(cls, envelope: LLMEnvelope, attempt: int) -> Self:
+        """Return the key of an attempt at `envelope`."""
+        return cls(
+            envelope.tenant_id,
+            envelope.agent_id,
+            envelope.step,
+            envelope.request_hash,
+            envelope.occurrence,
+            attempt,
+        )
+
     @override
     def __str__(self) -> str:
         """Return the key as messages show it."""
-        return f"{self.request_hash} (occurrence {self.occurrence}, attempt {self.attempt})"
+        return (
+            f"{self.request_hash} (tenant {self.tenant!r}, agent {self.agent!r}, step {self.step!r}, "
+            f"occurrence {self.occurrence}, attempt {self.attempt})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """An attempt on record: at which envelope, for which tenant, which one, and its result as the log spells it."""
+    """A recorded attempt: the id of its envelope, and its result as written in the log."""
 
     envelope_id: str
-    tenant_id: str
-    attempt: int
     result: bytes
 
 
 _MISSES_KEPT = 10_000  # where every call may be a new one, every call is a miss
+_PLACES_NAMED = 5
 
 
 class RecordedAnswers:
-    """Serve recorded attempts by request hash, occurrence and attempt; use it as a provider, or call `find`.
+    """Serve recorded attempts by their `RecordedKey`; use it as a provider, or call `find`.
 
-    An answer comes back as it was written and is read again; a failure (time-out, refusal, budget, …) is the same
-    failure. No tenant is served what was answered to another. Where a key was recorded more than once, the attempt at
-    the very same envelope is taken, else the first. Of an interaction only the bytes of its result are kept: a year's
-    session has thousands, and their requests are ten times as large.
+    An answer is returned as it was written and is read again. A failure (time-out, refusal, budget, …) is the same
+    failure. A call whose key is not recorded is a miss, even if another agent, step or tenant asked the same request.
+    If a key was recorded more than once, the attempt at the same envelope is served, otherwise the first one. Only the
+    bytes of each result are kept, because requests are ten times as large.
     """
 
     def __init__(self, interactions: Iterable[LLMInteraction] = ()) -> None:
-        self._known: dict[tuple[str, int], list[_Recorded]] = {}
+        self._known: dict[str, dict[RecordedKey, list[_Recorded]]] = {}  # by request hash
         self._served: set[RecordedKey] = set()
         self._missed: set[RecordedKey] = set()
         for interaction in interactions:
@@ -191,18 +207,15 @@ class RecordedAnswers:
     def add(self, interaction: LLMInteraction) -> None:
         """Add an attempt to those that are served."""
         envelope, result = interaction.envelope, interaction.result
-        kept = _Recorded(envelope.envelope_id, envelope.tenant_id, result.attempt_number, result.wire)
-        self._known.setdefault((envelope.request_hash, envelope.occurrence), []).append(kept)
+        key = RecordedKey.of(envelope, result.attempt_number)
+        same_request = self._known.setdefault(key.request_hash, {})
+        same_request.setdefault(key, []).append(_Recorded(envelope.envelope_id, result.wire))
 
     async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
-        """Return what this attempt gave when it was recorded, or None."""
-        key = RecordedKey(envelope.request_hash, envelope.occurrence, attempt)
-        found = [
-            one
-            for one in self._known.get((key.request_hash, key.occurrence), ())
-            if one.attempt == attempt and one.tenant_id == envelope.tenant_id
-        ]
-        if not found:
+        """Return the recorded result of this attempt, or None."""
+        key = RecordedKey.of(envelope, attempt)
+        found = self._known.get(key.request_hash, {}).get(key)
+        if found is None:
             if len(self._missed) < _MISSES_KEPT:
                 self._missed.add(key)
             return None
@@ -218,19 +231,31 @@ class RecordedAnswers:
     @property
     def unused(self) -> list[RecordedKey]:
         """Keys that are recorded and were not requested, sorted."""
-        known = {
-            RecordedKey(*place, one.attempt) for place, recorded in self._known.items() for one in recorded
-        }
+        known = {key for same_request in self._known.values() for key in same_request}
         return sorted(known - self._served)
+
+    def _miss(self, key: RecordedKey) -> str:
+        """Return the message of a miss; it names the calls of the tenant that the same request is recorded for."""
+        places = {
+            f"agent {one.agent!r}, step {one.step!r}, occurrence {one.occurrence}, attempt {one.attempt}"
+            for one in self._known.get(key.request_hash, {})
+            if one.tenant == key.tenant
+        }
+        message = f"no recorded answer to {key}"
+        if not places:
+            return f"{message}; the request is not recorded for this tenant: replay the recorded request, or record this one"
+        named = "; ".join(sorted(places)[:_PLACES_NAMED])
+        return (
+            f"{message}; the same request is recorded for: {named}. Ask as one of them, or record this call"
+        )
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return the recorded answer, or raise the recorded failure; `replay_miss` if nothing is recorded."""
         envelope = request.envelope
         result = await self.find(envelope, request.attempt)
         if result is None:
-            key = RecordedKey(envelope.request_hash, envelope.occurrence, request.attempt)
-            message = f"no recorded answer to {key}; replay what was recorded, or record this"
-            raise ProviderError(FailureKind.REPLAY_MISS, message, sent=False)
+            missed = self._miss(RecordedKey.of(envelope, request.attempt))
+            raise ProviderError(FailureKind.REPLAY_MISS, missed, sent=False)
         if _was_answered(result):
             return ModelResponse(
                 text=result.raw_output,
@@ -239,6 +264,7 @@ class RecordedAnswers:
                 model=result.model,
                 provider_request_id=result.provider_request_id,
                 provider_response_id=result.provider_response_id,
+                tool_called=result.tool_called,
             )
         failure = result.failure or FailureReason(
             category=FailureKind.INTERNAL_ERROR, description=result.error or "failed without a reason"

@@ -54,17 +54,36 @@ async def test_an_answer_comes_back_as_it_was() -> None:
     assert await RecordedAnswers([kept]).find(ASKED.envelope, 1) == kept.result
 
 
-async def test_an_answer_is_found_by_request_occurrence_and_attempt() -> None:
-    second = recorded(attempt_number=2, raw_output="second")
-    later = recorded(request(occurrence=1), raw_output="later")
-    answers = RecordedAnswers([recorded(raw_output="first"), second, later])
+async def test_an_answer_is_found_by_everything_it_was_counted_by() -> None:
+    placed: dict[str, Any] = {"tenant_id": "acme", "agent_id": "a", "step": "1"}
+    second = recorded(request(**placed), attempt_number=2, raw_output="second")
+    later = recorded(request(occurrence=1, **placed), raw_output="later")
+    answers = RecordedAnswers([recorded(request(**placed), raw_output="first"), second, later])
+
+    calls: list[tuple[dict[str, Any], int]] = [
+        ({}, 1), ({}, 2), ({"occurrence": 1}, 1), ({"occurrence": 1}, 2), ({"occurrence": 2}, 1),
+        ({"agent_id": "b"}, 1), ({"step": "2"}, 1), ({"tenant_id": "other"}, 1), ({"agent_id": ""}, 1),
+    ]  # fmt: skip
 
     found = [
-        await answers.find(request(occurrence=occurrence).envelope, attempt)
-        for occurrence, attempt in [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1)]
+        await answers.find(request(**{**placed, **changed}).envelope, attempt) for changed, attempt in calls
     ]
 
-    assert [one and one.raw_output for one in found] == ["first", "second", "later", None, None]
+    assert [one and one.raw_output for one in found] == ["first", "second", "later", *[None] * 6]
+    assert len(answers.misses) == 6
+
+
+async def test_two_agents_with_equal_requests_get_their_own_answers() -> None:
+    asked = [request(agent_id=agent) for agent in ("a", "b")]
+    answers = RecordedAnswers(recorded(one, raw_output=one.envelope.agent_id) for one in asked)
+
+    assert [(await answers.complete(request(agent_id=agent))).text for agent in ("b", "a")] == ["b", "a"]
+
+
+async def test_a_tool_call_is_served_as_a_tool_call() -> None:
+    answers = RecordedAnswers([recorded(raw_output='{"symbol":"BTC"}', tool_called="quote")])
+
+    assert (await answers.complete(ASKED)).tool_called == "quote"
 
 
 async def test_a_refused_or_cut_answer_is_an_answer_to_be_read_again() -> None:
@@ -105,12 +124,27 @@ async def test_a_failure_without_a_reason_is_a_failure_all_the_same() -> None:
 
 async def test_a_miss_is_an_error_that_names_the_request() -> None:
     answers = RecordedAnswers([])
+    named = r"rk1:[0-9a-f]{64} \(tenant 'default', agent 'analyst-1', step '', occurrence 0, attempt 1\)"
 
-    with pytest.raises(ProviderError, match=r"rk1:[0-9a-f]{64} \(occurrence 0, attempt 1\)") as missed:
+    with pytest.raises(
+        ProviderError, match=f"{named}; the request is not recorded for this tenant"
+    ) as missed:
         await answers.complete(ASKED)
 
     assert (missed.value.kind, missed.value.sent) == (FailureKind.REPLAY_MISS, False)
-    assert answers.misses == [RecordedKey(ASKED.envelope.request_hash, 0, 1)]
+    assert answers.misses == [RecordedKey.of(ASKED.envelope, 1)]
+
+
+async def test_a_miss_names_the_calls_of_the_tenant_that_have_the_same_request() -> None:
+    others = [request(agent_id="a", step="7"), request(agent_id="secret", tenant_id="other")]
+    answers = RecordedAnswers(map(recorded, others))
+
+    with pytest.raises(
+        ProviderError, match="recorded for: agent 'a', step '7', occurrence 0, attempt 1"
+    ) as missed:
+        await answers.complete(ASKED)
+
+    assert "secret" not in str(missed.value)
 
 
 async def test_what_was_not_asked_for_is_reported() -> None:
@@ -118,8 +152,8 @@ async def test_what_was_not_asked_for_is_reported() -> None:
 
     await answers.find(ASKED.envelope, 2)
 
-    key = ASKED.envelope.request_hash
-    assert answers.unused == [RecordedKey(key, 0, 1), RecordedKey(key, 1, 1)]
+    first = RecordedKey.of(ASKED.envelope, 1)
+    assert answers.unused == [first, first._replace(occurrence=1)]
     assert answers.misses == []
 
 
