@@ -128,8 +128,8 @@ class WorkingFrame:
 
     @property
     def cost_nusd(self) -> int:
-        """What its own calls cost."""
-        return sum(call.outcome.usage.cost_nusd for call in self.calls)
+        """The cost of its own calls; answers from a record count at the cost of the first call."""
+        return sum(attempt.original_cost_nusd for call in self.calls for attempt in call.outcome.attempts)
 
     @property
     def sent(self) -> int:

@@ -35,6 +35,7 @@ class Attempt:
     `trace` is None where nothing was read: the attempt was refused before it left, or was not answered. `failure` is
     None for an answer that was accepted. `next_step` says what followed, `final` that nothing did. `in_doubt` marks a
     call that may have been billed unseen, and is charged in full. By `interaction_id` it is found in the log.
+    `first_cost_nusd` is set if the answer was served from a record: see `LLMResult`.
     """
 
     number: int
@@ -49,6 +50,12 @@ class Attempt:
     envelope_id: str
     provider: LLMProvider
     model: str
+    first_cost_nusd: int | None = None
+
+    @property
+    def original_cost_nusd(self) -> int:
+        """The cost of the first call with this answer, which a replay does not pay again."""
+        return self.cost_nusd if self.first_cost_nusd is None else self.first_cost_nusd
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +174,7 @@ def _attempt(interaction: LLMInteraction) -> Attempt:
         envelope_id=interaction.envelope.envelope_id,
         provider=result.provider,
         model=result.model or interaction.envelope.model,
+        first_cost_nusd=result.first_cost_nusd,
     )
 
 

@@ -34,7 +34,7 @@ from agentic_trading.llm.fields import (
     lazy_property,
     still_unreadable,
 )
-from agentic_trading.llm.limits import NANO, nusd_from_usd
+from agentic_trading.llm.limits import NANO, UnlessNone, nusd_from_usd
 
 
 class Stage(StrEnum):
@@ -185,6 +185,8 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
     """What one attempt gave. Numbers in `parsed_output` are int and Decimal, digit for digit as the model wrote them.
 
     `cost_nusd` is in whole nano-dollars; `cost_usd` is derived from it (or sets it, if it is given alone).
+    `first_cost_nusd` is set if the answer was served from a record: the cost of the first call, which this one did not
+    pay again. Rules on money use `original_cost_nusd`, so that they decide the same in a replay.
     `price_book` names the book and `priced_on` the UTC day whose prices counted; `reserved_nusd` and
     `reserved_tokens` were set aside beforehand, as `reservation_id` (empty where nothing was). `in_doubt` marks a call that may have been billed unseen and is charged in full. `actionable` is False
     for anything that must not become a decision, a guessed answer and the call of a tool among them. `tool_called` names
@@ -221,6 +223,7 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
     inference_geo: Text = ""
     cost_nusd: Count = 0
     cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    first_cost_nusd: UnlessNone = None
     reserved_nusd: Count = 0
     reserved_tokens: Count = 0
     reservation_id: Text = Field(default="", exclude_if=operator.not_)
@@ -290,6 +293,11 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
         return Usage(**{name: getattr(self, name) for name in Usage.model_fields})
 
     @property
+    def original_cost_nusd(self) -> int:
+        """The cost of the first call with this answer: the same in a run, in its replay and in a replay of that."""
+        return self.cost_nusd if self.first_cost_nusd is None else self.first_cost_nusd
+
+    @property
     def unusable_reason(self) -> FailureReason | None:
         """Why there is nothing to act on, None for a usable answer; one may be read to its end and be for display only."""
         if self.failure is not None or self.actionable:
@@ -346,6 +354,8 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
             del fields["reservation_id"]
         if not self.tool_called:
             del fields["tool_called"]
+        if self.first_cost_nusd is None:
+            del fields["first_cost_nusd"]
         fields["reading"] = None if self.reading is None else Fragment(self.reading.wire)
         return orjson.dumps(fields, default=_spelled_by_pydantic, option=orjson.OPT_UTC_Z)
 

@@ -34,7 +34,8 @@ async def local_gateway(
     """Give a platform whose calls `provider` answers, and whose tenant spends `budget_usd` at most, over all its starts.
 
     `provider` answers to every name, and is charged by the row of the name in the envelope: name the one that it is. A
-    mapping serves the names in it, and what names another one is refused. `sign_as` is the principal of `policy`, `tools`
+    mapping serves the names in it, and what names another one is refused. A `RecordedAnswers` is a replay: its answers cost
+    nothing, and their results have `served_from="recorded"` and `first_cost_nusd`. `sign_as` is the principal of `policy`, `tools`
     are those that envelopes may name. The log
     is kept in `folder`, or in `store`, which stays open, as it was handed in open. Where it is in a file, that
     folder is the memory: what was spent before is spent, and limits and halts that `agentic-trading budget` and `halt`

@@ -58,7 +58,7 @@ class Ports:
     """The ports that a platform is handed in place of those of its configuration: used as they are, and not closed.
 
     `providers` join the configured ones; a `Providers` takes the place of them all. `recorded` answers what it has before
-    a provider is asked; of the attempts in `lost`, by reservation, no end is known, and they are not sent again. With
+    a provider is asked; left out, a provider that is a `RecordedAnswers` does. Of the attempts in `lost`, by reservation, no end is known, and they are not sent again. With
     `counts` a provider's own count of a request bounds its input. `tables` are read already. `restore` says what is
     spent and sets limits, in place of the log and of `[tenants]`. What a `ledger` knows is left to it: nothing of the log is
     restored into it. A log in a file takes its folder, as a configured one does.
@@ -252,7 +252,7 @@ class Platform:
             lost=unended if given.restore is not None or config.ledger.url is None else {},
             cache=cache,
             checks=self._checks,
-            recorded=given.recorded,
+            recorded=given.recorded or port_adapters.recordings_in(providers),
             counts=given.counts,
             tools=self._tools,
             outbox=self._outbox,

@@ -1,6 +1,6 @@
 """The adapters of the ports that a platform opens beside its providers, as its configuration names their servers and files."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -23,6 +23,10 @@ from agentic_trading.governance.limiters.memory import MemoryLimiter
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.status_feeds.file import FileStatusFeed, MemoryStatusFeed
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.provider import Providers
+from agentic_trading.llm.providers.offline import RecordedAnswers
+from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
 from agentic_trading.llm.stores.jsonl.writer import Durability
@@ -31,8 +35,31 @@ from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.claims.memory import MemoryClaimStore
+from agentic_trading.worker.runner import RecordedAnswerSource
 
 LOG_NAME: Final = "interactions.jsonl"
+
+
+class _Recordings:
+    """The recorded answers of the providers that are recordings, by the provider's name."""
+
+    def __init__(self, by_name: Mapping[str, RecordedAnswers]) -> None:
+        self._by_name = by_name
+
+    async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
+        """Return the recorded result of this attempt, or None."""
+        recording = self._by_name.get(str(envelope.provider))
+        return None if recording is None else await recording.find(envelope, attempt)
+
+
+def recordings_in(providers: Providers) -> RecordedAnswerSource | None:
+    """Return the recorded answers among `providers`, which are served without a charge; None if there are none."""
+    if providers.names is None:
+        every = providers.of("")
+        return every if isinstance(every, RecordedAnswers) else None
+    found = {name: providers.of(name) for name in providers.names}
+    recordings = {name: one for name, one in found.items() if isinstance(one, RecordedAnswers)}
+    return _Recordings(recordings) if recordings else None
 
 
 def ledger_of(url: str, *, zone: tzinfo = UTC) -> Ledger:

@@ -266,6 +266,7 @@ def replayed_result(
         "envelope_id": envelope.envelope_id,
         "cost_nusd": 0,
         "cost_usd": 0.0,
+        "first_cost_nusd": recorded.original_cost_nusd,
         "reserved_nusd": 0,
         "reserved_tokens": 0,
         "reservation_id": "",

@@ -10,8 +10,9 @@ from agentic_trading.client.frame_calls import INSTRUCTIONS, JOIN_SCHEMA, KEPT_C
 from agentic_trading.client.recursion import Concluded, Unfinished
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.structured.validation import validate
-from tests.client.trees import LIMITS, TRACE, always_continuing, model, says, tree
+from tests.client.trees import LIMITS, TRACE, always_continuing, cost_bound, model, says, tree
 
 
 def limits(**changes: int) -> RecursionLimits:
@@ -99,6 +100,25 @@ async def test_what_was_asked_before_in_the_tree_is_not_asked_again() -> None:
     assert (ran.frames["2.1"].state, ran.frames["2.1"].repeat_of) == ("repeated", "1")
     assert (ran.frames["3"].state, ran.frames["3"].conclusion) == ("repeated", "short")
     assert ran.frames["3"].calls == ran.frames["3"].cost_nusd == 0
+
+
+@pytest.mark.parametrize("most", [2, 4, 6])
+async def test_a_replayed_tree_is_stopped_by_its_money_where_the_run_was(most: int) -> None:
+    script = always_continuing()
+    one = await tree(script, limits=limits(max_depth=0))
+    money = limits(max_cost_nusd=most * cost_bound(one.requests[0].envelope))
+    ran = await tree(script, limits=money)
+
+    for _ in range(2):
+        recorded = RecordedAnswers(await ran.interactions())
+        replayed = await tree(script, limits=money, recorded=recorded)
+        assert replayed.requests == []
+        assert replayed.outcome == ran.outcome
+        assert (recorded.misses, recorded.unused) == ([], [])
+        ran = replayed
+
+    assert {frame.stopped_by for frame in ran.outcome.frames} & {"cost", "budget_exhausted"}
+    assert sum(frame.cost_nusd for frame in ran.outcome.frames) > 0
 
 
 async def test_a_question_that_leads_back_to_itself_costs_no_call() -> None:

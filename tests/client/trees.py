@@ -17,7 +17,7 @@ from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.envelope_rules import output_policy
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.llm.providers.offline import ScriptedProvider, ScriptedReply
+from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider, ScriptedReply
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.structured.prompts import first_request
 from tests.gateway import CAPABILITIES, PRICES, START, gateway
@@ -109,10 +109,11 @@ async def tree(
     build: Callable[[], EnvelopeBuilder] = asking,
     ledger: Any = None,
     bounded: bool = True,
+    recorded: RecordedAnswers | None = None,
 ) -> Ran:
     """Ask a question in a process of its own; with `answers`, go on with what is in `store`."""
     provider = ScriptedProvider(script)
-    desk = gateway(provider, store=store, ledger=ledger)
+    desk = gateway(provider, store=store, ledger=ledger, recorded=recorded)
     async with running(desk) as client:
         recursion = Recursion(
             client, desk.store.records.trace, limits, build, cost_bound=cost_bound if bounded else None

@@ -324,3 +324,13 @@ def test_an_event_survives_the_wire() -> None:
 def test_an_event_without_a_kind_is_refused() -> None:
     with pytest.raises(ValidationError, match="kind"):
         Event(kind="", id="x", trace_id="t", tenant_id="default", time=NOON)
+
+
+@pytest.mark.parametrize("first", [None, 0, 7])
+def test_a_first_cost_is_on_the_wire_only_if_there_is_one(first: int | None) -> None:
+    kept = result(cost_nusd=0, first_cost_nusd=first)
+
+    assert (b'"first_cost_nusd"' in kept.wire) is (first is not None)
+    assert LLMResult.from_wire(kept.wire) == kept
+    assert LLMResult.from_wire(kept.wire).wire == kept.wire
+    assert kept.original_cost_nusd == (first or 0)

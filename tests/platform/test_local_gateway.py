@@ -22,7 +22,8 @@ from agentic_trading.llm import (
 )
 from agentic_trading.llm.fields import UnreadObject
 from agentic_trading.llm.limits import NANO
-from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider
 from agentic_trading.llm.runs import runs_in_log
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.platform import local_gateway
@@ -69,6 +70,35 @@ async def test_the_tenant_is_the_default_one_unless_it_is_named() -> None:
     assert other.failure is not None
     assert other.failure.description == "tenant 'acme' may not use this gateway; allowed are default"
     assert ours.failure is None or ours.failure.category is not FailureKind.NOT_ALLOWED
+
+
+async def agents_asked(
+    provider: Provider | dict[str, Provider], store: MemoryInteractionStore
+) -> list[LLMResult]:
+    """Return the results of two agents that ask the same words."""
+    results = []
+    async with local_gateway(provider, store=store, budget_usd=BUDGET_USD) as client:
+        for agent in ("a", "b"):
+            answer = await client.ask(envelope("default").model_copy(update={"agent_id": agent}))
+            assert isinstance(answer, LLMInteraction)
+            results.append(answer.result)
+    return results
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+async def test_recorded_answers_as_the_provider_are_a_replay(*, is_named: bool) -> None:
+    log, again = MemoryInteractionStore(), MemoryInteractionStore()
+    live = await agents_asked(ScriptedProvider(['{"t":"up"}', '{"t":"down"}']), log)
+    recorded = RecordedAnswers([
+        entry.record async for entry in log.scan() if isinstance(entry.record, LLMInteraction)
+    ])
+
+    replayed = await agents_asked({"scripted": recorded} if is_named else recorded, again)
+
+    assert [one.parsed_output for one in replayed] == [{"t": "up"}, {"t": "down"}]
+    assert [one.raw_output for one in replayed] == [one.raw_output for one in live]
+    assert [(one.served_from, one.cost_nusd) for one in replayed] == [("recorded", 0)] * 2
+    assert [one.first_cost_nusd for one in replayed] == [one.cost_nusd for one in live]
 
 
 @pytest.mark.parametrize(("ahead", "is_allowed"), [(timedelta(0), True), (timedelta(hours=1), False)])

@@ -66,6 +66,7 @@ async def test_the_second_who_asks_gets_the_answer_of_the_first_and_pays_nothing
     assert (second.raw_output, second.actionable) == (first.raw_output, True)
     assert (second.envelope_id, second.attempt_number) == (two.envelope_id, 1)
     assert (second.cost_nusd, second.reserved_nusd) == (0, 0)
+    assert (first.first_cost_nusd, second.first_cost_nusd) == (None, first.cost_nusd)
     assert desk.ledger.statistics().charged_nusd == first.cost_nusd
     assert len(provider.requests) == 1
 

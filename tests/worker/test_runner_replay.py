@@ -44,6 +44,25 @@ async def test_a_recorded_call_is_served_again_without_gate_or_provider() -> Non
     assert again.ledger.statistics().reserved == 0
 
 
+async def test_a_replayed_result_keeps_its_first_cost_also_in_a_replay_of_the_replay() -> None:
+    desk = gateway([timed_out(), "not json", GOOD])
+    envelope = asking().build()
+    await desk.runner.run(envelope)
+    log = await attempts(desk, envelope)
+    costs = [one.result.cost_nusd for one in log]
+
+    for _ in range(2):
+        desk = gateway([], recorded=RecordedAnswers(await attempts(desk, envelope)))
+        await desk.runner.run(envelope)
+        replayed = [one.result for one in await attempts(desk, envelope)]
+        assert [one.cost_nusd for one in replayed] == [0, 0, 0]
+        assert [one.first_cost_nusd for one in replayed] == costs
+        assert [one.original_cost_nusd for one in replayed] == costs
+
+    assert min(costs) > 0
+    assert all(one.result.first_cost_nusd is None for one in log)
+
+
 @pytest.mark.parametrize("workflow", ["analysis", "execution"])
 async def test_recorded_failures_are_the_same_failures(workflow: str) -> None:
     text = '{"action":"buy","size":1,"end":"ok"}'
