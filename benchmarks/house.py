@@ -39,6 +39,7 @@ TYPES_AND_ROOTS: Final = frozenset({
     "ids.py",
     "errors.py",
     "cancellation.py",
+    "files.py",
 })
 """What every package speaks: a call into it is no step on the path of an envelope."""
 

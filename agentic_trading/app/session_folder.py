@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from agentic_trading.app.options import PROVIDERS, OptionError, RunMode, listed
 from agentic_trading.desk.planning.params import PlanTerms
+from agentic_trading.files import read_file
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.models import Capability
@@ -169,7 +170,7 @@ class SessionFolder:
         if number > last:
             raise OptionError(option, f"{self.path}, run {number}", f"a run from 1 to {last}")
         try:
-            return RunManifest.model_validate_json(self.manifest(number).read_bytes())
+            return RunManifest.model_validate_json(read_file(self.manifest(number)))
         except (ValidationError, OSError) as e:
             raise OptionError(
                 str(self.manifest(number)), "not the manifest of a run", "a file that `run` wrote"

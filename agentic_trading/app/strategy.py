@@ -37,6 +37,7 @@ from agentic_trading.desk.planning.sandbox import Sandbox
 from agentic_trading.desk.planning.schema import EVERYTHING, Offered
 from agentic_trading.desk.planning.search import random_median
 from agentic_trading.desk.planning.template import TEMPLATES
+from agentic_trading.files import read_file
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.envelope_rules import PRESETS
@@ -231,11 +232,10 @@ def run_set(path: Path, data: str, costs: TradeCosts) -> SetResult:
 def read_set(path: Path, offered: Offered = EVERYTHING) -> StrategyParams:
     """Return the parameters in a file: a set by itself, or a whole answer of a model.
 
-    Raises `OptionError` for a file that cannot be read, `UnknownFamilyError`, and `GenerationFailedError` for a set
-    that is not offered or breaks a rule, with each thing that is wrong.
+    Raises `OptionError` for a file that cannot be read, `UnknownFamilyError`, and `GenerationFailedError` for a set with mistakes.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_file(path).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as e:
         raise OptionError("PARAMS", f"{path} ({e})", "a JSON file with the parameters of a strategy") from e
     family, answer = _as_answer(text)

@@ -224,6 +224,12 @@ class _Figures:
             yield from self._counted(self.statistics)
 
     def _counted(self, statistics: PlatformStatistics) -> Iterator[Metric]:
+        if statistics.keys_unread_s is not None:
+            yield GaugeMetricFamily(
+                "agentic_signing_keys_unread_seconds",
+                "Time since the folder of signing keys was last read.",
+                statistics.keys_unread_s,
+            )
         pool, bus, ledger = statistics.pool, statistics.bus, statistics.ledger
         ends = {
             "finished": pool.finished,

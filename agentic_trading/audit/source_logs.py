@@ -14,6 +14,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from agentic_trading.audit.verify import ReadableLog
 from agentic_trading.bus.log_stream import LogHead
 from agentic_trading.canonical import utc_text
+from agentic_trading.files import read_file
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import KINDS, ArchiveStarted
@@ -124,6 +125,9 @@ class ArchiveState:
                 yield log_id, finding
 
 
+_MOST_STATE_BYTES: Final = 1 << 30
+"""Bytes of the state of a million logs, several times over."""
+
 _STATE: Final = TypeAdapter(ArchiveState)
 
 
@@ -131,7 +135,7 @@ def read_state(folder: Path) -> ArchiveState | None:
     """Return what an archive has, or None where no file says so; raises `StoreError` for one that cannot be read."""
     path = folder / STATE_NAME
     try:
-        return _STATE.validate_json(path.read_bytes())
+        return _STATE.validate_json(read_file(path, most_bytes=_MOST_STATE_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as e:

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from agentic_trading.bus.errors import SignatureError, SigningKeyError
 from agentic_trading.bus.message import Message
+from agentic_trading.files import MOST_SECRET_BYTES, check_unmarked, read_file
 from agentic_trading.ids import random_key
 
 PRINCIPAL_HEADER: Final = "at_principal"
@@ -194,7 +195,8 @@ def keys_by_principal(
 
 def _read_key(path: Path) -> bytes:
     try:
-        key = path.read_bytes().strip()
+        key = read_file(path, most_bytes=MOST_SECRET_BYTES).strip()
+        check_unmarked(path, key)
     except OSError as e:
         raise _unreadable(path, e) from e
     _check_key(key, str(path))

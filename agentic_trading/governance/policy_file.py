@@ -1,7 +1,6 @@
 """The file of a policy: what may stand in it, and where a mistake is."""
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -20,6 +19,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from agentic_trading.files import NoTomlError, read_toml
 from agentic_trading.governance.errors import PolicyError
 from agentic_trading.governance.limiter import MOST_A_MINUTE
 from agentic_trading.governance.limits import LARGEST
@@ -30,6 +30,9 @@ from agentic_trading.llm.limits import NANO
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,127}")
 """What principals and their keys are called: it fits into a header, and names a file."""
+
+MOST_PATTERN: Final = 256
+"""Characters of a pattern; each call is matched against it."""
 
 _USD = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?")
 _WILD = frozenset("*?[")
@@ -59,7 +62,7 @@ def _exact_model(value: str) -> str:
 
 def _model(value: str) -> str:
     provider, slash, model = value.partition("/")
-    if not (slash and model and _PROVIDER.fullmatch(provider)):
+    if not (slash and 0 < len(model) <= MOST_PATTERN and _PROVIDER.fullmatch(provider)):
         raise ValueError("no model")
     is_of_built_in = any(
         fnmatchcase(known, provider) for known in LLMProvider
@@ -104,7 +107,9 @@ Nusd = Annotated[int, BeforeValidator(_nusd)]
 PerMinute = Annotated[StrictInt, Field(ge=1, le=MOST_A_MINUTE)]
 Tenants = Annotated[tuple[Annotated[StrictStr, AfterValidator(_tenant)], ...], AfterValidator(_each_once)]
 Patterns = Annotated[
-    tuple[Annotated[StrictStr, Field(min_length=1)], ...], Field(min_length=1), AfterValidator(_each_once)
+    tuple[Annotated[StrictStr, Field(min_length=1, max_length=MOST_PATTERN)], ...],
+    Field(min_length=1),
+    AfterValidator(_each_once),
 ]
 Models = Annotated[tuple[Annotated[StrictStr, AfterValidator(_model)], ...], AfterValidator(_each_once)]
 Workflows = Annotated[tuple[EnvelopeWorkflow, ...], Field(min_length=1), AfterValidator(_each_once)]
@@ -140,13 +145,14 @@ class Principal(BaseModel, frozen=True, extra="forbid"):
         description=f'ids of tenants, one at least and each once, or "{PLATFORM}" for every one'
     )
     agents: Patterns = Field(
-        default=("*",), description='patterns such as "cmt-*", one at least and each once'
+        default=("*",),
+        description='patterns such as "cmt-*" of at most 256 characters, one at least and each once',
     )
     workflows: Workflows = Field(
         default=tuple(EnvelopeWorkflow), description=f"each once, one at least: {', '.join(EnvelopeWorkflow)}"
     )
     models: Annotated[Models, Field(min_length=1)] = Field(
-        description='patterns such as "anthropic/claude-*", one at least and each once; '
+        description='patterns such as "anthropic/claude-*" of at most 256 characters, one at least and each once; '
         f"built in are {', '.join(LLMProvider)}"
     )
     tools: Tools = Field(default=(), description="names of tools, each once")
@@ -179,10 +185,10 @@ class PolicyFile(BaseModel, frozen=True, extra="forbid"):
 def read_policy(path: Path) -> PolicyFile:
     """Read and check a policy; raises `PolicyError`, which names table and key, for the first mistake."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = read_toml(path)
     except OSError as e:
         raise PolicyError(path, "", f"nothing that can be read ({e.strerror})", "a TOML file") from e
-    except (ValueError, RecursionError) as e:
+    except NoTomlError as e:
         raise PolicyError(path, "", f"no TOML ({e})", "a TOML file in UTF-8") from e
     try:
         file = PolicyFile.model_validate(tables)

@@ -15,6 +15,7 @@ from typing import Any, Generic, Literal, NoReturn, Self, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex
+from agentic_trading.files import read_file, whole_number
 from agentic_trading.llm.envelope import Effort, LLMProvider
 from agentic_trading.llm.errors import LLMError, UnknownModelError
 from agentic_trading.llm.provider import Transport
@@ -51,8 +52,14 @@ def read_table(path: Path, row_type: type[Row]) -> DatedTable[Row]:
     that is none, the first row that does not fit, and rows that are not those of the hash.
     """
     try:
-        raw = path.read_bytes()
-        table = json.loads(raw, object_pairs_hook=_object, parse_constant=_no_number, parse_float=_finite)
+        raw = read_file(path)
+        table = json.loads(
+            raw,
+            object_pairs_hook=_object,
+            parse_constant=_no_number,
+            parse_float=_finite,
+            parse_int=whole_number,
+        )
     except OSError as e:
         raise TableError(path, 0, "", f"cannot be read ({e.strerror}); allowed is a JSON file") from e
     except (ValueError, RecursionError) as e:

@@ -260,7 +260,7 @@ class Platform:
         pool = worker_pool_of(config, opened)
         await broker.check(pool.topics)
         await self._stack.enter(running(pool, drain_s=self._drain_s))
-        self._running = RunningPorts(pool, broker, ledger, config.tenant_ids, self._outbox)
+        self._running = RunningPorts(pool, broker, ledger, config.tenant_ids, self._outbox, files.signing)
         self._clients = Clients(config, broker, files.signing)
         self._client = await self._stack.enter(self.client("platform"))
 

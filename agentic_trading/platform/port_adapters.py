@@ -13,6 +13,7 @@ from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.topic import Broker
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import SystemClock
+from agentic_trading.files import MOST_SECRET_BYTES, read_file, read_utf8
 from agentic_trading.governance.control_stores.file import FileControlStore, MemoryControlStore
 from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.ledger import Ledger
@@ -125,7 +126,7 @@ def bus_settings_of(config: PlatformConfig) -> Any:
     try:
         return _kafka_settings(config) if config.bus.is_on_kafka else _redis_settings(config)
     except SSLError as e:
-        place, found = "bus.certificate_file", f"of no use ({e.reason or e})"
+        place, found = "bus.certificate_file", f"{config.bus.certificate_file}, of no use ({e.reason or e})"
         allowed = "a certificate in PEM, with its key in it or in key_file"
         raise ConfigError([ConfigProblem(config.origin_of(place), place, found, allowed)]) from e
     except (ImportError, OSError, ValueError) as e:
@@ -142,7 +143,7 @@ def _file_problems(config: PlatformConfig) -> Iterator[ConfigProblem]:
         if file is None:
             continue
         try:
-            file.read_bytes()
+            read_file(file)
             if name == "ca_file":
                 create_default_context(cafile=file)
         except SSLError as e:
@@ -186,7 +187,7 @@ def _redis_settings(config: PlatformConfig) -> Any:
 
 def _bus_password(config: PlatformConfig) -> str:
     file = config.bus.password_file
-    password = "" if file is None else file.read_text("utf-8").strip()
+    password = "" if file is None else read_utf8(file, most_bytes=MOST_SECRET_BYTES).strip()
     config.redaction.add(password)
     return password
 

@@ -3,7 +3,6 @@
 import getpass
 import os
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_settings import BaseSettings
 
 from agentic_trading.errors import TradingError
+from agentic_trading.files import NoTomlError, read_toml
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.platform.config import (
     LoadedFrom,
@@ -175,11 +175,11 @@ class _MergedConfig:
             return
         file = named or FILE
         try:
-            document = tomllib.loads(file.read_text(encoding="utf-8"))
+            document = read_toml(file)
         except OSError as e:
             self._note(origin, "", f"{file}, which cannot be read ({e.strerror})", "a TOML file")
             return
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        except NoTomlError as e:
             self._note(str(file), "the file", f"no TOML ({e})", "a TOML file")
             return
         self.add({name: _located(name, value, file.parent) for name, value in document.items()}, str(file))
@@ -209,7 +209,7 @@ class _MergedConfig:
         if (place[-1] in {"to", "on"} and place[0] == "fallback") or place == ("workflows",):
             value = [part.strip() for part in text.split(",")]
         elif place[-1] in {"concurrency", "calls", "max_message_bytes"} and text.isdecimal():
-            value = int(text)
+            value = int(text) if len(text) <= _MOST_DIGITS else text  # which is refused where it is checked
         self.add(
             {place[-1]: _located(place[-1], value, Path()) if place[0] not in _NAMED else value},
             variable,
@@ -249,6 +249,8 @@ def secret_variable(secret: str) -> str:
 
 
 _UNREAD: Final = "read by nothing"
+_MOST_DIGITS: Final = 20
+"""Digits of a whole number of 64 bits; `int` reads no more than 4,300."""
 
 
 def _place_of(variable: str) -> tuple[str, ...] | None:

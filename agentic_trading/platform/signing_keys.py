@@ -5,19 +5,25 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 
 from agentic_trading.bus.errors import SigningKeyError
 from agentic_trading.bus.signing import Signer, Verifier, keys_by_principal, keys_stamp, read_keys
-from agentic_trading.clock import Clock
+from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.files import ANSWERED_WITHIN_S, UnreadableFileError, read_within
 from agentic_trading.governance.policy import Policy
 
 log = structlog.get_logger()
 
+T = TypeVar("T")
+
 READ_AGAIN_S: Final = 30.0
 """How often the folder is looked at; a key that is removed there is valid for as long at most."""
+
+FOLDER_WITHIN_S: Final = 1.5 * ANSWERED_WITHIN_S
+"""How long the folder may take to read: one file in it has `ANSWERED_WITHIN_S`."""
 
 KeysByPrincipal = Mapping[str, tuple[bytes, ...]]
 
@@ -25,14 +31,19 @@ KeysByPrincipal = Mapping[str, tuple[bytes, ...]]
 class PrincipalKeys:
     """The keys of principals, for what proves senders and for what signs: both have new keys at the same moment.
 
-    `read` reads the keys in `folder`. Making one blocks, and raises what `read` raises.
+    `read` reads the keys in `folder`. Making one blocks for at most `within_s` seconds a step, and raises what `read` raises.
     """
 
-    def __init__(self, folder: Path, read: Callable[[], KeysByPrincipal]) -> None:
+    def __init__(
+        self, folder: Path, read: Callable[[], KeysByPrincipal], *, within_s: float = FOLDER_WITHIN_S
+    ) -> None:
         self._folder = folder
+        self._within_s = within_s
         self._read = read
-        self._stamp = keys_stamp(folder)
-        self._keys = read()
+        self._clock: Clock = SystemClock()
+        self._stamp = self._in_time(partial(keys_stamp, folder))
+        self._keys = self._in_time(read)
+        self._read_at = self._clock.monotonic()
         self._signers: dict[str, Signer] = {}
         self.verifier = Verifier(self._keys)
 
@@ -46,6 +57,11 @@ class PrincipalKeys:
         """All keys."""
         return [key for keys in self._keys.values() for key in keys]
 
+    @property
+    def unread_s(self) -> float:
+        """How many seconds ago the folder was last read or found unchanged; a key removed since then is still valid."""
+        return self._clock.monotonic() - self._read_at
+
     def signer(self, principal: str) -> Signer:
         """Return what signs as a principal, with the keys that it has at the time; `KeyError` for one without a key."""
         if principal not in self._signers:
@@ -55,6 +71,8 @@ class PrincipalKeys:
     @asynccontextmanager
     async def followed(self, clock: Clock, renewed: Callable[[], None]) -> AsyncGenerator[None]:
         """Read the keys again whenever the folder has changed, for as long as the block lasts; then call `renewed`."""
+        self._clock = clock
+        self._read_at = clock.monotonic()
         async with asyncio.TaskGroup() as group:
             task = group.create_task(self._follow(clock, renewed), name="signing-keys")
             try:
@@ -68,20 +86,29 @@ class PrincipalKeys:
             try:
                 found = await asyncio.to_thread(self._changed)
             except SigningKeyError as e:  # those that were read last stay valid
-                log.warning("signing_keys_not_renewed", reason=str(e))
+                log.warning("signing_keys_not_renewed", reason=str(e), unread_s=round(self.unread_s))
                 continue
+            self._read_at = clock.monotonic()
             if found is not None:
                 self._renew(found)
                 renewed()
 
     def _changed(self) -> KeysByPrincipal | None:
         """Return the keys if the folder has changed since they were read. Blocks."""
-        stamp = keys_stamp(self._folder)
+        stamp = self._in_time(partial(keys_stamp, self._folder))
         if stamp == self._stamp:
             return None
-        keys = self._read()
+        keys = self._in_time(self._read)
         self._stamp = stamp
         return keys
+
+    def _in_time(self, read: Callable[[], T]) -> T:
+        """Return what `read` finds in the folder; raises `SigningKeyError` if its disk does not answer. Blocks."""
+        try:
+            return read_within(self._folder, read, within_s=self._within_s)
+        except UnreadableFileError as e:
+            found = f"cannot be read ({e.strerror})"
+            raise SigningKeyError(str(self._folder), found, "a folder of keys on a disk that answers") from e
 
     def _renew(self, keys: KeysByPrincipal) -> None:
         self.verifier.renew(keys)

@@ -28,6 +28,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import Providers, ToolDefinition
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.signing_keys import PrincipalKeys
 from agentic_trading.platform.tables import LoadedFiles
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
@@ -75,6 +76,8 @@ class PlatformStatistics:
     pool: PoolStatistics
     bus: BrokerStatistics
     ledger: LedgerStatistics
+    keys_unread_s: float | None = None
+    """Seconds since the folder of signing keys was last read; None where no message is signed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +89,15 @@ class RunningPorts:
     ledger: Ledger
     tenants: Sequence[str]
     outbox: Outbox | None = None
+    signing: PrincipalKeys | None = None
     _seen: dict[str, LedgerCheckpoint] = field(default_factory=dict)
 
     def statistics(self) -> PlatformStatistics:
         """Return the counts so far."""
-        return PlatformStatistics(self.pool.statistics(), self.broker.statistics(), self.ledger.statistics())
+        unread_s = None if self.signing is None else self.signing.unread_s
+        return PlatformStatistics(
+            self.pool.statistics(), self.broker.statistics(), self.ledger.statistics(), unread_s
+        )
 
     async def problems(self) -> Mapping[str, str]:
         """Return what cannot be used now, and why; a ledger, too, that is behind what it was when it was asked before."""

@@ -20,6 +20,7 @@ from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import RECORDS, Broker
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.files import read_file
 from agentic_trading.ids import random_id
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.store import GENESIS, ChainedRecord, InteractionStore
@@ -307,9 +308,9 @@ def _read(path: Path | None) -> OutboxCursor | None:
     if path is None or not path.is_file():
         return None
     try:
-        fields = json.loads(path.read_bytes())
+        fields = json.loads(read_file(path))
         return OutboxCursor(str(fields["log_id"]), int(fields["seq"]), str(fields["hash"]))
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         log.warning("outbox_cursor_unreadable", path=str(path))
         return None
 

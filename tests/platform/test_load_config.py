@@ -207,6 +207,9 @@ def test_problems_of_all_sources_come_at_once_each_with_its_origin(
     assert 'dollars as text, such as "0.5"' in found[4]
 
 
+TOO_DEEP = "nested too deep; allowed are 32 tables and arrays within each other"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
@@ -220,7 +223,39 @@ def test_problems_of_all_sources_come_at_once_each_with_its_origin(
             b"name = ",
             "broken.toml: the file is no TOML (Invalid value (at end of document)); allowed: ",
         ),
-        ("bytes.toml", b"\xff", "bytes.toml: the file is no TOML ('utf-8' codec"),
+        (
+            "bytes.toml",
+            b"\xff",
+            "--config is bytes.toml, which cannot be read (not UTF-8: byte 1); allowed: ",
+        ),
+        (
+            "mark.toml",
+            b"\xef\xbb\xbfname = 1",
+            "--config is mark.toml, which cannot be read (a byte order mark; ",
+        ),
+        ("nul.toml", b"\nname = '\0'", "--config is nul.toml, which cannot be read (a NUL byte in line 2); "),
+        (
+            "arrays.toml",
+            b"a = " + b"[" * 5000 + b"]" * 5000,
+            f"arrays.toml: the file is no TOML ({TOO_DEEP}); ",
+        ),
+        (
+            "tables.toml",
+            b"a = " + b"{b=" * 40 + b"1" + b"}" * 40,
+            f"tables.toml: the file is no TOML ({TOO_DEEP}); ",
+        ),
+        ("dotted.toml", b"a" + b".a" * 20_000 + b" = 1", f"dotted.toml: the file is no TOML ({TOO_DEEP}); "),
+        (
+            "quoted.toml",
+            b"'a'" + b" . 'a'" * 20_000 + b" = 1",
+            f"quoted.toml: the file is no TOML ({TOO_DEEP}); ",
+        ),
+        ("header.toml", b"[a" + b".a" * 60 + b"]", f"header.toml: the file is no TOML ({TOO_DEEP}); "),
+        (
+            "digits.toml",
+            b"concurrency = " + b"9" * 10_000,
+            "digits.toml: the file is no TOML (a whole number has ",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_read_is_named(name: str, content: bytes | None, problem: str) -> None:
@@ -230,6 +265,15 @@ def test_a_file_that_cannot_be_read_is_named(name: str, content: bytes | None, p
     [found] = refused(Path(name))
 
     assert found.startswith(problem)
+
+
+def test_a_number_of_too_many_digits_in_a_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTIC_CONCURRENCY", "9" * 5000)
+
+    [found] = refused()
+
+    assert found.startswith("AGENTIC_CONCURRENCY: concurrency is '999")
+    assert len(found) < 300
 
 
 def test_a_file_that_the_variable_names_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,12 @@
 """Keys are exchanged while a gateway runs: new ones are valid, removed ones are not, and nothing is stopped."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from threading import Event
 
 import pytest
 import structlog
@@ -127,6 +129,66 @@ async def test_keys_that_cannot_be_read_leave_those_before_valid_until_they_can(
     said = [line["event"] for line in logs if line["event"].startswith("signing_keys")]
     assert said == ["signing_keys_not_renewed", "signing_keys_renewed"]
     assert all(key.decode() not in str(logs) for key in (OLD, NEW))
+
+
+class Passing(Steps):
+    """A clock on which each sleep takes as long as it should."""
+
+    passed_s = 0.0
+
+    def monotonic(self) -> float:
+        return self.passed_s
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(seconds)
+        self.passed_s += seconds
+
+
+async def test_a_folder_that_was_not_read_for_a_minute_is_a_warning_and_a_figure(
+    tmp_path: Path, keys: PrincipalKeys
+) -> None:
+    clock, renewals, unread = Passing(), list[int](), list[float]()
+
+    with structlog.testing.capture_logs() as logs:
+        async with asyncio.timeout(10), served(keys, clock, renewals) as desk:
+            os.mkfifo(tmp_path / "desk-b")
+            for _ in range(2):
+                await clock.step()
+                unread.append(keys.unread_s)
+            (tmp_path / "desk-b").unlink()
+            (tmp_path / "desk-a" / "1").write_bytes(NEW)
+            await clock.step()
+            unread.append(keys.unread_s)
+            then = [await is_answered(desk, Signer("desk-a", key)) for key in (OLD, NEW)]
+
+    assert unread == [30, 60, 0]
+    warned = [(line["log_level"], line["unread_s"]) for line in logs if "unread_s" in line]
+    assert warned == [("warning", 30), ("warning", 60)]
+    assert "desk-b cannot be read (a FIFO; allowed is a regular file)" in str(logs)
+    assert then == [False, True]
+
+
+async def test_a_folder_on_a_disk_that_does_not_answer_is_a_warning(tmp_path: Path) -> None:
+    answers, hangs = Event(), Event()
+
+    def read() -> dict[str, tuple[bytes, ...]]:
+        if hangs.is_set():
+            answers.wait()
+        return read_keys(tmp_path)
+
+    (tmp_path / "desk-a").write_bytes(OLD)
+    clock, keys = Steps(), PrincipalKeys(tmp_path, read, within_s=0.05)
+    with structlog.testing.capture_logs() as logs:
+        async with asyncio.timeout(10), keys.followed(clock, lambda: None):
+            hangs.set()
+            (tmp_path / "desk-b").write_bytes(NEW)
+            await clock.step()
+            await clock.step()
+    answers.set()
+
+    assert [line["event"] for line in logs] == ["signing_keys_not_renewed"] * 2
+    assert "its disk did not answer within 0.05 s" in logs[0]["reason"]
+    assert "its disk has not answered an earlier read" in logs[1]["reason"]
 
 
 def test_a_folder_that_cannot_be_read_at_the_start_is_an_error(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO, Final, Literal, Never, assert_never
 from agentic_trading.app.cli.exits import ExitCode, say
 from agentic_trading.app.cli.output import escape_json_line, print_json, printable
 from agentic_trading.app.options import OptionError
+from agentic_trading.files import read_file, whole_number
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.envelope_rules import output_policy
@@ -159,7 +160,7 @@ def policy_of(workflow: str | None, mode: OutputMode | None) -> OutputPolicy:
 def read_schema(file: Path) -> dict[str, Any]:
     """Read a JSON Schema; raises `ValueError`, which says what is wrong with the file, if it holds no JSON object."""
     try:
-        schema = strictly_loaded(file.read_bytes())
+        schema = strictly_loaded(read_file(file))
     except OSError as e:
         raise ValueError(f"cannot be read ({e.strerror})") from e
     except ValueError as e:
@@ -172,7 +173,12 @@ def read_schema(file: Path) -> dict[str, Any]:
 def strictly_loaded(raw: bytes) -> Any:
     """Decode JSON in UTF-8; raises `ValueError` for anything else, NaN, a repeated key, and too deep a nesting."""
     try:
-        return json.loads(raw.decode(), parse_constant=_no_number, object_pairs_hook=_each_once)
+        return json.loads(
+            raw.decode(),
+            parse_int=whole_number,
+            parse_constant=_no_number,
+            object_pairs_hook=_each_once,
+        )
     except RecursionError as e:
         raise ValueError("nested too deep") from e
 

@@ -15,6 +15,7 @@ from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance, returns_of
 from agentic_trading.desk.planning.params import StrategyParams
 from agentic_trading.desk.planning.schema import Offered
+from agentic_trading.files import read_file
 
 _SHARPE_OF_A_YEAR: Final = DAYS_PER_YEAR**0.5
 
@@ -107,7 +108,7 @@ class EvaluationCache:
         if self._folder is None:
             return None
         try:
-            kept = orjson.loads(self._file(self._folder, key).read_bytes())
+            kept = orjson.loads(read_file(self._file(self._folder, key)))
             found = Evaluation.model_validate(kept["evaluation"])
             is_whole = kept["sha256"] == _digest(found.model_dump()) and found.key == key
         except (OSError, ValueError, KeyError, TypeError, ValidationError):

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
+from agentic_trading.files import read_file
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
 
@@ -64,7 +65,7 @@ class FileControlStore:
     def _read(self, path: Path) -> TenantControls:
         with _reaching(path):
             try:
-                raw = path.read_bytes()
+                raw = read_file(path)
             except FileNotFoundError:
                 return TenantControls()
         return read_stored(raw, str(path))

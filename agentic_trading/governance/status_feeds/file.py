@@ -9,6 +9,7 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from agentic_trading.canonical import sha256_hex
+from agentic_trading.files import read_file
 from agentic_trading.governance.status_feed import BudgetStatus
 
 _LONGEST = 100
@@ -46,7 +47,7 @@ class FileStatusFeed:
         found = []
         for path in self._folder.glob(f"budget-{_escaped(tenant)}@*.json"):
             try:
-                found.append(BudgetStatus.model_validate_json(path.read_bytes()))
+                found.append(BudgetStatus.model_validate_json(read_file(path)))
             except (OSError, ValidationError):
                 continue
         return sorted(found, key=lambda status: status.worker)

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 
 from typing_extensions import override
 
+from agentic_trading.files import MOST_SECRET_BYTES, read_utf8
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.redaction import Redaction
@@ -78,12 +79,11 @@ class SecretsFolder:
     def _read(self, tenant_id: str) -> str | None:
         for path in self._places(tenant_id):
             try:
-                text = path.read_text(encoding="utf-8")
+                text = read_utf8(path, most_bytes=MOST_SECRET_BYTES)
             except (FileNotFoundError, NotADirectoryError):
                 continue
-            except (OSError, UnicodeDecodeError) as e:
-                reason = e.strerror if isinstance(e, OSError) else "it is not text"
-                raise _no_key(f"{path} cannot be read", f"{reason}; allowed is a text file") from None
+            except OSError as e:
+                raise _no_key(f"{path} cannot be read", f"{e.strerror}; allowed is a text file") from None
             return _check_key(text.strip(), f"{path}")
         return None
 

@@ -22,6 +22,7 @@ from aiokafka.producer.message_accumulator import MessageAccumulator
 
 from agentic_trading.bus.errors import BusAddressError, BusError, BusUnavailableError, TopicSetupError
 from agentic_trading.bus.topic import CREATE, MAX_MESSAGE_BYTES
+from agentic_trading.files import read_file
 
 CLOSE_S: Final = 2.0
 """How long a client of Kafka may take to close: its own close waits for ever for a server that is gone."""
@@ -51,6 +52,9 @@ class KafkaSecurity:
             raise ValueError("username and password go together; allowed are both or neither")
         if self.key_file is not None and self.certificate_file is None:
             raise ValueError("key_file is given without its certificate_file; allowed are both or neither")
+        for file in (self.ca_file, self.certificate_file, self.key_file):
+            if file is not None:
+                read_file(file)  # OpenSSL would wait for a FIFO for ever
         context = create_default_context(cafile=self.ca_file)
         if self.certificate_file is not None:
             context.load_cert_chain(self.certificate_file, self.key_file)

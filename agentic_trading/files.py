@@ -1,0 +1,202 @@
+"""Read a file that a user names: a regular file of bounded size, within a time limit.
+
+A configuration, a policy, a key or a table may be replaced by anything: a FIFO, a device, a huge file, a file on a network
+mount that no longer answers. Every such file is read here, so that each of them ends in one clear error.
+"""
+
+import errno
+import os
+import re
+import stat
+import tomllib
+from codecs import BOM_UTF8
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final, TypeVar
+
+from typing_extensions import override
+
+from agentic_trading.errors import TradingError
+
+T = TypeVar("T")
+
+MOST_BYTES: Final = 16 << 20
+"""Bytes of a configuration, a policy or a table; a table of 10,000 models has 4 MB."""
+
+MOST_SECRET_BYTES: Final = 64 << 10
+"""Bytes of a key, a token or a password."""
+
+ANSWERED_WITHIN_S: Final = 10.0
+
+MOST_DEPTH: Final = 32
+"""Tables and arrays within each other; a configuration has six."""
+
+_TOO_DEEP: Final = f"nested too deep; allowed are {MOST_DEPTH} tables and arrays within each other"
+_LONG_KEY: Final = re.compile(
+    rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{8 * MOST_DEPTH}}}"""
+)
+"""A dotted key of so many parts takes `tomllib` minutes: its time is the square of their number."""
+
+_MOST_DIGITS: Final = 640
+"""As many as `int` reads under every setting of the interpreter."""
+
+_CHUNK_BYTES: Final = 64 << 10
+_KINDS: Final = {
+    stat.S_IFIFO: "a FIFO",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFDIR: "a folder",
+}
+
+_waiting: Final = dict[Path, Thread]()
+"""Threads that still wait for a disk after their time limit: a second thread for the same path would wait, too."""
+
+
+class UnreadableFileError(TradingError, OSError):
+    """A file cannot be used; `strerror` is the reason, as the operating system gives one for other errors."""
+
+    def __init__(self, number: int, reason: str, path: Path) -> None:
+        super().__init__(number, reason, str(path))
+
+    @override
+    def __str__(self) -> str:
+        """Return the path and the reason."""
+        return f"{self.filename} cannot be read ({self.strerror})"
+
+
+class NoTomlError(TradingError, ValueError):
+    """A text is not TOML, or its tables are nested too deep."""
+
+
+def read_file(path: Path, *, most_bytes: int = MOST_BYTES, within_s: float = ANSWERED_WITHIN_S) -> bytes:
+    """Return the bytes of a regular file. Blocks for at most `within_s` seconds.
+
+    Raises `OSError` for a file that is missing or not permitted; of it `UnreadableFileError` for a FIFO, a device, a
+    socket, a folder, a link to a missing file, more than `most_bytes`, and for a disk that does not answer in time.
+    """
+    return read_within(path, lambda: _bytes_of(path, most_bytes), within_s=within_s)
+
+
+def read_utf8(path: Path, *, most_bytes: int = MOST_BYTES, within_s: float = ANSWERED_WITHIN_S) -> str:
+    """Return the text of a regular file in UTF-8. Blocks and raises as `read_file` does.
+
+    Also raises `UnreadableFileError` for bytes that are not UTF-8, a byte order mark and a NUL byte.
+    """
+    raw = read_file(path, most_bytes=most_bytes, within_s=within_s)
+    check_unmarked(path, raw)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError as e:
+        raise _unreadable(path, errno.EILSEQ, f"not UTF-8: byte {e.start + 1}") from None
+    if (place := text.find("\0")) >= 0:
+        line = text.count("\n", 0, place) + 1
+        raise _unreadable(path, errno.EILSEQ, f"a NUL byte in line {line}")
+    return text
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the tables of a TOML file. Blocks and raises as `read_utf8` does, and `NoTomlError`."""
+    text = read_utf8(path)
+    if _LONG_KEY.search(text):
+        raise NoTomlError(_TOO_DEEP)
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError:
+        raise NoTomlError(_TOO_DEEP) from None
+    except tomllib.TOMLDecodeError as e:
+        raise NoTomlError(str(e)) from None
+    except ValueError:  # of `int`, which reads no longer number
+        raise NoTomlError("a whole number has more digits than can be read; allowed are 64 bits") from None
+    if _is_deeper(tables, MOST_DEPTH):
+        raise NoTomlError(_TOO_DEEP)
+    return tables
+
+
+def whole_number(digits: str) -> int:
+    """Return a whole number of a JSON file, as `parse_int` of `json.loads`; raises `ValueError` for too many digits."""
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a whole number has {len(digits)} digits; allowed are {_MOST_DIGITS}")
+    return int(digits)
+
+
+def check_unmarked(path: Path, raw: bytes) -> None:
+    """Raise `UnreadableFileError` for a byte order mark: it would be part of the first word."""
+    if raw.startswith(BOM_UTF8):
+        raise _unreadable(path, errno.EILSEQ, "a byte order mark; save it as UTF-8 without one")
+
+
+def read_within(path: Path, read: Callable[[], T], *, within_s: float = ANSWERED_WITHIN_S) -> T:
+    """Return the result of `read`, which reads at `path`. Blocks for at most `within_s` seconds.
+
+    `read` runs in a daemon thread: a disk that never answers keeps neither the caller nor the process. Until it answers,
+    each further call for the same path fails at once. Raises what `read` raises, and `UnreadableFileError` if it takes too long.
+    """
+    before = _waiting.get(path)
+    if before is not None and before.is_alive():
+        raise _unreadable(path, errno.ETIMEDOUT, "its disk has not answered an earlier read")
+    _waiting.pop(path, None)
+    result = Future[T]()
+
+    def answer() -> None:
+        try:
+            result.set_result(read())
+        except BaseException as e:  # noqa: BLE001 - the caller raises it
+            result.set_exception(e)
+
+    thread = Thread(target=answer, name=f"read {path}", daemon=True)
+    thread.start()
+    try:
+        return result.result(within_s)
+    except TimeoutError:
+        if result.done():  # `read` itself has raised it
+            raise
+        _waiting[path] = thread
+        raise _unreadable(path, errno.ETIMEDOUT, f"its disk did not answer within {within_s:g} s") from None
+
+
+def _is_deeper(value: object, most: int) -> bool:
+    """Return whether tables and arrays are nested deeper than `most`; without recursion."""
+    level: list[object] = [value]
+    for _ in range(most + 1):
+        level = [
+            each
+            for outer in level
+            if isinstance(outer, dict | list)
+            for each in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return bool(level)
+
+
+def _bytes_of(path: Path, most_bytes: int) -> bytes:
+    try:
+        _check_kind(path, os.stat(path))  # noqa: PTH116 - of the link's target; opening a device may act on it
+        handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        if path.is_symlink():
+            raise _unreadable(path, errno.ENOENT, f"a link to {path.readlink()}, which is missing") from None
+        raise
+    except ValueError:
+        raise _unreadable(path, errno.EINVAL, "its name holds a NUL byte") from None
+    try:
+        _check_kind(path, os.fstat(handle))
+        raw = bytearray()
+        while len(raw) <= most_bytes and (chunk := os.read(handle, _CHUNK_BYTES)):
+            raw += chunk
+    finally:
+        os.close(handle)
+    if len(raw) > most_bytes:
+        raise _unreadable(path, errno.EFBIG, f"more than {most_bytes} bytes")
+    return bytes(raw)
+
+
+def _check_kind(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
+        raise _unreadable(path, errno.EINVAL, f"{kind}; allowed is a regular file")
+
+
+def _unreadable(path: Path, number: int, reason: str) -> UnreadableFileError:
+    return UnreadableFileError(number, reason, path)

@@ -1,0 +1,118 @@
+"""A file that a user names is read in time and in bounds, whatever it is."""
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from agentic_trading.files import UnreadableFileError, read_file, read_utf8, read_within, whole_number
+
+pytestmark = pytest.mark.timeout(30)
+
+
+def make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(path))
+
+
+def make_sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (os.mkfifo, "a FIFO; allowed is a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device; allowed is a regular file"),
+        (make_socket, "a socket; allowed is a regular file"),
+        (Path.mkdir, "a folder; allowed is a regular file"),
+        (lambda path: path.symlink_to("gone"), "a link to gone, which is missing"),
+        (make_sparse, "more than 16777216 bytes"),
+    ],
+)
+def test_read_file_names_the_kind_of_an_unusable_file(
+    make: Callable[[Path], None], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a socket has a short path
+    path = Path("named")
+    make(path)
+
+    with pytest.raises(UnreadableFileError) as refused:
+        read_file(path)
+
+    assert (refused.value.strerror, refused.value.filename) == (reason, "named")
+    assert str(refused.value) == f"named cannot be read ({reason})"
+
+
+def test_read_file_keeps_the_errors_of_missing_files_and_of_loops(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+
+    with pytest.raises(FileNotFoundError):
+        read_file(tmp_path / "none")
+    with pytest.raises(OSError, match="Too many levels of symbolic links"):
+        read_file(tmp_path / "loop")
+    with pytest.raises(UnreadableFileError, match="its name holds a NUL byte"):
+        read_file(Path("a\0b"))
+
+
+def test_read_file_reads_up_to_its_bound(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 100)
+
+    assert read_file(path, most_bytes=100) == b"x" * 100
+    with pytest.raises(UnreadableFileError, match="more than 99 bytes"):
+        read_file(path, most_bytes=99)
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (b"\xef\xbb\xbfkey", "a byte order mark; save it as UTF-8 without one"),
+        ("key".encode("utf-16"), "not UTF-8: byte 1"),
+        (b"key\nk\0y", "a NUL byte in line 2"),
+    ],
+)
+def test_read_text_refuses_bytes_that_are_no_text(raw: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(raw)
+
+    with pytest.raises(UnreadableFileError) as refused:
+        read_utf8(path)
+
+    assert refused.value.strerror == reason
+
+
+def test_a_disk_that_does_not_answer_ends_one_read_late_and_the_next_at_once() -> None:
+    path, answered, ended = Path("on-a-dead-mount"), Event(), Event()
+
+    def read() -> str:
+        answered.wait()
+        ended.set()
+        return "late"
+
+    with pytest.raises(UnreadableFileError, match=r"did not answer within 0\.05 s"):
+        read_within(path, read, within_s=0.05)
+    with pytest.raises(UnreadableFileError, match="has not answered an earlier read"):
+        read_within(path, read, within_s=30)
+    answered.set()
+    ended.wait()
+
+    assert read_within(path, lambda: "again", within_s=30) == "again"
+
+
+def test_a_timeout_of_the_disk_itself_is_raised_as_it_is() -> None:
+    def read() -> str:
+        raise TimeoutError("of a network mount")
+
+    with pytest.raises(TimeoutError, match="of a network mount"):
+        read_within(Path("file"), read)
+
+
+def test_a_whole_number_of_too_many_digits_is_refused() -> None:
+    assert whole_number("-12") == -12
+    with pytest.raises(ValueError, match="has 641 digits; allowed are 640"):
+        whole_number("9" * 641)
