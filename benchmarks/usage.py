@@ -14,7 +14,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,8 @@ from typing_extensions import override
 from agentic_trading.llm import EnvelopeBuilder, LLMInteraction, LLMProvider
 from agentic_trading.platform import ModelConfig, Platform, PlatformConfig, PriceConfig, ProviderConfig
 
-PLAIN, CACHED, OUTPUT = 1250, 125, 10_000
-"""Nano-dollars a token: of the prompt, of what the cache served, of what came out."""
+PLAIN, CACHED, WRITTEN, OUTPUT = 1250, Decimal("125.7"), 1500, 10_000
+"""Nano-dollars per token: of the prompt, read from the cache, written to the cache, of the output."""
 HIDDEN = (60, 0, 25)
 """What a server bills that does not say it, or not so that it can be told."""
 
@@ -33,7 +35,7 @@ HIDDEN = (60, 0, 25)
 class Shape:
     """A usage as a server spells it, where that was seen, and the tokens billed: plain, cached, output.
 
-    `is_exact` says that the fields tell the bill. Without it they allow a larger one, or, where `is_told` is not set
+    `written` are those of the prompt that are billed as written to the cache. `is_exact` says that the fields tell the bill. Without it they allow a larger one, or, where `is_told` is not set
     either, none.
     """
 
@@ -43,18 +45,22 @@ class Shape:
     source: str
     is_exact: bool = True
     is_told: bool = True
+    written: int = 0
 
     @property
     def bill_nusd(self) -> int:
         plain, cached, output = self.billed
-        return plain * PLAIN + cached * CACHED + output * OUTPUT
+        return ceil(plain * PLAIN + cached * CACHED + self.written * WRITTEN + output * OUTPUT)
 
 
 def _usage(prompt: Any, completion: Any, total: Any = None, **more: Any) -> dict[str, Any]:
-    """Return a usage; a cache is `cached`, thinking `reasoning`."""
+    """Return a usage; cache reads are `cached`, thinking `reasoning`, and `inward` is more about the prompt."""
     found = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}
+    inward = more.pop("inward", {})
     if "cached" in more:
-        found["prompt_tokens_details"] = {"cached_tokens": more.pop("cached")}
+        inward = {"cached_tokens": more.pop("cached"), **inward}
+    if inward:
+        found["prompt_tokens_details"] = inward
     if "reasoning" in more:
         found["completion_tokens_details"] = {"reasoning_tokens": more.pop("reasoning")}
     return {name: value for name, value in found.items() if value is not None} | more
@@ -80,6 +86,9 @@ DOCUMENTED = (
     Shape("vLLM", _usage(34, 120, 154) | {"prompt_tokens_details": None}, (34, 0, 120), "github.com/vllm-project/vllm, entrypoints/openai/protocol.py: UsageInfo"),
     Shape("vLLM, cache", _usage(34, 120, 154, cached=16), (18, 16, 120), "docs.vllm.ai, --enable-prompt-tokens-details"),
     Shape("Ollama", _usage(26, 298, 324), (26, 0, 298), "github.com/ollama/ollama, openai/openai.go: Usage"),
+    Shape("LiteLLM, writes under two names", _usage(9000, 50, 9050, cached=6000, inward={"cache_creation_tokens": 2900}, cache_read_input_tokens=6000, cache_creation_input_tokens=2900), (100, 6000, 50), "github.com/BerriAI/litellm/issues/11364", written=2900),
+    Shape("Envoy AI Gateway, cache", _usage(9000, 50, 9050, cached=6000, inward={"cached_write_tokens": 2900}), (100, 6000, 50), "github.com/envoyproxy/ai-gateway/pull/1719", written=2900),
+    Shape("OpenRouter, cache writes", _usage(9000, 50, 9050, cached=6000, inward={"cache_write_tokens": 2900}), (100, 6000, 50), "openrouter.ai/docs/features/prompt-caching", written=2900),
     Shape("llama.cpp", _usage(13, 40, 53, cached=0), (13, 0, 40), "github.com/ggml-org/llama.cpp, tools/server"),
 )  # fmt: skip
 ALLOWING_MORE = (
@@ -87,6 +96,9 @@ ALLOWING_MORE = (
     Shape("no total, thinking inside", _usage(100, 800, reasoning=700), (100, 0, 800), "", is_exact=False),
     Shape("a total above its parts", _usage(100, 50, 400, reasoning=100), (100, 0, 300), "", is_exact=False),
     Shape("two counts of one cache", _usage(1000, 9, 1009, cached=900, prompt_cache_hit_tokens=100), (900, 100, 9), "", is_exact=False),
+    Shape("two counts of cache writes", _usage(1000, 9, 1009, cached=100, inward={"cache_write_tokens": 10}, cache_creation_input_tokens=500), (400, 100, 9), "", is_exact=False, written=500),
+    Shape("reads that are none by one name", _usage(1000, 9, 1009, cached=0, cache_read_input_tokens=900), (1000, 0, 9), "", is_exact=False),
+    Shape("more thinking than output, in no total", _usage(100, 10, 110, reasoning=700), (100, 0, 710), "", is_exact=False),
     Shape("a miss above the rest", _usage(1000, 9, 1009, cached=900, prompt_cache_miss_tokens=500), (500, 500, 9), "", is_exact=False),
 )  # fmt: skip
 UNTOLD = (
@@ -143,7 +155,7 @@ async def _recorded(base_url: str, folder: Path) -> list[LLMInteraction]:
     """Ask for every shape, and return what is on record of each."""
     row = ModelConfig(
         model="m-1", context_tokens=100_000, max_output_tokens=8000, source="the stub", checked_on=date(2026, 1, 1),
-        price=PriceConfig(input=PLAIN, cache_read=CACHED, output=OUTPUT),
+        price=PriceConfig(input=PLAIN, cache_read=CACHED, cache_write_5m=WRITTEN, output=OUTPUT),
     )  # fmt: skip
     provider = ProviderConfig(adapter="openai", base_url=base_url, models=(row,))
     async with Platform(PlatformConfig(folder=folder, providers={"stub": provider})) as platform:

@@ -22,6 +22,13 @@ async def test_service_tier_of_a_row_is_charged_at_its_multiplier(tmp_path: Path
     assert (answer.result.success, answer.result.cost_nusd) == (True, 400_000)
 
 
+async def test_cache_writes_are_charged_by_every_name(tmp_path: Path) -> None:
+    answer = await asked((PUBLIC / "o07_cache_writes_by_another_name.json").read_bytes(), tmp_path)
+
+    expected = 100 * 1000 + 6000 * 100 + 2900 * 1250 + 50 * 4000
+    assert (answer.result.success, answer.result.cost_nusd) == (True, expected)
+
+
 def test_price_file_with_fractions_is_exact() -> None:
     path = PUBLIC / "o12_fractional_price.json"
     usage = Usage(cache_read_tokens=1_000_000)

@@ -95,6 +95,14 @@ async def test_what_the_api_does_not_report_is_empty(claude: Provider) -> None:
     assert (usage.inference_geo, usage.speed) == ("", "")
 
 
+def test_thinking_above_the_output_is_added_to_it() -> None:
+    billed = {"input_tokens": 1, "output_tokens": 2, "output_tokens_details": {"thinking_tokens": 30}}
+
+    usage = usage_of(billed)
+
+    assert (usage.output_tokens, usage.thinking_tokens) == (32, 30)
+
+
 def test_writes_to_the_cache_of_unknown_kind_count_as_the_dearer_one() -> None:
     usage = usage_of({"input_tokens": 1, "output_tokens": 2, "cache_creation_input_tokens": 48})
 

@@ -10,11 +10,8 @@ from hypothesis import strategies as st
 from agentic_trading.llm import FailureKind
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.providers.hosted import HttpReply
-from agentic_trading.llm.providers.openai.chat import (
-    UnmeteredError,
-    billed_usage,
-    model_response,
-)
+from agentic_trading.llm.providers.openai.chat import model_response
+from agentic_trading.llm.providers.openai.usage import UnmeteredError, billed_usage
 from agentic_trading.llm.result import Usage
 from benchmarks.usage import ALLOWING_MORE, DOCUMENTED, UNTOLD, Shape
 
@@ -31,6 +28,7 @@ def test_a_documented_shape_is_read_as_its_vendor_bills_it(shape: Shape) -> None
     usage = read(shape.usage)
 
     assert (usage.input_tokens, usage.cache_read_tokens, usage.output_tokens) == shape.billed
+    assert usage.cache_write_5m_tokens == shape.written
     assert usage.thinking_tokens <= usage.output_tokens
 
 
@@ -41,6 +39,7 @@ def test_of_several_readings_the_largest_counts(shape: Shape) -> None:
 
     assert usage.output_tokens >= output
     assert usage.input_tokens >= plain
+    assert usage.cache_write_5m_tokens >= shape.written
     assert usage.cache_read_tokens >= min(cached, usage.cache_read_tokens)
 
 
@@ -55,6 +54,40 @@ def test_a_usage_that_tells_no_bill_ends_the_call_in_doubt_and_is_not_asked_for_
 
     assert (failed.value.sent, failed.value.kind) == (True, FailureKind.INTERNAL_ERROR)
     assert failed.value.provider_request_id == "r-1"
+
+
+@pytest.mark.parametrize("place", ["prompt_tokens_details", "input_tokens_details", ""])
+@pytest.mark.parametrize(
+    ("name", "counted"),
+    [
+        *((name, (100, 900, 0)) for name in ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens", "cached_read_tokens", "cache_read_tokens", "cached_input_tokens")),
+        *((name, (100, 0, 900)) for name in ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens", "cached_write_tokens", "cached_creation_tokens", "cache_write_input_tokens")),
+    ],
+)  # fmt: skip
+def test_cache_count_is_read_by_every_name_in_every_place(
+    place: str, name: str, counted: tuple[int, int, int]
+) -> None:
+    count = {name: 900}
+
+    usage = read({"prompt_tokens": 1000, "completion_tokens": 1, **({place: count} if place else count)})
+
+    assert (usage.input_tokens, usage.cache_read_tokens, usage.cache_write_5m_tokens) == counted
+
+
+def test_cache_writes_for_an_hour_are_priced_as_such() -> None:
+    lifetimes = {"ephemeral_5m_input_tokens": 200, "ephemeral_1h_input_tokens": 300}
+    inward = {"cache_creation_tokens": 600, "cache_creation_token_details": lifetimes}
+
+    usage = read({"prompt_tokens": 1000, "completion_tokens": 1, "prompt_tokens_details": inward})
+
+    assert (usage.input_tokens, usage.cache_write_5m_tokens, usage.cache_write_1h_tokens) == (400, 300, 300)
+
+
+@pytest.mark.parametrize("total", [None, 110, 810])
+def test_thinking_above_the_output_is_added_to_it(total: int | None) -> None:
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": total, "reasoning_tokens": 700}
+
+    assert read(usage).output_tokens == 710
 
 
 def test_where_nothing_was_answered_nothing_need_have_come_out() -> None:
@@ -93,5 +126,5 @@ def test_whatever_is_read_covers_each_count_that_is_reported(
     assert usage.input_tokens + usage.cache_write_5m_tokens >= max(missed or 0, prompt - min(
         one for one in (cached, hit, prompt) if one is not None
     ))  # fmt: skip
-    if total != prompt + completion:
+    if total != prompt + completion or (reasoning or 0) > completion:
         assert usage.output_tokens >= completion + (reasoning or 0)

@@ -219,15 +219,17 @@ def _called(body: bytes, request_id: str) -> CallsText:
 def usage_of(billed: Mapping[str, Any]) -> Usage:
     """Return the tokens by class of price; thinking is part of the output.
 
-    Tokens written to the cache without a duration count as the dearer kind. A count that is no whole number raises
-    `ValidationError`, and one that is missing `KeyError`.
+    Tokens written to the cache without a duration count as the dearer kind. More thinking than output cannot be part
+    of it: output is then their sum. A count that is not a whole number raises `ValidationError`, and one that is
+    missing `KeyError`.
     """
     for_5m, for_1h = _written(billed)
     details = billed.get("output_tokens_details")
+    output, thinking = billed["output_tokens"], (details.get("thinking_tokens") or 0) if details else 0
     counted = {
         "input_tokens": billed["input_tokens"],
-        "output_tokens": billed["output_tokens"],
-        "thinking_tokens": (details.get("thinking_tokens") or 0) if details else 0,
+        "output_tokens": output + thinking if thinking > output else output,
+        "thinking_tokens": thinking,
         "cache_read_tokens": billed.get("cache_read_input_tokens") or 0,
         "cache_write_5m_tokens": for_5m,
         "cache_write_1h_tokens": for_1h,

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Never
 from pydantic import BaseModel, Field, ValidationError
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
-from agentic_trading.llm.fields import LARGEST_COUNT
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
 from agentic_trading.llm.providers.hosted import (
     TOOL_DESCRIPTION,
@@ -18,7 +17,7 @@ from agentic_trading.llm.providers.hosted import (
     ToolCall,
     text_of_calls,
 )
-from agentic_trading.llm.result import Usage
+from agentic_trading.llm.providers.openai.usage import UnmeteredError, billed_usage
 
 Dialect = Literal["openai", "compatible"]
 """OpenAI's own API, or a server that speaks an older form of it (llama.cpp, vLLM and the like)."""
@@ -215,93 +214,6 @@ def _read(answered: HttpReply) -> _Chat:
     except (ValidationError, ValueError, RecursionError):
         message = "what came back is no chat completion; check the base URL"
         _fail(FailureKind.SERVER_ERROR, message, answered.request_id)
-
-
-class UnmeteredError(ValueError):
-    """A usage that says nothing that a bill could be made from; the text says why."""
-
-
-def billed_usage(reported: Any, *, service_tier: str, has_answer: bool) -> Usage:
-    """Return the tokens of an answer by class of price; `has_answer` says that a text or a call came with it.
-
-    Vendors use the same names for different sums: OpenAI, Azure, DeepSeek and Groq count thinking within
-    `completion_tokens`, xAI and Gemini beside it; DeepSeek names what its cache served in fields of its own. Of the
-    readings that the fields allow the largest counts. Output is `completion_tokens`, with `reasoning_tokens` beside
-    them unless `total_tokens` says that they are inside, and never less than the total leaves. Of two counts of one
-    cache the smaller was served by it; the prompt's rest is never less than `prompt_cache_miss_tokens`. The API knows one kind of write to the cache, which the price
-    book prices as the five-minute one.
-
-    Raises `UnmeteredError` for a usage that is missing, that counts nothing where something was sent and answered, a
-    count that is no whole number from 0 to `LARGEST_COUNT`, and for sums that contradict their parts.
-    """
-    if not isinstance(reported, Mapping):
-        raise UnmeteredError("the server reports no usage")
-    inward, outward = _part(reported, "prompt_tokens_details"), _part(reported, "completion_tokens_details")
-    prompt, completion = _needed(reported, "prompt_tokens"), _needed(reported, "completion_tokens")
-    reasoning = max(_counts(outward, "reasoning_tokens") + _counts(reported, "reasoning_tokens"), default=0)
-    output = _output(prompt, completion, reasoning, _counts(reported, "total_tokens"))
-    if not prompt or (has_answer and not output):
-        raise UnmeteredError(
-            f"the server reports {prompt} tokens in and {output} out for a call that it answered"
-        )
-    cached = _counts(inward, "cached_tokens") + _counts(reported, "cached_tokens", "prompt_cache_hit_tokens")
-    read, written = min(cached, default=0), max(_counts(inward, "cache_write_tokens"), default=0)
-    rest = prompt - read - written
-    if rest < 0:
-        raise UnmeteredError(
-            f"the server reports {read + written} tokens of {prompt} as read from or written to its cache"
-        )
-    missed = max(_counts(reported, "prompt_cache_miss_tokens"), default=0)
-    return Usage(
-        input_tokens=max(rest, missed - written),
-        output_tokens=output,
-        thinking_tokens=min(reasoning, output),
-        cache_read_tokens=read,
-        cache_write_5m_tokens=written,
-        service_tier=service_tier,
-    )
-
-
-def _output(prompt: int, completion: int, reasoning: int, totals: list[int]) -> int:
-    """Return the most that came out; raises `UnmeteredError` for a total that is less than its parts."""
-    if not totals:
-        return completion + reasoning
-    left = totals[0] - prompt
-    if left < completion:
-        raise UnmeteredError(
-            f"the server reports {totals[0]} tokens in all, of which {prompt} went in and {completion} out"
-        )
-    return completion if left == completion else max(left, completion + reasoning)
-
-
-def _part(reported: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    part = reported.get(name)
-    if part is None:
-        return {}
-    if not isinstance(part, Mapping):
-        raise UnmeteredError(f"usage.{name} is no object")
-    return part
-
-
-def _needed(reported: Mapping[str, Any], name: str) -> int:
-    counts = _counts(reported, name)
-    if not counts:
-        raise UnmeteredError(f"the server reports no {name}")
-    return counts[0]
-
-
-def _counts(reported: Mapping[str, Any], *names: str) -> list[int]:
-    """Return those of these counts that are there; null is not there."""
-    found = [(name, reported.get(name)) for name in names]
-    return [_count(name, value) for name, value in found if value is not None]
-
-
-def _count(name: str, value: Any) -> int:
-    if type(value) is int and 0 <= value <= LARGEST_COUNT:
-        return value
-    raise UnmeteredError(
-        f"usage.{name} is {value!r:.40}; allowed are whole numbers from 0 to {LARGEST_COUNT}"
-    )
 
 
 def _logprobs(choice: _Choice) -> tuple[float, ...]:
