@@ -36,6 +36,7 @@ from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.structured.engine import Prepared, StructuredLogProbsParser, prepare
 from agentic_trading.worker.attempt_result import Timing, answered_result, dispatch_event
+from agentic_trading.worker.charge_watch import ChargeWatch
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from agentic_trading.worker.sent_attempt import AttemptSender, RequestInFlight
@@ -188,7 +189,8 @@ class WithoutDispatch(CallRunner):
 
     def __init__(self, parts: RunnerDependencies) -> None:
         super().__init__(parts)
-        self._sender = _WithoutDispatch(parts.gate, parts.providers, parts.recorder, parts.clock)
+        watch = ChargeWatch(parts.gate.halts, None, parts.recorder)
+        self._sender = _WithoutDispatch(parts.gate, parts.providers, parts.recorder, parts.clock, watch)
 
 
 async def without_dispatch(count: int) -> Round:

@@ -2,7 +2,7 @@
 
 Run: python -m benchmarks.usage [--quick]. A stub on the loopback reports each shape and keeps its own bill; each is asked
 through a platform with the OpenAI adapter. Exits with 1 if less is recorded than billed, if a shape that a vendor
-documents is not recorded exactly, or if a usage that tells no bill is not charged in doubt. `--quick` is the same.
+documents is not recorded exactly, if a bill above the reservation does not halt its model, or if a usage that tells no bill is not charged in doubt. `--quick` is the same.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from agentic_trading.llm import EnvelopeBuilder, LLMInteraction, LLMProvider
+from agentic_trading.llm import EnvelopeBuilder, FailureKind, LLMInteraction, LLMProvider
 from agentic_trading.platform import ModelConfig, Platform, PlatformConfig, PriceConfig, ProviderConfig
 
 PLAIN, CACHED, WRITTEN, OUTPUT = 1250, Decimal("125.7"), 1500, 10_000
@@ -35,7 +35,7 @@ HIDDEN = (60, 0, 25)
 class Shape:
     """A usage as a server spells it, where that was seen, and the tokens billed: plain, cached, output.
 
-    `written` are those of the prompt that are billed as written to the cache. `is_exact` says that the fields tell the bill. Without it they allow a larger one, or, where `is_told` is not set
+    `written` are those of the prompt that are billed as written to the cache. `usd` is what the server itself bills. `is_exact` says that the fields tell the bill. Without it they allow a larger one, or, where `is_told` is not set
     either, none.
     """
 
@@ -46,10 +46,13 @@ class Shape:
     is_exact: bool = True
     is_told: bool = True
     written: int = 0
+    usd: str = ""
 
     @property
     def bill_nusd(self) -> int:
         plain, cached, output = self.billed
+        if self.usd:
+            return ceil(Decimal(self.usd) * 10**9)
         return ceil(plain * PLAIN + cached * CACHED + self.written * WRITTEN + output * OUTPUT)
 
 
@@ -91,6 +94,22 @@ DOCUMENTED = (
     Shape("OpenRouter, cache writes", _usage(9000, 50, 9050, cached=6000, inward={"cache_write_tokens": 2900}), (100, 6000, 50), "openrouter.ai/docs/features/prompt-caching", written=2900),
     Shape("llama.cpp", _usage(13, 40, 53, cached=0), (13, 0, 40), "github.com/ggml-org/llama.cpp, tools/server"),
 )  # fmt: skip
+ROUTED = (
+    Shape("OpenRouter, cost", _usage(200, 50, 250, cost=0.0031, is_byok=False, cost_details={"upstream_inference_cost": None}), (200, 0, 50), "openrouter.ai/docs/use-cases/usage-accounting", usd="0.0031"),
+    Shape("OpenRouter, upstream above cost", _usage(200, 50, 250, cost=0.0031, is_byok=False, cost_details={"upstream_inference_cost": 0.0035}), (200, 0, 50), "openrouter.ai/docs/use-cases/usage-accounting", usd="0.0035"),
+    Shape("OpenRouter, own key", _usage(200, 50, 250, cost=0.0001, is_byok=True, cost_details={"upstream_inference_cost": 0.0035}), (200, 0, 50), "openrouter.ai/docs/use-cases/usage-accounting", usd="0.0036"),
+    Shape("OpenRouter, upstream in parts", _usage(200, 50, 250, cost=0.0001, is_byok=True, cost_details={"upstream_inference_prompt_cost": 0.0015, "upstream_inference_completions_cost": 0.002}), (200, 0, 50), "openrouter.ai/docs/client-sdks/typescript/models/costdetails", usd="0.0036"),
+    Shape("xAI, ticks", _usage(200, 50, 250, cost_in_usd_ticks=37_756_000), (200, 0, 50), "docs.x.ai/developers/cost-tracking", usd="0.0037756"),
+    Shape("Perplexity, cost in parts", _usage(200, 50, 250, cost={"input_tokens_cost": 0.0002, "output_tokens_cost": 0.0003, "request_cost": 0.005, "total_cost": 0.0055}), (200, 0, 50), "docs.perplexity.ai/api-reference/chat-completions-post", usd="0.0055"),
+    Shape("a router whose bill is below our sum", _usage(200, 50, 250, cost=0.0001, is_byok=False), (200, 0, 50), "openrouter.ai/docs/use-cases/usage-accounting"),
+    Shape("a cost that is negative", _usage(200, 50, 250, cost=-1, is_byok=False), (200, 0, 50), ""),
+    Shape("a cost that is a text", _usage(200, 50, 250, cost="0.0031", is_byok=False), (200, 0, 50), ""),
+    Shape("a cost without a known unit", _usage(200, 50, 250, cost=3100), (200, 0, 50), ""),
+)  # fmt: skip
+OVERBILLED = (
+    Shape("a bill above the reservation", _usage(200, 50, 250, cost=0.07, is_byok=False), (200, 0, 50), "", usd="0.07"),
+    Shape("a bill of a usage without counts", _usage(60, None, cost=0.07, is_byok=False), HIDDEN, "", usd="0.07", is_told=False),
+)  # fmt: skip
 ALLOWING_MORE = (
     Shape("no total, thinking beside", _usage(100, 100, reasoning=700), (100, 0, 800), "", is_exact=False),
     Shape("no total, thinking inside", _usage(100, 800, reasoning=700), (100, 0, 800), "", is_exact=False),
@@ -116,7 +135,7 @@ UNTOLD = (
     _untold("a cache above its prompt", _usage(60, 25, 85, cached=61)),
     _untold("details that are none", _usage(60, 25, 85) | {"prompt_tokens_details": 7}),
 )
-SHAPES = DOCUMENTED + ALLOWING_MORE + UNTOLD
+SHAPES = DOCUMENTED + ROUTED + ALLOWING_MORE + UNTOLD + OVERBILLED
 
 
 class _Server(BaseHTTPRequestHandler):
@@ -129,7 +148,7 @@ class _Server(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         shape = SHAPES[int(body["messages"][0]["content"].split()[0])]
-        choice = {"index": 0, "message": {"role": "assistant", "content": "done"}, "finish_reason": "stop"}
+        choice = {"index": 0, "message": {"role": "assistant", "content": "{}"}, "finish_reason": "stop"}
         page = {"id": "c-1", "object": "chat.completion", "created": 1, "model": "m-1", "choices": [choice]}
         raw = json.dumps(page | {"usage": shape.usage}).encode()
         self.send_response(200)
@@ -151,26 +170,43 @@ def _serving() -> Iterator[str]:
             thread.join()
 
 
-async def _recorded(base_url: str, folder: Path) -> list[LLMInteraction]:
-    """Ask for every shape, and return what is on record of each."""
-    row = ModelConfig(
-        model="m-1", context_tokens=100_000, max_output_tokens=8000, source="the stub", checked_on=date(2026, 1, 1),
+async def _recorded(base_url: str, folder: Path) -> list[tuple[LLMInteraction, bool]]:
+    """Ask for every shape; return its record, and whether its model is halted from then on.
+
+    All shapes have the model m-0, but for those that are billed too much, which have one each.
+    """
+    first = len(SHAPES) - len(OVERBILLED)
+    models = [f"m-{max(0, number - first)}" for number in range(1, len(SHAPES) + 1)]
+    rows = [ModelConfig(
+        model=model, context_tokens=100_000, max_output_tokens=8000, source="the stub", checked_on=date(2026, 1, 1),
         price=PriceConfig(input=PLAIN, cache_read=CACHED, cache_write_5m=WRITTEN, output=OUTPUT),
-    )  # fmt: skip
-    provider = ProviderConfig(adapter="openai", base_url=base_url, models=(row,))
+    ) for model in dict.fromkeys(models)]  # fmt: skip
+    provider = ProviderConfig(adapter="openai", base_url=base_url, models=tuple(rows))
+    found = []
     async with Platform(PlatformConfig(folder=folder, providers={"stub": provider})) as platform:
-        answers = []
+
+        async def ask(number: int, again: str = "") -> LLMInteraction:
+            asked = EnvelopeBuilder().for_general().with_instructions(f"{number} Answer{again}.")
+            answer = await platform.ask(asked.with_provider(LLMProvider("stub"), models[number]).build())
+            assert isinstance(answer, LLMInteraction)
+            return answer
+
         for number in range(len(SHAPES)):
-            asked = EnvelopeBuilder().for_general().with_instructions(f"{number} Answer.")
-            answers.append(await platform.ask(asked.with_provider(LLMProvider("stub"), "m-1").build()))
-    return [answer for answer in answers if isinstance(answer, LLMInteraction)]
+            answer, again = await ask(number), await ask(number, " again")
+            is_halted = again.failure is not None and again.failure.category is FailureKind.HALTED
+            found.append((answer, is_halted))
+    return found
 
 
-def problem_of(shape: Shape, answer: LLMInteraction) -> str:
-    """Return which promise a shape breaks, or nothing."""
+def problem_of(shape: Shape, answer: LLMInteraction, *, is_halted: bool = False) -> str:
+    """Return which promise a shape breaks, or nothing; `is_halted` is whether the next call of its model is refused."""
     result = answer.result
     if result.cost_nusd < shape.bill_nusd:
         return "LESS THAN BILLED"
+    if shape in OVERBILLED:
+        return "" if is_halted and result.cost_nusd == shape.bill_nusd else "NOT HALTED, OR NOT EXACT"
+    if is_halted:
+        return "HALTED"
     if not shape.is_told and not (result.in_doubt and result.cost_nusd == result.reserved_nusd):
         return "NOT IN DOUBT"
     if shape.is_told and (result.in_doubt or not result.success):
@@ -178,11 +214,11 @@ def problem_of(shape: Shape, answer: LLMInteraction) -> str:
     return "NOT EXACT" if shape.is_exact and result.cost_nusd != shape.bill_nusd else ""
 
 
-def run() -> list[tuple[Shape, LLMInteraction]]:
-    """Return each shape with what is on record of it."""
+def run() -> list[tuple[Shape, LLMInteraction, bool]]:
+    """Return each shape with its record, and whether its model is halted from then on."""
     with _serving() as url, tempfile.TemporaryDirectory() as folder:
         answers = asyncio.run(_recorded(url, Path(folder)))
-    return list(zip(SHAPES, answers, strict=True))
+    return [(shape, *answer) for shape, answer in zip(SHAPES, answers, strict=True)]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -192,14 +228,17 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     print(f"{'shape':<40}{'billed nUSD':>14}{'recorded':>14}  in doubt")
     problems = 0
-    for shape, answer in run():
-        problem = problem_of(shape, answer)
+    for shape, answer, is_halted in run():
+        problem = problem_of(shape, answer, is_halted=is_halted)
         problems += bool(problem)
         doubt = "yes" if answer.result.in_doubt else ""
         print(
             f"{shape.server:<40}{shape.bill_nusd:>14,}{answer.result.cost_nusd:>14,}  {doubt:<9}{problem}".rstrip()
         )
-    told = f"{len(DOCUMENTED)} documented shapes, {len(ALLOWING_MORE)} that allow more, {len(UNTOLD)} that tell no bill"
+    told = (
+        f"{len(DOCUMENTED)} documented shapes, {len(ROUTED)} with the server's own bill, {len(OVERBILLED)} with one above "
+        f"the reservation, {len(ALLOWING_MORE)} that allow more, {len(UNTOLD)} that tell no bill"
+    )
     print(
         f"{told}: "
         + (

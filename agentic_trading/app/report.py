@@ -89,11 +89,24 @@ class FillingCost(BaseModel, frozen=True):
     intents: list[Shortfall] = []
 
 
+class UnpricedWord(BaseModel, frozen=True):
+    """A word of the answers of `model` that has no price, such as `service_tier=on_demand`.
+
+    `attempts` were charged what was set aside for them, at least. `add` is what gives it a price.
+    """
+
+    model: str
+    word: str
+    attempts: int
+    add: str
+
+
 class RunReport(BaseModel, frozen=True):
     """A run in figures. Money is in the quote currency as exact decimals, cost in whole nano-dollars.
 
     `decisions` counts verdicts by workflow, `no_decisions` reasons by workflow, `plans` are those of a portfolio in order, `refused_budgets` attempts by the budget
-    that refused them, `injected` the outcomes of each kind of injected fault. `market_now_pnl` is what the same orders would have made if each had been taken at the
+    that refused them, `unpriced` words for which attempts were charged in full, `bill_problems` how many answers had a
+    bill that was not read, and why, `injected` the outcomes of each kind of injected fault. `market_now_pnl` is what the same orders would have made if each had been taken at the
     open of the next bar; `performance` is of the account at each close, None without a bar; `cancelled` counts orders by
     why the rest of them was not filled, and `working` are those
     that were still open at the end, as `open_positions` are; `knowledge` counts calls by whether the model may have
@@ -118,6 +131,8 @@ class RunReport(BaseModel, frozen=True):
     sent: int = 0
     accepted: int = 0
     max_calls: int | None = None
+    unpriced: list[UnpricedWord] = []
+    bill_problems: Counts = {}
     injected: dict[str, Counts]
     input_tokens: int
     output_tokens: int

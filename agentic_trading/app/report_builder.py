@@ -16,6 +16,7 @@ from agentic_trading.app.report import (
     OpenPosition,
     RefusedBudget,
     RunReport,
+    UnpricedWord,
     WorkingOrder,
     assumptions,
 )
@@ -28,6 +29,7 @@ from agentic_trading.desk.intents import TradingRules
 from agentic_trading.desk.market.samples import PANELS, SAMPLES
 from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance, performance
 from agentic_trading.governance.limits import SHORT_LIVED
+from agentic_trading.governance.prices import price_advice
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, LLMBudgetExhaustedError, UnknownModelError
 from agentic_trading.llm.interaction import LLMInteraction
@@ -71,6 +73,8 @@ async def report_of(
         skips=dict(counters.skips),
         attempts_by_outcome=dict(attempts.outcomes),
         **attempts.sums,
+        unpriced=attempts.unpriced(),
+        bill_problems=dict(attempts.bill_problems),
         max_calls=manifest.max_calls,
         injected=attempts.injected(trading.fault_kinds(manifest.inject)),
         budget_nusd=int(manifest.budget_usd * NANO),
@@ -150,6 +154,8 @@ class _Attempts:
         self.models: set[str] = set()
         self.outcomes: Counter[str] = Counter()
         self.knowledge: Counter[str] = Counter()
+        self.bill_problems: Counter[str] = Counter()
+        self._unpriced: Counter[tuple[str, str]] = Counter()
         self._capabilities = capabilities
         self._refused: dict[str, tuple[LLMBudgetExhaustedError, int]] = {}
         self._hits: list[_Hit] = []
@@ -166,12 +172,23 @@ class _Attempts:
         sums["cost_nusd"] += result.cost_nusd
         sums["in_doubt"] += result.in_doubt
         self.models.add(result.model_requested)
+        if result.unpriced:
+            self._unpriced[f"{result.provider}/{result.model_requested}", result.unpriced] += 1
+        if result.bill_problem:
+            self.bill_problems[result.bill_problem] += 1
         self.outcomes[_outcome(result)] += 1
         if result.dispatched_at is not None and envelope.as_of is not None:
             self.knowledge[_knows(envelope, self._capabilities)] += 1
         if result.failure is not None and result.failure.category is FailureKind.BUDGET_EXHAUSTED:
             self._add_refusal(LLMBudgetExhaustedError.of(result.failure))
         self._add_fault(envelope.envelope_id, result)
+
+    def unpriced(self) -> list[UnpricedWord]:
+        """Return the words without a price."""
+        return [
+            UnpricedWord(model=model, word=word, attempts=attempts, add=price_advice(model, word))
+            for (model, word), attempts in self._unpriced.items()
+        ]
 
     def _add_refusal(self, error: LLMBudgetExhaustedError) -> None:
         kind, _, _ = error.scope.partition(" ")

@@ -115,15 +115,18 @@ class AlreadyDispatched:
 class Charge:
     """What the attempt was charged, in nano-dollars; `overrun_nusd` of it is above the reservation.
 
-    `late` corrects an earlier charge in doubt. `in_doubt` may still be corrected. Without `priced` the usage, or the
-    model that served, had no price in the book, and the whole reservation was charged at least.
+    `late` corrects an earlier charge in doubt. `in_doubt` may still be corrected. `unpriced` is the word of the usage,
+    or the model that served, that has no price in the book: the whole reservation was charged at least. `overbilled`
+    is whether the server's own bill, `bill_nusd`, is above the reservation.
     """
 
     cost_nusd: int
     overrun_nusd: int = 0
     late: bool = False
     in_doubt: bool = False
-    priced: bool = True
+    unpriced: str = ""
+    bill_nusd: int | None = None
+    overbilled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

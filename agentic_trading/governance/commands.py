@@ -13,6 +13,7 @@ from agentic_trading.governance.controls_document import (
     AppliedCommand,
     ControlStore,
     Halt,
+    HaltRegistry,
     HaltScope,
     TenantControls,
     milliseconds,
@@ -65,10 +66,11 @@ class RemoveLimit:
 
 @dataclass(frozen=True, slots=True)
 class AddHalt:
-    """Let nothing of this scope run from now on; calls in flight are cancelled and settled."""
+    """Let nothing of this scope run from now on; calls in flight are cancelled and settled, or spared."""
 
     scope: HaltScope
     id: str
+    spares_in_flight: bool = False
 
     @property
     def subject(self) -> str:
@@ -105,6 +107,25 @@ async def execute_command(
         changed = apply_command(await store.read(tenant), command, by=by, why=why, at=at)
         if await store.replace(tenant, changed):
             return changed
+
+
+async def store_raised_halts(store: ControlStore, halts: HaltRegistry, tenant: str) -> list[AppliedCommand]:
+    """Store the halts that this process has raised, so that other processes and operators find them.
+
+    A halt that another process stored before is left as it is. Returns the commands that were stored. Raises what the
+    store raises; what is then still raised holds in this process, and is to be stored again.
+    """
+    actions = []
+    for halt in halts.raised(tenant):
+        command = AddHalt(halt.scope, halt.id, halt.spares_in_flight)
+        try:
+            controls = await execute_command(store, tenant, command, by=halt.by, why=halt.why, at=halt.at)
+            actions.append(controls.actions[-1])
+        except CommandError:
+            controls = await store.read(tenant)
+        if controls.halt(halt.scope, halt.id) is not None:
+            halts.stored(tenant, halt, controls)
+    return actions
 
 
 def apply_command(
@@ -220,7 +241,10 @@ def _halted(controls: TenantControls, command: AddHalt, author: _Author) -> Tena
     known = controls.halt(command.scope, command.id)
     if known is not None:
         raise CommandError(command.subject, f"is halted already, {_halt_text(known)}", "to resume it")
-    halt = Halt(scope=command.scope, id=command.id, by=author.by, why=author.why, at=author.at)
+    halt = Halt(
+        scope=command.scope, id=command.id, by=author.by, why=author.why, at=author.at,
+        spares_in_flight=command.spares_in_flight,
+    )  # fmt: skip
     return _next(controls, author.on_halt(command, _RUNNING, _HALTED), halts=(*controls.halts, halt))
 
 

@@ -1,6 +1,7 @@
 """The controls of operators, limits and halts: one versioned document per tenant, and the port to its store."""
 
 import asyncio
+import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -42,7 +43,7 @@ class Halt(BaseModel, frozen=True, extra="forbid"):
     """Nothing of this scope may run, from `at` until it is resumed.
 
     `id` names it, `*` is every one of its kind. A model is named `model`, `provider/model`, or `provider/*` for all of
-    a provider's.
+    a provider's. With `spares_in_flight` calls that were sent end as they are, because their bills are to be known.
     """
 
     scope: HaltScope
@@ -50,10 +51,12 @@ class Halt(BaseModel, frozen=True, extra="forbid"):
     by: Name
     why: Reason = ""
     at: Moment
+    spares_in_flight: bool = Field(default=False, exclude_if=operator.not_)
 
-    def concerns(self, envelope: LLMEnvelope) -> bool:
-        """Whether this envelope must not run."""
-        return self.id == ANY or self.id in _names(self.scope, envelope)
+    def concerns(self, envelope: LLMEnvelope, *, in_flight: bool = False) -> bool:
+        """Whether this envelope must not run, or a call of it not go on that is `in_flight`."""
+        is_named = self.id == ANY or self.id in _names(self.scope, envelope)
+        return is_named and not (in_flight and self.spares_in_flight)
 
 
 class AppliedCommand(EventBody, frozen=True, extra="allow"):
@@ -126,9 +129,9 @@ class TenantControls(BaseModel, frozen=True, extra="forbid"):
         """Return the halt of exactly this scope and id, or None."""
         return next((one for one in self.halts if (one.scope, one.id) == (scope, id_)), None)
 
-    def halt_for(self, envelope: LLMEnvelope) -> Halt | None:
+    def halt_for(self, envelope: LLMEnvelope, *, in_flight: bool = False) -> Halt | None:
         """Return the oldest halt that keeps `envelope` from running, or None."""
-        return next((halt for halt in self.halts if halt.concerns(envelope)), None)
+        return next((halt for halt in self.halts if halt.concerns(envelope, in_flight=in_flight)), None)
 
 
 class ControlStore(Protocol):
@@ -190,12 +193,14 @@ def _refuse_twice(what: str, subjects: Iterable[tuple[str, ...]]) -> None:
 class HaltRegistry:
     """Halts as they were last read, and the calls waiting or in flight; those that a new halt concerns are ended.
 
-    Where the controls of a tenant are not known, it is closed: as if all of it was halted.
+    Where the controls of a tenant are not known, it is closed: as if all of it was halted. A `raised` halt holds at
+    once, and until it is found in the controls.
     """
 
     _by_tenant: dict[str, TenantControls] = field(default_factory=dict)
     _closed: dict[str, str] = field(default_factory=dict)
-    _reachable: dict[asyncio.Timeout, LLMEnvelope] = field(default_factory=dict)
+    _raised: dict[str, list[Halt]] = field(default_factory=dict)
+    _reachable: dict[asyncio.Timeout, tuple[LLMEnvelope, bool]] = field(default_factory=dict)
 
     def knows(self, tenant: str) -> bool:
         """Whether the controls of a tenant were ever read."""
@@ -207,6 +212,24 @@ class HaltRegistry:
         self._by_tenant[tenant] = controls
         self._end_what_is_halted()
 
+    def raise_halt(self, tenant: str, halt: Halt) -> bool:
+        """Halt at once, before the control store knows of it; returns whether that is new."""
+        raised = self._raised.setdefault(tenant, [])
+        if any((one.scope, one.id) == (halt.scope, halt.id) for one in raised):
+            return False
+        raised.append(halt)
+        self._end_what_is_halted()
+        return True
+
+    def raised(self, tenant: str) -> tuple[Halt, ...]:
+        """Return the halts that no controls are known to hold."""
+        return tuple(self._raised.get(tenant, ()))
+
+    def stored(self, tenant: str, halt: Halt, controls: TenantControls) -> None:
+        """Take note that these controls hold a raised halt."""
+        self.update(tenant, controls)
+        self._raised[tenant] = [one for one in self._raised.get(tenant, ()) if one != halt]
+
     def close(self, tenant: str, why: str) -> None:
         """Let nothing of a tenant run, or nothing at all by the platform's name, until `open` or `update`."""
         self._closed[tenant] = why
@@ -216,9 +239,9 @@ class HaltRegistry:
         """Let what was noted last hold again; harmless where nothing is closed."""
         self._closed.pop(tenant, None)
 
-    def problem(self, envelope: LLMEnvelope) -> FailureReason | None:
-        """Return why nothing of this envelope may run, or None."""
-        why = self._why(envelope)
+    def problem(self, envelope: LLMEnvelope, *, in_flight: bool = False) -> FailureReason | None:
+        """Return why nothing of this envelope may run, or a call of it not go on that is `in_flight`; or None."""
+        why = self._why(envelope, in_flight=in_flight)
         if why is None:
             return None
         return FailureReason(category=FailureKind.HALTED, description=why, recoverable=True)
@@ -232,10 +255,10 @@ class HaltRegistry:
         finally:
             self.forget(limit)
 
-    def watch(self, envelope: LLMEnvelope, limit: asyncio.Timeout) -> None:
-        """Do so until `forget`."""
-        self._reachable[limit] = envelope
-        if self._why(envelope) is not None:
+    def watch(self, envelope: LLMEnvelope, limit: asyncio.Timeout, *, in_flight: bool = False) -> None:
+        """Do so until `forget`; a call `in_flight` is spared by some halts."""
+        self._reachable[limit] = envelope, in_flight
+        if self._why(envelope, in_flight=in_flight) is not None:
             end_wait(limit)
 
     def forget(self, limit: asyncio.Timeout) -> None:
@@ -243,16 +266,19 @@ class HaltRegistry:
         del self._reachable[limit]
 
     def _end_what_is_halted(self) -> None:
-        for reach, envelope in list(self._reachable.items()):
-            if self._why(envelope) is not None:
+        for reach, (envelope, in_flight) in list(self._reachable.items()):
+            if self._why(envelope, in_flight=in_flight) is not None:
                 end_wait(reach)
 
-    def _why(self, envelope: LLMEnvelope) -> str | None:
+    def _why(self, envelope: LLMEnvelope, *, in_flight: bool) -> str | None:
         for tenant in (PLATFORM, envelope.tenant_id):
             if tenant in self._closed:
                 return f"it is not known what is halted for tenant {tenant}: {self._closed[tenant]}"
             controls = self._by_tenant.get(tenant)
-            halt = controls.halt_for(envelope) if controls is not None else None
+            halt = controls.halt_for(envelope, in_flight=in_flight) if controls is not None else None
+            for raised in self._raised.get(tenant, ()):
+                if halt is None and raised.concerns(envelope, in_flight=in_flight):
+                    halt = raised
             if halt is not None:
                 return _halt_text(halt)
         return None

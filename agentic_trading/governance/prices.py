@@ -1,5 +1,6 @@
 """The price book: the cost of a usage in whole nano-dollars, from prices that are exact decimals."""
 
+import json
 from bisect import bisect_right, insort
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -330,19 +331,33 @@ def cost_of(
     *,
     at: datetime,
     reserved_nusd: int,
-) -> tuple[int, bool]:
-    """Return the cost in nano-dollars at the dearest of `models`, and whether the book has a price for all of it.
+) -> tuple[int, str]:
+    """Return the cost in nano-dollars, and the word that the book has no price for, such as `service_tier=on_demand`.
 
-    What has no price costs the whole reservation, at least.
+    The cost is the largest of that at the price of each of `models` and the server's own bill. A word or a model
+    without a price costs the whole reservation, at least.
     """
-    costs, is_priced = [], True
-    for model in models:
+    costs, unpriced = [usage.bill_nusd or 0], ""
+    for model in sorted(models):
         try:
             costs.append(prices.cost_nusd(provider, model, usage, at=at))
-        except (UnknownModelError, UnknownPriceError):
+        except UnknownPriceError as e:
             costs.append(reserved_nusd)
-            is_priced = False
-    return max(costs), is_priced
+            unpriced = unpriced or f"{e.field}={e.value}"
+        except UnknownModelError:
+            costs.append(reserved_nusd)
+            unpriced = unpriced or f"served_as={model}"
+    return max(costs), unpriced
+
+
+def price_advice(model: str, unpriced: str) -> str:
+    """Return what to add to the tables, so that a word without a price (`service_tier=on_demand`) gets one."""
+    field, _, word = unpriced.partition("=")
+    if field == "served_as":
+        return f"add {word!r} to served_as of {model}, if that is the same model, or a price for {word!r}"
+    return (
+        f"add {field} = {{ {json.dumps(word)} = [1, 1] }} with the right multiplier to the price of {model}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,20 +50,22 @@ class ReservationLifecycle:
         """Charge what the provider reports; harmless twice.
 
         Another model than the one asked for, if `served_model` names one, is charged at the dearer price of the two.
-        A usage or a model without a price costs the whole reservation at least.
+        A usage or a model without a price costs the whole reservation at least, and no charge is below the server's
+        own bill.
         """
         await self.throttle.answered(admission.permit, usage.total_tokens)
-        cost_nusd, priced = self._cost(admission, usage, served_model)
+        cost_nusd, unpriced = self._cost(admission, usage, served_model)
         actual = Amount(cost_nusd, usage.total_tokens)
-        return _charge(await self.ledger.settle(admission.reservation_id, actual), priced=priced)
+        charge = _charge(await self.ledger.settle(admission.reservation_id, actual))
+        return _billed(replace(charge, unpriced=unpriced), admission, usage.bill_nusd)
 
     async def settle_again(self, admission: Admitted, usage: Usage, *, served_model: str = "") -> Charge:
         """Charge what an earlier owner of the attempt was answered; what the ledger has forgotten was charged by it."""
         try:
             return await self.settle(admission, usage, served_model=served_model)
         except (UnknownReservationError, ReservationStateError):
-            cost_nusd, priced = self._cost(admission, usage, served_model)
-            return Charge(cost_nusd, priced=priced)
+            cost_nusd, unpriced = self._cost(admission, usage, served_model)
+            return _billed(Charge(cost_nusd, unpriced=unpriced), admission, usage.bill_nusd)
 
     async def settle_recorded(self, reservation_id: str, actual: Amount) -> None:
         """Charge what is on record for an attempt; what the ledger has forgotten was charged by it. Harmless twice."""
@@ -86,8 +88,16 @@ class ReservationLifecycle:
                 await self.ledger.in_doubt(reservation_id)
         return True
 
-    def _cost(self, admission: Admitted, usage: Usage, served_model: str) -> tuple[int, bool]:
-        """Return what a usage costs, and whether it has a price."""
+    async def abandon_billed(self, admission: Admitted, bill_nusd: int) -> Charge:
+        """End a sent attempt whose owner is gone and whose answer could not be used: in doubt, or at its higher bill."""
+        if bill_nusd <= admission.amount.nusd:
+            await self.abandon(admission.reservation_id)
+            return _billed(Charge(admission.amount.nusd, in_doubt=True), admission, bill_nusd or None)
+        await self.settle_recorded(admission.reservation_id, Amount(bill_nusd, admission.amount.tokens))
+        return _billed(Charge(bill_nusd), admission, bill_nusd)
+
+    def _cost(self, admission: Admitted, usage: Usage, served_model: str) -> tuple[int, str]:
+        """Return what a usage costs, and the word that has no price."""
         capability = admission.capability
         return cost_of(
             usage,
@@ -106,10 +116,20 @@ class ReservationLifecycle:
         await self.throttle.failed(admission.permit, failure)
         return _charge(await self.ledger.settle(admission.reservation_id, Amount(0, 0, 0)))
 
-    async def in_doubt(self, admission: Admitted, failure: Failed | None = None) -> Charge:
-        """Charge the whole reservation, as the call may have been billed; a late `settle` corrects it."""
+    async def in_doubt(
+        self, admission: Admitted, failure: Failed | None = None, *, bill_nusd: int = 0
+    ) -> Charge:
+        """Charge the whole reservation, because the call may have been billed; a late `settle` corrects it.
+
+        A higher bill of the server is charged instead, and is not in doubt.
+        """
         await self.throttle.failed(admission.permit, failure)
-        return _charge(await self.ledger.in_doubt(admission.reservation_id))
+        if bill_nusd <= admission.amount.nusd:
+            charge = _charge(await self.ledger.in_doubt(admission.reservation_id))
+            return _billed(charge, admission, bill_nusd or None)
+        actual = Amount(bill_nusd, admission.amount.tokens)
+        charge = _charge(await self.ledger.settle(admission.reservation_id, actual))
+        return _billed(charge, admission, bill_nusd)
 
     async def release(self, admission: Admitted) -> None:
         """Give back a reservation that was never dispatched; one that was, or is over, is left alone. Harmless twice."""
@@ -171,7 +191,7 @@ class SentCall:
             await run_shielded(self._end(self.failure))
             raise self.failure
         self._limit = await asyncio.timeout(self._patience_s).__aenter__()
-        self._halts.watch(self._envelope, self._limit)
+        self._halts.watch(self._envelope, self._limit, in_flight=True)
         return self
 
     async def answered(
@@ -185,7 +205,8 @@ class SentCall:
         await self._end_limit(None, None, None)
         if usage.total_tokens > MOST_TOKENS:
             message = f"the answer reports {usage.total_tokens} tokens; allowed are {MOST_TOKENS}"
-            raise ProviderError(FailureKind.SERVER_ERROR, message, sent=True)
+            bill_nusd = usage.bill_nusd or 0
+            raise ProviderError(FailureKind.SERVER_ERROR, message, sent=True, bill_nusd=bill_nusd)
         self._settle = partial(self._lifecycle.settle, self._admission, usage, served_model=served_model)
         if keep is not None:
             await keep()
@@ -206,7 +227,8 @@ class SentCall:
             self.failure = e
         elif isinstance(e, TimeoutError):
             self._gave_up_early = self._patience_s < FAIR_PATIENCE_S
-            self.failure = _given_up(self._halts.problem(self._envelope), self._patience_s)
+            halted = self._halts.problem(self._envelope, in_flight=True)
+            self.failure = _given_up(halted, self._patience_s)
         await run_shielded(self._end(e))
         if self.failure is not None and self.failure is not e:
             raise self.failure from e
@@ -238,11 +260,15 @@ class SentCall:
             self.charge, self.is_charged = await self._settle(), True  # it was cancelled while it was settled
             return
         kind = FailureKind.SHUTDOWN if isinstance(e, asyncio.CancelledError) else FailureKind.INTERNAL_ERROR
-        failed = Failed(kind=kind, sent=True)
+        failed, bill_nusd = Failed(kind=kind, sent=True), 0
         if self.failure is not None:
             failed = replace(failed_by(self.failure), gave_up_early=self._gave_up_early)
-        end = self._lifecycle.in_doubt if failed.sent else self._lifecycle.settle_unsent
-        self.charge, self.is_charged = await end(self._admission, failed), True
+            bill_nusd = self.failure.bill_nusd
+        if failed.sent:
+            self.charge = await self._lifecycle.in_doubt(self._admission, failed, bill_nusd=bill_nusd)
+        else:
+            self.charge = await self._lifecycle.settle_unsent(self._admission, failed)
+        self.is_charged = True
 
 
 def failed_by(e: ProviderError) -> Failed:
@@ -257,11 +283,17 @@ def _given_up(halted: FailureReason | None, patience_s: float) -> ProviderError:
     return ProviderError(FailureKind.TIMEOUT, f"no answer within {patience_s:g} s", sent=True)
 
 
-def _charge(settlement: Settlement, *, priced: bool = True) -> Charge:
+def _billed(charge: Charge, admission: Admitted, bill_nusd: int | None) -> Charge:
+    """Return a charge with the server's own bill."""
+    return replace(
+        charge, bill_nusd=bill_nusd, overbilled=bill_nusd is not None and bill_nusd > admission.amount.nusd
+    )
+
+
+def _charge(settlement: Settlement) -> Charge:
     return Charge(
         cost_nusd=settlement.charged.nusd,
         overrun_nusd=settlement.overrun.nusd,
         late=settlement.late,
         in_doubt=settlement.in_doubt,
-        priced=priced,
     )

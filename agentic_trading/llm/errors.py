@@ -182,7 +182,8 @@ class ProviderError(LLMError):
     """One attempt failed at the provider.
 
     `sent` says whether the request may have been processed (and billed): False only when it surely was not.
-    `retry_after_s` is the wait that the provider asked for, in seconds. `text` is what was read of an answer that is none.
+    `retry_after_s` is the wait that the provider asked for, in seconds. `text` is what was read of an answer that is none,
+    `bill_nusd` the server's own bill for it.
     """
 
     def __init__(
@@ -194,6 +195,7 @@ class ProviderError(LLMError):
         retry_after_s: float | None = None,
         provider_request_id: str = "",
         text: str = "",
+        bill_nusd: int = 0,
     ) -> None:
         self.kind = kind
         self.message = message
@@ -201,6 +203,7 @@ class ProviderError(LLMError):
         self.retry_after_s = retry_after_s
         self.provider_request_id = provider_request_id
         self.text = text
+        self.bill_nusd = bill_nusd
         super().__init__(f"{kind}: {message}")
 
 

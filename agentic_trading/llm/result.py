@@ -102,7 +102,10 @@ _system_clock = SystemClock()
 
 
 class Usage(BaseModel, frozen=True, extra="allow"):
-    """Tokens of one attempt as billed. `input_tokens` is the uncached part; `output_tokens` includes thinking."""
+    """Tokens of one attempt as billed. `input_tokens` is the uncached part; `output_tokens` includes thinking.
+
+    `bill_nusd` is the server's own bill, None if it reports none; `bill_problem` is why a part of it was not read.
+    """
 
     input_tokens: Count = 0
     output_tokens: Count = 0
@@ -113,6 +116,8 @@ class Usage(BaseModel, frozen=True, extra="allow"):
     service_tier: Text = ""
     speed: Text = ""
     inference_geo: Text = ""
+    bill_nusd: UnlessNone = None
+    bill_problem: Text = Field(default="", exclude_if=operator.not_)
 
     @property
     def total_input_tokens(self) -> int:
@@ -184,7 +189,9 @@ ExactNumbers = Annotated[dict[str, Any], BeforeValidator(_exact_numbers)]
 class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
     """What one attempt gave. Numbers in `parsed_output` are int and Decimal, digit for digit as the model wrote them.
 
-    `cost_nusd` is in whole nano-dollars; `cost_usd` is derived from it (or sets it, if it is given alone).
+    `cost_nusd` is in whole nano-dollars; `cost_usd` is derived from it (or sets it, if it is given alone). It is never
+    below `bill_nusd`, the server's own bill. `unpriced` is the word of the answer that has no price, such as
+    `service_tier=on_demand`: the call is then charged at least what was set aside.
     `first_cost_nusd` is set if the answer was served from a record: the cost of the first call, which this one did not
     pay again. Rules on money use `original_cost_nusd`, so that they decide the same in a replay.
     `price_book` names the book and `priced_on` the UTC day whose prices counted; `reserved_nusd` and
@@ -221,6 +228,9 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
     service_tier: Text = ""
     speed: Text = ""
     inference_geo: Text = ""
+    bill_nusd: UnlessNone = None
+    bill_problem: Text = Field(default="", exclude_if=operator.not_)
+    unpriced: Text = Field(default="", exclude_if=operator.not_)
     cost_nusd: Count = 0
     cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     first_cost_nusd: UnlessNone = None
@@ -350,20 +360,32 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
             return _HEAD.dump_json(self, exclude={"parsed_output"})
         fields = {**self.__dict__}  # in the order of the model, which is that of the log
         del fields["parsed_output"]
-        if not self.reservation_id:
-            del fields["reservation_id"]
-        if not self.tool_called:
-            del fields["tool_called"]
-        if self.first_cost_nusd is None:
-            del fields["first_cost_nusd"]
+        for name in _LEFT_OUT:
+            if fields[name] is None or fields[name] == "":
+                del fields[name]
         fields["reading"] = None if self.reading is None else Fragment(self.reading.wire)
         return orjson.dumps(fields, default=_spelled_by_pydantic, option=orjson.OPT_UTC_Z)
 
 
 _HEAD = TypeAdapter(LLMResult)
 _DEFAULTS: Final = {name: field.default for name, field in LLMResult.model_fields.items()}
+_LEFT_OUT: Final = (
+    "reservation_id",
+    "tool_called",
+    "bill_nusd",
+    "bill_problem",
+    "unpriced",
+    "first_cost_nusd",
+)
 _CHARGED: Final = ("cost_nusd", "reserved_nusd", "reserved_tokens")
-_SAID: Final = ("stop_reason", "model", "provider_request_id", "provider_response_id", "tool_called")
+_SAID: Final = (
+    "stop_reason",
+    "model",
+    "provider_request_id",
+    "provider_response_id",
+    "tool_called",
+    "unpriced",
+)
 
 
 def _spelled_by_pydantic(value: Any) -> Fragment:

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.envelope import LLMProvider
@@ -18,6 +18,7 @@ from agentic_trading.llm.models import (
     find_weights,
 )
 from agentic_trading.llm.provider import Provider
+from agentic_trading.llm.providers.bills import BillUnit
 from agentic_trading.llm.providers.keys import Keys, KnownKeys, OneKey, SecretsFolder
 from agentic_trading.llm.providers.offline import Rule, RulesProvider, ScriptedProvider
 from agentic_trading.platform.config import PlatformConfig
@@ -137,6 +138,7 @@ def _openai(context: ProviderContext) -> Provider:
         clock=context.clock,
         max_answer_bytes=context.config.max_answer_bytes,
         proxy=_proxy(context),
+        bill_unit=_option(context, "bill", "", among=("", *get_args(BillUnit))) or None,
     )
 
 
@@ -194,7 +196,7 @@ ANTHROPIC_SDK: Final = ShippedAdapter(
     package="anthropic",
     needs_key=_where_no_other_sign_in,
 )
-OPENAI: Final = ShippedAdapter(_openai, frozenset({"proxy"}), needs_key=_at_the_vendor)
+OPENAI: Final = ShippedAdapter(_openai, frozenset({"bill", "proxy"}), needs_key=_at_the_vendor)
 LOCAL: Final = ShippedAdapter(_local, frozenset({"model"}), package="xllamacpp")
 RULES: Final = ShippedAdapter(_rules)
 SCRIPTED: Final = ShippedAdapter(_scripted, frozenset({"answers"}))

@@ -150,6 +150,7 @@ def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
         response_cache=opened.cache,
         counted_workflows=frozenset(EnvelopeWorkflow if opened.counts else ()),
         tools=opened.tools,
+        controls=opened.controls,
     )
     return WorkerPool(
         broker=opened.broker,

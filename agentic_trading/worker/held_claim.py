@@ -80,6 +80,7 @@ class KeptAnswer:
                 "retry_after_s": failure.retry_after_s,
                 "provider_request_id": failure.provider_request_id,
                 "text": failure.text,
+                **({"bill_nusd": failure.bill_nusd} if failure.bill_nusd else {}),
             }
         if self.refusal is not None:
             fields["refusal"] = self.refusal.model_dump(mode="json")

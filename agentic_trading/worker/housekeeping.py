@@ -10,6 +10,7 @@ import structlog
 
 from agentic_trading.clock import Clock
 from agentic_trading.governance.burn_rate import Alert, Alerts, BurnRateMeter, Forecast
+from agentic_trading.governance.commands import store_raised_halts
 from agentic_trading.governance.controls_document import (
     KEPT_ACTIONS,
     AppliedCommand,
@@ -84,6 +85,8 @@ class ControlReconciler:
 
         Raises what the store and the ledger raise; then all of it is to be tried again.
         """
+        if self.halts.raised(tenant):
+            await store_raised_halts(self.store, self.halts, tenant)
         controls = await self._read(tenant)
         seen = self._seen.get(tenant)
         if seen is not None and not _is_newer(controls, seen):
@@ -203,7 +206,10 @@ class Housekeeper:
             raise e.exceptions[0] from e
 
     async def end(self) -> None:
-        """Report for the last time, and record the last checkpoints."""
+        """Store halts that are still only raised, report for the last time, and record the last checkpoints."""
+        for tenant in self.watched.tenants:
+            if self.watched.gate.halts.raised(tenant):
+                await self.reconcile()
         self._next_checkpoint = 0.0
         await self.tick(is_running=False)
 

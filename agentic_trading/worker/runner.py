@@ -16,6 +16,7 @@ from agentic_trading.governance.admission_decisions import (
     Deferred,
     Denied,
 )
+from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.sent_call import failed_by
@@ -28,6 +29,7 @@ from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
 from agentic_trading.worker.attempt_result import degraded_result, failed_result
 from agentic_trading.worker.call_context import CallContext, Checks, InputTokenCounter, UnsupportedSchemas
+from agentic_trading.worker.charge_watch import ChargeWatch
 from agentic_trading.worker.error_boundary import AttemptTakenError, UnstreamedError
 from agentic_trading.worker.held_claim import UNCLAIMED, HeldClaim, KeptAnswer
 from agentic_trading.worker.next_attempt import (
@@ -68,7 +70,7 @@ class RunnerDependencies:
     earlier process has sent and whose end is not known: they are not sent again. Of `counted_workflows` the provider is
     asked for its own count of the input before money is set aside; of others, and where it gives none, bytes bound the
     tokens.
-    `response_cache` holds the answers of level `recorded`; without it the runner begins with none. `tools` are those that
+    In `controls` a halt is stored that follows from a bill. `response_cache` holds the answers of level `recorded`; without it the runner begins with none. `tools` are those that
     envelopes may name.
     """
 
@@ -83,6 +85,7 @@ class RunnerDependencies:
     counted_workflows: frozenset[EnvelopeWorkflow] = frozenset()
     response_cache: ResponseCache | None = None
     tools: Mapping[str, ToolDefinition] = field(default_factory=dict)
+    controls: ControlStore | None = None
 
 
 class CallRunner:
@@ -93,8 +96,9 @@ class CallRunner:
         self._clock = parts.clock
         self._waits = StoppableWait(parts.clock)
         self._unsupported_schemas = UnsupportedSchemas()
-        self._sender = AttemptSender(parts.gate, parts.providers, parts.recorder, parts.clock)
-        self._earlier = EarlierAttempts(parts.gate, parts.recorder, parts.clock, parts.lost)
+        watch = ChargeWatch(parts.gate.halts, parts.controls, parts.recorder)
+        self._sender = AttemptSender(parts.gate, parts.providers, parts.recorder, parts.clock, watch)
+        self._earlier = EarlierAttempts(parts.gate, parts.recorder, parts.clock, watch, parts.lost)
         self._response_cache = parts.response_cache or ResponseCache(parts.clock)
 
     def stop(self) -> None:
@@ -311,7 +315,7 @@ class CallRunner:
             admission=admission,
             charge=charge,
             timing=timing,
-            in_doubt=failure.sent,
+            in_doubt=failure.sent and not charge.overbilled,
             provider_request_id=failure.provider_request_id
             or (response.provider_request_id if response else ""),
             raw_output=failure.text,

@@ -23,6 +23,7 @@ from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.worker.attempt_result import LOST, DispatchNumbers, Timing, late_event, unsent_event
+from agentic_trading.worker.charge_watch import ChargeWatch
 from agentic_trading.worker.claim import ClaimLostError, ClaimStoreUnavailableError
 from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error
 from agentic_trading.worker.held_claim import HeldClaim, KeptAnswer, LeftAttempt
@@ -94,8 +95,11 @@ class AttemptSender:
     answer is kept with the claim, then charged, and only then it is read.
     """
 
-    def __init__(self, gate: Gate, providers: Providers, recorder: Recorder, clock: Clock) -> None:
+    def __init__(
+        self, gate: Gate, providers: Providers, recorder: Recorder, clock: Clock, watch: ChargeWatch
+    ) -> None:
         self._gate = gate
+        self._watch = watch
         self._providers = providers
         self._recorder = recorder
         self._clock = clock
@@ -129,6 +133,10 @@ class AttemptSender:
                 raise
             await run_shielded(self._note_unsent(noted, exchange, describe_error(e)))
             return _not_dispatched(request, e)
+        finally:
+            problem = exchange.response.usage.bill_problem if exchange.response is not None else ""
+            if sent.is_charged and (sent.charge.unpriced or sent.charge.overbilled or problem):
+                await self._watch.note(request.envelope, admission, sent.charge, problem)
         return None
 
     async def _exchange(self, exchange: RequestInFlight, sent: SentCall) -> None:
@@ -172,6 +180,8 @@ class AttemptSender:
         elif response is not None:
             settle = self._gate.lifecycle.settle_again
             charge = await settle(admission, response.usage, served_model=response.model)
+            problem = response.usage.bill_problem
+            await self._watch.note(exchange.request.envelope, admission, charge, problem)
             await self._recorder.keep_event(late_event(noted, admission, response, charge, now))
 
     async def _note_dispatch(self, exchange: RequestInFlight) -> Event:
@@ -226,6 +236,7 @@ class EarlierAttempts:
     gate: Gate
     recorder: Recorder
     clock: Clock
+    watch: ChargeWatch
     lost: Mapping[str, LostAttempt] = field(default_factory=dict)
 
     def lost_of(self, request: ModelRequest) -> LostAttempt | None:
@@ -286,7 +297,10 @@ class EarlierAttempts:
             kept = await self._abandoned(request, left)
             await claim.keep(request.attempt, kept)
         admission = left.admission(capability, kept.price_book, kept.priced_at)
-        return EarlierAttempt(admission, await self._charged(admission, kept), kept)
+        charge = await self._charged(admission, kept)
+        problem = kept.response.usage.bill_problem if kept.response is not None else ""
+        await self.watch.note(request.envelope, admission, charge, problem)
+        return EarlierAttempt(admission, charge, kept)
 
     async def _abandoned(self, request: ModelRequest, left: LeftAttempt) -> KeptAnswer:
         """Return the end of an attempt of which nothing was kept: in doubt, or unsent where the ledger shows that."""
@@ -311,8 +325,7 @@ class EarlierAttempts:
             usage, served = kept.response.usage, kept.response.model
             return await self.gate.lifecycle.settle_again(admission, usage, served_model=served)
         if kept.failure is not None and kept.failure.sent:
-            await self.gate.lifecycle.abandon(admission.reservation_id)
-            return Charge(admission.amount.nusd, in_doubt=True)
+            return await self.gate.lifecycle.abandon_billed(admission, kept.failure.bill_nusd)
         return Charge(0)
 
 

@@ -54,6 +54,23 @@ async def test_a_run_without_a_bar_or_a_call_has_a_report() -> None:
     assert (report.data[0].bars, report.data[0].first, report.data[0].gaps) == (0, None, [])
 
 
+async def test_report_names_each_word_without_a_price_once() -> None:
+    asked = {"provider": "stub", "model_requested": "m-1", "unpriced": "service_tier=on_demand"}
+
+    report = await reported(
+        interaction(**asked, bill_problem="usage.cost is -1"),
+        interaction(**asked, bill_problem="usage.cost is -1"),
+        interaction(**asked | {"unpriced": "served_as=m-1-dated"}),
+        interaction(),
+    )
+
+    assert [(one.model, one.word, one.attempts) for one in report.unpriced] == [
+        ("stub/m-1", "service_tier=on_demand", 2),
+        ("stub/m-1", "served_as=m-1-dated", 1),
+    ]
+    assert report.bill_problems == {"usage.cost is -1": 2}
+
+
 async def test_tokens_and_money_are_those_of_all_attempts_with_what_is_in_doubt() -> None:
     report = await reported(
         interaction(cost_nusd=70, input_tokens=5, cache_read_tokens=1, output_tokens=2),

@@ -1,30 +1,39 @@
 """Ask a server that gives one fixed answer, through a platform with the chat completions adapter."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
 
 from agentic_trading.llm import EnvelopeBuilder, LLMEnvelope, LLMInteraction, LLMProvider
-from agentic_trading.platform import ModelConfig, Platform, PlatformConfig, PriceConfig, ProviderConfig
+from agentic_trading.platform import (
+    LedgerConfig,
+    ModelConfig,
+    Platform,
+    PlatformConfig,
+    PriceConfig,
+    ProviderConfig,
+    TenantConfig,
+)
 
 PUBLIC = Path(__file__).parent / "public"
 """Bodies of answers, made by hand after public bug reports."""
 
 PRICE = PriceConfig(input=1000, output=4000, cache_read=100, cache_write_5m=1250, cache_write_1h=2000)
-RESERVED_NUSD = 19_892_000
-"""What is reserved for one attempt at `order()`."""
 MODEL = "stub/quant-7b"
 
 
 @contextmanager
-def answering(body: bytes) -> Iterator[str]:
-    """Answer every request with `body`; yield the base URL."""
+def answering(body: bytes, before: Callable[[int], object] = lambda _: None) -> Iterator[str]:
+    """Answer every request with `body`, after `before` of its number; yield the base URL."""
+    numbers = count()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -35,6 +44,7 @@ def answering(body: bytes) -> Iterator[str]:
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
+            before(next(numbers))
             self.send_response(200)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(body)))
@@ -69,10 +79,11 @@ def order(number: int = 0) -> LLMEnvelope:
 
 def config(
     base_url: str,
-    folder: Path,
+    folder: Path | None,
     *,
     price: PriceConfig = PRICE,
     options: Mapping[str, Any] | None = None,
+    ledger_url: str | None = None,
     **row: Any,
 ) -> PlatformConfig:
     """Return a platform with one model behind `base_url`, whose row has `row` in addition."""
@@ -81,7 +92,10 @@ def config(
         checked_on=date(2026, 1, 1), **row,
     )  # fmt: skip
     provider = ProviderConfig(adapter="openai", base_url=base_url, models=(model,), options=options or {})
-    return PlatformConfig(folder=folder, providers={"stub": provider})
+    return PlatformConfig(
+        folder=folder, providers={"stub": provider}, ledger=LedgerConfig(url=ledger_url),
+        tenants={"default": TenantConfig(budget_usd=Decimal(10))},
+    )  # fmt: skip
 
 
 async def asked(body: bytes, folder: Path, **changes: Any) -> LLMInteraction:

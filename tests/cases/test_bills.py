@@ -4,13 +4,14 @@ import json
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from agentic_trading.governance.prices import PriceBook
-from agentic_trading.llm import LLMProvider
+from agentic_trading.llm import LLMInteraction, LLMProvider
 from agentic_trading.llm.result import Usage
-from agentic_trading.platform import PriceConfig, load_config
+from agentic_trading.platform import Platform, PriceConfig, load_config
 from tests.build import NOW
-from tests.cases.answering import PRICE, PUBLIC, asked
+from tests.cases.answering import MODEL, PRICE, PUBLIC, answering, asked, config, order
 
 
 async def test_service_tier_of_a_row_is_charged_at_its_multiplier(tmp_path: Path) -> None:
@@ -27,6 +28,44 @@ async def test_cache_writes_are_charged_by_every_name(tmp_path: Path) -> None:
 
     expected = 100 * 1000 + 6000 * 100 + 2900 * 1250 + 50 * 4000
     assert (answer.result.success, answer.result.cost_nusd) == (True, expected)
+
+
+async def test_bill_of_a_router_is_charged(tmp_path: Path) -> None:
+    answer = await asked((PUBLIC / "o06_cost_of_the_router.json").read_bytes(), tmp_path)
+
+    assert (answer.result.success, answer.result.in_doubt) == (True, False)
+    assert answer.result.cost_nusd == answer.result.bill_nusd == 3_100_000
+    assert LLMInteraction.from_wire(answer.wire).result.usage.bill_nusd == 3_100_000
+
+
+@pytest.mark.parametrize(
+    ("file", "word", "advice"),
+    [
+        ("o05_service_tier_on_demand.json", "service_tier=on_demand", 'service_tier = { "on_demand" = [1, 1] }'),
+        ("o16_served_under_a_longer_name.json", "served_as=vendor/quant-7b-20260101", "to served_as of stub/quant-7b"),
+    ],
+)  # fmt: skip
+async def test_charge_at_the_reservation_names_the_word_without_a_price(
+    tmp_path: Path, file: str, word: str, advice: str
+) -> None:
+    with capture_logs() as logs, answering((PUBLIC / file).read_bytes()) as url:
+        async with Platform(config(url, tmp_path)) as platform:
+            answers = [await platform.ask(order(number)) for number in range(3)]
+
+    results = [answer.result for answer in answers if isinstance(answer, LLMInteraction)]
+    assert [result.unpriced for result in results] == [word] * 3
+    assert all(result.cost_nusd == result.reserved_nusd > 0 for result in results)
+    warned = [line for line in logs if line["event"] == "charged_at_reservation"]
+    assert [(line["word"], line["model"]) for line in warned] == [(word, MODEL)]
+    assert advice in warned[0]["add"]
+
+
+async def test_served_name_of_the_row_is_charged_at_its_price(tmp_path: Path) -> None:
+    body = (PUBLIC / "o16_served_under_a_longer_name.json").read_bytes()
+
+    answer = await asked(body, tmp_path, served_as=("vendor/quant-7b-20260101",))
+
+    assert (answer.result.cost_nusd, answer.result.unpriced) == (400_000, "")
 
 
 def test_price_file_with_fractions_is_exact() -> None:

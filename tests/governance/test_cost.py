@@ -156,6 +156,58 @@ async def test_more_than_was_reserved_is_charged_and_said() -> None:
     assert ledger.statistics().overruns == 1
 
 
+async def test_server_bill_above_our_sum_is_the_charge() -> None:
+    ledger = MemoryLedger([tenant(MOST_NUSD)])
+    at = gate(ledger)
+    admission = await admitted(at, request())
+    await at.lifecycle.dispatch(admission)
+    billed = USAGE.model_copy(update={"bill_nusd": USED_NUSD + 1})
+
+    charge = await at.lifecycle.settle(admission, billed)
+
+    assert charge == Charge(USED_NUSD + 1, bill_nusd=USED_NUSD + 1)
+    assert (
+        await balance(ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")
+    ).spent.nusd == USED_NUSD + 1
+
+
+async def test_server_bill_below_our_sum_changes_nothing() -> None:
+    at = gate(MemoryLedger())
+    admission = await admitted(at, request())
+    await at.lifecycle.dispatch(admission)
+
+    charge = await at.lifecycle.settle(admission, USAGE.model_copy(update={"bill_nusd": 1}))
+
+    assert charge == Charge(USED_NUSD, bill_nusd=1)
+
+
+async def test_server_bill_above_the_reservation_is_charged_in_full() -> None:
+    ledger = MemoryLedger()
+    at = gate(ledger)
+    admission = await admitted(at, request())
+    await at.lifecycle.dispatch(admission)
+    bill = MOST_NUSD + 5
+
+    charge = await at.lifecycle.settle(admission, USAGE.model_copy(update={"bill_nusd": bill}))
+
+    assert charge == Charge(bill, overrun_nusd=5, bill_nusd=bill, overbilled=True)
+    assert ledger.statistics().overruns == 1
+
+
+@pytest.mark.parametrize("above", [0, 5])
+async def test_bill_of_an_unusable_answer_is_charged_if_it_is_above_the_reservation(above: int) -> None:
+    ledger = MemoryLedger()
+    at = gate(ledger)
+    admission = await admitted(at, request())
+    await at.lifecycle.dispatch(admission)
+    bill = MOST_NUSD + above
+
+    charge = await at.lifecycle.in_doubt(admission, bill_nusd=bill)
+
+    assert (charge.cost_nusd, charge.overrun_nusd, charge.bill_nusd) == (bill, above, bill)
+    assert (charge.in_doubt, charge.overbilled) == (not above, bool(above))
+
+
 async def test_a_usage_without_a_price_costs_the_whole_reservation() -> None:
     at = gate(MemoryLedger())
     admission = await admitted(at, request())
@@ -163,7 +215,7 @@ async def test_a_usage_without_a_price_costs_the_whole_reservation() -> None:
 
     charge = await at.lifecycle.settle(admission, Usage(input_tokens=1, service_tier="priority"))
 
-    assert charge == Charge(MOST_NUSD, priced=False)
+    assert charge == Charge(MOST_NUSD, unpriced="service_tier=priority")
 
 
 def price(model: str) -> int:
@@ -200,7 +252,7 @@ async def test_a_name_that_a_model_is_served_as_has_its_price() -> None:
 async def test_a_served_model_without_a_price_costs_the_whole_reservation_or_more() -> None:
     charge, admission = await charged("gpt-other", **HAIKU)
 
-    assert charge == Charge(admission.amount.nusd, priced=False)
+    assert charge == Charge(admission.amount.nusd, unpriced="served_as=gpt-other")
 
 
 async def test_more_than_the_reservation_is_charged_though_the_served_model_has_no_price() -> None:
@@ -210,4 +262,4 @@ async def test_more_than_the_reservation_is_charged_though_the_served_model_has_
 
     charge = await at.lifecycle.settle(admission, Usage(output_tokens=5000), served_model="gpt-other")
 
-    assert charge == Charge(50_000_000, overrun_nusd=50_000_000 - MOST_NUSD, priced=False)
+    assert charge == Charge(50_000_000, overrun_nusd=50_000_000 - MOST_NUSD, unpriced="served_as=gpt-other")

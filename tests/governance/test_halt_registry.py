@@ -5,6 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
+from agentic_trading.governance.commands import RemoveHalt, execute_command, store_raised_halts
+from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import (
     Halt,
     HaltRegistry,
@@ -133,3 +135,47 @@ async def test_a_halt_ends_the_waiting_of_those_it_concerns_and_of_no_others() -
         spared.cancel()
 
     assert ended == ["adviser-1"]
+
+
+RAISED = Halt(scope=HaltScope.MODEL, id="scripted/scripted-1", by="gateway", at=NOW, spares_in_flight=True)
+
+
+async def test_raised_halt_holds_at_once_and_is_stored_once() -> None:
+    known, other, store = HaltRegistry(), HaltRegistry(), MemoryControlStore()
+
+    assert (known.raise_halt("default", RAISED), known.raise_halt("default", RAISED)) == (True, False)
+    other.raise_halt("default", RAISED.model_copy(update={"by": "another"}))
+    assert known.problem(asking().build()) is not None
+    assert known.problem(asking().with_tenant("acme").build()) is None
+
+    stored = await store_raised_halts(store, known, "default")
+    assert await store_raised_halts(store, other, "default") == []
+
+    assert [(action.kind, action.id, action.by) for action in stored] == [("halt", RAISED.id, "gateway")]
+    assert known.raised("default") == other.raised("default") == ()
+    assert known.problem(asking().build()) is not None
+
+    lifted = await execute_command(
+        store, "default", RemoveHalt(RAISED.scope, RAISED.id), by="ann", why="", at=NOW
+    )
+    known.update("default", lifted)
+    assert known.problem(asking().build()) is None
+
+
+@pytest.mark.parametrize(("in_flight", "is_ended"), [(True, False), (False, True)])
+async def test_raised_halt_spares_calls_in_flight(*, in_flight: bool, is_ended: bool) -> None:
+    known, limit = HaltRegistry(), asyncio.timeout(None)
+    async with limit:
+        known.watch(asking().build(), limit, in_flight=in_flight)
+        known.raise_halt("default", RAISED)
+        is_due = limit.when() is not None
+        limit.reschedule(None)
+        known.forget(limit)
+
+    assert is_due is is_ended
+    assert (known.problem(asking().build(), in_flight=in_flight) is not None) is is_ended
+
+
+def test_stored_halt_keeps_sparing_calls_in_flight() -> None:
+    assert Halt.model_validate_json(RAISED.model_dump_json()) == RAISED
+    assert "spares_in_flight" not in RAISED.model_copy(update={"spares_in_flight": False}).model_dump_json()

@@ -254,6 +254,11 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
     who = {RULES: "rules cost", LOCAL: "a local model costs"}.get(report.provider)
     free = f"; {who} nothing, --budget-usd binds with a priced model" if who and not report.cost_nusd else ""
     yield "cost", f"{usd(report.cost_nusd)} of {usd(report.budget_nusd)} USD ({share:.1f} %){free}"
+    for each in report.unpriced:
+        charged = f"{pluralize(each.attempts, 'attempt')} of {each.model} charged what was set aside"
+        yield "no price", f"{each.word}: {charged}; {each.add}"
+    for problem, number in report.bill_problems.items():
+        yield "bill not read", f"{pluralize(number, 'attempt')}: {problem}"
     if report.in_doubt:
         yield (
             "in doubt",

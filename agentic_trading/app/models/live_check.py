@@ -223,7 +223,7 @@ def _row(probe: Probe, outcome: _Outcome) -> LiveCheckRow:
 
 def _price_row(usage: Usage, charge: Charge) -> LiveCheckRow:
     words = [word for word in (usage.service_tier, usage.speed, usage.inference_geo) if word]
-    fits = charge.priced and not charge.overrun_nusd
+    fits = not charge.unpriced and not charge.overrun_nusd
     return LiveCheckRow(
         about="price",
         told="every reported word has a price, within what was set aside",

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from agentic_trading.app.cli.output import print_table
 from agentic_trading.app.cli.summary import next_steps, summary
-from agentic_trading.app.report import FillingCost, RefusedBudget
+from agentic_trading.app.report import FillingCost, RefusedBudget, UnpricedWord
 from agentic_trading.desk.metrics import performance
 from tests.app.cli.reports import fed, report, sent, working
 
@@ -55,6 +55,18 @@ def line_with(text: str, start: str) -> str:
 )
 def test_a_fact_stands_on_its_own_line(start: str, line: str) -> None:
     assert line_with(told(), start) == line
+
+
+def test_word_without_a_price_is_reported_with_its_remedy() -> None:
+    add = "add service_tier to the price of stub/m-1"
+    word = UnpricedWord(model="stub/m-1", word="service_tier=on_demand", attempts=3, add=add)
+
+    text = told(unpriced=[word], bill_problems={"usage.cost is -1": 2})
+
+    assert line_with(text, "no price") == (
+        f"no price service_tier=on_demand: 3 attempts of stub/m-1 charged what was set aside; {add}"
+    )
+    assert line_with(text, "bill not read") == "bill not read 2 attempts: usage.cost is -1"
 
 
 def test_rules_that_cost_nothing_are_told_to_be_free() -> None:

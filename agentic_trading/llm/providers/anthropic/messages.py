@@ -13,6 +13,7 @@ from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
 from agentic_trading.llm.providers.anthropic.schema import enforceable_schema
+from agentic_trading.llm.providers.bills import NO_BILL, Bill, bill_of
 from agentic_trading.llm.providers.errors import ErrorForm
 from agentic_trading.llm.providers.hosted import (
     TOOL_DESCRIPTION,
@@ -150,10 +151,22 @@ def read_message(reply: HttpReply, *, offers_tools: bool = False) -> ModelRespon
     `offers_tools` says that tools were offered: the text is then the input of a call, cut out of the body as it stands
     there, for a parsed one has lost digits. An answer that says that it calls a tool, and holds no call, has no text.
     Refusals and answers cut at the cap are answers too, with the stop reason that says so. Raises `ProviderError`,
-    sent, for an answer that was cut on its way, that waits for something that was not offered, or that is no message.
+    sent, for an answer that was cut on its way, that waits for something that was not offered, or that is no message;
+    it has the server's own bill, if the message reports one.
     """
-    request_id = reply.request_id
     message = _message(reply)
+    bill = bill_of(message.get("usage"))
+    try:
+        return _response(message, reply, bill, offers_tools=offers_tools)
+    except ProviderError as e:
+        e.bill_nusd = bill.nusd or 0
+        raise
+
+
+def _response(
+    message: Mapping[str, Any], reply: HttpReply, bill: Bill, *, offers_tools: bool
+) -> ModelResponse:
+    request_id = reply.request_id
     reason = _word(message.get("stop_reason"))
     if not reason:
         raise _unusable("the answer was cut: it has no stop reason", request_id)
@@ -169,7 +182,7 @@ def read_message(reply: HttpReply, *, offers_tools: bool = False) -> ModelRespon
     if calls_tool and reason != "refusal":
         called, beside = _called(reply.body, request_id), text
     try:
-        usage = usage_of(message["usage"])
+        usage = usage_of(message["usage"], bill)
     except (AttributeError, KeyError, TypeError, ValidationError) as e:
         raise _unmetered(request_id) from e
     if not usage.total_input_tokens or (called.text and not usage.output_tokens):
@@ -216,7 +229,7 @@ def _called(body: bytes, request_id: str) -> CallsText:
     return text_of_calls(calls) if calls else CallsText("")
 
 
-def usage_of(billed: Mapping[str, Any]) -> Usage:
+def usage_of(billed: Mapping[str, Any], bill: Bill = NO_BILL) -> Usage:
     """Return the tokens by class of price; thinking is part of the output.
 
     Tokens written to the cache without a duration count as the dearer kind. More thinking than output cannot be part
@@ -236,6 +249,8 @@ def usage_of(billed: Mapping[str, Any]) -> Usage:
         "service_tier": billed.get("service_tier") or "",
         "speed": billed.get("speed") or "",
         "inference_geo": billed.get("inference_geo") or "",
+        "bill_nusd": bill.nusd,
+        "bill_problem": bill.problem,
     }
     return Usage.model_validate(counted, strict=True)
 

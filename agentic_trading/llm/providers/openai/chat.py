@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
+from agentic_trading.llm.providers.bills import NO_BILL, Bill, BillUnit, bill_of
 from agentic_trading.llm.providers.hosted import (
     TOOL_DESCRIPTION,
     CallsText,
@@ -155,28 +156,32 @@ class _Chat(BaseModel, frozen=True):
     service_tier: str | None = None
 
 
-def model_response(answered: HttpReply, *, offers_tools: bool = False) -> ModelResponse:
+def model_response(
+    answered: HttpReply, *, offers_tools: bool = False, bill_unit: BillUnit = "known"
+) -> ModelResponse:
     """Return the answer that a body holds; its stop reason is the API's own word, or `refusal` for a refusal.
 
     `offers_tools` says that tools were offered: the text is then the input of the call, where there is one,
     whatever the stop reason (a demanded call ends in `stop`). An answer that says that it calls a tool, and holds no
-    call that was offered, has no text. Raises `ProviderError`, with the request sent, for a body that is no chat
+    call that was offered, has no text. `bill_unit` is how the server's own bill is read (see `bill_of`). Raises `ProviderError`, with the request sent, for a body that is no chat
     completion, an answer that was broken off, and one with a usage that no bill can be made from.
     """
     request_id = answered.request_id
-    chat = _read(answered)
+    chat, bill = _read(answered, bill_unit)
     choice = chat.choices[0]
     reason = choice.finish_reason or ""
     if not reason or reason in _BROKEN_OFF:
-        _fail(FailureKind.SERVER_ERROR, f"the answer was broken off (finish_reason {reason!r})", request_id)
+        message = f"the answer was broken off (finish_reason {reason!r})"
+        _fail(FailureKind.SERVER_ERROR, message, request_id, bill)
     refusal = choice.message.refusal
     called, beside = _text(choice, reason, offers_tools=offers_tools)
     has_answer = bool(refusal or choice.message.content or choice.message.tool_calls)
     try:
-        usage = billed_usage(chat.usage, service_tier=chat.service_tier or "", has_answer=has_answer)
+        tier = chat.service_tier or ""
+        usage = billed_usage(chat.usage, service_tier=tier, has_answer=has_answer, bill=bill)
     except UnmeteredError as e:
         message = f"the call cannot be metered, and is charged at what was set aside for it: {e}"
-        _fail(FailureKind.INTERNAL_ERROR, message, request_id)
+        _fail(FailureKind.INTERNAL_ERROR, message, request_id, bill)
     return ModelResponse(
         text=refusal or called.text,
         stop_reason="refusal" if refusal else reason,
@@ -208,12 +213,15 @@ def _call(call: Any) -> ToolCall:
             return ToolCall("", json.dumps(call))
 
 
-def _read(answered: HttpReply) -> _Chat:
+def _read(answered: HttpReply, bill_unit: BillUnit) -> tuple[_Chat, Bill]:
+    bill = NO_BILL
     try:  # not pydantic's own reader: it refuses half a surrogate pair, which an answer may end in
-        return _Chat.model_validate(json.loads(answered.body))
+        page = json.loads(answered.body)
+        bill = bill_of(page.get("usage") if isinstance(page, dict) else None, bill_unit)
+        return _Chat.model_validate(page), bill
     except (ValidationError, ValueError, RecursionError):
         message = "what came back is no chat completion; check the base URL"
-        _fail(FailureKind.SERVER_ERROR, message, answered.request_id)
+        _fail(FailureKind.SERVER_ERROR, message, answered.request_id, bill)
 
 
 def _logprobs(choice: _Choice) -> tuple[float, ...]:
@@ -222,5 +230,6 @@ def _logprobs(choice: _Choice) -> tuple[float, ...]:
     return tuple(token.logprob for token in content or () if math.isfinite(token.logprob))
 
 
-def _fail(kind: FailureKind, message: str, request_id: str) -> Never:
-    raise ProviderError(kind, message, sent=True, provider_request_id=request_id)
+def _fail(kind: FailureKind, message: str, request_id: str, bill: Bill = NO_BILL) -> Never:
+    billed = bill.nusd or 0
+    raise ProviderError(kind, message, sent=True, provider_request_id=request_id, bill_nusd=billed)

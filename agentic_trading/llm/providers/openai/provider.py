@@ -7,6 +7,7 @@ from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import MAX_ANSWER_BYTES, ModelRequest, ModelResponse, check_address
+from agentic_trading.llm.providers.bills import BillUnit, unit_at
 from agentic_trading.llm.providers.errors import ErrorForm
 from agentic_trading.llm.providers.http import HttpSession
 from agentic_trading.llm.providers.keys import Keys
@@ -32,6 +33,7 @@ class OpenAIProvider:
 
     A server that wants no key gets any (`OneKey("none")`). Logprobs are requested where `capabilities` say that the
     model offers them, and nowhere without. `clock` shows real time: a server may name the hour of the next try.
+    `bill_unit` is how a server's own bill is read, by default as its host is known to report it.
     An answer is read up to `max_answer_bytes`, after decompression; a longer one fails, charged. `proxy` is the only one that is used.
     """
 
@@ -44,10 +46,12 @@ class OpenAIProvider:
         clock: Clock = _system_clock,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
         proxy: str | None = None,
+        bill_unit: BillUnit | None = None,
     ) -> None:
         """Raise `ValueError` for a base URL, or a proxy, that is no plain http or https address."""
         address = OPENAI_URL if base_url is None else check_address(base_url)
         self._dialect = _dialect_of(address)
+        self._bill_unit = bill_unit or unit_at(urlsplit(address).hostname or "")
         self._capabilities = capabilities
         self._redaction = Redaction()
         self._session = HttpSession(
@@ -68,7 +72,7 @@ class OpenAIProvider:
         body = completion_body(request, self._dialect, logprobs=self._offers_logprobs(request))
         has_schema = not body.keys().isdisjoint(("response_format", "tools"))
         reply = await self._session.post(request, "/chat/completions", body, with_schema=has_schema)
-        return model_response(reply, offers_tools="tools" in body)
+        return model_response(reply, offers_tools="tools" in body, bill_unit=self._bill_unit)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002 - the port's signature
         """Return None: chat completions have no count to give."""

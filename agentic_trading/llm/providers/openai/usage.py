@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentic_trading.llm.fields import LARGEST_COUNT
+from agentic_trading.llm.providers.bills import NO_BILL, Bill
 from agentic_trading.llm.result import Usage
 
 _READS = (
@@ -32,8 +33,10 @@ class UnmeteredError(ValueError):
     """A usage that no bill can be computed from; the text is the reason."""
 
 
-def billed_usage(reported: Any, *, service_tier: str, has_answer: bool) -> Usage:
+def billed_usage(reported: Any, *, service_tier: str, has_answer: bool, bill: Bill = NO_BILL) -> Usage:
     """Return the tokens of an answer by class of price; `has_answer` is whether a text or a call came with it.
+
+    `bill` is the server's own bill in it.
 
     Vendors use the same names for different sums, and different names for the same count. The dearest reading counts:
 
@@ -80,6 +83,8 @@ def billed_usage(reported: Any, *, service_tier: str, has_answer: bool) -> Usage
         cache_write_5m_tokens=for_5m,
         cache_write_1h_tokens=for_1h,
         service_tier=service_tier,
+        bill_nusd=bill.nusd,
+        bill_problem=bill.problem,
     )
 
 
