@@ -70,7 +70,9 @@ class CallCounts(BaseModel, frozen=True):
 class BudgetStatus(BaseModel, frozen=True):
     """The status of one tenant in one worker process: `time` is real, `as_of` that of the calls.
 
-    `is_running` is False in the last one.
+    `is_running` is False in the last one. `controls_serial` and `platform_serial` are the serials of the controls that
+    the worker has applied, of the tenant and of the platform: an operator's command waits for them. `windows_at` is the
+    present by which the worker's windows are counted, None if each call has its own.
     """
 
     worker: str
@@ -83,6 +85,9 @@ class BudgetStatus(BaseModel, frozen=True):
     parked: tuple[QueuedStatus, ...] = ()
     refusals: tuple[DenialStatus, ...] = ()
     calls: CallCounts = CallCounts()
+    controls_serial: int = 0
+    platform_serial: int = 0
+    windows_at: datetime | None = None
 
 
 class StatusFeed(Protocol):
@@ -94,6 +99,10 @@ class StatusFeed(Protocol):
 
     async def read(self, tenant: str) -> Sequence[BudgetStatus]:
         """Return the statuses of a tenant, by worker; one that was not renewed for long may be gone."""
+        ...
+
+    async def tenants(self) -> Sequence[str]:
+        """Return the tenants that a status was published of, sorted; one without a status for 40 days may be gone."""
         ...
 
     async def aclose(self) -> None:

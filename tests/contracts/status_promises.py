@@ -103,6 +103,17 @@ async def of_many_who_tell_at_once_each_is_heard(opens: Opens) -> None:
     ]
 
 
+async def every_tenant_with_a_status_is_listed_once(opens: Opens) -> None:
+    board = await opens()
+    assert list(await board.tenants()) == []
+    tenants = ["acme", "a@b", "a/b", "a}b", "*", "é" * 500, "t" * 300, "Zenith"]
+    for tenant in tenants:
+        await board.publish(told("w-1", tenant))
+        await board.publish(told("w-2", tenant, is_running=False))
+
+    assert list(await (await opens()).tenants()) == sorted(tenants)
+
+
 PROMISES: tuple[Promise, ...] = (
     of_whom_nobody_has_told_nothing_is_known,
     what_was_told_is_read_as_it_was,
@@ -112,4 +123,5 @@ PROMISES: tuple[Promise, ...] = (
     every_board_over_a_place_reads_the_same,
     what_was_told_is_there_when_who_told_it_is_gone,
     of_many_who_tell_at_once_each_is_heard,
+    every_tenant_with_a_status_is_listed_once,
 )

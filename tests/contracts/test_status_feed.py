@@ -57,6 +57,9 @@ class Whole:
     async def read(self, tenant: str) -> list[BudgetStatus]:
         return [self.place[key] for key in sorted(self.place) if key[0] == tenant]
 
+    async def tenants(self) -> list[str]:
+        return sorted({tenant for tenant, _ in self.place})
+
     async def aclose(self) -> None:
         """Do nothing."""
 
@@ -114,6 +117,11 @@ class ReadsThenWrites(Whole):
         self.place.update({**before, self.key(status): status})
 
 
+class ListsEachWorker(Whole):
+    async def tenants(self) -> list[str]:
+        return sorted(tenant for tenant, _ in self.place)
+
+
 BROKEN: tuple[tuple[type[Whole], Promise], ...] = (
     (MakesOneUp, promises.of_whom_nobody_has_told_nothing_is_known),
     (LeavesOutCounters, promises.what_was_told_is_read_as_it_was),
@@ -123,6 +131,7 @@ BROKEN: tuple[tuple[type[Whole], Promise], ...] = (
     (KeepsItToItself, promises.every_board_over_a_place_reads_the_same),
     (EndsWithItsWriter, promises.what_was_told_is_there_when_who_told_it_is_gone),
     (ReadsThenWrites, promises.of_many_who_tell_at_once_each_is_heard),
+    (ListsEachWorker, promises.every_tenant_with_a_status_is_listed_once),
 )
 
 
@@ -222,3 +231,22 @@ async def test_a_worker_that_has_told_nothing_for_a_minute_is_left_out_and_then_
         assert left == [told("w-2"), told("w-3")]
         assert sorted(await board._redis.hkeys(statuses)) == [b"w-2", b"w-3"]
         assert await board._redis.zcard(moments) == 2
+
+
+async def test_tenant_without_a_status_for_forty_days_is_forgotten(redis_url: str) -> None:
+    async with on_server(redis_url) as board:
+        for tenant in ("acme", "zenith"):
+            await board.publish(told(tenant=tenant))
+        at = await board._redis.zscore(board._index, "acme")
+        await board._redis.zadd(board._index, {"acme": at - 40 * 24 * 3_600_000 - 1})
+
+        await board.publish(told(tenant="zenith"))
+
+        assert await board.tenants() == ["zenith"]
+
+
+async def test_tenants_of_a_server_that_is_away_are_none() -> None:
+    board = await asyncio.to_thread(RedisStatusFeed, "redis://127.0.0.1:1/0")
+
+    assert await board.tenants() == []
+    await board.aclose()

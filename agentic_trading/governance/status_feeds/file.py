@@ -28,7 +28,11 @@ class FileStatusFeed:
 
     async def read(self, tenant: str) -> list[BudgetStatus]:
         """Return the statuses of a tenant, by worker; a file that is no status is left out."""
-        return await asyncio.to_thread(self._read, tenant)
+        return await asyncio.to_thread(self._read, f"{_escaped(tenant)}@*")
+
+    async def tenants(self) -> list[str]:
+        """Return the tenants that have a status in the folder."""
+        return sorted({status.tenant for status in await asyncio.to_thread(self._read, "*")})
 
     async def aclose(self) -> None:
         """Nothing was opened."""
@@ -43,9 +47,9 @@ class FileStatusFeed:
             with suppress(OSError):
                 new.unlink(missing_ok=True)
 
-    def _read(self, tenant: str) -> list[BudgetStatus]:
+    def _read(self, names: str) -> list[BudgetStatus]:
         found = []
-        for path in self._folder.glob(f"budget-{_escaped(tenant)}@*.json"):
+        for path in self._folder.glob(f"budget-{names}.json"):
             try:
                 found.append(BudgetStatus.model_validate_json(read_file(path)))
             except (OSError, ValidationError):
@@ -75,6 +79,10 @@ class MemoryStatusFeed:
     async def read(self, tenant: str) -> list[BudgetStatus]:
         """Return the statuses of a tenant, by worker."""
         return [self._statuses[key] for key in sorted(self._statuses) if key[0] == tenant]
+
+    async def tenants(self) -> list[str]:
+        """Return the tenants that have a status."""
+        return sorted({tenant for tenant, _ in self._statuses})
 
     async def aclose(self) -> None:
         """Nothing was opened."""

@@ -9,9 +9,11 @@ from redis.exceptions import RedisError
 
 from agentic_trading.governance.redis import tag
 from agentic_trading.governance.status_feed import BudgetStatus
+from agentic_trading.llm.event import PLATFORM
 from agentic_trading.redis import pool_of, within_time
 
 _KEPT_MS = 60_000
+_TENANT_KEPT_MS = 40 * 24 * 3_600_000
 
 
 class RedisStatusFeed:
@@ -24,8 +26,8 @@ class RedisStatusFeed:
     def __init__(self, url: str, *, namespace: str = "agentic") -> None:
         self._namespace = namespace
         self._redis: Any = Redis.from_pool(pool_of(url))
-        self._publish, self._read = (
-            self._redis.register_script(_script(name)) for name in ("publish", "read")
+        self._publish, self._read, self._enter = (
+            self._redis.register_script(_script(name)) for name in ("publish", "read", "enter")
         )
 
     async def publish(self, status: BudgetStatus) -> None:
@@ -34,6 +36,7 @@ class RedisStatusFeed:
         try:
             async with within_time():
                 await self._publish(keys=self._keys(status.tenant), args=arguments)
+                await self._enter(keys=[self._index], args=[status.tenant, _TENANT_KEPT_MS])
         except (RedisError, OSError):
             return
 
@@ -52,9 +55,22 @@ class RedisStatusFeed:
                 continue
         return statuses
 
+    async def tenants(self) -> list[str]:
+        """Return the tenants that a status was published of within 40 days."""
+        try:
+            async with within_time():
+                found = await self._redis.zrange(self._index, 0, -1)
+        except (RedisError, OSError):
+            return []
+        return sorted(tenant.decode("utf-8", "surrogatepass") for tenant in found)
+
     async def aclose(self) -> None:
         """Close the connections."""
         await self._redis.aclose()
+
+    @property
+    def _index(self) -> str:
+        return f"{tag(self._namespace, PLATFORM)}:tenants"
 
     def _keys(self, tenant: str) -> tuple[str, str]:
         name = f"{tag(self._namespace, tenant)}:statuses"
