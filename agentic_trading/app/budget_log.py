@@ -145,6 +145,8 @@ def _of_event(event: Event) -> Iterator[BudgetEvent]:
 def _warning(body: BudgetThresholdReached | BudgetExhausted | BudgetExhaustionForecast) -> str:
     used = f"{amount_text(body.spent, body.unit)} of {amount_text(body.most, body.unit)}"
     if isinstance(body, BudgetExhausted):
+        if body.spent < body.most:
+            return f"calls were refused for five minutes and none was admitted: {used} used"
         return f"nothing is left: {used} used"
     if isinstance(body, BudgetExhaustionForecast) and body.exhausted_at is not None:
         return f"{used} used; at this pace nothing is left at {body.exhausted_at:%Y-%m-%d %H:%M}"

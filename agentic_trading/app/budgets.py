@@ -1,9 +1,10 @@
 """The budgets of a place, and the commands of an operator to its controls."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +22,7 @@ from agentic_trading.governance.commands import (
 )
 from agentic_trading.governance.controls_document import ControlStore, HaltScope, TenantControls
 from agentic_trading.governance.ledger import Ledger
-from agentic_trading.governance.limits import ANY, LARGEST, Limit, ScopeKind, Window, usd_text
+from agentic_trading.governance.limits import ANY, LARGEST, UNITS, Limit, ScopeKind, Window, usd_text
 from agentic_trading.governance.status_feed import (
     BudgetStatus,
     CounterStatus,
@@ -38,7 +39,10 @@ from agentic_trading.platform.settings import user_name
 
 @dataclass(frozen=True, slots=True)
 class BudgetLocationOptions:
-    """Where budgets are: in a session's folder or on a server, which goes first; and a `log` of calls there, if any."""
+    """Where budgets are: in a session's folder or on a server, which goes first.
+
+    `log` is a log of calls there, if any.
+    """
 
     folder: Path | None
     ledger_url: str | None = None
@@ -100,9 +104,11 @@ async def read_status(where: BudgetLocationOptions, tenant: str) -> BudgetView:
 
 
 async def read_view(place: BudgetLocation, tenant: str) -> BudgetView:
-    """Return how a tenant stands now.
+    """Return the limited counters of a tenant that are live now, with its controls, queue and workers.
 
-    A server's ledger is read itself; a ledger within another process, and forecasts, are as their worker last reported.
+    A server's ledger is read itself. A ledger within another process, forecasts and exhausted counters are as their
+    worker last reported. Without a running worker, windows on a server are those of the present.
+
     Raises `LedgerUnavailableError` and `ControlsUnavailableError` for a server that does not answer.
     """
     controls = await place.controls.read(tenant)
@@ -113,20 +119,40 @@ async def read_view(place: BudgetLocation, tenant: str) -> BudgetView:
     if place.ledger is None:
         queued = newest.parked if newest is not None else ()
         return BudgetView(place.name, tenant, controls, platform, reported, queued, workers)
-    forecasts = {_key(one): one for one in reported}
-    now = tuple(
-        _with_forecast(one, forecasts.get(_key(one)))
-        for one in counters(await place.ledger.balances(tenant), ())
-    )
+    balances = await place.ledger.balances(tenant, limited=True, at=_present(workers))
     queued = parked(await place.ledger.waiting(tenant))
-    return BudgetView(place.name, tenant, controls, platform, now, queued, workers)
+    shown = _joined(counters(balances, ()), reported, workers)
+    return BudgetView(place.name, tenant, controls, platform, shown, queued, workers)
 
 
-def _with_forecast(counter: CounterStatus, reported: CounterStatus | None) -> CounterStatus:
-    if reported is None:
-        return counter
-    forecast = {"nusd_per_hour": reported.nusd_per_hour, "exhausted_at": reported.exhausted_at}
-    return counter.model_copy(update=forecast)
+async def read_views(place: BudgetLocation) -> list[BudgetView]:
+    """Return `read_view` of every tenant that a worker there has reported, sorted by name; raises what that raises."""
+    return [await read_view(place, tenant) for tenant in await place.statuses.tenants()]
+
+
+def _present(workers: Sequence[BudgetStatus]) -> datetime | None:
+    """Return the present by which windows are counted: that of the running workers, None if each call has its own."""
+    running = [status.windows_at for status in workers if status.is_running]
+    return max((at for at in running if at is not None), default=None if running else SystemClock().now())
+
+
+def _joined(
+    now: Iterable[CounterStatus], reported: Iterable[CounterStatus], workers: Iterable[BudgetStatus]
+) -> tuple[CounterStatus, ...]:
+    """Return the counters of now with the forecasts that were `reported` last, and with what workers found exhausted.
+
+    A counter that refuses every call without having admitted one is known to the workers only.
+    """
+    forecasts = {_key(one): one for one in reported}
+    running = (one for status in workers if status.is_running for one in status.counters)
+    exhausted = {_key(one): one for one in running if one.exhausted}
+    found = {_key(one): one for one in now}
+    for key, counter in found.items():
+        known, refusing = forecasts.get(key, counter), exhausted.get(key, counter).exhausted
+        units = tuple(unit for unit in UNITS if unit in {*counter.exhausted, *refusing})
+        forecast = {"nusd_per_hour": known.nusd_per_hour, "exhausted_at": known.exhausted_at}
+        found[key] = counter.model_copy(update={"exhausted": units, **forecast})
+    return tuple((exhausted | found).values())
 
 
 def _key(counter: CounterStatus) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from agentic_trading.bus.log_stream import LogHead, StreamedLine
 from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.topic import DEAD_LETTERS, HEADS, RECORDS, Broker, DeadLetter, Subscription
 from agentic_trading.clock import Clock
+from agentic_trading.governance.events import WARNINGS
 from agentic_trading.ids import derived_id, random_id
 from agentic_trading.llm.errors import RecordConflictError, RecordError, StoreError
 from agentic_trading.llm.event import PLATFORM, Event
@@ -48,6 +49,8 @@ LOOKS_EVERY_S: Final = 0.5
 HEAD_EVERY_S: Final = 60.0
 FIRST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 5.0
+
+_ONCE: Final = frozenset(warning.KIND for warning in WARNINGS)
 
 
 class ArchiveLog(ReadableLog, Protocol):
@@ -181,17 +184,19 @@ class Archiver:
         except UnreadableMessageError as e:
             await self._dead_letter(delivery, e.reason, e.detail)
             return
-        line, is_new = streamed.line, False
+        line, kind, is_new = streamed.line, "", False
         try:
             row = index_row_of(line.line)  # without one, no query could be answered any more
+            kind = row.kind
             seq = await self._store.copy(line)
             is_new = seq > self._last
             self._last = max(self._last, seq)
             if seq <= self._earlier and row.attempt:
                 await self._check_same(line, row)
         except RecordConflictError as e:
-            await self._dead_letter(delivery, "conflict", str(e))
-            self._state.conflicts += 1
+            if kind not in _ONCE:  # else another worker gave the same warning, half a second apart
+                await self._dead_letter(delivery, "conflict", str(e))
+                self._state.conflicts += 1
         except (RecordError, ValueError, LookupError, TypeError) as e:
             await self._dead_letter(delivery, "unrecordable", str(e))
         self._summary.records += is_new

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, assert_never
 
-from agentic_trading.governance.errors import LedgerError
+from agentic_trading.governance.denials import DeniedCall, RefusedCounters, exhausted
 from agentic_trading.governance.estimate import bound, input_bound
 from agentic_trading.governance.ledger import (
     Blocked,
@@ -17,17 +17,16 @@ from agentic_trading.governance.ledger import (
 )
 from agentic_trading.governance.limiter import Permit, Throttled
 from agentic_trading.governance.limits import (
+    UNITS,
     Limit,
     ScopeKind,
     Window,
     agent_of,
-    amount_text,
     limits_of,
     queue_priority,
-    rules_text,
 )
 from agentic_trading.governance.prices import Amount, PriceBook
-from agentic_trading.llm.envelope import DeterminismLevel, EnvelopeWorkflow, LLMEnvelope
+from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope
 from agentic_trading.llm.envelope_rules import check_envelope
 from agentic_trading.llm.errors import (
     EnvelopeValidationError,
@@ -44,6 +43,7 @@ ClockMode = Literal["backtest", "paper", "shadow", "live", "replay"]
 
 SIMULATED: frozenset[ClockMode] = frozenset({"backtest", "replay"})
 """Modes in which the time of the market is not the time of day."""
+
 
 _REMEMBERED = 50
 """How many of the last denials are kept."""
@@ -84,9 +84,15 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The attempt must not run; nothing is set aside and nothing was paid."""
+    """The attempt must not run; nothing is set aside and nothing was paid.
+
+    `declined` is the counter with too little left, if one is the reason; `is_by_own_limit` says that the ceiling is the
+    request's own.
+    """
 
     reason: FailureReason
+    declined: Declined | None = None
+    is_by_own_limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,15 +136,6 @@ class Charge:
 
 
 @dataclass(frozen=True, slots=True)
-class DeniedCall:
-    """An attempt that was refused, and when."""
-
-    at: datetime
-    envelope: LLMEnvelope
-    reason: FailureReason
-
-
-@dataclass(frozen=True, slots=True)
 class AdmissionStatistics:
     """Answers given since the start, and the real seconds that parked attempts have waited, all together."""
 
@@ -150,12 +147,13 @@ class AdmissionStatistics:
 
 
 class AdmissionCounters:
-    """Counts answers, and remembers the last refusals."""
+    """Counts answers, and remembers the last refusals, and when each counter refused calls."""
 
     def __init__(self) -> None:
         self._admitted = self._parked = self._taken = 0
         self._refused: Counter[FailureKind] = Counter()
         self._refusals: deque[DeniedCall] = deque(maxlen=_REMEMBERED)
+        self.refused_for = RefusedCounters()
         self._waited_s = 0.0
 
     def note(
@@ -169,7 +167,9 @@ class AdmissionCounters:
                 self._parked += 1
             case Denied():
                 self._refused[answer.reason.category] += 1
-                self._refusals.append(DeniedCall(now, envelope, answer.reason))
+                self._refusals.append(DeniedCall(now, envelope, answer.reason, answer.declined))
+                if answer.declined is not None and not answer.is_by_own_limit:
+                    self.refused_for.note(envelope.tenant_id, answer.declined, now)
             case AlreadyDispatched():
                 self._taken += 1
             case _:
@@ -188,6 +188,17 @@ class AdmissionCounters:
     def refusals(self) -> Sequence[DeniedCall]:
         """Return the last refused calls, oldest first."""
         return tuple(self._refusals)
+
+
+def denied(declined: Declined, limits: Sequence[Limit] = ()) -> Denied:
+    """Return the denial of a request with these `limits` of its own, which a counter has too little left for."""
+    unit = UNITS.index(declined.unit)
+    is_own = any(
+        (limit.scope, limit.window) == (declined.scope, declined.window)
+        and limit.ceiling.units[unit] is not None
+        for limit in limits
+    )
+    return Denied(exhausted(declined, limits), declined, is_by_own_limit=is_own)
 
 
 def determinism_problem(
@@ -343,34 +354,6 @@ def future_problem(as_of: datetime | None, now: datetime, *, mode: ClockMode) ->
         return None
     description = f"as_of is {as_of.isoformat()}, but it is {now.isoformat()}; allowed is {newest.isoformat()} and before"
     return FailureReason(category=FailureKind.LOOK_AHEAD, description=description)
-
-
-def exhausted(declined: Declined, limits: Iterable[Limit] = ()) -> FailureReason:
-    """Return which budget has too little left; of the request's own `limits`, what set those that are of this budget."""
-    window = "" if declined.window is Window.NONE else f" this {declined.window}"
-    return FailureReason(
-        category=FailureKind.BUDGET_EXHAUSTED,
-        description=f"{declined.scope} {declined.id} has {amount_text(declined.left, declined.unit)} left{window}, "
-        f"the call may need {amount_text(declined.asked, declined.unit)}; raise the limit or ask for less"
-        + rules_text(limits, declined.scope, declined.window, declined.unit),
-        technical_details=shortfall_text(
-            declined.scope,
-            declined.id,
-            declined.window,
-            declined.unit,
-            asked=declined.asked,
-            left=declined.left,
-        ),
-    )
-
-
-def unavailable(e: LedgerError, workflow: EnvelopeWorkflow) -> FailureReason:
-    """Return that a call may not run, as it is not known what is left to spend."""
-    return FailureReason(
-        category=FailureKind.LEDGER_UNAVAILABLE,
-        description=f"{workflow} may not run without the ledger: {e}",
-        recoverable=True,
-    )
 
 
 def reservation_request(

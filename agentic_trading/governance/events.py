@@ -72,7 +72,7 @@ class BudgetThresholdReached(BudgetWarned, frozen=True):
 
 
 class BudgetExhausted(BudgetWarned, frozen=True):
-    """Nothing is left of a counter."""
+    """Nothing is left of a counter, or it has refused calls for five minutes and admitted none between."""
 
     KIND = "budget.exhausted"
 
@@ -162,6 +162,9 @@ GovernanceBody = (
     | BudgetExhaustionForecast
     | AppliedCommand
 )
+
+WARNINGS = (BudgetThresholdReached, BudgetExhausted, BudgetExhaustionForecast)
+"""Warnings have one id for each counter, and every worker records its own: the first record counts."""
 
 KINDS = Kinds[GovernanceBody](
     AttemptDispatched,

@@ -1,7 +1,7 @@
 """Which attempts may run: admitted with their money reserved, denied, deferred, or dispatched already."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import assert_never
@@ -17,19 +17,18 @@ from agentic_trading.governance.admission_decisions import (
     ClockMode,
     Deferred,
     Denied,
-    DeniedCall,
     Quote,
     deadline_problem,
-    exhausted,
+    denied,
     foreign_problem,
     future_problem,
     quote,
     reservation_id_of,
     reservation_request,
-    unavailable,
     unserved_problem,
 )
 from agentic_trading.governance.controls_document import HaltRegistry
+from agentic_trading.governance.denials import DeniedCall, RefusalSpan, RefusedCounter, unavailable
 from agentic_trading.governance.errors import (
     LedgerSettingsError,
     LedgerUnavailableError,
@@ -192,6 +191,10 @@ class Gate:
         """Return the last refused calls, oldest first."""
         return self._counts.refusals()
 
+    def take_refused(self) -> Mapping[RefusedCounter, RefusalSpan]:
+        """Return the counters that have refused calls since this was asked last; it has one reader."""
+        return self._counts.refused_for.take()
+
     async def _answer(
         self, request: ModelRequest, principal: str, input_tokens: int | None
     ) -> Admitted | Denied | Deferred | AlreadyDispatched:
@@ -283,7 +286,7 @@ class Gate:
         elif parked.request is not None and parked.quote is not None:
             answer = await self._ledger.wait_for_reservation(parked.request)
             limits = parked.request.limits
-            refused = Denied(exhausted(answer, limits)) if isinstance(answer, Declined) else None
+            refused = denied(answer, limits) if isinstance(answer, Declined) else None
             self._waited[parked.request.reservation_id] = refused or _Quoted(parked.request, parked.quote)
 
     def _seconds_to(self, deadline: datetime | None) -> float | None:
@@ -295,7 +298,7 @@ def _final(
 ) -> Admitted | Denied | AlreadyDispatched:
     match answer:
         case Declined():
-            return Denied(exhausted(answer, quoted.request.limits))
+            return denied(answer, quoted.request.limits)
         case Reservation(state=ReservationState.RESERVED):
             quote, request = quoted.quote, quoted.request
             if answer.counted_at is not None:

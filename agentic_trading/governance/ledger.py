@@ -310,12 +310,14 @@ class OperableLedger(Protocol):
     async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
         """Return how far the tenant's ledger has come."""
 
-    async def balances(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
+    async def balances(
+        self, tenant: str, *, limited: bool = False, at: datetime | None = None
+    ) -> Sequence[Balance]:
         """Return every counter of a tenant as it is now; each is exact by itself, others may go on between two of them.
 
         With `limited`, only those that can run out and are not over: of agents, workflows and the tenant, with a
-        ceiling, in the newest windows that something of the tenant was reserved in. That takes no longer where there
-        are very many calls and traces.
+        ceiling, in the newest windows that something of the tenant was reserved in. With `at`, windows that are over at
+        that moment are left out too. That takes no longer where there are very many calls and traces.
         """
 
     async def waiting(self, tenant: str) -> Sequence[QueuedReservation]:

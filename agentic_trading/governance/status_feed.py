@@ -6,10 +6,10 @@ from typing import Protocol
 
 from pydantic import BaseModel
 
-from agentic_trading.governance.admission_decisions import DeniedCall
 from agentic_trading.governance.burn_rate import BurnRate, Forecast
+from agentic_trading.governance.denials import DeniedCall
 from agentic_trading.governance.ledger import Balance, LedgerStatistics, QueuedReservation
-from agentic_trading.governance.limits import ScopeKind, Unit, Window
+from agentic_trading.governance.limits import UNITS, ScopeKind, Unit, Window
 from agentic_trading.llm.errors import FailureKind
 
 Units = tuple[int, int, int]
@@ -17,7 +17,10 @@ Units = tuple[int, int, int]
 
 
 class CounterStatus(BaseModel, frozen=True):
-    """One counter: its ceiling, what is spent (with what is in doubt), held and in doubt, and where that leads."""
+    """One counter: its ceiling, what is spent (with what is in doubt), held and in doubt, and where that leads.
+
+    `exhausted` are the units that are used up, or in which it has refused every call for five minutes.
+    """
 
     scope: ScopeKind
     id: str
@@ -29,6 +32,7 @@ class CounterStatus(BaseModel, frozen=True):
     in_doubt: Units
     nusd_per_hour: int | None = None
     exhausted_at: datetime | None = None
+    exhausted: tuple[Unit, ...] = ()
 
 
 class QueuedStatus(BaseModel, frozen=True):
@@ -45,7 +49,7 @@ class QueuedStatus(BaseModel, frozen=True):
 
 
 class DenialStatus(BaseModel, frozen=True):
-    """An attempt that was refused, and why."""
+    """An attempt that was refused, and why; `scope` to `unit` name the counter with too little left, if one is the reason."""
 
     at: datetime
     envelope_id: str
@@ -53,6 +57,10 @@ class DenialStatus(BaseModel, frozen=True):
     workflow: str
     kind: FailureKind
     why: str
+    scope: ScopeKind | None = None
+    id: str = ""
+    window: Window | None = None
+    unit: Unit | None = None
 
 
 class CallCounts(BaseModel, frozen=True):
@@ -111,11 +119,16 @@ class StatusFeed(Protocol):
 
 
 def counters(balances: Iterable[Balance], forecasts: Iterable[Forecast]) -> tuple[CounterStatus, ...]:
-    """Return the counters that have a ceiling, each with its forecast, where there is one."""
+    """Return the counters that have a ceiling, each with its forecast, if there is one.
+
+    A counter that has admitted no call has a forecast only.
+    """
     known = {_key(forecast.balance): forecast for forecast in forecasts}
+    found = {_key(balance): balance for balance in balances}
+    unopened = (forecast.balance for key, forecast in known.items() if key not in found)
     return tuple(
         counter(balance, known.get(_key(balance)))
-        for balance in balances
+        for balance in (*found.values(), *unopened)
         if any(most is not None for most in balance.ceiling.units)
     )
 
@@ -134,7 +147,13 @@ def counter(balance: Balance, forecast: Forecast | None = None) -> CounterStatus
         in_doubt=balance.in_doubt.units,
         nusd_per_hour=burn.long.nusd if burn is not None else None,
         exhausted_at=forecast.exhausted_at if forecast is not None else None,
+        exhausted=forecast.exhausted if forecast is not None else _used_up(balance),
     )
+
+
+def _used_up(balance: Balance) -> tuple[Unit, ...]:
+    of_unit = zip(UNITS, balance.ceiling.units, balance.spent.units, strict=True)
+    return tuple(unit for unit, most, spent in of_unit if most is not None and spent >= most)
 
 
 def parked(queue: Iterable[QueuedReservation]) -> tuple[QueuedStatus, ...]:
@@ -156,17 +175,22 @@ def parked(queue: Iterable[QueuedReservation]) -> tuple[QueuedStatus, ...]:
 
 def refusals(calls: Iterable[DeniedCall], tenant: str) -> tuple[DenialStatus, ...]:
     """Return the statuses of a tenant's refused calls."""
-    return tuple(
-        DenialStatus(
-            at=one.at,
-            envelope_id=one.envelope.envelope_id,
-            agent=one.envelope.agent_id or one.envelope.agent_type,
-            workflow=str(one.envelope.workflow),
-            kind=one.reason.category,
-            why=one.reason.description,
-        )
-        for one in calls
-        if one.envelope.tenant_id == tenant
+    return tuple(_denial(one) for one in calls if one.envelope.tenant_id == tenant)
+
+
+def _denial(call: DeniedCall) -> DenialStatus:
+    declined = call.declined
+    return DenialStatus(
+        at=call.at,
+        envelope_id=call.envelope.envelope_id,
+        agent=call.envelope.agent_id or call.envelope.agent_type,
+        workflow=str(call.envelope.workflow),
+        kind=call.reason.category,
+        why=call.reason.description,
+        scope=declined.scope if declined is not None else None,
+        id=declined.id if declined is not None else "",
+        window=declined.window if declined is not None else None,
+        unit=declined.unit if declined is not None else None,
     )
 
 

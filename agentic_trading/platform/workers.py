@@ -11,7 +11,7 @@ import structlog
 from agentic_trading.bus.errors import BusError
 from agentic_trading.bus.topic import Broker, BrokerStatistics
 from agentic_trading.cancellation import run_shielded
-from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.clock import AsOfClock, Clock, SystemClock
 from agentic_trading.governance.admission_decisions import SIMULATED
 from agentic_trading.governance.burn_rate import Alerts, BurnRateMeter
 from agentic_trading.governance.controls_document import ControlStore
@@ -176,6 +176,7 @@ def _housekeeper(
     scope = HousekeepingScope(
         opened.ledger, gate, opened.controls, opened.statuses, config.tenant_ids,
         outlives=is_shared, windows_by=SystemClock() if is_shared and config.mode not in SIMULATED else None,
+        has_present=not isinstance(opened.clock, AsOfClock),
     )  # fmt: skip
     name = (config.name or "worker") + (f"-{random_id()[:8]}" if is_shared else "")
     meter = BurnRateMeter(Windows(opened.files.zone))

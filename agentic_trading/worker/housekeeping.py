@@ -3,7 +3,9 @@
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from itertools import chain
 
 import structlog
@@ -38,6 +40,7 @@ from agentic_trading.governance.status_feed import (
     refusals,
 )
 from agentic_trading.ids import derived_id
+from agentic_trading.llm.errors import RecordConflictError
 from agentic_trading.llm.event import PLATFORM, Event
 from agentic_trading.worker.error_boundary import log_and_continue
 from agentic_trading.worker.recorder import Recorder
@@ -79,6 +82,10 @@ class ControlReconciler:
     def version(self, tenant: str) -> int:
         """Return the version of a tenant's controls that is applied."""
         return self._seen.get(tenant, TenantControls()).version
+
+    def serial(self, tenant: str) -> int:
+        """Return the serial of a tenant's controls that are applied."""
+        return self._seen.get(tenant, TenantControls()).serial
 
     async def reconcile(self, tenant: str) -> bool:
         """Read a tenant's controls, apply them and record their commands; returns whether they were new.
@@ -155,7 +162,8 @@ class HousekeepingScope:
     """What a housekeeper serves: the ledger, the gate and the controls of these tenants; `statuses` takes its reports.
 
     A ledger that `outlives` this process has its checkpoints put on record: by them the next process sees a rollback.
-    `windows_by` is the clock that the ledger's windows go by, if not that of the calls.
+    `windows_by` is the clock that the ledger's windows go by, if not that of the calls. Without `has_present` each call
+    has a time of its own, as in a backtest of another process: then no moment ends a window.
     """
 
     ledger: OperableLedger
@@ -165,6 +173,7 @@ class HousekeepingScope:
     tenants: Sequence[str]
     outlives: bool = False
     windows_by: Clock | None = None
+    has_present: bool = True
 
 
 @dataclass(slots=True)
@@ -252,20 +261,35 @@ class Housekeeper:
 
     async def _report_all(self, *, is_running: bool) -> None:
         """Report the status of every tenant, and record the warnings that follow from it."""
+        watched = self.watched
+        now = (watched.windows_by or self.clock).now()
+        present = now if watched.has_present else None
         balances = {
-            tenant: await self.watched.ledger.balances(tenant, limited=True)
-            for tenant in self.watched.tenants
+            tenant: await watched.ledger.balances(tenant, limited=True, at=present)
+            for tenant in watched.tenants
         }
-        now = (self.watched.windows_by or self.clock).now()
-        forecasts = self.meter.look(chain.from_iterable(balances.values()), now)
+        refused = watched.gate.take_refused()
+        forecasts = self.meter.look(chain.from_iterable(balances.values()), now, refused)
         for tenant, of_tenant in balances.items():
             leading = [one for one in forecasts if one.balance.tenant == tenant]
-            await self._report(tenant, of_tenant, leading, is_running=is_running)
+            await self._report(tenant, of_tenant, leading, present, is_running=is_running)
         for alert in self.alerts.new(forecasts):
-            await self._keep(self._warning(alert))
+            await self._warn(self._warning(alert))
+
+    async def _warn(self, event: Event) -> None:
+        """Put a warning on record, once for its counter: an earlier look or process may have recorded it."""
+        failed = log_and_continue("event_not_on_record", kind=event.kind, id=event.id)
+        with failed, suppress(RecordConflictError):
+            await self.recorder.keep_event(event)
 
     async def _report(
-        self, tenant: str, balances: Sequence[Balance], forecasts: Sequence[Forecast], *, is_running: bool
+        self,
+        tenant: str,
+        balances: Sequence[Balance],
+        forecasts: Sequence[Forecast],
+        present: datetime | None,
+        *,
+        is_running: bool,
     ) -> None:
         watched = self.watched
         gate = watched.gate.statistics()
@@ -276,6 +300,9 @@ class Housekeeper:
             as_of=self.clock.now(),
             is_running=is_running,
             limits_version=self._reconciler.version(tenant),
+            controls_serial=self._reconciler.serial(tenant),
+            platform_serial=self._reconciler.serial(PLATFORM),
+            windows_at=present,
             counters=counters(balances, forecasts),
             parked=parked(await watched.ledger.waiting(tenant)),
             refusals=refusals(watched.gate.refusals(), tenant),
@@ -316,10 +343,14 @@ class Housekeeper:
         )
 
     def _warning(self, alert: Alert) -> Event:
+        """Return the record of a warning.
+
+        Its id follows from the counter and its ceiling, so that all workers record the same one. The figures and the
+        time differ between workers, and the first record counts.
+        """
         forecast, balance = alert.forecast, alert.forecast.balance
         subject = (balance.tenant, balance.scope, balance.id, balance.window, balance.window_id)
-        ends, pace, now = forecast.exhausted_at, forecast.burn.long.nusd, self.clock.now()
-        facts = (alert.spent, alert.most, pace, now.isoformat())
+        ends, pace = forecast.exhausted_at, forecast.burn.long.nusd
         body = _WARNINGS[alert.kind](
             scope=balance.scope,
             id=balance.id,
@@ -332,8 +363,8 @@ class Housekeeper:
             exhausted_at=ends,
         )
         return body.as_event(
-            event_id=derived_id("budget", alert.kind, alert.unit, *subject, *facts),
+            event_id=derived_id("budget", alert.kind, alert.unit, *subject, alert.most),
             trace_id="budget",
             tenant_id=balance.tenant,
-            time=now,
+            time=self.clock.now(),
         )

@@ -9,7 +9,8 @@ from typing import Final
 
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock
-from agentic_trading.governance.admission_decisions import Admitted, Charge, reservation_id_of, unavailable
+from agentic_trading.governance.admission_decisions import Admitted, Charge, reservation_id_of
+from agentic_trading.governance.denials import unavailable
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationState

@@ -16,7 +16,7 @@ import structlog
 from typing_extensions import override
 
 from agentic_trading.app.budgets import BudgetLocationOptions, halt_command, resume_command
-from agentic_trading.app.halts import execute_halt
+from agentic_trading.app.operator_commands import execute_acknowledged
 from agentic_trading.app.trading import records_of
 from agentic_trading.client import Gateway
 from agentic_trading.llm import EnvelopeBuilder, LLMInteraction, LLMProvider
@@ -121,7 +121,7 @@ async def _operator(folder: Path, *, halts: bool) -> None:
     place = BudgetLocationOptions(folder)
     whole = {"agent": None, "workflow": None, "model": None}
     wanted = (halt_command if halts else resume_command)(TENANT, **whole)
-    await execute_halt(place, TENANT, wanted, "it drifts" if halts else "seen to")
+    await execute_acknowledged(place, TENANT, wanted, "it drifts" if halts else "seen to")
 
 
 def main() -> int:

@@ -117,6 +117,21 @@ async def test_a_line_that_was_put_in_the_place_of_another_does_not_continue_the
     assert "log-1: line 2 came twice, with different content" in reasons(await checked(tmp_path))
 
 
+async def test_warning_of_two_workers_is_kept_once_and_is_no_conflict(tmp_path: Path) -> None:
+    broker, first, second = MemoryBroker(), WorkerLog("log-1"), WorkerLog("log-2")
+    for log, spent in ((first, 85), (second, 86)):
+        log.add(event(id="w", kind="budget.threshold_reached", body={"spent": spent}), event())
+        await log.send(broker)
+
+    summary = await archive(tmp_path, broker)
+    check = await checked(tmp_path)
+
+    warnings = [one for one in records_of(tmp_path) if one["kind"] == "budget.threshold_reached"]
+    assert [one["body"]["spent"] for one in warnings] == [85]
+    assert (summary.messages, summary.records, summary.dead_letters) == (4, 3, 0)
+    assert (check.findings, check.notes) == ((), ())
+
+
 @pytest.mark.parametrize("end", ["first", "last"])
 async def test_the_first_line_of_a_log_and_a_second_last_one_are_held_against_the_chain(
     end: str, tmp_path: Path

@@ -39,8 +39,10 @@ from tests.governance.asking import AT
 
 
 class HidesWhatIsHeld(Whole):
-    async def balances(self, tenant: str, *, limited: bool = False) -> list[Balance]:
-        found = await super().balances(tenant, limited=limited)
+    async def balances(
+        self, tenant: str, *, limited: bool = False, at: datetime | None = None
+    ) -> list[Balance]:
+        found = await super().balances(tenant, limited=limited, at=at)
         return [replace(one, held=Amount(0, 0, 0)) for one in found]
 
 

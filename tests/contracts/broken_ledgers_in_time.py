@@ -276,12 +276,24 @@ class RestoresNoTraces(Whole):
 
 
 class ShowsAllTheSame(Whole):
-    async def balances(self, tenant: str, *, limited: bool = False) -> list[Balance]:
-        return await super().balances(tenant, limited=limited and not self._ledger_of(tenant).calls.past)
+    async def balances(
+        self, tenant: str, *, limited: bool = False, at: datetime | None = None
+    ) -> list[Balance]:
+        is_limited = limited and not self._ledger_of(tenant).calls.past
+        return await super().balances(tenant, limited=is_limited, at=at)
+
+
+class ShowsWhatIsOver(Whole):
+    async def balances(
+        self, tenant: str, *, limited: bool = False, at: datetime | None = None
+    ) -> list[Balance]:
+        return await super().balances(tenant, limited=limited)
 
 
 class ShowsEverybody(Whole):
-    async def balances(self, tenant: str, *, limited: bool = False) -> list[Balance]:
+    async def balances(
+        self, tenant: str, *, limited: bool = False, at: datetime | None = None
+    ) -> list[Balance]:
         return [one for of in list(self._ledgers) for one in await super(ShowsEverybody, self).balances(of)]
 
 
@@ -358,6 +370,7 @@ BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
     (ForgetsWhatWasSent, entries_.a_ledger_that_has_gone_back_names_what_was_sent),
     (ForgetsDoubts, entries_.what_is_joined_with_logs_counts_each_call_once),
     (ShowsAllTheSame, history.a_look_at_what_can_run_out_shows_nothing_else),
+    (ShowsWhatIsOver, history.a_window_that_is_over_is_left_out_of_the_limited_counters),
     (ShowsEverybody, history.a_tenant_sees_only_its_own),
     (LivesInThePast, history.without_a_moment_it_is_the_present),
     (TakesAnotherMomentForOtherFacts, history.a_redelivery_stays_in_the_window_of_the_first),

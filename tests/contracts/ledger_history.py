@@ -276,6 +276,21 @@ async def a_look_at_what_can_run_out_shows_nothing_else(opens: Opens) -> None:
     assert set(found) <= set(await ledger.balances("acme"))
 
 
+async def a_window_that_is_over_is_left_out_of_the_limited_counters(opens: Opens) -> None:
+    windows = (Window.MINUTE, Window.HOUR, Window.DAY, Window.MONTH, Window.NONE)
+    ledger = await opens(*(tenant(100, window=window) for window in windows))
+    await spend(ledger, ask(1))
+
+    found = [
+        {one.window for one in await ledger.balances("acme", limited=True, at=AT + passed)}
+        for passed in (timedelta(), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1))
+    ]
+    later = await ledger.balances("acme", limited=True, at=AT + timedelta(days=40))
+
+    assert found == [set(windows[number:]) for number in range(4)]
+    assert [one.window for one in later] == [Window.NONE]
+
+
 async def a_tenant_sees_only_its_own(opens: Opens) -> None:
     ledger = await opens(tenant(100))
     await reserved(ledger, ask(80, tenant="other"))
@@ -372,6 +387,7 @@ HISTORY: tuple[Promise, ...] = (
     what_ends_in_a_ledger_that_has_gone_back_is_not_forgotten,
     what_was_in_flight_in_a_ledger_that_has_gone_back_is_forgotten,
     a_look_at_what_can_run_out_shows_nothing_else,
+    a_window_that_is_over_is_left_out_of_the_limited_counters,
     a_tenant_sees_only_its_own,
     without_a_moment_it_is_the_present,
     a_redelivery_stays_in_the_window_of_the_first,

@@ -8,7 +8,7 @@ import pytest
 
 from agentic_trading.governance.burn_rate import Alerts, BurnRate, Forecast
 from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.limits import Ceiling, ScopeKind, Window
+from agentic_trading.governance.limits import UNITS, Ceiling, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 
 NOTHING = Amount(0, 0, 0)
@@ -20,7 +20,9 @@ def forecast(spent: int, *, calls: int = 0, window_id: str = "2026-01-02") -> Fo
         "acme", ScopeKind.AGENT, "a", Window.DAY, window_id, Ceiling(nusd=100, calls=10),
         Amount(spent, 0, calls), NOTHING, NOTHING,
     )  # fmt: skip
-    return Forecast(balance, BurnRate(NOTHING, NOTHING))
+    units = zip(UNITS, balance.ceiling.units, balance.spent.units, strict=True)
+    used_up = tuple(unit for unit, most, used in units if most is not None and used >= most)
+    return Forecast(balance, BurnRate(NOTHING, NOTHING), exhausted=used_up)
 
 
 def kinds(alerts: Alerts, *forecasts: Forecast) -> list[tuple[str, str]]:
@@ -70,3 +72,17 @@ def test_only_a_steady_pace_to_the_end_is_told() -> None:
 def test_a_share_that_is_none_is_refused(share: Fraction) -> None:
     with pytest.raises(ValueError, match="allowed is above 0, up to 1"):
         Alerts(share)
+
+
+def test_alert_of_a_counter_that_refuses_every_call_is_exhausted_below_its_ceiling() -> None:
+    refusing = replace(forecast(99), exhausted=("nano-USD",))
+
+    assert kinds(Alerts(), refusing) == [("exhausted", "nano-USD")]
+
+
+def test_forecast_is_not_raised_for_an_exhausted_unit() -> None:
+    refusing = replace(
+        forecast(10), exhausted_at=END, unit="nano-USD", is_steady=True, exhausted=("nano-USD",)
+    )
+
+    assert kinds(Alerts(), refusing) == [("exhausted", "nano-USD")]

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from agentic_trading.governance.burn_rate import BurnRateMeter, Forecast
+from agentic_trading.governance.denials import RefusalSpan, RefusedCounter
 from agentic_trading.governance.ledger import Balance
 from agentic_trading.governance.limits import Ceiling, ScopeKind, Window, Windows
 from agentic_trading.governance.prices import Amount
@@ -105,3 +106,90 @@ def test_a_charge_that_was_corrected_is_no_pace_backwards() -> None:
     after(meter, 0, balance(500))
 
     assert after(meter, 10, balance(400)).burn.long == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("seconds", "first", "spent", "has_date"),
+    [
+        (5, 0, 100_000_000, False),  # 0.25 % of the ceiling in five seconds
+        (
+            5,
+            30_000_000_000,
+            30_100_000_000,
+            False,
+        ),  # a worker that has just started over a counter that is half spent
+        (5, 0, 800_000_000, True),  # 2 % of the ceiling
+        (299, 0, 100_000_000, False),
+        (300, 0, 100_000_000, True),
+    ],
+)
+def test_forecast_needs_five_minutes_of_samples_or_two_percent_of_the_ceiling(
+    seconds: float, first: int, spent: int, *, has_date: bool
+) -> None:
+    most = 40_000_000_000
+    meter = BurnRateMeter(Windows(UTC))
+    after(meter, 0, balance(first, most=most))
+
+    found = after(meter, seconds / 60, balance(spent, most=most))
+
+    assert found.burn.long.nusd > 0
+    assert (found.exhausted_at is not None, found.is_steady) == (has_date, has_date)
+
+
+def refused(first: float, last: float, *, id_: str = "a") -> dict[RefusedCounter, RefusalSpan]:
+    """Return refusals for the tenant's dollars, from and to so many minutes after the start."""
+    of = RefusedCounter("acme", ScopeKind.TENANT, id_, Window.NONE, "nano-USD")
+    return {of: RefusalSpan(START + timedelta(minutes=first), START + timedelta(minutes=last), 5)}
+
+
+def exhausted(*looks: tuple[Balance, dict[RefusedCounter, RefusalSpan]]) -> list[tuple[str, ...]]:
+    """Return what is exhausted at each of the looks, a minute apart."""
+    meter = BurnRateMeter(Windows(UTC))
+    return [
+        meter.look([seen], START + timedelta(minutes=minute), spans)[0].exhausted
+        for minute, (seen, spans) in enumerate(looks)
+    ]
+
+
+def test_counter_that_refuses_for_five_minutes_and_admits_none_is_exhausted() -> None:
+    seen = balance(998, spent_calls=9)
+
+    assert exhausted((seen, refused(0, 1)), (seen, refused(2, 4)), (seen, refused(5, 5))) == [
+        (), (), ("nano-USD",),
+    ]  # fmt: skip
+
+
+def test_counter_that_refused_one_oversized_call_is_not_exhausted() -> None:
+    seen = balance(500, spent_calls=9)
+
+    assert exhausted((seen, refused(0, 0)), *[(seen, {})] * 9) == [()] * 10
+
+
+def test_counter_that_admits_smaller_calls_between_refusals_is_not_exhausted() -> None:
+    looks = [(balance(500 + n, spent_calls=n), refused(n, n)) for n in range(12)]
+
+    assert exhausted(*looks) == [()] * 12
+
+
+def test_refusals_for_another_counter_exhaust_none() -> None:
+    assert exhausted((balance(998), refused(0, 9, id_="other"))) == [()]
+
+
+def test_exhausted_counter_with_another_ceiling_begins_again() -> None:
+    shut, raised = balance(998), balance(998, most=2000)
+
+    assert exhausted((shut, refused(0, 6)), (raised, {}), (raised, refused(7, 9))) == [("nano-USD",), (), ()]
+
+
+def test_counter_at_its_ceiling_is_exhausted_without_a_refusal() -> None:
+    assert exhausted((balance(1000), {})) == [("nano-USD",)]
+
+
+def test_counter_that_has_admitted_no_call_is_exhausted_by_refusals() -> None:
+    meter = BurnRateMeter(Windows(UTC))
+
+    found = [meter.look([], START + timedelta(minutes=n), refused(n, n)) for n in range(7)]
+
+    assert [[one.exhausted for one in look] for look in found] == [[()]] * 5 + [[("nano-USD",)]] * 2
+    assert found[-1][0].balance.spent == NOTHING
+    assert meter.look([balance(5, spent_calls=1)], START + timedelta(minutes=7))[0].exhausted == ()

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,12 +11,14 @@ import pytest
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.admission_decisions import Admitted, AlreadyDispatched, Deferred, Denied
 from agentic_trading.governance.controls_document import Halt, HaltScope, TenantControls
+from agentic_trading.governance.denials import RefusalSpan, RefusedCounter
 from agentic_trading.governance.errors import LedgerError, LedgerSettingsError, LedgerUnavailableError
 from agentic_trading.governance.ledger import Blocked, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.policy_file import Highest, Principal
+from agentic_trading.llm import LLMBudget
 from agentic_trading.llm.errors import FailureKind
 from tests.build import NOW
 from tests.contracts.ledger_opening import in_line
@@ -314,3 +317,29 @@ async def test_only_refusals_are_remembered() -> None:
     assert isinstance(await at.admit(asked), AlreadyDispatched)
 
     assert at.refusals() == ()
+
+
+async def test_counter_that_refused_a_call_is_named_until_it_is_read() -> None:
+    clock = SimClock(NOW)
+    at = gate(MemoryLedger([tenant(0)]), clock=clock)
+    for minutes in (0, 3):
+        clock.advance_to(NOW + timedelta(minutes=minutes))
+        await refused(at, request(tenant_id="acme"))
+
+    taken = at.take_refused()
+
+    counter = RefusedCounter("acme", ScopeKind.TENANT, "acme", Window.NONE, "nano-USD")
+    assert taken == {counter: RefusalSpan(NOW, NOW + timedelta(minutes=3), left=0)}
+    assert at.take_refused() == {}
+    declined = at.refusals()[0].declined
+    assert declined is not None
+    assert (declined.scope, declined.id, declined.unit) == (ScopeKind.TENANT, "acme", "nano-USD")
+
+
+async def test_counter_that_refused_a_call_by_its_own_limit_is_not_named() -> None:
+    at = gate(MemoryLedger([tenant(10**15)]))
+
+    await refused(at, request(budget=LLMBudget(max_calls_per_day=0)))
+
+    assert at.take_refused() == {}
+    assert at.refusals()[0].declined is not None

@@ -217,7 +217,7 @@ async def test_a_day_of_a_shared_ledger_is_warned_of_whatever_day_the_market_has
     assert warned.body["window_id"] == f"{servers.now():%Y-%m-%d}"
 
 
-async def test_a_ceiling_that_is_near_again_is_told_again() -> None:
+async def test_warning_of_a_counter_is_recorded_once_for_each_ceiling() -> None:
     board = MemoryControlStore()
     clock = SimClock(START)
     desk = gateway([], ledger=AwayLedger([tenant(100)]), clock=clock)
@@ -225,29 +225,87 @@ async def test_a_ceiling_that_is_near_again_is_told_again() -> None:
     await keeping.tick()
     await spend(desk.ledger, ask(85, tenant="default"))
 
-    for minutes, most in enumerate((100, 1000, 100), start=1):
-        clock.advance_to(START + timedelta(minutes=minutes))
-        await ordered(board, SetLimit(Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=most)))
-        await keeping.reconcile()
+    with capture_logs() as said:
+        for minutes, most in enumerate((100, 1000, 100, 90), start=1):
+            clock.advance_to(START + timedelta(minutes=minutes))
+            await ordered(board, SetLimit(Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=most)))
+            await keeping.reconcile()
+            await keeping.tick()
+
+    assert [one.body["most"] for one in await events(desk, "budget.threshold_reached")] == [100, 90]
+    assert said == []
+
+
+async def test_warning_of_a_counter_has_one_id_whatever_worker_records_it_and_when() -> None:
+    clock, ledger = SimClock(START), AwayLedger([tenant(100)])
+    desks = [gateway([], ledger=ledger, clock=clock) for _ in range(2)]
+    await spend(ledger, ask(85, tenant="default"))
+
+    for desk in desks:
+        await upkeep(desk).tick()
+        clock.advance_to(clock.now() + timedelta(minutes=1))
+        await spend(ledger, ask(1, tenant="default"))
+    with capture_logs() as said:
+        await upkeep(desks[0]).tick()  # after a restart
+
+    found = [one for desk in desks for one in await events(desk, "budget.")]
+    assert [one.body["spent"] for one in found] == [85, 86]
+    assert len({one.id for one in found}) == 1
+    assert said == []
+
+
+async def test_budget_that_refuses_every_call_for_five_minutes_is_exhausted_on_record() -> None:
+    clock, statuses = SimClock(START), MemoryStatusFeed()
+    desk = gateway([GOOD], limits=[tenant(10)], clock=clock)
+    keeping = upkeep(desk, statuses=statuses)
+    for minute in range(6):
+        clock.advance_to(START + timedelta(minutes=minute))
+        await desk.runner.run(asking().build())
         await keeping.tick()
+        before = await events(desk, "budget.exhausted")
+        assert bool(before) is (minute == 5)
 
-    assert [one.body["spent"] for one in await events(desk, "budget.threshold_reached")] == [85, 85]
+    (status,) = await statuses.read("default")
+    (event,) = await events(desk, "budget.exhausted")
+    denial = status.refusals[-1]
+    assert (event.body["spent"], event.body["most"], event.body["unit"]) == (0, 10, "nano-USD")
+    assert status.counters[0].exhausted == ("nano-USD",)
+    assert (denial.scope, denial.id, denial.window, denial.unit) == (
+        ScopeKind.TENANT, "default", Window.NONE, "nano-USD",
+    )  # fmt: skip
 
 
-async def test_a_worker_that_starts_anew_may_say_the_same_of_a_counter_with_another_pace() -> None:
-    clock = SimClock(START)
-    desk = gateway([], ledger=AwayLedger([tenant(100)]), clock=clock)
-    first = upkeep(desk)
-    await spend(desk.ledger, ask(1, tenant="default"))
-    await first.tick()
-    await spend(desk.ledger, ask(84, tenant="default"))
+async def test_report_leaves_out_windows_that_are_over() -> None:
+    clock, statuses = SimClock(START), MemoryStatusFeed()
+    limits = [tenant(100, window=Window.MINUTE), tenant(100, window=Window.DAY)]
+    desk = gateway([], limits=limits, clock=clock)
+    keeping = upkeep(desk, statuses=statuses)
+    await spend(desk.ledger, ask(1, tenant="default", at=START))
+    await keeping.tick()
+    (now,) = await statuses.read("default")
     clock.advance_to(START + timedelta(minutes=1))
-    await first.tick()
+    await keeping.tick()
+    (later,) = await statuses.read("default")
 
-    await upkeep(desk).tick()
+    assert {one.window for one in now.counters} == {Window.MINUTE, Window.DAY}
+    assert {one.window for one in later.counters} == {Window.DAY}
+    assert later.windows_at == clock.now()
 
-    paces = [one.body["nusd_per_hour"] for one in await events(desk, "budget.threshold_reached")]
-    assert paces == [84 * 60, 0]
+
+async def test_report_says_which_controls_are_applied() -> None:
+    statuses, board = MemoryStatusFeed(), MemoryControlStore()
+    keeping = upkeep(gateway([]), statuses=statuses, board=board)
+    halted = await ordered(board, HALT)
+    for_all = await ordered(board, AddHalt(HaltScope.MODEL, "gpt-5"), PLATFORM)
+
+    await keeping.tick()
+    (before,) = await statuses.read("default")
+    await keeping.reconcile()
+    await keeping.tick()
+
+    (after,) = await statuses.read("default")
+    assert (before.controls_serial, before.platform_serial) == (0, 0)
+    assert (after.controls_serial, after.platform_serial) == (halted.serial, for_all.serial)
 
 
 async def test_two_tenants_are_told_apart_and_warned_once_each() -> None:

@@ -17,6 +17,18 @@ LedgerUrl = Annotated[
         help="A server that workers share, redis://HOST:PORT; if left out, AGENTIC_LEDGER_URL, else --store.",
     ),
 ]
+CommandStore = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="PATH",
+        help="A session's folder; without --store and --ledger, the only live place, or else AGENTIC_STORE.",
+    ),
+]
+CommandLedgerUrl = Annotated[
+    str | None,
+    typer.Option("--ledger", metavar="URL", help="A server that workers share, redis://HOST:PORT."),
+]
 ReasonOption = Annotated[str, typer.Option("--why", metavar="TEXT", help="A reason, kept with the command.")]
 
 
@@ -33,6 +45,9 @@ Usd = Annotated[str | None, typer.Option("--usd", metavar="X", help="At most so 
 TokensOption = Annotated[int | None, typer.Option("--tokens", metavar="N", help="At most so many tokens.")]
 Calls = Annotated[int | None, typer.Option("--calls", metavar="N", help="At most so many calls.")]
 Remove = Annotated[bool, typer.Option("--remove", help="Remove the limit.")]
+Force = Annotated[
+    bool, typer.Option("--force", help="Accept a name that nothing at the place knows: one that comes later.")
+]
 DiscardServer = Annotated[
     bool,
     typer.Option(
@@ -54,10 +69,18 @@ Seconds = Annotated[
 ]
 
 
+ShownTenant = Annotated[
+    str,
+    typer.Option(
+        "--tenant", metavar="ID", help="Whose budgets; * means every tenant that a worker reported."
+    ),
+]
+
+
 @app.command("show", short_help="Show limits, and what is spent, held and queued.")
 def show_budgets(
     *,
-    tenant: BudgetOptionsTenant = "default",
+    tenant: ShownTenant = "default",
     store: Store = None,
     ledger: LedgerUrl = None,
     as_json: AsJson = False,
@@ -65,27 +88,32 @@ def show_budgets(
     """Show limits, what is spent, held and in doubt, queued requests, and the last denials."""
     from dataclasses import asdict
 
-    from agentic_trading.app.budgets import read_status
-    from agentic_trading.app.cli.budget_tables import budgets, location_of
+    from agentic_trading.app.cli.budget_places import location_of
+    from agentic_trading.app.cli.budget_tables import all_budgets, read_budgets
     from agentic_trading.app.cli.output import print_table, show_json
+    from agentic_trading.llm.event import PLATFORM
 
-    view = asyncio.run(read_status(location_of(store, ledger), tenant))
-    if as_json:
-        show_json(asdict(view))
+    where = location_of(store, ledger)
+    views = asyncio.run(read_budgets(where, tenant))
+    if not as_json:
+        print_table(*all_budgets(views, where.name))
+    elif tenant == PLATFORM:
+        show_json([asdict(view) for view in views])
     else:
-        print_table(*budgets(view))
+        show_json(asdict(views[0]))
 
 
 @app.command("watch")
 def watch_budgets(
     *,
-    tenant: BudgetOptionsTenant = "default",
+    tenant: ShownTenant = "default",
     seconds: Seconds = None,
     store: Store = None,
     ledger: LedgerUrl = None,
 ) -> None:
     """Show the same as it changes, until Ctrl-C."""
-    from agentic_trading.app.cli.budget_tables import location_of, watch
+    from agentic_trading.app.cli.budget_places import location_of
+    from agentic_trading.app.cli.budget_tables import watch
 
     asyncio.run(watch(location_of(store, ledger), tenant, seconds=seconds))
 
@@ -101,17 +129,21 @@ def set_limit(
     calls: Calls = None,
     remove: Remove = False,
     why: ReasonOption = "",
+    force: Force = False,
     tenant: BudgetOptionsTenant = "default",
-    store: Store = None,
-    ledger: LedgerUrl = None,
+    store: CommandStore = None,
+    ledger: CommandLedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Set a limit in place of the one on the same scope, id and window; workers follow within a second."""
+    """Set a limit in place of the one on the same scope, id and window; workers follow within a second.
+
+    Without a place, the only live one is meant. A name that nothing there knows is refused, with the nearest ones.
+    """
     from agentic_trading.app.budgets import limit_command
-    from agentic_trading.app.cli.budget_tables import execute_and_print
+    from agentic_trading.app.cli.budget_places import execute_and_print
 
     wanted = limit_command(scope, id_, per, usd=usd, tokens=tokens, calls=calls, remove=remove)
-    execute_and_print(wanted, tenant, why, store, ledger, as_json=as_json)
+    execute_and_print(wanted, tenant, why, store, ledger, force=force, as_json=as_json)
 
 
 @app.command("history", short_help="List commands, warnings and denials from the log.")
@@ -188,7 +220,6 @@ Model = Annotated[
         "--model", metavar="NAME", help="Only those to this model: NAME, PROVIDER/NAME or PROVIDER/*."
     ),
 ]
-Force = Annotated[bool, typer.Option("--force", help="Halt a name that nothing here knows: one to come.")]
 
 
 def halt(
@@ -199,20 +230,21 @@ def halt(
     model: Model = None,
     why: ReasonOption = "",
     force: Force = False,
-    store: Store = None,
-    ledger: LedgerUrl = None,
+    store: CommandStore = None,
+    ledger: CommandLedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Stop new calls and cancel calls in flight: of a tenant, or of one agent, workflow or model.
 
     Every worker follows within a second. What was sent is charged, all of it is on record, and `resume` lifts the halt.
-    A name that nothing here knows is refused, with the nearest ones.
+    Without a place, the only live one is meant. A name that nothing there knows is refused, with the nearest ones.
+    Exit code 1 if a running worker, or all of them, did not acknowledge the halt within three seconds.
     """
     from agentic_trading.app.budgets import halt_command
-    from agentic_trading.app.cli.budget_tables import halt_and_print
+    from agentic_trading.app.cli.budget_places import execute_and_print
 
     wanted = halt_command(tenant, agent=agent, workflow=workflow, model=model)
-    halt_and_print(wanted, tenant, why, store, ledger, force=force, as_json=as_json)
+    execute_and_print(wanted, tenant, why, store, ledger, force=force, as_json=as_json)
 
 
 def resume(
@@ -222,13 +254,13 @@ def resume(
     workflow: Workflow = None,
     model: Model = None,
     why: ReasonOption = "",
-    store: Store = None,
-    ledger: LedgerUrl = None,
+    store: CommandStore = None,
+    ledger: CommandLedgerUrl = None,
     as_json: AsJson = False,
 ) -> None:
-    """Lift the halt of exactly this scope; others stay."""
+    """Lift the halt of exactly this scope; others stay. Without a place, the only live one is meant."""
     from agentic_trading.app.budgets import resume_command
-    from agentic_trading.app.cli.budget_tables import halt_and_print
+    from agentic_trading.app.cli.budget_places import execute_and_print
 
     wanted = resume_command(tenant, agent=agent, workflow=workflow, model=model)
-    halt_and_print(wanted, tenant, why, store, ledger, force=True, as_json=as_json)
+    execute_and_print(wanted, tenant, why, store, ledger, force=True, as_json=as_json)

@@ -2,8 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
-from contextlib import aclosing, suppress
-from pathlib import Path
+from contextlib import aclosing
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -15,11 +14,10 @@ from agentic_trading.app.budgets import (
     BudgetLocation,
     BudgetLocationOptions,
     BudgetView,
-    execute,
     open_location,
     read_view,
+    read_views,
 )
-from agentic_trading.app.cli.log_selection import log_of
 from agentic_trading.app.cli.output import (
     console,
     facts,
@@ -29,15 +27,10 @@ from agentic_trading.app.cli.output import (
     print_table,
     printable,
     rows,
-    show_json,
     table,
     usd,
 )
-from agentic_trading.app.halts import execute_halt, halt_values
-from agentic_trading.app.options import OptionError, check_ledger_url
-from agentic_trading.app.settings import configured
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.commands import AddHalt, RemoveHalt, RemoveLimit, SetLimit
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlError, LedgerError
 from agentic_trading.governance.limits import ANY, UNITS, Limit, Unit, Window, amount_text, limit_text
@@ -48,6 +41,7 @@ from agentic_trading.llm.event import PLATFORM
 
 _MOST_ROWS = 12
 _MOST_COUNTERS = 48
+_MOST_TENANTS = 24
 _BUDGET_COLUMNS = (
     "scope",
     "window",
@@ -186,7 +180,25 @@ def _more(number: int, shown: int) -> Iterator[RenderableType]:
 def _counters(counters: Sequence[CounterStatus]) -> Table:
     return rows(
         table(*_BUDGET_COLUMNS, right=_NUMBERS),
-        (row for counter in counters[:_MOST_COUNTERS] for row in _counter_rows(counter)),
+        (row for counter in _fullest(counters) for row in _counter_rows(counter)),
+    )
+
+
+def _fullest(counters: Sequence[CounterStatus]) -> list[CounterStatus]:
+    """Return the counters in their order; of very many, those with the least left of their ceiling."""
+    if len(counters) <= _MOST_COUNTERS:
+        return list(counters)
+    fullest = sorted(range(len(counters)), key=lambda number: _share_left(counters[number]))
+    return [counters[number] for number in sorted(fullest[:_MOST_COUNTERS])]
+
+
+def _share_left(counter: CounterStatus) -> float:
+    if counter.exhausted:
+        return -1.0
+    units = zip(counter.most, counter.spent, counter.held, strict=True)
+    return min(
+        (1 - (spent + held) / most if most else 0.0 for most, spent, held in units if most is not None),
+        default=1.0,
     )
 
 
@@ -209,8 +221,14 @@ def _counter_rows(counter: CounterStatus) -> Iterator[tuple[str, ...]]:
             _amount(unit, in_doubt),
             _amount(unit, max(0, most - spent - held)),
             "" if pace is None else _amount(unit, pace),
-            format_time(counter.exhausted_at) if counter.exhausted_at is not None else "",
+            _exhausted(counter, unit),
         )
+
+
+def _exhausted(counter: CounterStatus, unit: Unit) -> str:
+    if unit in counter.exhausted:
+        return "exhausted"
+    return format_time(counter.exhausted_at) if counter.exhausted_at is not None else ""
 
 
 def _queued(requests: Sequence[QueuedStatus]) -> Table:
@@ -294,7 +312,7 @@ _LOOK_EVERY_S = 0.25
 
 
 async def watch(where: BudgetLocationOptions, tenant: str, *, seconds: float | None) -> None:
-    """Draw a tenant's budgets as they are now, for so many seconds or until Ctrl-C; a server that is away is waited for.
+    """Draw the budgets of a tenant, or of all (`*`), for so many seconds or until Ctrl-C; a server that is away is waited for.
 
     Into a pipe or a file each view is printed that differs from the one before.
     """
@@ -331,61 +349,28 @@ async def _views(where: BudgetLocationOptions, tenant: str, seconds: float | Non
             await asyncio.sleep(_LOOK_EVERY_S)
 
 
+async def read_budgets(where: BudgetLocationOptions, tenant: str) -> list[BudgetView]:
+    """Open a place, and return the budgets of a tenant, or of every tenant that a worker has reported (`*`)."""
+    async with open_location(where) as place:
+        return await read_views(place) if tenant == PLATFORM else [await read_view(place, tenant)]
+
+
+def all_budgets(views: Sequence[BudgetView], place: str) -> list[RenderableType]:
+    """Return the budgets of several tenants, one after the other."""
+    if not views:
+        return [paragraph(f"No worker has reported a tenant at {place}.")]
+    parts = [part for view in views[:_MOST_TENANTS] for part in budgets(view)]
+    return [*parts, *_more(len(views), _MOST_TENANTS)]
+
+
+async def _parts(place: BudgetLocation, tenant: str) -> list[RenderableType]:
+    if tenant == PLATFORM:
+        return all_budgets(await read_views(place), place.name)
+    return budgets(await read_view(place, tenant))
+
+
 async def _view(place: BudgetLocation, tenant: str) -> Group:
     try:
-        return Group(*budgets(await read_view(place, tenant)))
+        return Group(*(await _parts(place, tenant)))
     except (LedgerError, ControlError) as e:
         return Group(paragraph(f"{place.name}: {e}", "red"))
-
-
-def execute_and_print(
-    wanted: SetLimit | RemoveLimit,
-    tenant: str,
-    why: str,
-    store: Path | None,
-    ledger: str | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Set or remove a limit, and print the controls of the tenant from now on."""
-    where = location_of(store, ledger)
-    controls = asyncio.run(execute(where, tenant, wanted, why))
-    if as_json:
-        show_json(controls)
-    else:
-        print_table(*controls_table(where.name, tenant, controls))
-
-
-def halt_and_print(
-    wanted: AddHalt | RemoveHalt,
-    tenant: str,
-    why: str,
-    store: Path | None,
-    ledger: str | None,
-    *,
-    force: bool,
-    as_json: bool,
-) -> None:
-    """Halt or resume, and print the controls of the tenant from now on, and what was reached."""
-    where = location_of(store, ledger)
-    config = None if force else configured()
-    controls, reach = asyncio.run(execute_halt(where, tenant, wanted, why, config=config))
-    if as_json:
-        show_json(halt_values(controls, reach))
-    else:
-        print_table(*controls_table(where.name, tenant, controls), facts([("reached", reach.text)]))
-
-
-def location_of(store: Path | None, ledger: str | None) -> BudgetLocationOptions:
-    """Return the place that the options or the configuration name: a server goes before a folder.
-
-    Raises `OptionError` without one and for a wrong address, `ConfigError` for a wrong configuration.
-    """
-    url = ledger or (None if store is not None else configured().ledger.url)
-    if not url:
-        log = log_of(store)
-        return BudgetLocationOptions(log.parent, log=log)
-    check_ledger_url(url)
-    with suppress(OptionError):
-        return BudgetLocationOptions(None, url, log_of(store))
-    return BudgetLocationOptions(None, url)

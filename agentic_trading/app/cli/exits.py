@@ -35,7 +35,7 @@ class ExitCode(IntEnum):
 _MEANINGS = {
     ExitCode.DONE: "done",
     ExitCode.FOUND_WRONG: "checked and found wrong: divergence, broken log, unknown id, schema drift, rejected answer, "
-    "question without an answer",
+    "question without an answer, halt that no running worker acknowledged",
     ExitCode.BAD_INPUT: "bad usage or bad input: a flag, a name, a file, a setting",
     ExitCode.LOG_UNUSABLE: "the log, output folder, ledger or bus cannot be used: not writable, locked, broken, away",
     ExitCode.INTERNAL: "an internal error; --debug shows where",

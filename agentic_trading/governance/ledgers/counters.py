@@ -368,12 +368,20 @@ class TenantCounters:
         for table in self._tables:
             table.forget(self._horizon.oldest, active)
 
-    def pages(self, *, limited: bool) -> Iterator[list[WindowCounter]]:
-        """Yield all counters, page by page; with `limited`, those of lasting scopes with a ceiling, in the newest windows."""
+    def pages(self, *, limited: bool, at: datetime | None = None) -> Iterator[list[WindowCounter]]:
+        """Yield all counters, page by page.
+
+        With `limited`, only those of lasting scopes with a ceiling, in the newest windows, if these are not over `at` a
+        moment.
+        """
         tables = [table for table in self._tables if not (limited and table.kind in SHORT_LIVED)]
         places = [(table, bucket, id_) for table in tables for bucket in table.buckets for id_ in bucket]
         time_windows = self._horizon.windows.at(self._newest) if limited and self._newest is not None else {}
-        ids = {window: time_window.id for window, time_window in time_windows.items()}
+        ids = {
+            window: time_window.id
+            for window, time_window in time_windows.items()
+            if at is None or time_window.over_by is None or at < time_window.over_by
+        }
         for start in range(0, len(places), _AT_ONCE):
             found = (table.seen(bucket, id_) for table, bucket, id_ in places[start : start + _AT_ONCE])
             yield [

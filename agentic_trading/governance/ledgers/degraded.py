@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
 
 import structlog
@@ -149,9 +150,11 @@ class DegradedModeLedger:
         """Take note of how far the ledger had come once."""
         await self._ledger.require_at_least(tenant, checkpoint)
 
-    async def balances(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
+    async def balances(
+        self, tenant: str, *, limited: bool = False, at: datetime | None = None
+    ) -> Sequence[Balance]:
         """Return every counter of a tenant, or those that can run out."""
-        return await self._ledger.balances(tenant, limited=limited)
+        return await self._ledger.balances(tenant, limited=limited, at=at)
 
     async def waiting(self, tenant: str) -> Sequence[QueuedReservation]:
         """Return the requests of a tenant that wait for headroom."""

@@ -219,14 +219,16 @@ class MemoryLedger:
         """Take note of how far the ledger had come once; behind that, or in another epoch, nothing is reserved."""
         self._ledger_of(tenant).require_at_least(checkpoint)
 
-    async def balances(self, tenant: str, *, limited: bool = False) -> list[Balance]:
+    async def balances(
+        self, tenant: str, *, limited: bool = False, at: datetime | None = None
+    ) -> list[Balance]:
         """Return counters of a tenant; those of ended windows for as long as they are kept.
 
         Very many are read page by page, between which others go on.
         """
         ledger = self._ledger_of(tenant)
         found: list[Balance] = []
-        for piece in ledger.counters.pages(limited=limited):
+        for piece in ledger.counters.pages(limited=limited, at=at):
             if found:
                 await asyncio.sleep(0)
             found += map(counter_balance, piece)

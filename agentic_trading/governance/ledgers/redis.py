@@ -1,7 +1,7 @@
 """The ledger of many processes: on a Redis or Valkey, each step one script."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
 from struct import Struct
 from typing import Any, Final
@@ -231,14 +231,16 @@ class RedisLedger:
         of.require_at_least(checkpoint)
         self._tenants.keep(of)
 
-    async def balances(self, tenant: str, *, limited: bool = False) -> Sequence[Balance]:
+    async def balances(
+        self, tenant: str, *, limited: bool = False, at: datetime | None = None
+    ) -> Sequence[Balance]:
         """Return counters of a tenant; each is exact by itself, while others may go on between two of them."""
         of = self._tenants.of(tenant)
         _, *limits, newest = (await self._steps.run(of, "look")).rest
         limit_set = of.limit_set(replies.read_limits(limits))
         if limited:
             return await limited_balances(
-                self._server, tenant, of.keys, limit_set, replies.read_newest(newest)
+                self._server, tenant, of.keys, limit_set, replies.read_newest(newest, at)
             )
         return await every_balance(self._server, tenant, of.keys, limit_set)
 

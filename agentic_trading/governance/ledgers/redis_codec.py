@@ -59,15 +59,18 @@ def read_limits(facts: Sequence[bytes]) -> TenantLimits:
     )
 
 
-def read_newest(facts: Sequence[bytes | None]) -> dict[Window, str]:
-    """Return the ids of the newest windows that something was counted in, as `look.lua` returns them."""
-    ending = (Window.MINUTE, Window.HOUR, Window.DAY, Window.MONTH)
-    found = {
-        window: fact.decode().partition(" ")[2]
-        for window, fact in zip(ending, facts, strict=True)
-        if fact is not None
-    }
-    return {Window.NONE: "", **found}
+def read_newest(facts: Sequence[bytes | None], at: datetime | None = None) -> dict[Window, str]:
+    """Return the ids of the newest windows that something was counted in, as `look.lua` returns them.
+
+    Windows that are over `at` a moment are left out.
+    """
+    found = {Window.NONE: ""}
+    for window, fact in zip((Window.MINUTE, Window.HOUR, Window.DAY, Window.MONTH), facts, strict=True):
+        if fact is not None:
+            ends_ms, _, window_id = fact.decode().partition(" ")
+            if at is None or at.timestamp() * 1000 < int(ends_ms):
+                found[window] = window_id
+    return found
 
 
 def limits_text(limits: Sequence[Limit]) -> bytes:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import shutil
 import subprocess
 import sys
@@ -195,3 +196,67 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # the other side has closed it
         return b""
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        (
+            ("agent", "cmt-anlyst"),
+            "agent cmt-anlyst: .* knows this agent; allowed: cmt-analyst, .*or --force",
+        ),
+        (("principal", "desk-b"), "principal desk-b: .* knows this principal; allowed: desk-a, or --force"),
+        (("trace", "t-1"), "trace t-1: .* knows this trace; allowed: .*or --force"),
+        (("call", "c-1"), "call c-1: .* knows this call; allowed: .*or --force"),
+        (("agent", "*", "--tenant", "defualt"), "tenant defualt: .* knows this tenant; allowed: default"),
+    ],
+)
+def test_limit_on_an_unknown_name_is_refused_with_the_nearest_names(
+    words: tuple[str, ...], allowed: str, command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = place / "policy.toml"
+    policy.write_text('[principals.desk-a]\ntenants = ["default"]\nmodels = ["rules/*"]\n')
+    monkeypatch.setenv("AGENTIC_POLICY_FILE", str(policy))
+
+    told = command("budget", "set", *words, "--usd", 1, "--store", place)
+    forced = command("budget", "set", *words, "--usd", 1, "--store", place, "--force")
+
+    assert (told.code, told.out) == (ExitCode.BAD_INPUT, "")
+    assert re.search(allowed, told.err), told.err
+    assert forced.code == ExitCode.DONE
+
+
+@pytest.mark.parametrize("words", [("agent", "cmt-analyst"), ("agent", "*"), ("principal", "desk-a")])
+def test_limit_on_a_known_name_is_set_and_its_place_printed(
+    words: tuple[str, ...], command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = place / "policy.toml"
+    policy.write_text('[principals.desk-a]\ntenants = ["default"]\nmodels = ["rules/*"]\n')
+    monkeypatch.setenv("AGENTIC_POLICY_FILE", str(policy))
+
+    told = command("budget", "set", *words, "--usd", 1, "--store", place)
+    as_json = json.loads(command("budget", "set", *words, "--usd", 2, "--store", place, "--json").out)
+
+    assert told.code == ExitCode.DONE
+    assert f"place                 {place}" in told.out
+    assert as_json["place"] == str(place)
+
+
+def test_budgets_of_every_tenant_are_shown_by_a_star(command: Command, place: Path) -> None:
+    shown = command("budget", "show", "--tenant", "*", "--store", place)
+    as_json = json.loads(command("budget", "show", "--tenant", "*", "--store", place, "--json").out)
+    watched = command("budget", "watch", "--tenant", "*", "--store", place, "--seconds", 0.1)
+
+    assert "Budgets of default" in shown.out
+    assert "tenant default  total   USD" in shown.out
+    assert [one["tenant"] for one in as_json] == ["default"]
+    assert "Budgets of default" in watched.out
+
+
+def test_star_without_a_reported_tenant_shows_none(command: Command, place: Path) -> None:
+    for report in place.glob("budget-*.json"):
+        report.unlink()
+
+    shown = command("budget", "show", "--tenant", "*", "--store", place)
+
+    assert (shown.code, shown.out) == (ExitCode.DONE, f"  No worker has reported a tenant at {place}.\n")

@@ -132,18 +132,33 @@ def test_a_halt_says_what_knows_its_name_and_which_workers_it_reached(
     told = command("halt", *words)
     again = json.loads(command("resume", *words, "--json").out)
 
-    assert f"workers that run here, as they last reported: none; the name is known from {source}" in told.out
-    assert again["reached"] == {"known_from": "", "workers": 0, "in_flight": 0}
+    assert f"no worker runs here; the name is known from {source}" in told.out
+    assert again["reached"] == {"known_from": "", "acknowledged": [], "missing": [], "in_flight": 0}
     assert again["halts"] == []
 
 
 @pytest.mark.usefixtures("place")
-def test_a_name_to_come_is_halted_by_force_and_known_from_then_on(command: Command) -> None:
+def test_name_that_only_an_operator_gave_is_not_known(command: Command) -> None:
     forced = command("halt", "--agent", "tomorrow", "--force")
     command("resume", "--agent", "tomorrow")
+    command("budget", "set", "agent", "tomorrow", "--calls", 1, "--force")
 
     assert "HALTED                agent tomorrow by " in forced.out
-    assert "known from earlier commands" in command("halt", "--agent", "tomorrow").out
+    again = command("halt", "--agent", "tomorrow")
+    assert (again.code, again.out) == (ExitCode.BAD_INPUT, "")
+    assert "knows this agent" in again.err
+
+
+@pytest.mark.usefixtures("place")
+def test_halt_that_no_process_acknowledged_ends_with_an_error_and_its_place(
+    command: Command, place: Path
+) -> None:
+    told = command("halt")
+
+    assert told.code == ExitCode.FOUND_WRONG
+    assert f"place                 {place}" in told.out
+    assert f"the halt is set at {place}, and no running process acknowledged it" in told.err
+    assert command("resume").code == ExitCode.DONE
 
 
 def test_a_name_in_the_policy_the_configuration_or_a_workers_report_is_known(
@@ -157,7 +172,7 @@ def test_a_name_in_the_policy_the_configuration_or_a_workers_report_is_known(
     (tmp_path / "agentic-trading.toml").write_text('[tenants.acme]\nbudget_usd = "5"\n')
     counted = CounterStatus(
         scope=ScopeKind.AGENT, id="busy", window=Window.DAY, window_id="2026-01-02",
-        most=(1, None, None), spent=(0, 0, 0), held=(0, 0, 0), in_doubt=(0, 0, 0),
+        most=(1, None, None), spent=(0, 0, 1), held=(0, 0, 0), in_doubt=(0, 0, 0),
     )  # fmt: skip
     report = BudgetStatus(
         worker="w-1", tenant="default", time=NOW, as_of=NOW, is_running=True, limits_version=1,
@@ -168,7 +183,7 @@ def test_a_name_in_the_policy_the_configuration_or_a_workers_report_is_known(
     def known(*words: str) -> str:
         return command("halt", *words).out.partition("reached")[2]
 
-    assert "1 with 3 calls in flight; the name is known from workers' reports" in known("--agent", "busy")
+    assert "the name is known from workers' reports" in known("--agent", "busy")
     assert "known from the policy" in known("--agent", "bot-7")
     assert "known from the policy" in known("--tenant", "fund")
     assert "known from the configuration" in known("--tenant", "acme")
@@ -212,3 +227,12 @@ def test_a_run_in_a_folder_that_is_halted_asks_nobody_and_names_the_history(
     assert f"agentic-trading budget history --store {place}" in told.out
     assert "denied" in history.out
     assert "tenant default is halted by " in history.out
+
+
+def test_halt_of_a_known_name_goes_on_beside_a_broken_policy(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "policy.toml").write_text("[principals")
+    monkeypatch.setenv("AGENTIC_POLICY_FILE", str(place / "policy.toml"))
+
+    assert "known from the log" in command("halt", "--agent", "cmt-analyst").out
