@@ -3,6 +3,8 @@
 import asyncio
 from datetime import timedelta
 
+import pytest
+
 from agentic_trading.app.budgets import (
     BudgetLocationOptions,
     BudgetView,
@@ -10,7 +12,10 @@ from agentic_trading.app.budgets import (
     read_view,
     read_views,
 )
+from agentic_trading.app.cli.budget_tables import budgets
+from agentic_trading.app.cli.output import print_table
 from agentic_trading.clock import SystemClock
+from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.status_feed import CounterStatus
 from tests.governance.asking import ask, spend
@@ -78,3 +83,22 @@ def test_counter_that_a_worker_found_exhausted_is_shown_as_such(own_redis: RealS
         (Window.NONE, 990, ("nano-USD",)),
         (Window.DAY, 0, ("nano-USD",)),
     }
+
+
+def test_table_of_very_many_counters_shows_the_fullest(capsys: pytest.CaptureFixture[str]) -> None:
+    counters = tuple(
+        CounterStatus(
+            scope=ScopeKind.AGENT, id=f"agent-{number:02}", window=Window.NONE, window_id="", most=(None, None, 100),
+            spent=(0, 0, number), held=(0, 0, 0), in_doubt=(0, 0, 0), exhausted=("calls",) if number == 3 else (),
+        )
+        for number in range(60)
+    )  # fmt: skip
+    controls = TenantControls()
+
+    print_table(*budgets(BudgetView("place", "acme", controls, controls, counters, (), ())))
+
+    lines = capsys.readouterr().out.splitlines()
+    shown = [line.split()[1] for line in lines if line.startswith("agent ")]
+    assert shown == ["agent-03", *(f"agent-{number}" for number in range(13, 60))]
+    assert next(line for line in lines if "agent-03" in line).endswith("exhausted")
+    assert any("and 12 more; --json has all" in line for line in lines)
