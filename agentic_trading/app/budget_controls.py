@@ -14,6 +14,7 @@ from agentic_trading.app.trading import Log
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import SetLimit, execute_command
 from agentic_trading.governance.controls_document import ControlStore, TenantControls
+from agentic_trading.governance.controls_merge import CommandHistory
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, limit_text
@@ -101,7 +102,7 @@ class RunBudget:
         if controls is None:
             raise RuntimeError("a run's folder or server has controls")
         if options.config.ledger.url is not None:
-            await self._require_checkpoint(ledger)
+            await self._require_checkpoint(ledger, controls)
             wanted = _wanted_on_server(options, await controls.read(tenant))
             if wanted is not None:
                 await set_budget(controls, tenant, wanted)
@@ -123,13 +124,18 @@ class RunBudget:
             return replace(present, nusd=limit.nusd, calls=limit.calls)
         return present if options.max_calls is None else replace(present, calls=options.max_calls)
 
-    async def _require_checkpoint(self, ledger: Ledger) -> None:
-        """Require the ledger to be as far as the log has seen it; raises `LedgerRolledBackError`."""
-        rebuild = LedgerRebuild(self.options.tenant, self.options.mode)
+    async def _require_checkpoint(self, ledger: Ledger, controls: ControlStore) -> None:
+        """Require the ledger to be as far as the log has seen it, and put back commands that only the log has.
+
+        Raises `LedgerRolledBackError`.
+        """
+        rebuild, commands = LedgerRebuild(self.options.tenant, self.options.mode), CommandHistory()
         async with aclosing(self.store.scan()) as entries:
             async for entry in entries:
                 rebuild.read(entry.record)
+                commands.read(entry.record)
         await require_not_behind(rebuild, ledger, SystemClock().now())
+        await restart.restore_commands(commands, controls, [self.options.tenant])
 
 
 def _wanted_on_server(options: RunOptions, document: TenantControls) -> Limit | None:

@@ -1,9 +1,9 @@
 """Budgets from the log: what happened to them, and a ledger rebuilt from what is on record."""
 
 import asyncio
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Literal, assert_never
@@ -12,7 +12,8 @@ from agentic_trading.app import budget_controls, trading
 from agentic_trading.app.options import OptionError, check_ledger_url
 from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.governance.admission_decisions import ClockMode
-from agentic_trading.governance.controls_document import AppliedCommand
+from agentic_trading.governance.controls_document import AppliedCommand, ControlStore
+from agentic_trading.governance.controls_merge import CommandHistory, RestoredControls, restore_controls
 from agentic_trading.governance.events import (
     KINDS,
     AttemptAnsweredLate,
@@ -24,14 +25,28 @@ from agentic_trading.governance.events import (
     LedgerCheckpointed,
     ReservationExpired,
 )
-from agentic_trading.governance.ledger import Balance, LedgerEntry, RebuildableLedger, ReservationState
-from agentic_trading.governance.limits import UNITS, ScopeKind, Window, agent_of, amount_text, usd_text
+from agentic_trading.governance.ledger import (
+    Balance,
+    Ledger,
+    LedgerEntry,
+    RebuildableLedger,
+    ReservationState,
+)
+from agentic_trading.governance.limits import (
+    UNITS,
+    ScopeKind,
+    Window,
+    agent_of,
+    amount_text,
+    limit_text,
+    usd_text,
+)
 from agentic_trading.governance.rebuild import KeptCharge, LedgerRebuild, join
 from agentic_trading.llm.errors import EventError, FailureKind, StoreError
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import PLATFORM, Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
-from agentic_trading.platform.port_adapters import ledger_of
+from agentic_trading.platform.port_adapters import boards_of, ledger_of
 
 BudgetEventKind = Literal["command", "warning", "expired", "denied", "in doubt", "overrun"]
 
@@ -162,7 +177,8 @@ class LedgerRebuildReport:
     """What a rebuild has charged, in nano-dollars; `knew_nusd` is what the ledger had before.
 
     `kept` are charges of the ledger that no log explains. `discarded` are the totals that the ledger had higher, where
-    that was asked for.
+    that was asked for. `restored` are the limits and halts that the server had lost, or had in an older version. `limits`
+    and `halts` are those that hold from now on.
     """
 
     tenant: str
@@ -175,6 +191,9 @@ class LedgerRebuildReport:
     generation: int
     discarded: tuple[str, ...] = ()
     kept: tuple[KeptCharge, ...] = ()
+    restored: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    halts: tuple[str, ...] = ()
 
 
 async def rebuild_ledger(
@@ -187,40 +206,37 @@ async def rebuild_ledger(
 ) -> LedgerRebuildReport:
     """Charge every call of a tenant that is on record on a server, joined with what its ledger still knows of each call.
 
-    `zone` is where days and months begin, the same as for the workers that share the server.
+    Commands of operators that are on record and that the server has lost are put back first: limits and halts hold
+    before any call runs again. `zone` is where days and months begin, the same as for the workers that share the server.
     Raises `OptionError` without a server, and for a server with higher totals than logs and known calls come to, which
     would be free to be spent again: nothing is then changed. With `discard_server` only the logs count.
-    Raises `StoreError` for a log that cannot be read or understood, `LedgerUnavailableError`.
+    Raises `StoreError` for a log that cannot be read or understood, `LedgerUnavailableError`, `ControlError` for limits
+    and halts that cannot be read or put back: no call runs then.
     """
-    if not ledger_url:
-        raise OptionError(
-            "--ledger",
-            "left out, and AGENTIC_LEDGER_URL is not set",
-            "the server to rebuild, redis://HOST:PORT; budgets of a folder need no rebuild",
-        )
-    check_ledger_url(ledger_url)
+    url = _checked_url(ledger_url)
     calls = LedgerRebuild(tenant, "live")
     readers = [_LogReader(log, await asyncio.to_thread(_mode_of, log.parent)) for log in logs]
     for reader in readers:  # so that a log that cannot be read closes no ledger
         await reader.read_on(calls)
-    async with aclosing(await asyncio.to_thread(ledger_of, ledger_url, zone=zone)) as ledger:
+    async with _opened(url, zone) as (ledger, controls):
+        for name in (PLATFORM, tenant):  # so that a command that cannot be read closes no ledger
+            await _restored(controls, name, readers, writes=False)
         knew = await ledger.balances(tenant)
         for reader in readers:  # what was charged up to now is on record a moment later
             await reader.read_on(calls)
         bookings, _ = await _joined(calls, ledger, discard_server=discard_server)
         lowered = await _lowered(knew, tenant, bookings)
-        if lowered and not discard_server:
-            raise OptionError(
-                "--discard-server",
-                f"left out, and the server has charged what is in none of the logs, nor known call by call: {'; '.join(lowered)}",
-                "every log that was written with the server, or --discard-server to let that be spent again",
-            )
+        if not discard_server:
+            _refuse_lowered(lowered)
         await ledger.fence(tenant)
         for reader in readers:  # what comes on record later has just ended, and that the ledger remembers
             await reader.read_on(calls)
         if calls.checkpoint is not None:
             await ledger.require_at_least(tenant, calls.checkpoint)
         bookings, kept = await _joined(calls, ledger, discard_server=discard_server)
+        platform, own = [await _restored(controls, name, readers) for name in (PLATFORM, tenant)]
+        if own.controls.speaks_of_limits:
+            await ledger.apply_limits(tenant, own.controls.limits, version=own.controls.serial)
         position = await ledger.restore(tenant, bookings)
     doubtful = [one for one in bookings if one.state is ReservationState.IN_DOUBT]
     return LedgerRebuildReport(
@@ -234,6 +250,29 @@ async def rebuild_ledger(
         generation=position.epoch,
         discarded=tuple(lowered),
         kept=tuple(kept),
+        restored=(*(f"{one}, of every tenant" for one in platform.changes), *own.changes),
+        limits=tuple(map(limit_text, own.controls.limits)),
+        halts=tuple(f"{one.scope} {one.id}" for one in (*platform.controls.halts, *own.controls.halts)),
+    )
+
+
+@asynccontextmanager
+async def _opened(ledger_url: str, zone: tzinfo) -> AsyncGenerator[tuple[Ledger, ControlStore]]:
+    """Open the ledger and the controls of a server for as long as the block lasts."""
+    async with AsyncExitStack() as stack:
+        controls, statuses = await asyncio.to_thread(boards_of, ledger_url, None)
+        ledger = await asyncio.to_thread(lambda: ledger_of(ledger_url, zone=zone))
+        for port in (controls, statuses, ledger):
+            await stack.enter_async_context(aclosing(port))
+        yield ledger, controls
+
+
+async def _restored(
+    controls: ControlStore, tenant: str, readers: Iterable["_LogReader"], *, writes: bool = True
+) -> RestoredControls:
+    """Put back the commands of logs that a server has lost; without `writes`, only raise what that would."""
+    return await restore_controls(
+        controls, tenant, [one.commands.of(tenant) for one in readers], writes=writes
     )
 
 
@@ -250,6 +289,7 @@ class _LogReader:
 
     log: Path
     mode: ClockMode
+    commands: CommandHistory = field(default_factory=CommandHistory)
     last: int = 0
 
     async def read_on(self, calls: LedgerRebuild) -> None:
@@ -259,6 +299,7 @@ class _LogReader:
             async for entry in records.scan(self.last):
                 with _placed(self.log, entry.seq):
                     calls.read(entry.record)
+                    self.commands.read(entry.record)
                 self.last = entry.seq
 
 
@@ -288,6 +329,28 @@ async def _lowered(knew: Iterable[Balance], tenant: str, bookings: Sequence[Ledg
         )
         if is_now < was
     ]
+
+
+def _checked_url(ledger_url: str | None) -> str:
+    """Return the URL of a server; raises `OptionError` for none."""
+    if not ledger_url:
+        raise OptionError(
+            "--ledger",
+            "left out, and AGENTIC_LEDGER_URL is not set",
+            "the server to rebuild, redis://HOST:PORT; budgets of a folder need no rebuild",
+        )
+    check_ledger_url(ledger_url)
+    return ledger_url
+
+
+def _refuse_lowered(lowered: Sequence[str]) -> None:
+    """Raise `OptionError` for totals of a server that a rebuild would lower."""
+    if lowered:
+        raise OptionError(
+            "--discard-server",
+            f"left out, and the server has charged what is in none of the logs, nor known call by call: {'; '.join(lowered)}",
+            "every log that was written with the server, or --discard-server to let that be spent again",
+        )
 
 
 def _mode_of(folder: Path) -> ClockMode:

@@ -9,13 +9,15 @@ from pydantic import ValidationError
 
 from agentic_trading.canonical import utc_text
 from agentic_trading.governance.controls_document import (
-    KEPT_ACTIONS,
+    HALTED,
+    RUNNING,
     AppliedCommand,
     ControlStore,
     Halt,
     HaltRegistry,
     HaltScope,
     TenantControls,
+    kept_actions,
     milliseconds,
 )
 from agentic_trading.governance.errors import CommandError
@@ -33,9 +35,6 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.event import PLATFORM
 
 T = TypeVar("T")
-
-_RUNNING = "running"
-_HALTED = "halted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,8 @@ async def execute_command(
     """
     validate_command(tenant, command)
     while True:
-        changed = apply_command(await store.read(tenant), command, by=by, why=why, at=at)
+        before = await store.read(tenant)
+        changed = apply_command(before, command, by=by, why=why, at=at, stored_at=await store.now())
         if await store.replace(tenant, changed):
             return changed
 
@@ -129,13 +129,21 @@ async def store_raised_halts(store: ControlStore, halts: HaltRegistry, tenant: s
 
 
 def apply_command(
-    controls: TenantControls, command: OperatorCommand, *, by: str, why: str, at: datetime
+    controls: TenantControls,
+    command: OperatorCommand,
+    *,
+    by: str,
+    why: str,
+    at: datetime,
+    stored_at: datetime | None = None,
 ) -> TenantControls:
     """Return the next version of a document: changed by the command, with the action on its list.
 
+    `stored_at` is the time by the store's clock, `at` that of the operator, which may be another. The serial follows the former.
     Raises `CommandError` for a command that changes nothing, and says what is there; and for a text that is too long.
     """
-    author = _Author(controls.version + 1, by, why, at)
+    serial = max(controls.serial + 1, milliseconds(stored_at or at))
+    author = _Author(controls.version + 1, serial, by, why, at)
     try:
         match command:
             case SetLimit():
@@ -196,6 +204,7 @@ class _Author:
     """The operator of a new version, with reason and moment."""
 
     version: int
+    serial: int
     by: str
     why: str
     at: datetime
@@ -208,7 +217,7 @@ class _Author:
             before=_ceiling(before), after=_ceiling(after), by=self.by, why=self.why, at=self.at,
             scope=limit.scope, id=limit.id, window=limit.window,
             ceiling_before=before.ceiling.units if before else None,
-            ceiling_after=after.ceiling.units if after else None,
+            ceiling_after=after.ceiling.units if after else None, serial=self.serial,
         )  # fmt: skip
 
     def on_halt(self, command: AddHalt | RemoveHalt, before: str, after: str) -> AppliedCommand:
@@ -216,7 +225,8 @@ class _Author:
         return AppliedCommand(
             version=self.version, kind="halt" if isinstance(command, AddHalt) else "resume",
             subject=command.subject, before=before, after=after, by=self.by, why=self.why, at=self.at,
-            scope=command.scope, id=command.id,
+            scope=command.scope, id=command.id, serial=self.serial,
+            spares_in_flight=isinstance(command, AddHalt) and command.spares_in_flight,
         )  # fmt: skip
 
 
@@ -245,7 +255,7 @@ def _halted(controls: TenantControls, command: AddHalt, author: _Author) -> Tena
         scope=command.scope, id=command.id, by=author.by, why=author.why, at=author.at,
         spares_in_flight=command.spares_in_flight,
     )  # fmt: skip
-    return _next(controls, author.on_halt(command, _RUNNING, _HALTED), halts=(*controls.halts, halt))
+    return _next(controls, author.on_halt(command, RUNNING, HALTED), halts=(*controls.halts, halt))
 
 
 def _resumed(controls: TenantControls, command: RemoveHalt, author: _Author) -> TenantControls:
@@ -253,7 +263,7 @@ def _resumed(controls: TenantControls, command: RemoveHalt, author: _Author) -> 
     if known is None:
         halted = (f"{halt.scope} {halt.id}" for halt in controls.halts)
         raise CommandError(command.subject, "is not halted", _listed(halted))
-    action = author.on_halt(command, f"{_HALTED} {_halt_text(known)}", _RUNNING)
+    action = author.on_halt(command, f"{HALTED} {_halt_text(known)}", RUNNING)
     return _next(controls, action, halts=_without(controls.halts, known))
 
 
@@ -268,16 +278,9 @@ def _next(
         version=action.version,
         limits=controls.limits if limits is None else limits,
         halts=controls.halts if halts is None else halts,
-        actions=_kept((*controls.actions, action)),
-        serial=max(controls.serial + 1, milliseconds(action.at)),
+        actions=kept_actions((*controls.actions, action)),
+        serial=action.serial or controls.serial + 1,
     )
-
-
-def _kept(actions: tuple[AppliedCommand, ...]) -> tuple[AppliedCommand, ...]:
-    """Return the last actions, and of older ones the last about each limit: it says whose limit it is, or whose removal."""
-    older, recent = actions[:-KEPT_ACTIONS], actions[-KEPT_ACTIONS:]
-    last = {action.subject: action for action in actions if action.kind.endswith("limit")}
-    return (*(action for action in older if last.get(action.subject) is action), *recent)
 
 
 def _without(those: tuple[T, ...], one: T | None) -> tuple[T, ...]:

@@ -3,7 +3,7 @@
 import asyncio
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -19,9 +19,18 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.event import PLATFORM, Event, EventBody
 from agentic_trading.llm.fields import Count, Moment, Text
+from agentic_trading.llm.limits import UnlessNone
 
 KEPT_ACTIONS = 200
 """So many of the last actions stay in a document; the log has all of them."""
+
+RUNNING = "running"
+HALTED = "halted"
+"""How the record of a halt or a resume spells what was and is."""
+
+CommandKind = Literal["set_limit", "remove_limit", "halt", "resume"]
+LIMIT_COMMANDS = ("set_limit", "remove_limit")
+HALT_COMMANDS = ("halt", "resume")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -63,14 +72,15 @@ class AppliedCommand(EventBody, frozen=True, extra="allow"):
     """A command that was executed, and made this `version` of the document; `before` and `after` are texts to be read.
 
     `scope` and `id` are what it was about. Where that was a limit, `window` is there too, and its ceilings in
-    nano-dollars, tokens and calls; None is no limit.
+    nano-dollars, tokens and calls; None is no limit. `serial` is that of the document that it made: it orders commands
+    across copies of a store. Older releases wrote none.
     """
 
     KIND = "operator.commanded"
     FORMERLY = "operator.action"
 
     version: Count
-    kind: Literal["set_limit", "remove_limit", "halt", "resume"]
+    kind: CommandKind
     subject: str
     before: str
     after: str
@@ -82,6 +92,23 @@ class AppliedCommand(EventBody, frozen=True, extra="allow"):
     window: Window | None = None
     ceiling_before: Ceilings | None = None
     ceiling_after: Ceilings | None = None
+    serial: UnlessNone = None
+    spares_in_flight: bool = Field(default=False, exclude_if=operator.not_)
+
+
+def subject_of(command: AppliedCommand) -> tuple[bool, str]:
+    """Return the limit or halt that a command is about: an agent's halt and its limit may be spelled alike."""
+    return command.kind in LIMIT_COMMANDS, command.subject
+
+
+def kept_actions(actions: Sequence[AppliedCommand]) -> tuple[AppliedCommand, ...]:
+    """Return the last actions, and of older ones the last about each limit and halt.
+
+    It says who has set or removed it: a removal and a resume stay known, because nothing else lifts a restriction.
+    """
+    older, recent = actions[:-KEPT_ACTIONS], actions[-KEPT_ACTIONS:]
+    last = {subject_of(action): action for action in actions}
+    return (*(action for action in older if last[subject_of(action)] is action), *recent)
 
 
 def milliseconds(at: datetime) -> int:
@@ -98,8 +125,8 @@ def _serial_of(document: Mapping[str, Any]) -> int:
 class TenantControls(BaseModel, frozen=True, extra="forbid"):
     """The limits and halts of one tenant; version 0 is that of a tenant without any command.
 
-    Each command makes the next version, with a larger `serial`. Versions start over with a store that was lost; serials
-    go on, as none is smaller than its command's moment in milliseconds since 1970. A field that is not known here is
+    Each command makes the next version, with a larger `serial`. Versions start over with a store that was lost. Serials
+    go on: none is smaller than the store's time of its command in milliseconds since 1970. A field that is not known here is
     refused: a restriction is never ignored.
     """
 
@@ -152,6 +179,10 @@ class ControlStore(Protocol):
         Of several replacements of the same version at once, one succeeds. What was written outlives the process, if the
         store does.
         """
+        ...
+
+    async def now(self) -> datetime:
+        """Return the time by the clock of the store, the same for all who write to it."""
         ...
 
     async def aclose(self) -> None:

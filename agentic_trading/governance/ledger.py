@@ -296,6 +296,16 @@ class OperableLedger(Protocol):
         A limit below what is spent lets nothing more run; what is in flight goes on. The queue is served again.
         """
 
+    def awaited_limits(self, tenant: str) -> int:
+        """Return a number other than 0 if the limits of a tenant are to be read and applied once more.
+
+        They are older than those that this process has counted by, or the ledger was rebuilt since. From the first call
+        of this method on nothing is reserved meanwhile: requests wait for `confirm_limits` for a short time, and are then refused.
+        """
+
+    def confirm_limits(self, tenant: str, awaited: int) -> None:
+        """Reserve again, if nothing has happened to the limits since `awaited_limits` returned this number."""
+
     async def expire_leases(self) -> Sequence[ExpiredReservation]:
         """End the calls whose lease has run out, of every tenant that this ledger has served and has calls of.
 

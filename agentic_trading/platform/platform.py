@@ -234,8 +234,8 @@ class Platform:
         if given.restore is not None:
             await given.restore(ledger, controls)
         else:
-            unended = await restart.carry_on(config, ledger, store, cache, restores=given.ledger is None)
-            await restart.seed_limits(config, ledger, controls)
+            own = given.ledger is None
+            unended = await restart.carry_on(config, ledger, store, cache, controls, restores=own)
         providers = await self._opened_providers(files, clock)
         self.recovery = await recover(unended, ledger, claims, config.tenant_ids)
         opened = OpenPorts(

@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -13,11 +13,13 @@ import structlog
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import RemoveLimit, SetLimit, execute_command
 from agentic_trading.governance.controls_document import ControlStore, TenantControls
+from agentic_trading.governance.controls_merge import CommandHistory, restore_controls
 from agentic_trading.governance.errors import CommandError
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, ceiling_text, limited_text
 from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt, require_not_behind
 from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import InteractionStore, Record
@@ -35,20 +37,23 @@ async def carry_on(
     ledger: Ledger,
     store: InteractionStore,
     cache: ResponseCache,
+    controls: ControlStore | None,
     *,
     restores: bool = True,
 ) -> Mapping[str, LostAttempt]:
-    """Restore what the log knows of money and cache its answers of level `recorded`, in one pass.
+    """Restore what the log knows of money and cache its answers of level `recorded`, in one pass, and set configured limits.
 
     Returns the attempts that no earlier start has ended, by reservation; with a ledger on a server other workers may have ended them, or still do.
-    Such a ledger has to be as far as the log has seen it.
+    Such a ledger has to be as far as the log has seen it. Commands of operators that are on record and not in `controls` are put back there.
     One that is not to be restored is left as it is. Raises `LedgerRolledBackError` for one that is behind, what it
     raises where it cannot be reached, and `StoreError` for a log that cannot be read.
     """
     answers: list[LLMInteraction] = []
+    commands = CommandHistory()
     rebuilds = {tenant: LedgerRebuild(tenant, config.mode) for tenant in config.tenant_ids}
     async with aclosing(store.scan()) as entries:
         async for entry in entries:
+            commands.read(entry.record)
             if (rebuild := rebuilds.get(_tenant_of(entry.record))) is not None:
                 rebuild.read(entry.record)
                 if isinstance(entry.record, LLMInteraction) and entry.record.envelope.is_cacheable:
@@ -63,7 +68,18 @@ async def carry_on(
             await ledger.restore(tenant, rebuild.entries())
         else:
             await require_not_behind(rebuild, ledger, SystemClock().now())
+    if controls is not None:
+        await restore_commands(commands, controls, config.tenant_ids)
+    await seed_limits(config, ledger, controls)
     return unended
+
+
+async def restore_commands(commands: CommandHistory, controls: ControlStore, tenants: Iterable[str]) -> None:
+    """Put back the commands of a log that a store has lost, for these tenants and for the platform."""
+    for tenant in (PLATFORM, *tenants):
+        restored = await restore_controls(controls, tenant, [commands.of(tenant)])
+        if restored.changes:
+            log.error("controls_rolled_back", tenant=tenant, restored=list(restored.changes))
 
 
 async def seed_limits(config: PlatformConfig, ledger: Ledger, controls: ControlStore | None) -> None:

@@ -14,13 +14,13 @@ from agentic_trading.clock import Clock
 from agentic_trading.governance.burn_rate import Alert, Alerts, BurnRateMeter, Forecast
 from agentic_trading.governance.commands import store_raised_halts
 from agentic_trading.governance.controls_document import (
-    KEPT_ACTIONS,
     AppliedCommand,
     ControlStore,
     HaltRegistry,
     TenantControls,
     event_of,
 )
+from agentic_trading.governance.controls_merge import history_of, restore_controls
 from agentic_trading.governance.errors import ControlsUnreadableError
 from agentic_trading.governance.events import (
     BudgetExhausted,
@@ -30,6 +30,7 @@ from agentic_trading.governance.events import (
 )
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Balance, ExpiredReservation, OperableLedger, tenant_of
+from agentic_trading.governance.limits import Limit
 from agentic_trading.governance.rebuild import checkpoint_event
 from agentic_trading.governance.status_feed import (
     BudgetStatus,
@@ -60,6 +61,15 @@ TICK_EVERY_S = 0.5
 CHECKPOINT_EVERY_S = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class _AppliedLimits:
+    """The limits that were applied last, the serial of their document, and the number under which they were applied."""
+
+    limits: tuple[Limit, ...]
+    serial: int
+    number: int
+
+
 @dataclass(slots=True)
 class ControlReconciler:
     """Applies the controls of each tenant as they change, and puts the commands that led to them on record.
@@ -67,9 +77,8 @@ class ControlReconciler:
     Until a tenant's controls were read once, and whenever they cannot be read, nothing of it runs: an unknown command
     may be a halt. While the store is only unavailable, the last controls hold.
 
-    A store that was lost starts again with version 1. Such controls are applied like any new ones: what operators see
-    there is what holds. An empty store, or an older copy of it, takes nothing back: the last controls hold until the
-    next command.
+    A store that lacks a command that was read once was lost, or set back. The command is put back there: only a removal
+    lifts a limit, and only a resume a halt. Of two commands the newer holds.
     """
 
     store: ControlStore
@@ -77,7 +86,7 @@ class ControlReconciler:
     ledger: OperableLedger
     recorder: Recorder
     _seen: dict[str, TenantControls] = field(default_factory=dict)
-    _adopted: dict[str, int] = field(default_factory=dict)
+    _applied: dict[str, _AppliedLimits] = field(default_factory=dict)
 
     def version(self, tenant: str) -> int:
         """Return the version of a tenant's controls that is applied."""
@@ -94,22 +103,33 @@ class ControlReconciler:
         """
         if self.halts.raised(tenant):
             await store_raised_halts(self.store, self.halts, tenant)
-        controls = await self._read(tenant)
+        awaited = 0 if tenant == PLATFORM else self.ledger.awaited_limits(tenant)
         seen = self._seen.get(tenant)
-        if seen is not None and not _is_newer(controls, seen):
+        controls = await self._read(tenant)
+        if seen is not None and not _follows(controls, seen):
+            controls = await self._restored(tenant, controls, seen)
+        if controls == seen and not awaited:
             self.halts.open(tenant)
-            if controls != seen:
-                log.error("controls_rolled_back", tenant=tenant, seen=seen.version, found=controls.version)
             return False
         self.halts.update(tenant, controls)
         if tenant != PLATFORM and controls.speaks_of_limits:
             await self._apply_limits(tenant, controls)
-        _log_restart(tenant, controls, seen)
+        self.ledger.confirm_limits(tenant, awaited)
         for command in _new_commands(controls, seen):
             with log_and_continue("command_not_on_record", tenant=tenant, version=command.version):
                 await self.recorder.keep_event(event_of(tenant, command))
         self._seen[tenant] = controls
-        return True
+        return controls != seen
+
+    async def _restored(self, tenant: str, found: TenantControls, seen: TenantControls) -> TenantControls:
+        """Return the controls after the commands that the store has lost are put back."""
+        restored = await restore_controls(self.store, tenant, [history_of(seen)], serial=seen.serial)
+        if restored.is_changed:
+            log.error(
+                "controls_rolled_back", tenant=tenant, seen=seen.version, found=found.version,
+                restored=list(restored.changes),
+            )  # fmt: skip
+        return restored.controls
 
     async def _read(self, tenant: str) -> TenantControls:
         try:
@@ -120,41 +140,29 @@ class ControlReconciler:
             raise
 
     async def _apply_limits(self, tenant: str, controls: TenantControls) -> None:
-        """Hand limits to the ledger, under a number that is larger than any before: an older one changes nothing there.
+        """Apply limits to the ledger, under a number that is larger than any before: an older one changes nothing there.
 
         The serial is the same in every process that reads the store, and outlives the commands that it comes from.
         """
-        number = max(controls.serial, self._adopted.get(tenant, 0) + 1)
+        before = self._applied.get(tenant)
+        number = controls.serial
+        if before is not None:
+            is_again = before.limits == controls.limits and before.serial == controls.serial
+            number = max(number, before.number if is_again else before.number + 1)
         await self.ledger.apply_limits(tenant, controls.limits, version=number)
-        self._adopted[tenant] = number
+        self._applied[tenant] = _AppliedLimits(controls.limits, controls.serial, number)
 
 
-def _is_newer(controls: TenantControls, seen: TenantControls) -> bool:
-    """Whether a document was written after another one: it is a later version, or its last command is not known there.
-
-    Moments are not compared, as operators' clocks differ; only what is older than all that is still known counts as
-    an old copy.
-    """
-    if controls.version > seen.version:
+def _follows(controls: TenantControls, seen: TenantControls) -> bool:
+    """Whether a document was surely written after another one, by those who knew it."""
+    if controls == seen:
         return True
-    if not controls.actions or controls.actions[-1] in seen.actions:
-        return False
-    is_all_known = len(seen.actions) < KEPT_ACTIONS
-    return is_all_known or controls.actions[-1].at >= seen.actions[0].at
+    return controls.version > seen.version and bool(seen.actions) and seen.actions[-1] in controls.actions
 
 
 def _new_commands(controls: TenantControls, seen: TenantControls | None) -> Sequence[AppliedCommand]:
     known = seen.actions if seen is not None else ()
     return [action for action in controls.actions if action not in known]
-
-
-def _log_restart(tenant: str, controls: TenantControls, seen: TenantControls | None) -> None:
-    if seen is None or controls.version > seen.version:
-        return
-    gone = [f"{halt.scope} {halt.id}" for halt in seen.halts if controls.halt(halt.scope, halt.id) is None]
-    log.error(
-        "controls_restarted", tenant=tenant, seen=seen.version, found=controls.version, no_longer_halted=gone
-    )
 
 
 @dataclass(frozen=True, slots=True)

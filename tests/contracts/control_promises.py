@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
+from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import (
     AddHalt,
     OperatorCommand,
@@ -12,7 +13,13 @@ from agentic_trading.governance.commands import (
     SetLimit,
     execute_command,
 )
-from agentic_trading.governance.controls_document import ControlStore, HaltScope, TenantControls
+from agentic_trading.governance.controls_document import (
+    ControlStore,
+    HaltScope,
+    TenantControls,
+    milliseconds,
+)
+from agentic_trading.governance.controls_merge import history_of, restore_controls
 from agentic_trading.governance.limits import ANY, LARGEST, Limit, ScopeKind, Window
 from tests.build import NOW
 
@@ -153,6 +160,39 @@ async def orders_given_at_once_all_count_once(opens: Opens) -> None:
     assert len({action.by for action in controls.actions}) == OPERATORS
 
 
+async def a_command_is_ordered_by_the_clock_of_the_board(opens: Opens) -> None:
+    boards = [await opens(), await opens()]
+    present = SystemClock().now()
+    for number, days in enumerate((400, -400)):
+        at = present + timedelta(days=days)
+        await execute_command(boards[number], "acme", daily(number), by="ann", why="", at=at)
+
+    first, second = (await boards[0].read("acme")).actions
+
+    assert first.serial is not None
+    assert second.serial is not None
+    assert first.serial < second.serial
+    assert abs(second.serial - milliseconds(present)) < timedelta(days=1) / timedelta(milliseconds=1)
+
+
+async def a_lost_command_is_put_back_once(opens: Opens) -> None:
+    elsewhere, boards = await opens(), [await opens(), await opens()]
+    orders: tuple[OperatorCommand, ...] = (daily(5), AddHalt(HaltScope.AGENT, "cmt-1"), daily(7, "cmt-1"))
+    known = TenantControls()
+    for wanted in orders:
+        known = await execute_command(elsewhere, "a-copy", wanted, by="ann", why="", at=NOW)
+    await execute_command(boards[0], "acme", daily(9, "cmt-2"), by="bob", why="", at=NOW)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(8):
+            group.create_task(restore_controls(boards[number % 2], "acme", [history_of(known)]))
+
+    found = await boards[0].read("acme")
+    assert found.version == 2
+    assert {*found.limits} == {*known.limits, daily(9, "cmt-2").limit}
+    assert found.halts == known.halts
+
+
 PROMISES: tuple[Promise, ...] = (
     what_nobody_has_written_is_version_zero,
     what_was_written_is_read_as_it_was,
@@ -162,4 +202,6 @@ PROMISES: tuple[Promise, ...] = (
     tenants_share_nothing,
     of_many_who_replace_one_version_one_does,
     orders_given_at_once_all_count_once,
+    a_command_is_ordered_by_the_clock_of_the_board,
+    a_lost_command_is_put_back_once,
 )

@@ -1,10 +1,12 @@
 """Every board for the orders of operators keeps every promise, and the suite finds those that break one."""
 
 import asyncio
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from agentic_trading.clock import SystemClock
 from agentic_trading.governance.control_stores.file import FileControlStore, MemoryControlStore
 from agentic_trading.governance.control_stores.redis import RedisControlStore
 from agentic_trading.governance.controls_document import TenantControls
@@ -59,6 +61,9 @@ class Whole:
 
     def follows(self, before: TenantControls, after: TenantControls) -> bool:
         return before.version == after.version - 1
+
+    async def now(self) -> datetime:
+        return SystemClock().now()
 
     async def aclose(self) -> None:
         """Do nothing."""
@@ -121,6 +126,19 @@ class LosesNowAndThen(Whole):
         return await super().replace(tenant, controls)
 
 
+class HasTheClockOfNobody(Whole):
+    async def now(self) -> datetime:
+        return datetime.fromtimestamp(0, UTC)
+
+
+class ForgetsWhatWasPutBack(Whole):
+    async def replace(self, tenant: str, controls: TenantControls) -> bool:
+        before = self.place.get(tenant, TenantControls())
+        if len(controls.actions) > len(before.actions) + 1:
+            controls = controls.model_copy(update={"halts": before.halts})
+        return await super().replace(tenant, controls)
+
+
 BROKEN: tuple[tuple[type[Whole], Promise], ...] = (
     (BeginsAtOne, promises.what_nobody_has_written_is_version_zero),
     (ForgetsTokens, promises.what_was_written_is_read_as_it_was),
@@ -130,6 +148,8 @@ BROKEN: tuple[tuple[type[Whole], Promise], ...] = (
     (KnowsNoCase, promises.tenants_share_nothing),
     (LooksThenWrites, promises.of_many_who_replace_one_version_one_does),
     (LosesNowAndThen, promises.orders_given_at_once_all_count_once),
+    (HasTheClockOfNobody, promises.a_command_is_ordered_by_the_clock_of_the_board),
+    (ForgetsWhatWasPutBack, promises.a_lost_command_is_put_back_once),
 )
 
 

@@ -104,6 +104,9 @@ class Obeyed:
     async def replace(self, tenant: str, controls: TenantControls) -> bool:
         return await self._board.replace(tenant, controls)
 
+    async def now(self) -> datetime:
+        return await self._board.now()
+
     async def aclose(self) -> None:
         await self._board.aclose()
 

@@ -27,6 +27,7 @@ from agentic_trading.governance.controls_document import (
     HaltScope,
     TenantControls,
     event_of,
+    milliseconds,
 )
 from agentic_trading.governance.errors import CommandError
 from agentic_trading.governance.limits import (
@@ -92,6 +93,7 @@ def test_an_order_makes_the_next_version_and_an_action() -> None:
             window=Window.DAY,
             ceiling_before=None,
             ceiling_after=(25 * 10**9, None, 1000),
+            serial=milliseconds(NOW),
         ),
     )
 

@@ -1,11 +1,13 @@
 """Orders are followed as they stand on the board: what is not known lets nothing run, and what began anew is new."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 
+from agentic_trading.clock import SimClock
 from agentic_trading.governance.commands import AddHalt, RemoveHalt, RemoveLimit, SetLimit
 from agentic_trading.governance.control_stores.file import FileControlStore, MemoryControlStore
 from agentic_trading.governance.controls_document import KEPT_ACTIONS, HaltScope, TenantControls
@@ -13,7 +15,7 @@ from agentic_trading.governance.errors import ControlsUnavailableError, Controls
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.event import PLATFORM
-from tests.gateway import MemoryGateway, asking, gateway
+from tests.gateway import START, MemoryGateway, asking, gateway
 from tests.governance.asking import ask, tenant
 from tests.worker.ticking import events, ordered, upkeep
 
@@ -74,25 +76,26 @@ def is_an_old_copy(board: MemoryControlStore, before: TenantControls) -> None:
 
 
 @pytest.mark.parametrize(("goes_back", "found"), [(is_lost, 0), (is_an_old_copy, 1)])
-async def test_orders_that_went_back_are_said_and_what_was_ordered_holds(
-    goes_back: GoesBack, found: int
-) -> None:
+async def test_commands_that_a_store_has_lost_are_put_back_and_hold(goes_back: GoesBack, found: int) -> None:
     board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
     before = await ordered(board, OTHER_HALT)
-    await ordered(board, HALT)
+    known = await ordered(board, HALT)
     await keeping.reconcile()
     goes_back(board, before)
 
     with capture_logs() as said:
+        assert await keeping.reconcile()
         assert not await keeping.reconcile()
 
     assert [(one["event"], one["seen"], one["found"]) for one in said] == [("controls_rolled_back", 2, found)]
+    assert "halt agent adviser-1" in said[0]["restored"]
     assert "ann" in why_not(desk)
+    assert set((await board.read("default")).halts) == set(known.halts)
 
 
-async def test_an_old_copy_whose_orders_are_long_forgotten_takes_nothing_back() -> None:
+async def test_an_old_copy_whose_commands_are_long_forgotten_takes_nothing_back() -> None:
     board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
@@ -102,13 +105,14 @@ async def test_an_old_copy_whose_orders_are_long_forgotten_takes_nothing_back() 
     await keeping.reconcile()
     board._documents["default"] = before
 
-    assert not await keeping.reconcile()
+    await keeping.reconcile()
 
     assert await ceiling(desk) == KEPT_ACTIONS
+    assert (await board.read("default")).limits == (up_to(KEPT_ACTIONS).limit,)
 
 
 @pytest.mark.parametrize("orders_before", [1, 2, 7])
-async def test_what_is_ordered_on_a_board_that_began_anew_is_followed_and_on_record(
+async def test_a_command_on_a_lost_store_holds_with_those_before_it_and_is_on_record(
     orders_before: int,
 ) -> None:
     board = MemoryControlStore()
@@ -118,7 +122,6 @@ async def test_what_is_ordered_on_a_board_that_began_anew_is_followed_and_on_rec
         await ordered(board, up_to(number + 10), why="before")
     await keeping.reconcile()
     board._documents.clear()
-    await keeping.reconcile()
     await ordered(board, HALT, why="after", minute=1)
 
     with capture_logs() as said:
@@ -126,13 +129,33 @@ async def test_what_is_ordered_on_a_board_that_began_anew_is_followed_and_on_rec
         assert not await keeping.reconcile()
 
     assert [(one["event"], one["seen"], one["found"]) for one in said] == [
-        ("controls_restarted", orders_before, 1)
+        ("controls_rolled_back", orders_before, 1)
     ]
     assert "after" in why_not(desk)
-    assert await ceiling(desk) == orders_before + 9  # of limits nobody has spoken anew
+    assert await ceiling(desk) == orders_before + 9
+    told = [one.body["why"] for one in await events(desk, "operator.commanded")]
+    assert told == ["before"] * orders_before + ["after"]
 
 
-async def test_who_is_no_longer_halted_as_the_board_was_lost_is_said() -> None:
+async def test_a_newer_command_wins_over_one_that_a_store_has_lost() -> None:
+    board = MemoryControlStore()
+    desk = gateway([])
+    keeping = upkeep(desk, board=board)
+    await ordered(board, up_to(1))
+    await ordered(board, HALT)
+    await keeping.reconcile()
+    board._documents.clear()
+    await ordered(board, up_to(50))
+    await ordered(board, HALT)
+    await ordered(board, RemoveHalt(HALT.scope, HALT.id))
+
+    await keeping.reconcile()
+
+    assert await ceiling(desk) == 50
+    assert why_not(desk) == ""
+
+
+async def test_a_halt_holds_when_its_store_was_lost() -> None:
     board = MemoryControlStore()
     desk = gateway([])
     keeping = upkeep(desk, board=board)
@@ -142,24 +165,47 @@ async def test_who_is_no_longer_halted_as_the_board_was_lost_is_said() -> None:
     board._documents.clear()
     await ordered(board, OTHER_HALT, why="again", minute=1)
 
-    with capture_logs() as said:
-        await keeping.reconcile()
+    await keeping.reconcile()
 
-    assert [one["no_longer_halted"] for one in said] == [["agent adviser-1"]]
-    assert (why_not(desk), bool(why_not(desk, "adviser-2"))) == ("", True)
+    assert all(why_not(desk, agent) for agent in ("adviser-1", "adviser-2"))
+
+
+async def test_two_workers_agree_on_what_a_store_has_lost() -> None:
+    board = MemoryControlStore()
+    desk, other = gateway([]), gateway([])
+    keeping, other_keeping = upkeep(desk, board=board), upkeep(other, board=board)
+    await ordered(board, up_to(7))
+    before = await ordered(board, HALT)
+    await keeping.reconcile()
+    await other_keeping.reconcile()
+    board._documents["default"] = TenantControls()
+    await ordered(board, OTHER_HALT)
+
+    for one in (keeping, other_keeping, keeping, other_keeping):
+        await one.reconcile()
+    settled = await board.read("default")
+    for one in (keeping, other_keeping):
+        assert not await one.reconcile()
+
+    assert settled == await board.read("default")
+    assert settled.serial > before.serial
+    assert {one.id for one in settled.halts} == {"adviser-1", "adviser-2"}
+    assert (await ceiling(desk), await ceiling(other)) == (7, 7)
 
 
 @pytest.mark.parametrize("is_same_process", [True, False])
 async def test_limits_on_a_board_that_began_anew_reach_a_ledger_that_knew_later_versions(
     *, is_same_process: bool
 ) -> None:
-    board = MemoryControlStore()
+    clock = SimClock(START)
+    board = MemoryControlStore(clock=clock)
     desk = gateway([], limits=[tenant(10**12)])
     keeping = upkeep(desk, board=board)
     for number in range(5):
         await ordered(board, up_to(number + 10))
     await keeping.reconcile()
     board._documents.clear()
+    clock.advance_to(START + timedelta(minutes=1))
     await ordered(board, up_to(3), minute=1)
 
     following = keeping if is_same_process else upkeep(desk, board=board)

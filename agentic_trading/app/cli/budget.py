@@ -181,7 +181,7 @@ def rebuild(
     """Rebuild the ledger on a server from logs and from what it knows itself, and open it for calls again.
 
     Name every log that was written with this server. A charge that only the server knows is kept. Nothing is done if
-    its totals are higher even so. Limits and halts stay.
+    its totals are higher even so. Limits and halts are restored from the same logs, before calls run again.
     """
     from dataclasses import asdict
     from zoneinfo import ZoneInfo

@@ -112,6 +112,9 @@ def history_table(found: Sequence[BudgetEvent], tenant: str) -> list[RenderableT
     return [heading(f"Budget events of tenant {tenant}"), rows(made, cells)]
 
 
+_NO_LIMITS = "none on the server or in these logs: calls run without a limit until `budget set`"
+
+
 def rebuild_lines(report: LedgerRebuildReport) -> list[RenderableType]:
     """Return what a rebuild has charged."""
     lines = [
@@ -121,6 +124,9 @@ def rebuild_lines(report: LedgerRebuildReport) -> list[RenderableType]:
         *_kept(report.kept),
         ("calls", f"{report.calls:,}, {report.in_doubt:,} of them in doubt"),
         ("charged", f"{usd(report.charged_nusd)} USD, {usd(report.in_doubt_nusd)} USD of it in doubt"),
+        *(("restored", one) for one in report.restored),
+        ("limits", "; ".join(report.limits) or _NO_LIMITS),
+        *([("halts", "; ".join(report.halts))] if report.halts else []),
         ("epoch", f"{report.generation}; calls may run again"),
     ]
     return [heading(f"The ledger of {report.tenant} is rebuilt"), facts(lines)]

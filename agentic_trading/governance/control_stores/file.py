@@ -5,11 +5,13 @@ import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
 from pydantic import TypeAdapter, ValidationError
 
+from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.files import read_file
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
@@ -45,8 +47,9 @@ class FileControlStore:
     takes no lock. All processes must be on one machine: locks of network drives are not relied on.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, clock: Clock | None = None) -> None:
         self._folder = folder
+        self._clock: Clock = clock or SystemClock()
 
     async def read(self, tenant: str) -> TenantControls:
         """Return what the tenant's file holds."""
@@ -55,6 +58,10 @@ class FileControlStore:
     async def replace(self, tenant: str, controls: TenantControls) -> bool:
         """Replace the tenant's file, unless another writer has done so since."""
         return await asyncio.to_thread(self._replace, self._path(tenant), controls)
+
+    async def now(self) -> datetime:
+        """Return the time of this machine."""
+        return self._clock.now()
 
     async def aclose(self) -> None:
         """Do nothing: no file is kept open."""
@@ -112,8 +119,9 @@ def _write(path: Path, raw: bytes) -> None:
 class MemoryControlStore:
     """Controls for as long as the process lives."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, clock: Clock | None = None) -> None:
         self._documents: dict[str, TenantControls] = {}
+        self._clock: Clock = clock or SystemClock()
 
     async def read(self, tenant: str) -> TenantControls:
         """Return the tenant's document."""
@@ -126,6 +134,10 @@ class MemoryControlStore:
             return False
         self._documents[tenant] = controls
         return True
+
+    async def now(self) -> datetime:
+        """Return the time of this process."""
+        return self._clock.now()
 
     async def aclose(self) -> None:
         """Do nothing: there is nothing to give back."""

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from typing import Any, Final
 
@@ -52,6 +53,12 @@ class RedisControlStore:
         if answer == _FOREIGN:
             raise ControlsUnreadableError(key, "it has no version")
         return bool(answer)
+
+    async def now(self) -> datetime:
+        """Return the time of the server: operators' clocks differ."""
+        async with _reaching("its clock"):
+            seconds, micros = await self._redis.time()
+        return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -130,6 +130,14 @@ class DegradedModeLedger:
         """Count against these limits from the next request on."""
         await self._ledger.apply_limits(tenant, limits, version=version)
 
+    def awaited_limits(self, tenant: str) -> int:
+        """Return a number other than 0 if limits are to be read and applied once more."""
+        return self._ledger.awaited_limits(tenant)
+
+    def confirm_limits(self, tenant: str, awaited: int) -> None:
+        """Reserve again."""
+        self._ledger.confirm_limits(tenant, awaited)
+
     async def fence(self, tenant: str) -> None:
         """Let nothing more begin until `restore`."""
         await self._ledger.fence(tenant)

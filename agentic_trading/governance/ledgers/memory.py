@@ -189,6 +189,13 @@ class MemoryLedger:
             ledger.apply_limits(LimitSet(limits, self._counted), version)
             ledger.serve(self._clock.now())
 
+    def awaited_limits(self, tenant: str) -> int:  # noqa: ARG002 - of the port
+        """Return 0: this ledger is lost with its process, limits included."""
+        return 0
+
+    def confirm_limits(self, tenant: str, awaited: int) -> None:
+        """Do nothing."""
+
     async def fence(self, tenant: str) -> None:
         """Let nothing more begin until `restore`; what is in flight may end."""
         self._ledger_of(tenant).fence()

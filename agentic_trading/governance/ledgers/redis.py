@@ -186,7 +186,18 @@ class RedisLedger:
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Have these limits on the server; every process counts by them from its next request on."""
-        await self._steps.run(self._tenants.of(tenant), "apply_limits", version, replies.limits_text(limits))
+        of = self._tenants.of(tenant)
+        await self._steps.run(of, "apply_limits", version, replies.limits_text(limits))
+        of.freshness.applied(version)
+
+    def awaited_limits(self, tenant: str) -> int:
+        """Return a number other than 0 if the server's limits may be older than those that this process has counted by."""
+        of = self._tenants.find(tenant)
+        return 0 if of is None else of.freshness.awaited()
+
+    def confirm_limits(self, tenant: str, awaited: int) -> None:
+        """Reserve again."""
+        self._tenants.of(tenant).freshness.confirm(awaited)
 
     async def fence(self, tenant: str) -> None:
         """Let nothing begin in any process until `restore`; what ends from now on is remembered, and what just has."""
@@ -268,6 +279,7 @@ class RedisLedger:
         present_s = self._clock.monotonic() + self._steps.server_ahead_s
         leases_ms = _ms(self._reserved_lease_s), 0 if queued is None else _ms(self._queue.lease_s)
         for _ in range(_TRIES):
+            await tenant.freshness.wait(tenant.name)
             await self._count_own(tenant, request)
             facts = _facts(tenant, request, place, present_s, leases_ms)
             reply = await self._steps.run(tenant, "reserve", *facts, calls=(request.reservation_id,))

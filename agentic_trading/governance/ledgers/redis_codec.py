@@ -1,17 +1,20 @@
 """The values of the Redis ledger in the words of the port: replies, limits, the state of a tenant, and the steps."""
 
+import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import orjson
+from typing_extensions import override
 
 from agentic_trading.clock import Clock
 from agentic_trading.governance.errors import (
     ClosedWindowError,
     LedgerRolledBackError,
     LedgerSettingsError,
+    LedgerUnavailableError,
     ReservationConflictError,
 )
 from agentic_trading.governance.ledger import (
@@ -33,6 +36,7 @@ from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limits import UNITS, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.governance.redis import REBUILDING, LedgerKeys, ScriptReply, SeenSequence
+from agentic_trading.redis import within_time
 
 
 class TenantLimits(NamedTuple):
@@ -166,6 +170,60 @@ def _rows(facts: Sequence[Any], width: int) -> Iterator[Sequence[Any]]:
         yield facts[start : start + width]
 
 
+class LimitFreshness:
+    """Whether the limits on the server are not older than those that this process has counted by.
+
+    A server that was set back, or a rebuild, may have older ones. Housekeeping then reads the controls again, applies the
+    limits and confirms. Until then requests wait.
+    """
+
+    def __init__(self) -> None:
+        self._version = 0
+        self._expiries = 1
+        self._is_followed = False
+        self._fresh = asyncio.Event()
+        self._fresh.set()
+
+    def awaited(self) -> int:
+        """Return the number of what has to be confirmed, 0 for nothing; who asks has promised to confirm."""
+        self._is_followed = True
+        return 0 if self._fresh.is_set() else self._expiries
+
+    def confirm(self, awaited: int) -> None:
+        """Let requests go on, unless something has happened since."""
+        if awaited == self._expiries:
+            self._fresh.set()
+
+    def applied(self, version: int) -> None:
+        """Take note of limits that this process has applied."""
+        self._version = max(self._version, version)
+
+    def read(self, version: int) -> None:
+        """Take note of limits on the server; older ones than before are not fresh."""
+        if version < self._version:
+            self.expire()
+        self._version = max(self._version, version)
+
+    def expire(self) -> None:
+        """Have limits read once more."""
+        if self._is_followed:
+            self._expiries += 1
+            self._fresh.clear()
+
+    async def wait(self, tenant: str) -> None:
+        """Wait until limits are fresh; raises `LedgerUnavailableError` if they are not within two seconds."""
+        if self._fresh.is_set():
+            return
+        try:
+            async with within_time():
+                await self._fresh.wait()
+        except TimeoutError:
+            why = (
+                f"the limits of {tenant} on it are older than those read before, and were not read again yet"
+            )
+            raise LedgerUnavailableError(why) from None
+
+
 class RedisTenantState(SeenSequence):
     """What a process knows of one tenant's ledger; it grows with each answer."""
 
@@ -184,12 +242,23 @@ class RedisTenantState(SeenSequence):
         self.revision = 0
         self._limits = limits
         self._counted = tuple(counted)
+        self.freshness = LimitFreshness()
         planner.apply_limits(LimitSet(limits, counted))
 
     def apply_limits(self, limits: TenantLimits) -> None:
         """Count by the server's limits from now on; before a first `apply_limits`, by those of this process."""
+        self.freshness.read(limits.version)
         self.revision = limits.revision
         self.planner.apply_limits(self.limit_set(limits))
+
+    @override
+    def read(self, raw: Sequence[Any]) -> ScriptReply:
+        """Return an answer; after a rebuild by another process, limits are to be read once more."""
+        before = self.known.epoch
+        reply = super().read(raw)
+        if before and self.known.epoch > before:
+            self.freshness.expire()
+        return reply
 
     def limit_set(self, limits: TenantLimits) -> LimitSet:
         """Return the server's limits, merged."""
@@ -232,6 +301,10 @@ class RedisTenants:
             found = RedisTenantState(name, keys, self._new_planner(), self._limits, self._counted)
             self._others[name] = found
         return found
+
+    def find(self, name: str) -> RedisTenantState | None:
+        """Return what is known of a tenant whose ledger has taken a step."""
+        return self._begun.get(name)
 
     def keep(self, tenant: RedisTenantState) -> None:
         """Keep what is known of a tenant for as long as the process lives."""

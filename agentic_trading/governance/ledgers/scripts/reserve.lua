@@ -30,7 +30,7 @@ if before[1] == epoch_id and before[2] ~= 'released' then
   end
   return answer('KNOWN', before[2], before[4])
 end
-if is_stale(revision) then
+if is_stale(revision) or known ~= epoch then -- a rebuild may have come back to a revision that had other limits
   return stale()
 end
 if till > 0 and (now < since or now >= till) then

@@ -1,0 +1,317 @@
+"""One controls document from several copies and logs: of the commands on each limit and halt, the newest holds."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from typing import Final, NamedTuple
+
+from agentic_trading.governance.controls_document import (
+    HALT_COMMANDS,
+    HALTED,
+    LIMIT_COMMANDS,
+    RUNNING,
+    AppliedCommand,
+    CommandKind,
+    ControlStore,
+    Halt,
+    HaltScope,
+    TenantControls,
+    kept_actions,
+    milliseconds,
+    subject_of,
+)
+from agentic_trading.governance.errors import ControlsUnreadableError
+from agentic_trading.governance.events import KINDS
+from agentic_trading.governance.limits import (
+    NO_LIMIT,
+    UNLIMITED,
+    Ceiling,
+    Limit,
+    ScopeKind,
+    ceiling_text,
+    limit_text,
+    limited_text,
+)
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.store import Record
+
+RESTORE: Final = "restore"
+"""The author of a command that settles two commands whose order is unknown."""
+
+AUTOMATIC: Final = frozenset({"config", "run", RESTORE})
+"""Authors that read the document and not the mind of an operator: a command of an operator that they did not know is not
+older than theirs."""
+
+_UNKNOWN_ORDER: Final = "the order of the commands is unknown: the lower limit holds, and a halt"
+_FORGOTTEN: Final = "unknown"
+_NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_COMMAND_KINDS: Final = frozenset({AppliedCommand.KIND, AppliedCommand.FORMERLY})
+
+Subject = tuple[bool, str]
+History = Sequence[AppliedCommand]
+"""Commands of one document or log, oldest first."""
+
+
+class _Id(NamedTuple):
+    """Identifies a command; versions start over with a lost store."""
+
+    version: int
+    at: datetime
+    kind: str
+    after: str
+    serial: int | None
+
+
+Standing = dict[Subject, dict[_Id, AppliedCommand]]
+
+
+@dataclass(slots=True)
+class _Later:
+    """The commands on a subject that come after a point of a history."""
+
+    serial: int = -1
+    version: int = -1
+
+    def replaces(self, command: AppliedCommand) -> bool:
+        """Whether one of them was given by someone who knew `command`."""
+        if command.serial is None:
+            return self.serial >= 0 or self.version > command.version
+        return self.serial > command.serial or self.version > command.version
+
+    def add(self, command: AppliedCommand) -> None:
+        """Add the next one, from the newest to the oldest."""
+        if command.serial is None:
+            self.version = max(self.version, command.version)
+        else:
+            self.serial = max(self.serial, command.serial)
+
+
+def history_of(controls: TenantControls) -> list[AppliedCommand]:
+    """Return the commands of a document, oldest first, and one for each restriction whose command is forgotten."""
+    acted = {subject_of(action) for action in controls.actions}
+    forgotten = [_forgotten_limit(limit) for limit in controls.limits]
+    forgotten += [_forgotten_halt(halt) for halt in controls.halts]
+    return [*(one for one in forgotten if subject_of(one) not in acted), *controls.actions]
+
+
+def standing_commands(histories: Iterable[History]) -> Standing:
+    """Return the commands on each subject that no newer one replaces: several where their order is unknown.
+
+    A command is newer if it comes later in the same history, or if its serial is larger and it is an operator's.
+    """
+    known: Standing = {}
+    replaced: dict[Subject, set[_Id]] = {}
+    for history in histories:
+        for command in history:
+            known.setdefault(subject_of(command), {})[_id_of(command)] = command
+        later: dict[Subject, _Later] = {}
+        for command in reversed(history):
+            subject = subject_of(command)
+            after = later.setdefault(subject, _Later())
+            if after.replaces(command):
+                replaced.setdefault(subject, set()).add(_id_of(command))
+            after.add(command)
+    return {subject: _newest(commands, replaced.get(subject, set())) for subject, commands in known.items()}
+
+
+def merged_controls(
+    found: TenantControls, histories: Iterable[History], now: datetime, *, serial: int = 0
+) -> TenantControls | None:
+    """Return the next version of `found` with the commands of `histories` that it lacks, or None if it lacks none.
+
+    Of two commands on the same limit or halt the newer holds. Where their order is unknown, the lower ceiling of each
+    unit holds, and a halt. The new serial is larger than `serial`. Raises `ControlsUnreadableError` for a command that this release cannot read.
+    """
+    own = history_of(found)
+    before, after = standing_commands([own]), standing_commands([own, *histories])
+    changed = {
+        subject: ones for subject, ones in after.items() if ones.keys() != before.get(subject, {}).keys()
+    }
+    if not changed:
+        return None
+    serials = (one.serial or 0 for ones in changed.values() for one in ones.values())
+    author = _Author(found.version + 1, max(found.serial, serial, *serials) + 1, now)
+    limits = {(True, limited_text(one.scope, one.id, one.window)): one for one in found.limits}
+    halts = {(False, f"{one.scope} {one.id}"): one for one in found.halts}
+    actions = list(found.actions)
+    for number, (subject, ones) in enumerate(changed.items()):
+        commands = [_readable(one) for one in ones.values()]
+        actions += [one for one in commands if one not in found.actions]
+        limit, halt = _limit_of(commands), _halt_of(commands)
+        if len(commands) > 1:
+            actions.append(author.settled(commands[0], limit, halt, number))
+        limits.pop(subject, None)
+        halts.pop(subject, None)
+        if limit is not None:
+            limits[subject] = limit
+        if halt is not None:
+            halts[subject] = halt
+    return TenantControls(
+        version=author.version,
+        limits=tuple(limits.values()),
+        halts=tuple(halts.values()),
+        actions=kept_actions(actions),
+        serial=max(author.serial, milliseconds(now)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredControls:
+    """The controls that are now in a store, whether commands were put back, and the restrictions that changed by it."""
+
+    controls: TenantControls
+    is_changed: bool = False
+    changes: tuple[str, ...] = ()
+
+
+async def restore_controls(
+    store: ControlStore, tenant: str, histories: Sequence[History], *, serial: int = 0, writes: bool = True
+) -> RestoredControls:
+    """Add to a store the commands of `histories` that it lacks, and return the controls that then stand there.
+
+    Without `writes` it only raises what it would raise. Tries until no other writer comes in between; put a time limit around it. Raises what the store raises, and
+    `ControlsUnreadableError` for a command that this release cannot read.
+    """
+    while True:
+        found = await store.read(tenant)
+        merged = None
+        if any(histories):
+            merged = merged_controls(found, histories, await store.now(), serial=serial)
+        if merged is None or not writes:
+            return RestoredControls(found)
+        if await store.replace(tenant, merged):
+            return RestoredControls(merged, is_changed=True, changes=tuple(_changes(found, merged)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Author:
+    """The version, serial and time of a merged document."""
+
+    version: int
+    serial: int
+    at: datetime
+
+    def settled(
+        self, command: AppliedCommand, limit: Limit | None, halt: Halt | None, number: int
+    ) -> AppliedCommand:
+        """Return the command that stands for several of unknown order; `number` makes its time its own."""
+        is_limit = command.kind in LIMIT_COMMANDS
+        kind: CommandKind = "halt" if halt is not None else "resume"
+        before, after = ("", HALTED if halt is not None else RUNNING)
+        if is_limit:
+            kind = "set_limit" if limit is not None else "remove_limit"
+            after = NO_LIMIT if limit is None else ceiling_text(limit.ceiling)
+        return command.model_copy(update={
+            "version": self.version, "kind": kind, "before": before, "after": after, "by": RESTORE,
+            "why": _UNKNOWN_ORDER, "at": self.at + timedelta(microseconds=number), "serial": self.serial,
+            "ceiling_before": None, "ceiling_after": None if limit is None else limit.ceiling.units,
+        })  # fmt: skip
+
+
+@dataclass(slots=True)
+class CommandHistory:
+    """The commands of operators in one log, by tenant."""
+
+    _commands: dict[str, list[AppliedCommand]] = field(default_factory=dict)
+
+    def read(self, record: Record) -> None:
+        """Read a record; only commands count. Raises `UnreadableBodyError` for one that this release cannot read."""
+        if isinstance(record, LLMInteraction) or record.kind not in _COMMAND_KINDS:
+            return
+        body = KINDS.must(record)
+        if isinstance(body, AppliedCommand):
+            self._commands.setdefault(record.tenant_id, []).append(body)
+
+    def of(self, tenant: str) -> History:
+        """Return the commands to a tenant, in the order of the log."""
+        return self._commands.get(tenant, [])
+
+
+def _newest(commands: dict[_Id, AppliedCommand], replaced: set[_Id]) -> dict[_Id, AppliedCommand]:
+    given = [one.serial for one in commands.values() if one.serial is not None and one.by not in AUTOMATIC]
+    newest = max(given, default=-1)
+    named = {(one.kind, one.at) for one in commands.values() if one.version}
+    return {
+        id_: one
+        for id_, one in commands.items()
+        if id_ not in replaced
+        and (one.serial is None or one.serial >= newest)
+        and (one.version or (one.kind, one.at) not in named)  # its command is known from elsewhere
+    }
+
+
+def _limit_of(commands: Iterable[AppliedCommand]) -> Limit | None:
+    """Return the lowest limit of commands on one limit, unit by unit; a removal lifts none of the others."""
+    limits = [limit for one in commands if (limit := _limit_by(one)) is not None]
+    if not limits:
+        return None
+    first, ceiling = limits[0], reduce(Ceiling.tighter, (one.ceiling for one in limits), UNLIMITED)
+    return Limit(first.scope, first.id, first.window, *ceiling.units)
+
+
+def _limit_by(command: AppliedCommand) -> Limit | None:
+    if command.kind != "set_limit":
+        return None
+    if command.window is None or command.ceiling_after is None or command.scope not in set(ScopeKind):
+        raise _unreadable(command, "it has no scope, window or ceiling")
+    return Limit(ScopeKind(command.scope), command.id, command.window, *command.ceiling_after)
+
+
+def _halt_of(commands: Iterable[AppliedCommand]) -> Halt | None:
+    """Return the oldest halt of commands on one halt: only a newer resume lifts it."""
+    halts = [one for one in commands if one.kind == "halt"]
+    if not halts:
+        return None
+    first = min(halts, key=lambda one: one.at)
+    if first.scope not in set(HaltScope):
+        raise _unreadable(first, "it has no scope")
+    return Halt(
+        scope=HaltScope(first.scope), id=first.id, by=first.by, why=first.why, at=first.at,
+        spares_in_flight=all(one.spares_in_flight for one in halts),
+    )  # fmt: skip
+
+
+def _readable(command: AppliedCommand) -> AppliedCommand:
+    """Raise `ControlsUnreadableError` for a kind of a newer release: a restriction is never ignored."""
+    if command.kind not in (*LIMIT_COMMANDS, *HALT_COMMANDS):
+        raise _unreadable(command, f"its kind is {command.kind!r}")
+    return command
+
+
+def _unreadable(command: AppliedCommand, why: str) -> ControlsUnreadableError:
+    where = f"the command {command.kind} {command.subject} by {command.by} of {command.at.isoformat()}"
+    return ControlsUnreadableError(where, why)
+
+
+def _forgotten_limit(limit: Limit) -> AppliedCommand:
+    return AppliedCommand(
+        version=0, kind="set_limit", subject=limited_text(limit.scope, limit.id, limit.window),
+        before="", after=ceiling_text(limit.ceiling), by=_FORGOTTEN, at=_NEVER,
+        scope=limit.scope, id=limit.id, window=limit.window, ceiling_after=limit.ceiling.units,
+    )  # fmt: skip
+
+
+def _forgotten_halt(halt: Halt) -> AppliedCommand:
+    return AppliedCommand(
+        version=0, kind="halt", subject=f"{halt.scope} {halt.id}", before="", after=HALTED,
+        by=halt.by, why=halt.why, at=halt.at, scope=halt.scope, id=halt.id, spares_in_flight=halt.spares_in_flight,
+    )  # fmt: skip
+
+
+def _id_of(command: AppliedCommand) -> _Id:
+    return _Id(command.version, command.at, command.kind, command.after, command.serial)
+
+
+def _changes(found: TenantControls, merged: TenantControls) -> Iterable[str]:
+    for limit in merged.limits:
+        before = found.limit(limit.scope, limit.id, limit.window)
+        if before != limit:
+            was = NO_LIMIT if before is None else ceiling_text(before.ceiling)
+            yield f"limit {limit_text(limit)} (was {was})"
+    for limit in found.limits:
+        if merged.limit(limit.scope, limit.id, limit.window) is None:
+            yield f"limit {limited_text(limit.scope, limit.id, limit.window)}: removed again"
+    yield from (f"halt {one.scope} {one.id}" for one in merged.halts if not found.halt(one.scope, one.id))
+    yield from (f"resume {one.scope} {one.id}" for one in found.halts if not merged.halt(one.scope, one.id))
