@@ -19,9 +19,10 @@ from pathlib import Path
 from random import Random
 
 from agentic_trading.governance.errors import LedgerUnavailableError
-from agentic_trading.governance.ledger import ReservationState, reservation_id
+from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.limits import ScopeKind, Window
+from agentic_trading.llm.interaction import reservation_id
 from benchmarks.overspend_fleet import PROCESSES, Fleet, Plan
 from benchmarks.overspend_folders import KILLS, QUICK_KILLS, print_folders, problems_of, run_folders
 from benchmarks.overspend_ours import ledger_of

@@ -1,17 +1,31 @@
 """What calls cost: sums of a log, and whether each cost on record is what its price book gives."""
 
-from collections.abc import AsyncIterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime, time
+from functools import reduce
 from pathlib import Path
 from typing import Literal, get_args
 
+from agentic_trading.governance.admission_decisions import reservation_id_of
+from agentic_trading.governance.events import (
+    KINDS,
+    AttemptAnsweredLate,
+    AttemptDispatched,
+    AttemptUnsent,
+    ReservationExpired,
+)
+from agentic_trading.governance.ledger import ReservationState, tenant_of
+from agentic_trading.governance.limits import UNNAMED, ScopeKind
 from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, charged_models, cost_of
+from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.log_line import IndexRow, index_row_of
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.result import LLMResult
-from agentic_trading.llm.store import LogEntry, Records, Spend, SpendKey
+from agentic_trading.llm.store import LogEntry, Record, Records, Spend, SpendKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +40,81 @@ class SpendReport:
 async def spend_report(records: Records, *by: SpendKey, tenant: str | None = None) -> SpendReport:
     """Return sums by the given keys, in the order of their values; without keys only the total.
 
-    With a `tenant`, only its attempts count.
+    The sums are those of a ledger that is rebuilt from the log: an attempt that was sent and has no end on record is in
+    doubt, and is charged its reservation. With a `tenant`, only its attempts count.
     """
-    rows = tuple(await records.spend(*by, tenant=tenant))
-    total = Spend(
-        key=(),
-        attempts=sum(row.attempts for row in rows),
-        failed=sum(row.failed for row in rows),
-        input_tokens=sum(row.input_tokens for row in rows),
-        output_tokens=sum(row.output_tokens for row in rows),
-        cost_nusd=sum(row.cost_nusd for row in rows),
-    )
+    sums = {row.key: row for row in await records.spend(*by, tenant=tenant)}
+    for correction in _corrections(await records.unmatched(tenant=tenant), by):
+        known = sums.get(correction.key)
+        sums[correction.key] = correction if known is None else _added(known, correction)
+    rows = tuple(sums[key] for key in sorted(sums))
+    total = reduce(_added, rows, Spend((), 0, 0, 0, 0, 0))
     return SpendReport(by, rows if by else (), total)
+
+
+def _added(one: Spend, other: Spend) -> Spend:
+    """Return the sum of both, under the key of `one`."""
+    figures = (part.name for part in fields(Spend) if part.name != "key")
+    return Spend(one.key, **{name: getattr(one, name) + getattr(other, name) for name in figures})
+
+
+def _corrections(unmatched: Iterable[Record], by: Sequence[SpendKey]) -> Iterator[Spend]:
+    """Yield, for each reservation, the difference between its charge in a rebuilt ledger and the sum of its attempts on record."""
+    books: dict[str, LedgerRebuild] = {}
+    rows: defaultdict[str, list[IndexRow]] = defaultdict(list)
+    for record in unmatched:
+        if (reservation := _reservation_of(record)) is not None:
+            tenant = tenant_of(reservation)
+            books.setdefault(tenant, LedgerRebuild(tenant, "live")).read(record)
+            rows[reservation].append(_row_of(record, tenant))
+    for book in books.values():
+        for reservation, attempts in book.attempts().items():
+            known = [row for row in rows[reservation] if row.attempt]
+            in_doubt = [one for one in attempts if one.state is ReservationState.IN_DOUBT]
+            missing = len(attempts) - len(known)
+            named = max(
+                rows[reservation], key=lambda row: (row.attempt > 0, bool(row.model), bool(row.workflow))
+            )
+            yield Spend(
+                key=tuple(getattr(named, key) for key in by),
+                attempts=missing,
+                failed=missing,
+                input_tokens=0,
+                output_tokens=0,
+                cost_nusd=sum(one.charged.nusd for one in attempts) - sum(row.cost_nusd for row in known),
+                in_doubt=len(in_doubt) - sum(row.in_doubt for row in known),
+                in_doubt_nusd=sum(one.charged.nusd for one in in_doubt)
+                - sum(row.cost_nusd for row in known if row.in_doubt),
+            )
+
+
+def _reservation_of(record: Record) -> str | None:
+    if isinstance(record, LLMInteraction):
+        return record.result.reservation_id or reservation_id_of(
+            record.envelope, record.result.attempt_number
+        )
+    match KINDS.must(record):
+        case AttemptDispatched() | AttemptUnsent() | AttemptAnsweredLate() | ReservationExpired() as step:
+            return step.reservation_id
+        case _:
+            return None
+
+
+def _row_of(record: Record, tenant: str) -> IndexRow:
+    """Return the facts of a record; of an event, those of the attempt that it is about, as far as it has them."""
+    row = index_row_of(record.wire)
+    if isinstance(record, LLMInteraction):
+        return row
+    match KINDS.must(record):
+        case AttemptDispatched(scopes=scopes, provider=provider, model=model):
+            row = replace(row, provider=provider, model=model)
+        case ReservationExpired(scopes=scopes):
+            pass
+        case _:
+            scopes = {}
+    agent = scopes.get(ScopeKind.AGENT, "")
+    agent = "" if agent == UNNAMED else agent
+    return replace(row, tenant=tenant, agent=agent, workflow=scopes.get(ScopeKind.WORKFLOW, ""))
 
 
 CostFinding = Literal["agrees", "agrees on another day", "differs", "in doubt", "no such book"]

@@ -13,7 +13,6 @@ from agentic_trading.governance.ledger import (
     Declined,
     ReservationRequest,
     ReservationState,
-    reservation_id,
 )
 from agentic_trading.governance.limiter import Permit, Throttled
 from agentic_trading.governance.limits import (
@@ -36,6 +35,7 @@ from agentic_trading.llm.errors import (
     UnknownModelError,
     shortfall_text,
 )
+from agentic_trading.llm.interaction import reservation_id
 from agentic_trading.llm.models import Capabilities, Capability
 from agentic_trading.llm.provider import ModelRequest, unserved_text
 

@@ -11,11 +11,12 @@ from pydantic import Field
 from typing_extensions import override
 
 from agentic_trading.governance.controls_document import AppliedCommand
-from agentic_trading.governance.ledger import ReservationState, reservation_id
+from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.limits import UNNAMED, ScopeKind, Unit, Window
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.event import Event, EventBody, Kinds
 from agentic_trading.llm.fields import AnswerText, Moment
+from agentic_trading.llm.interaction import reservation_id
 
 
 class ReservationExpired(EventBody, frozen=True):

@@ -12,6 +12,7 @@ from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.governance.errors import ReservationRequestError
 from agentic_trading.governance.limits import ANY, Ceiling, Limit, ScopeKind, Unit, Window
 from agentic_trading.governance.prices import Amount
+from agentic_trading.llm.interaction import reservation_id
 
 _PAYLOAD_TAG = b"agentic/ask/v1\0"
 _TENANT = ScopeKind.TENANT
@@ -374,13 +375,6 @@ class Ledger(ReservationLedger, OperableLedger, RebuildableLedger, Protocol):
 
     async def aclose(self) -> None:
         """Close what was opened; harmless twice."""
-
-
-def reservation_id(tenant: str, key: str, attempt: int) -> str:
-    """Return the id of an attempt's reservation: two tenants may use the same key."""
-    if "%" in tenant or ":" in tenant:
-        tenant = tenant.replace("%", "%25").replace(":", "%3A")
-    return f"{tenant}:{key}:{attempt}"
 
 
 def parts_of(reservation_id: str) -> tuple[str, str, int]:

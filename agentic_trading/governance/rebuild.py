@@ -125,12 +125,20 @@ class _Reservation:
         unsent = sum(end.charged.calls == 0 for end in self.ends.values())
         return sent[len(self.ends) - min(unsent, len(self.taken_back)) :]
 
-    def entry(self) -> LedgerEntry | None:
-        """Return what has to be charged, None for nothing; where two things are known, the dearer holds."""
+    def attempts(self) -> list[LedgerEntry]:
+        """Return the charge of each attempt that was sent; of two things that are known, the dearer holds."""
         unanswered = [one.entry for one in self.unanswered()]
         parts = self._corrected([*self.ends.values(), *unanswered])
-        if not parts:
-            return self.expired
+        if self.expired is None or self.ends or (parts and self.late):
+            return parts
+        is_dearer = self.expired.charged.units > _sum(one.charged for one in parts).units if parts else True
+        return [self.expired] if is_dearer else parts
+
+    def entry(self) -> LedgerEntry | None:
+        """Return what has to be charged, None for nothing."""
+        parts = self.attempts()
+        if not parts or parts == [self.expired]:
+            return self.expired if parts else None
         first = next(iter(self.ends.values()), parts[0])
         sent = [one for id_, one in self.dispatches.items() if id_ not in self.taken_back]
         sent.sort(key=lambda one: one.sent_at)
@@ -144,19 +152,12 @@ class _Reservation:
             amount=_dearer(_sum(one.request.amount for one in parts), total),
         )
         is_doubtful = any(one.state is ReservationState.IN_DOUBT for one in parts)
-        entry = replace(
+        return replace(
             first,
             request=request,
             charged=total,
             state=ReservationState.IN_DOUBT if is_doubtful else ReservationState.SETTLED,
         )
-        if (
-            self.expired is not None
-            and not (self.ends or self.late)
-            and self.expired.charged.units > total.units
-        ):
-            return self.expired
-        return entry
 
     def _corrected(self, parts: list[LedgerEntry]) -> list[LedgerEntry]:
         """Return `parts` with each late answer in the place of one in doubt, of several the cheapest."""
@@ -200,6 +201,11 @@ class LedgerRebuild:
         """Return what was charged, one entry a reservation, in the order in which the logs first name them."""
         found = [known.entry() for known in self._reservations.values()]
         return [entry for entry in found if entry is not None]
+
+    def attempts(self) -> dict[str, list[LedgerEntry]]:
+        """Return the charge of each attempt that was sent, by reservation; an entry of `entries` is their sum."""
+        found = {id_: known.attempts() for id_, known in self._reservations.items()}
+        return {id_: parts for id_, parts in found.items() if parts}
 
     def lost(self) -> dict[str, LostAttempt]:
         """Return the attempts that were sent and have no end, by reservation: nothing else is known of their outcome."""

@@ -26,6 +26,13 @@ def interaction_id(envelope_id: str, attempt_number: int, tenant_id: str = DEFAU
     return derived_id("interaction", *tenant, envelope_id, attempt_number)
 
 
+def reservation_id(tenant: str, key: str, attempt: int) -> str:
+    """Return the id of an attempt's reservation: two tenants may use the same key."""
+    if "%" in tenant or ":" in tenant:
+        tenant = tenant.replace("%", "%25").replace(":", "%3A")
+    return f"{tenant}:{key}:{attempt}"
+
+
 def _own_id(fields: dict[str, Any]) -> str:
     envelope: LLMEnvelope = fields["envelope"]
     return interaction_id(envelope.envelope_id, fields["result"].attempt_number, envelope.tenant_id)

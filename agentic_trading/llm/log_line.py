@@ -8,6 +8,7 @@ import orjson
 
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.errors import TradingError
+from agentic_trading.llm.interaction import reservation_id
 from agentic_trading.llm.store import ChainedRecord, ChainHead
 
 CHAIN_TAG = b"agentic/log/v1\0"
@@ -56,6 +57,9 @@ def holds_whole_line(raw: bytes) -> bool:
 INTERACTION = "interaction"
 """The kind of an interaction among the kinds of events."""
 
+DISPATCHED = "attempt.dispatched"
+"""The kind of the event before each attempt that is sent."""
+
 _TOKENS_IN = ("input_tokens", "cache_read_tokens", "cache_write_5m_tokens", "cache_write_1h_tokens")
 
 
@@ -63,7 +67,9 @@ _TOKENS_IN = ("input_tokens", "cache_read_tokens", "cache_write_5m_tokens", "cac
 class IndexRow:
     """The facts of one record; what only interactions have is empty for an event, whose `attempt` is 0.
 
-    `time` is when it was recorded and `day` the same day, both UTC; `input_tokens` counts cached ones too.
+    `time` is when it was recorded and `day` the same day, both UTC; `input_tokens` counts cached ones too. An attempt
+    was `sent`, `recorded` (served from a record), or refused. `reservation` is a number that all records of one
+    reservation have in common: of an attempt that was sent, and of every event that names a reservation.
     """
 
     id: str
@@ -86,6 +92,10 @@ class IndexRow:
     input_tokens: int = 0
     output_tokens: int = 0
     cost_nusd: int = 0
+    sent: bool = False
+    in_doubt: bool = False
+    recorded: bool = False
+    reservation: int | None = None
 
 
 def index_row_of(raw: bytes) -> IndexRow:
@@ -96,6 +106,8 @@ def index_row_of(raw: bytes) -> IndexRow:
 
 def _facts_of_interaction(fields: dict[str, Any]) -> IndexRow:
     envelope, result = fields["envelope"], fields["result"]
+    is_recorded = result.get("served_from") == "recorded"
+    is_sent = not is_recorded and bool(result.get("dispatched_at") or result["cost_nusd"])
     return IndexRow(
         id=fields["interaction_id"],
         kind=INTERACTION,
@@ -117,7 +129,21 @@ def _facts_of_interaction(fields: dict[str, Any]) -> IndexRow:
         input_tokens=sum(result[name] for name in _TOKENS_IN),
         output_tokens=result["output_tokens"],
         cost_nusd=result["cost_nusd"],
+        sent=is_sent,
+        in_doubt=is_sent and bool(result.get("in_doubt")),
+        recorded=is_recorded,
+        reservation=_reservation_of(envelope, result) if is_sent else None,
     )
+
+
+def _reservation_of(envelope: dict[str, Any], result: dict[str, Any]) -> int:
+    made = (envelope["tenant_id"], envelope["idempotency_key"], result["attempt_number"])
+    return _number_of(result.get("reservation_id") or reservation_id(*made))
+
+
+def _number_of(reservation: str) -> int:
+    """Return a number for the id of a reservation; two ids with one number only cost a closer look."""
+    return int(sha256_hex(reservation.encode("utf-8", "surrogatepass"))[:15], 16)
 
 
 def _facts_of_event(fields: dict[str, Any]) -> IndexRow:
@@ -125,6 +151,7 @@ def _facts_of_event(fields: dict[str, Any]) -> IndexRow:
     if not isinstance(body, dict):
         raise TypeError(f"the body of event {fields['id']!r:.100} is no object")
     subject = body.get("subject") or body.get("symbol")
+    reservation = body.get("reservation_id")
     return IndexRow(
         id=fields["id"],
         kind=fields["kind"],
@@ -134,4 +161,5 @@ def _facts_of_event(fields: dict[str, Any]) -> IndexRow:
         time=fields["time"],
         day=fields["time"][:10],
         subject=subject if isinstance(subject, str) else "",
+        reservation=_number_of(reservation) if isinstance(reservation, str) else None,
     )

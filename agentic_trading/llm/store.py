@@ -160,7 +160,12 @@ SpendKey = Literal["agent", "model", "workflow", "day", "tenant", "provider"]
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """What a group of attempts used. `key` is the group's value of each `SpendKey`, `day` in UTC of `stored_at`."""
+    """The sums of a group of attempts. `key` is the group's value of each `SpendKey`, `day` in UTC of `stored_at`.
+
+    `attempts` were sent. Of these, `failed` have no usable answer, and `in_doubt` may have been billed without an answer and
+    are charged in full (`in_doubt_nusd`, part of `cost_nusd`). `refused` were never sent, `recorded` were served from a
+    record: neither is an attempt.
+    """
 
     key: tuple[str, ...]
     attempts: int
@@ -168,6 +173,10 @@ class Spend:
     input_tokens: int
     output_tokens: int
     cost_nusd: int
+    refused: int = 0
+    recorded: int = 0
+    in_doubt: int = 0
+    in_doubt_nusd: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,5 +225,12 @@ class Records(Protocol):
         ...
 
     async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
-        """Return what was used, summed by the given keys, in the order of the keys' values."""
+        """Return the sums of the attempts on record by the given keys, in the order of the keys' values.
+
+        An attempt that was sent and has no end on record is in `unmatched`; `audit.spend_report` counts it too.
+        """
+        ...
+
+    async def unmatched(self, *, tenant: str | None = None) -> list[Record]:
+        """Return all records of the reservations that have other records than one dispatch and one attempt, in the log's order."""
         ...

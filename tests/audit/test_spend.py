@@ -1,11 +1,22 @@
 """Sums of what calls cost."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from agentic_trading.audit.spend import spend_report
-from agentic_trading.llm.store import Records, Spend
+from agentic_trading.governance.rebuild import LedgerRebuild
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.result import AttemptTrace, Stage
+from agentic_trading.llm.store import InteractionStore, Record, Records, Spend
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from tests.build import event, interaction
+from tests.build import NOW, envelope, event, interaction
+
+READING = AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE)
 
 
 @pytest.fixture
@@ -51,6 +62,119 @@ async def test_a_tenant_sees_what_it_spent_itself() -> None:
     assert [(row.key, row.attempts, row.cost_nusd) for row in by_agent.rows] == [(("a",), 2, 11)]
     assert by_none.total == by_agent.total
     assert (await spend_report(store.records)).total.cost_nusd == 111
+
+
+STEPS = (
+    "dispatched",
+    "dispatched",
+    "unsent",
+    "late",
+    "expired",
+    "released",
+    "answered",
+    "in doubt",
+    "unanswered",
+    "refused",
+)
+"""The records that there may be of one reservation; `unanswered` was sent and surely not billed."""
+
+
+def record_of(step: str, key: str, at: int, tenant: str) -> Record:
+    """Return the record of a step of a reservation, each with a charge of its own."""
+    nusd, id_ = 10 ** (at + 1), f"{tenant}:{key}:1"
+    asked = envelope(
+        idempotency_key=key, envelope_id=f"{key}-{at}", tenant_id=tenant, agent_id=f"agent-{key}"
+    )
+    scopes = {"agent": f"agent-{key}", "workflow": "general", "tenant": tenant, "call": key}
+    of_it = {"attempt": 1, "reservation_id": id_}
+    more: dict[str, Any] = {"id": f"{id_}-{at}", "tenant_id": tenant, "causation_id": f"{id_}-0"}
+    match step:
+        case "dispatched":
+            body = {
+                **of_it,
+                "request_hash": "",
+                "provider": "scripted",
+                "model": "m-1",
+                "scopes": scopes,
+                "reserved_nusd": nusd,
+            }
+            return event("attempt.dispatched", body=body, **more)
+        case "unsent":
+            return event("attempt.unsent", body={**of_it, "why": "no time left"}, **more)
+        case "late":
+            return event("attempt.answered_late", body={**of_it, "cost_nusd": nusd, "tokens": 1}, **more)
+        case "expired" | "released":
+            state = "in_doubt" if step == "expired" else "released"
+            body = {"reservation_id": id_, "state": state, "nusd": nusd, "tokens": 1, "scopes": scopes}
+            return event("reservation.expired", body=body, **more)
+        case "refused":
+            return interaction(envelope=asked, success=False, cost_nusd=0, dispatched_at=None)
+        case _:
+            in_doubt, is_answered = step == "in doubt", step == "answered"
+            cost = 0 if step == "unanswered" else nusd
+            reading = READING if is_answered else None
+            return interaction(
+                envelope=asked, dispatched_at=NOW, cost_nusd=cost, reserved_nusd=cost, in_doubt=in_doubt,
+                success=is_answered, reading=reading, reservation_id=id_ if at % 2 else "",
+            )  # fmt: skip
+
+
+async def kept(store: InteractionStore, record: Record) -> None:
+    await (store.store(record) if isinstance(record, LLMInteraction) else store.record(record))
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b"]), st.sampled_from(["k1", "k2", "k3"]), st.sampled_from(STEPS)),
+        max_size=9,
+    )
+)
+@settings(max_examples=300, deadline=None)
+async def test_spend_is_the_sum_of_a_ledger_that_is_rebuilt_from_the_log(
+    steps: list[tuple[str, str, str]],
+) -> None:
+    store, books = MemoryInteractionStore(), {tenant: LedgerRebuild(tenant, "live") for tenant in ("a", "b")}
+    for at, (tenant, key, step) in enumerate(steps):
+        record = record_of(step, key, at, tenant)
+        await kept(store, record)
+        books[tenant].read(record)
+
+    for tenant, book in books.items():
+        report = await spend_report(store.records, "agent", "tenant", tenant=tenant)
+        entries = book.entries()
+        in_doubt = [one for parts in book.attempts().values() for one in parts if one.state == "in_doubt"]
+        assert report.total.cost_nusd == sum(one.charged.nusd for one in entries)
+        assert report.total.attempts == sum(map(len, book.attempts().values()))
+        assert report.total.in_doubt == len(in_doubt)
+        assert report.total.in_doubt_nusd == sum(one.charged.nusd for one in in_doubt)
+        assert report.total.refused == sum(one[0] == tenant and one[2] == "refused" for one in steps)
+        by_agent = {row.key: row.cost_nusd for row in report.rows if row.cost_nusd}
+        assert by_agent == {
+            (f"agent-{one.request.key}", tenant): one.charged.nusd for one in entries if one.charged.nusd
+        }
+
+
+async def test_a_lost_attempt_is_in_the_group_of_its_dispatch(tmp_path: Path) -> None:
+    store = JsonFileInteractionStore(tmp_path / "log.jsonl")
+    await kept(store, record_of("dispatched", "k1", 0, "a"))
+    await kept(store, record_of("answered", "k2", 1, "a"))
+
+    report = await spend_report(store.records, "agent", "provider", "model", "workflow", "tenant")
+    await store.aclose()
+
+    lost = Spend(
+        ("agent-k1", "scripted", "m-1", "general", "a"), 1, 1, 0, 0, 10, in_doubt=1, in_doubt_nusd=10
+    )
+    assert report.rows[0] == lost
+    assert report.total.cost_nusd == 110
+
+
+async def test_refused_and_recorded_calls_are_no_attempts() -> None:
+    store = MemoryInteractionStore()
+    await store.store(interaction(success=False, dispatched_at=None, cost_nusd=0))
+    await store.store(interaction(served_from="recorded", dispatched_at=NOW, cost_nusd=0, first_cost_nusd=5))
+
+    assert (await spend_report(store.records)).total == Spend((), 0, 0, 0, 0, 0, refused=1, recorded=1)
 
 
 async def test_an_empty_log_has_spent_nothing() -> None:

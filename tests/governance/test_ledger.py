@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.governance.errors import LedgerError, LimitError, ReservationRequestError
-from agentic_trading.governance.ledger import Balance, reservation_id, tenant_of
+from agentic_trading.governance.ledger import Balance, tenant_of
 from agentic_trading.governance.limits import ANY, LARGEST, Ceiling, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
+from agentic_trading.llm.interaction import reservation_id
 from tests.governance.asking import ask, tenant
 
 

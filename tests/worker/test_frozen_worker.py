@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from agentic_trading.governance.ledger import ReservationState, reservation_id
+from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.llm import LLMEnvelope
+from agentic_trading.llm.interaction import reservation_id
 from agentic_trading.worker.claim import Finished
 from agentic_trading.worker.held_claim import key_of
 from tests.gateway import held

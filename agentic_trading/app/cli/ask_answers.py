@@ -32,6 +32,7 @@ from agentic_trading.app.providers import model_row
 from agentic_trading.app.question_rules import ASK_RULES, FAILURES, SPEND
 from agentic_trading.app.run_resume import read_elsewhere
 from agentic_trading.app.settings import configure_logging, start
+from agentic_trading.audit.spend import spend_report
 from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.client.events import RecursionLimits
 from agentic_trading.client.frame_calls import ASK, ASK_SCHEMA, INSTRUCTIONS, envelope_of
@@ -361,7 +362,8 @@ class AskedLog(Records, Protocol):
 
 async def evidence_of(log: AskedLog, tenant: str) -> Mapping[str, Any]:
     """Return what a tenant's records say, by source: sums of the newest days, failures, and the last decisions, newest first."""
-    spend = [row for row in await log.spend("day", "agent", tenant=tenant) if row.key[1] != AGENT]
+    report = await spend_report(log, "day", "agent", tenant=tenant)
+    spend = [row for row in report.rows if row.key[1] != AGENT]
     calls = await log.recent(MOST_CALLS, tenant=tenant)
     failed = Counter(
         (call.envelope.agent_id, str(call.failure.category))

@@ -104,7 +104,10 @@ By = Annotated[
 def spend_command(
     *, by: By = "agent,model", tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
 ) -> None:
-    """Sum attempts, tokens and cost by the given keys; days are UTC."""
+    """Sum attempts, tokens and cost by the given keys; days are UTC.
+
+    Attempts were sent. Those in doubt have no known end and are charged in full, as in the ledger.
+    """
     from agentic_trading.app.cli.look_tables import as_table, as_values, spend_keys
     from agentic_trading.app.cli.output import ask_log, console, print_table, show_json
     from agentic_trading.audit.spend import spend_report

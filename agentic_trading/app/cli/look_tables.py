@@ -36,6 +36,8 @@ from agentic_trading.llm.store import Spend, SpendKey
 
 ALLOWED: tuple[str, ...] = get_args(SpendKey)
 FIGURES = ("attempts", "failed", "tokens in", "tokens out", "USD")
+RARE_FIGURES = ("in doubt", "USD in doubt", "refused", "recorded")
+"""Shown if there are any."""
 UNBOUNDED = 100_000
 
 
@@ -59,18 +61,21 @@ def as_table(report: SpendReport, width: int) -> RenderableType:
 
 
 def _one_row_a_group(report: SpendReport) -> Table:
-    drawn = rows(table(*report.by, *FIGURES, right=FIGURES), (row.key + _figures(row) for row in report.rows))
+    figures = _figures(report.total, report.total)
+    cells = (row.key + tuple(_figures(row, report.total).values()) for row in report.rows)
+    drawn = rows(table(*report.by, *figures, right=tuple(figures)), cells)
     drawn.add_section()
     total = ("total", *("" for _ in report.by[1:])) if report.by else ()
-    drawn.add_row(*(printable(cell) for cell in (*total, *_figures(report.total))), style="bold")
+    drawn.add_row(*(printable(cell) for cell in (*total, *figures.values())), style="bold")
     return drawn
 
 
 def _under_headings(report: SpendReport) -> Group:
     """Return rows below the keys that they share, all in the same columns."""
-    lines: list[tuple[str, ...]] = [(report.by[-1], *FIGURES)]
-    lines += [(f"  {printable(row.key[-1])}", *_figures(row)) for row in report.rows]
-    lines += [("total", *_figures(report.total))]
+    figures = _figures(report.total, report.total)
+    lines: list[tuple[str, ...]] = [(report.by[-1], *figures)]
+    lines += [(f"  {printable(row.key[-1])}", *_figures(row, report.total).values()) for row in report.rows]
+    lines += [("total", *figures.values())]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     head, *below, total = (_in_columns(line, widths) for line in lines)
     drawn = [Text(head, "bold")]
@@ -95,9 +100,14 @@ def _columns_of(drawn: Table) -> int:
     return Measurement.get(roomy, roomy.options, drawn).maximum
 
 
-def _figures(sums: Spend) -> tuple[str, ...]:
+def _figures(sums: Spend, total: Spend) -> dict[str, str]:
+    """Return the figures of a row by their headings; the rare ones only if the `total` has any."""
     numbers = (sums.attempts, sums.failed, sums.input_tokens, sums.output_tokens)
-    return (*(f"{number:,}" for number in numbers), usd(sums.cost_nusd))
+    shown = dict(zip(FIGURES, (*(f"{number:,}" for number in numbers), usd(sums.cost_nusd)), strict=True))
+    rare = (f"{sums.in_doubt:,}", usd(sums.in_doubt_nusd), f"{sums.refused:,}", f"{sums.recorded:,}")
+    has_any = (total.in_doubt, total.in_doubt, total.refused, total.recorded)
+    shown.update((name, text) for name, text, any_ in zip(RARE_FIGURES, rare, has_any, strict=True) if any_)
+    return shown
 
 
 def as_values(report: SpendReport) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from agentic_trading.governance.ledger import (
     ReservationRequest,
     ReservationState,
     Settlement,
-    reservation_id,
     tenant_of,
 )
 from agentic_trading.governance.ledgers.checkpoint import LedgerEpoch, StatisticsCounter
@@ -40,6 +39,7 @@ from agentic_trading.governance.ledgers.reservation_table import (
 from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.limits import Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
+from agentic_trading.llm.interaction import reservation_id
 
 _FORGET_AFTER_UNSUCCESSFUL = 1000
 """Requests that are not reserved make counters too, and do not move time on: after so many of them idle ones go."""

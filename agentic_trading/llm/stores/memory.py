@@ -12,7 +12,14 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.log_line import BrokenRecordError, IndexRow, check_link, index_row_of, read_line
+from agentic_trading.llm.log_line import (
+    DISPATCHED,
+    BrokenRecordError,
+    IndexRow,
+    check_link,
+    index_row_of,
+    read_line,
+)
 from agentic_trading.llm.store import (
     ChainedRecord,
     ChainHead,
@@ -227,6 +234,23 @@ class MemoryRecords:
                 groups[tuple(getattr(fact, key) for key in keys)].append(fact)
         return [_sum(key, groups[key]) for key in sorted(groups)]
 
+    async def unmatched(self, *, tenant: str | None = None) -> list[Record]:
+        """Return all records of the reservations that have other records than one dispatch and one attempt."""
+        self._catch_up()
+        places: defaultdict[int, list[int]] = defaultdict(list)
+        for place in self._of(tenant, range(len(self._facts))):
+            if (reservation := self._facts[place].reservation) is not None:
+                places[reservation].append(place)
+        found = (of_one for of_one in places.values() if not self._is_matched(of_one))
+        return self._at(sorted(place for of_one in found for place in of_one))
+
+    def _is_matched(self, places: Sequence[int]) -> bool:
+        facts = [self._facts[place] for place in places]
+        attempts, dispatched = (
+            sum(fact.attempt > 0 for fact in facts), sum(fact.kind == DISPATCHED for fact in facts),
+        )  # fmt: skip
+        return attempts == 1 and dispatched == len(facts) - 1 and len(facts) <= 2
+
     def newest(self, limit: int, tenant: str | None) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
         self._catch_up()
@@ -256,11 +280,16 @@ class MemoryRecords:
 
 
 def _sum(key: tuple[str, ...], facts: list[IndexRow]) -> Spend:
+    sent = [fact for fact in facts if fact.sent]
     return Spend(
         key=key,
-        attempts=len(facts),
-        failed=sum(not fact.success for fact in facts),
-        input_tokens=sum(fact.input_tokens for fact in facts),
-        output_tokens=sum(fact.output_tokens for fact in facts),
+        attempts=len(sent),
+        failed=sum(not fact.success for fact in sent),
+        input_tokens=sum(fact.input_tokens for fact in sent),
+        output_tokens=sum(fact.output_tokens for fact in sent),
         cost_nusd=sum(fact.cost_nusd for fact in facts),
+        refused=sum(not fact.sent and not fact.recorded for fact in facts),
+        recorded=sum(fact.recorded for fact in facts),
+        in_doubt=sum(fact.in_doubt for fact in facts),
+        in_doubt_nusd=sum(fact.cost_nusd for fact in facts if fact.in_doubt),
     )

@@ -57,4 +57,6 @@ async def test_it_is_asked_and_continued(tmp_path: Path) -> None:
         assert await store.records.trace(TRIGGER.trace_id) == RECORDS
         assert await store.records.find(NOTED.id) == NOTED
         (spent,) = await store.records.spend("tenant", "workflow", "day")
-        assert (spent.key, spent.attempts, spent.failed) == (("fund", "analysis", "2026-01-02"), 2, 1)
+        assert (spent.key, spent.attempts, spent.failed, spent.refused) == (
+            ("fund", "analysis", "2026-01-02"), 1, 0, 1,
+        )  # fmt: skip

@@ -6,23 +6,25 @@ Everything here blocks, and one thread does all of it: the connection belongs to
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple
+from dataclasses import astuple, fields
 from itertools import islice
 from typing import TypeVar
 
 from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.log_line import IndexRow
 from agentic_trading.llm.store import ChainHead
 from agentic_trading.llm.stores.jsonl.file import START, LogPosition, LogReader
 
 T = TypeVar("T")
 
-_VERSION = 3
+_VERSION = 4
 _SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE records (
     seq INTEGER PRIMARY KEY, offset, length,
     id, kind, trace_id, causation_id, tenant, time, day, subject, envelope_id, request_hash, occurrence, attempt,
-    agent, workflow, provider, model, success, input_tokens, output_tokens, cost_nusd
+    agent, workflow, provider, model, success, input_tokens, output_tokens, cost_nusd,
+    sent, in_doubt, recorded, reservation
 );
 CREATE INDEX by_id ON records (id, tenant);
 CREATE INDEX by_trace ON records (trace_id, tenant);
@@ -31,10 +33,10 @@ CREATE INDEX by_request ON records (request_hash, occurrence, tenant) WHERE atte
 CREATE INDEX by_tenant ON records (tenant);
 CREATE TABLE head (offset, seq, hash);
 INSERT INTO head VALUES (0, 0, '');
-PRAGMA user_version = 3;
+PRAGMA user_version = 4;
 COMMIT;
 """
-_INSERT = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT = "INSERT INTO records VALUES (" + ", ".join("?" * (3 + len(fields(IndexRow)))) + ")"  # noqa: S608 - a mark for each column
 _LINES_AT_ONCE = 5_000  # other processes may write in between
 _IN_MEMORY = ":memory:"
 

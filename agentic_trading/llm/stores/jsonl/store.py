@@ -13,7 +13,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.log_line import IndexRow
+from agentic_trading.llm.log_line import DISPATCHED, IndexRow
 from agentic_trading.llm.store import (
     ChainedRecord,
     LogEntry,
@@ -51,6 +51,14 @@ _COLUMN: dict[SpendKey, str] = {
     "tenant": "tenant",
     "provider": "provider",
 }
+
+
+_SUMS = (
+    "sum(sent), sum(sent AND NOT success), sum(sent * input_tokens), sum(sent * output_tokens), sum(cost_nusd), "
+    "sum(NOT sent AND NOT recorded), sum(recorded), sum(in_doubt), sum(in_doubt * cost_nusd)"
+)
+"""The figures of a `Spend`, in its order."""
+_SUMS_COUNT = 9
 
 
 class JsonlRecords:
@@ -107,6 +115,10 @@ class JsonlRecords:
     async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
         """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
         return await self._query(partial(_spend, by=check_keys(by), tenant=tenant), nothing=[])
+
+    async def unmatched(self, *, tenant: str | None = None) -> list[Record]:
+        """Return all records of the reservations that have other records than one dispatch and one attempt."""
+        return await self._records(_unmatched(tenant), tenant=tenant)
 
     async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
@@ -206,10 +218,19 @@ def _facts_of_trace(db: Connection, trace_id: str, tenant: str | None) -> list[I
 
 def _spend(db: Connection, by: Sequence[SpendKey], tenant: str | None) -> list[Spend]:
     keys = ", ".join(_COLUMN[key] for key in by) or "NULL"
-    sums = "count(*), sum(NOT success), sum(input_tokens), sum(output_tokens), sum(cost_nusd)"
     of_tenant = _all_of(_IS_ATTEMPT, tenant=tenant)
-    query = f"SELECT {keys}, {sums} FROM records WHERE {of_tenant} GROUP BY {keys} ORDER BY {keys}"  # noqa: S608 - names from the table above
-    return [Spend(tuple(row[: len(by)]), *row[-5:]) for row in db.execute(query, {"tenant": tenant})]
+    query = f"SELECT {keys}, {_SUMS} FROM records WHERE {of_tenant} GROUP BY {keys} ORDER BY {keys}"  # noqa: S608 - names from the table above
+    return [
+        Spend(tuple(row[: len(by)]), *row[-_SUMS_COUNT:]) for row in db.execute(query, {"tenant": tenant})
+    ]
+
+
+def _unmatched(tenant: str | None) -> str:
+    """Return a query for the records of reservations that a sum of attempts does not account for."""
+    known = _all_of("reservation IS NOT NULL", tenant=tenant)
+    matched = f"sum({_IS_ATTEMPT}) = 1 AND sum(kind = '{DISPATCHED}') = count(*) - 1 AND count(*) <= 2"
+    others = f"SELECT reservation FROM records WHERE {known} GROUP BY reservation HAVING NOT ({matched})"  # noqa: S608 - conditions from this module
+    return _places(f"reservation IN ({others})", tenant=tenant)
 
 
 DEFAULT_PATH = Path("data/llm_interactions.jsonl")
