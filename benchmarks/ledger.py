@@ -48,7 +48,7 @@ ONE_EACH = tuple(
 )
 BOTH_EACH = tuple(
     Limit(kind, ANY, window, nusd=PLENTY, tokens=PLENTY, calls=PLENTY)
-    for kind in ScopeKind
+    for kind in (each.scope for each in ONE_EACH)
     for window in (Window.NONE, Window.DAY)
 )
 

@@ -243,7 +243,7 @@ def steps_with(url: str) -> Open:
     """Return what opens a ledger with a limit on every scope, or on the tenant alone."""
 
     async def opened(opening: Opening) -> Scoped:
-        kinds = ScopeKind if opening.way == "every_scope" else (ScopeKind.TENANT,)
+        kinds = tuple(_WINDOWS) if opening.way == "every_scope" else (ScopeKind.TENANT,)
         limits = [Limit(kind, ANY, _WINDOWS[kind], nusd=MOST, tokens=MOST, calls=MOST) for kind in kinds]
         return Scoped(RedisLedger(url, limits, namespace=opening.run), LOADS[opening.load])
 

@@ -13,9 +13,9 @@ from benchmarks.peers.contender import Contender, UnavailableError
 from benchmarks.peers.rounds import AT_ONCE, Round, timed
 
 
-def row(contender: str, *cpu_us: float, most: float | None = None, wrong: int = 0) -> Row:
+def row(contender: str, *cpu_us: float, goal: float | None = None, wrong: int = 0) -> Row:
     """Return a row that has been measured."""
-    return Row(contender, contender, "call", most, [Round(us, us, wrong) for us in cpu_us])
+    return Row(contender, contender, "call", goal, [Round(us, us, wrong) for us in cpu_us])
 
 
 async def test_every_wrong_answer_is_counted() -> None:
@@ -81,17 +81,20 @@ def test_a_contender_that_breaks_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("peer_us", "wrong", "holds"), [((400, 800), 0, True), ((399, 398), 0, False), ((400, 800), 1, False)]
+    ("peer_us", "wrong", "verdict"),
+    [((400, 800), 0, "met"), ((399, 398), 0, "not met"), ((400, 800), 1, "met")],
 )
-def test_the_share_of_the_peers_cost_and_wrong_answers_are_judged(
-    peer_us: tuple[float, ...], wrong: int, *, holds: bool
+def test_wrong_answers_are_judged_and_shares_are_printed(
+    peer_us: tuple[float, ...], wrong: int, verdict: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = [row(OURS, 100, 200), row("peer", *peer_us, most=1 / 4, wrong=wrong)]
+    table = [row(OURS, 100, 200), row("peer", *peer_us, goal=1 / 4, wrong=wrong)]
 
-    assert judged(table) is holds
+    assert judged(table) is (wrong == 0)
+    assert f"(not judged): {table[0].over(table[1]):.2f}, {verdict}\n" in capsys.readouterr().out
 
 
-def test_a_peer_that_is_not_there_is_not_judged() -> None:
-    absent = Row("peer", "peer", "call", most=1 / 4, unavailable="cannot be installed")
+def test_a_peer_that_is_not_there_has_no_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    absent = Row("peer", "peer", "call", goal=1 / 4, unavailable="cannot be installed")
 
     assert judged([row(OURS, 100), absent])
+    assert "peer" not in capsys.readouterr().out

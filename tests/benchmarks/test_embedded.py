@@ -68,17 +68,29 @@ def test_a_gateway_that_cannot_be_measured_is_a_row_with_the_reason(
     assert {row.contender for row in embedded.gateway_rows().values()} == {*GATEWAYS}
 
 
-@pytest.mark.parametrize(("of_sdk", "holds"), [(0.5, True), (0.51, False)])
-def test_the_share_of_the_sdk_is_judged(of_sdk: float, *, holds: bool) -> None:
-    assert embedded.holds(measured(of_sdk)) is holds
+def test_the_share_of_the_sdk_is_printed_and_not_judged(capsys: pytest.CaptureFixture[str]) -> None:
+    assert embedded.holds(measured(0.51))
+
+    printed = capsys.readouterr().out
+    assert "openai_group_16: goal 0.50 of openai_sdk_16 (not judged): 0.51, not met" in printed
+    assert "DOES NOT HOLD" not in printed
 
 
-def test_an_sdk_that_is_not_there_is_not_judged() -> None:
+@pytest.mark.parametrize("way", [way for way, _, _ in embedded.PROMISES])
+def test_each_promise_is_judged(way: str) -> None:
+    table = measured(0.4)
+    table[way].rounds = [Round(9.0, 9.0, 0)]
+
+    assert not embedded.holds(table)
+
+
+def test_an_sdk_that_is_not_there_is_not_compared(capsys: pytest.CaptureFixture[str]) -> None:
     table = measured(0.51)
     for way, row in table.items():
         row.unavailable = "cannot be installed" if "_sdk_" in way else ""
 
     assert embedded.holds(table)
+    assert "_sdk_" not in capsys.readouterr().out
 
 
 def test_wrong_answers_are_judged() -> None:
