@@ -48,6 +48,7 @@ from agentic_trading.llm.events import (
     ArchiveStarted,
     CallRequested,
     CallUnanswered,
+    EnvelopeRefused,
     FedBars,
     RunData,
     RunEnded,
@@ -200,6 +201,9 @@ BODIES: Final[tuple[EventBody, ...]] = (
     ArchiveStarted(archive_id="archive-1"),
     CallRequested(envelope=FrozenObject(envelope_id="envelope-1", instructions="Advise.")),
     CallUnanswered(reason=REASON),
+    EnvelopeRefused(
+        envelope_id="envelope-1", envelope_hash="6" * 64, reason="too_old", detail="it is too old", sent_at=NOW,
+    ),
 )  # fmt: skip
 """One body of each kind, in the order of a decision."""
 

@@ -26,6 +26,7 @@ from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.claims.memory import MemoryClaimStore
+from agentic_trading.worker.delivery import SendAge
 from agentic_trading.worker.pool import WorkerPool
 from agentic_trading.worker.recorder import Recorder, RecordStream
 from agentic_trading.worker.runner import CallRunner, RecordedAnswerSource, RunnerDependencies
@@ -43,6 +44,9 @@ SCHEMA = {
         "size": {"type": "number", "minimum": 0, "maximum": 10},
     },
 }
+OF_ANY_AGE = SendAge(is_created_at_simulated=True)
+"""The age limit of a worker whose envelopes were created in simulated time, as those of most tests are."""
+
 GOOD = '{"action":"buy","size":1.50}'
 Script = Iterable[ScriptedReply] | Callable[[ModelRequest], ScriptedReply]
 
@@ -134,6 +138,7 @@ def gateway(
         claims=claims or MemoryClaimStore(),
         clock=clock,
         workers=workers,
+        age=OF_ANY_AGE,
     )
     return MemoryGateway(clock, store, broker, ledger, gate, provider, recorder, runner, pool)
 

@@ -17,6 +17,8 @@ from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, Broker, D
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.errors import TradingError
 from agentic_trading.ids import derived_id
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.worker.delivery import TOO_OLD, SendAge
 
 _NEAREST: Final = 3
 _NEAR_ID: Final = 0.8
@@ -140,7 +142,7 @@ class ListedLetter:
     replay_of: str
 
     @classmethod
-    def of(cls, letter: DeadLetter) -> Self:
+    def of(cls, letter: DeadLetter, age: SendAge) -> Self:
         """Return a letter as it is listed."""
         return cls(
             letter.id,
@@ -151,7 +153,7 @@ class ListedLetter:
             letter.position,
             letter.envelope_id,
             letter.raw_size,
-            replay_problem(letter),
+            replay_problem(letter, age),
             replay_of(letter),
         )
 
@@ -161,10 +163,10 @@ def replay_of(letter: DeadLetter) -> str:
     return letter.headers.get(REPLAYED_HEADER, "")
 
 
-def replay_problem(letter: DeadLetter) -> str:
+def replay_problem(letter: DeadLetter, age: SendAge) -> str:
     """Return why the message of a letter cannot be published as it was; empty where it can."""
     try:
-        Replay().message(letter)
+        Replay(age=age).message(letter)
     except ReplayError as e:
         return e.problem
     return ""
@@ -211,17 +213,21 @@ def begins_with(letter_id: str, beginning: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How messages are published again: as they were, or with `again` as new envelopes, signed by `signer`."""
+    """How messages are published again: as they were, or with `again` as new envelopes, signed by `signer`.
+
+    `age` is the limit of the workers: an envelope that they would refuse as too old is published with `again` only.
+    """
 
     again: bool = False
     signer: Signer | None = None
+    age: SendAge = field(default_factory=SendAge)
 
     def message(self, letter: DeadLetter) -> Message:
         """Return what is published for a letter; raises `ReplayError` where there is nothing to publish.
 
         A message goes as it was, with a header that names the letter: its signature stays valid. With `again`
         its envelope gets an id that follows from the letter's, so that the same letter gives the same envelope, and is
-        caused by the one that it was; nothing is answered on the bus.
+        caused by the one that it was, and sent now; nothing is answered on the bus.
         """
         _source_of(letter)
         try:
@@ -230,10 +236,23 @@ class Replay:
             raise ReplayError(letter.id, str(e).replace(f"dead letter {letter.id}", "it", 1)) from e
         if self.again:
             message = self._new_envelope(letter, message)
+        else:
+            self._require_recent(letter, message)
         return Message(message.key, message.value, {**message.headers, REPLAYED_HEADER: letter.id})
 
+    def _require_recent(self, letter: DeadLetter, message: Message) -> None:
+        """Raise `ReplayError` for an envelope that workers refuse as too old."""
+        created_at = None
+        with suppress(UnreadableMessageError):
+            created_at = _envelope_in(letter, message).created_at
+        refusal = self.age.refusal(message, created_at)
+        if refusal is not None and refusal.reason == TOO_OLD:
+            raise ReplayError(
+                letter.id, f"{refusal.detail}; allowed is --again, which makes a new envelope and pays for it"
+            )
+
     def _new_envelope(self, letter: DeadLetter, message: Message) -> Message:
-        new = _envelope_again(letter, message)
+        new = envelope_message(_envelope_again(letter, message), sent_at=self.age.wall.now())
         is_signed = message.headers.keys() >= {PRINCIPAL_HEADER, SIGNATURE_HEADER}
         if is_signed and self.signer is None:
             principal = message.headers[PRINCIPAL_HEADER]
@@ -252,18 +271,23 @@ class Replay:
             raise ReplayError(letter.id, str(e)) from e
 
 
-def _envelope_again(letter: DeadLetter, message: Message) -> Message:
-    """Return the envelope in a message as a new one that the old one caused, not signed; raises `ReplayError`."""
+def _envelope_in(letter: DeadLetter, message: Message) -> LLMEnvelope:
+    """Return the envelope in the message of a letter; raises `UnreadableMessageError`."""
+    return read_envelope(Delivery(letter.source_topic, letter.position, message, 1))
+
+
+def _envelope_again(letter: DeadLetter, message: Message) -> LLMEnvelope:
+    """Return the envelope in a message as a new one that the old one caused; raises `ReplayError`."""
     if letter.source_topic == EVENTS.name:
         raise ReplayError(
             letter.id, "it holds an event, which runs nothing; allowed is a replay without --again"
         )
     try:
-        envelope = read_envelope(Delivery(letter.source_topic, letter.position, message, 1))
+        envelope = _envelope_in(letter, message)
     except UnreadableMessageError as e:
         raise ReplayError(letter.id, f"it holds no envelope that can be read here ({e})") from e
     new_id = derived_id("replay", letter.id)
-    made = envelope.model_copy(
+    return envelope.model_copy(
         update={
             "envelope_id": new_id,
             "idempotency_key": new_id,
@@ -271,14 +295,13 @@ def _envelope_again(letter: DeadLetter, message: Message) -> Message:
             "causation_id": envelope.envelope_id,
         }
     )
-    return envelope_message(made)
 
 
 def _replay_hashes(letter: DeadLetter) -> Iterator[str]:
     """Yield the hash of what a replay of a letter publishes: its value as it was, and that of the new envelope."""
     yield letter.raw_sha256
     with suppress(ValueError):  # it is cut, or holds no envelope
-        yield sha256_hex(_envelope_again(letter, letter.message()).value)
+        yield sha256_hex(_envelope_again(letter, letter.message()).wire)
 
 
 def _require_proved(letter: DeadLetter) -> None:

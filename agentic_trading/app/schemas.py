@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, Field, create_model
 
 from agentic_trading.app.options import OptionError
-from agentic_trading.bus.codec import ENVELOPE_HASH_HEADER, FINAL_HEADER, REPLY_TO
+from agentic_trading.bus.codec import ENVELOPE_HASH_HEADER, FINAL_HEADER, REPLY_TO, SENT_HEADER
 from agentic_trading.bus.log_stream import HASH_HEADER, LOG_HEADER, NUMBER_HEADER, LogHead
 from agentic_trading.bus.message import (
     DEAD_LETTER_RECORDED,
@@ -42,6 +42,7 @@ from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.planning.schema import FAMILY_SCHEMAS, STRATEGY_PARAMS_SCHEMA
 from agentic_trading.governance.events import KINDS as GOVERNANCE
+from agentic_trading.governance.ledger import CLOCKS_DIFFER, SENT_WITHIN
 from agentic_trading.llm.envelope import SCHEMA_VERSION, LLMEnvelope
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import Event, EventBody
@@ -202,6 +203,10 @@ HEADERS: Final[Mapping[str, str]] = MappingProxyType({
     "content-type": "how the body is spelled",
     "traceparent": "the W3C trace context",
     REPLY_TO: "the address for replies; without it nothing answers on the bus",
+    SENT_HEADER: (
+        f"when it was published, ISO 8601 in UTC; without it, the body's created_at. Workers refuse an envelope that was "
+        f"published more than {SENT_WITHIN.days} days ago, or more than {CLOCKS_DIFFER.days} day ahead of their clock"
+    ),
     FINAL_HEADER: "whether it is the last attempt",
     ENVELOPE_HASH_HEADER: "the hash of the envelope that is answered",
     PRINCIPAL_HEADER: "who sent it",
@@ -226,7 +231,9 @@ class BusMessage:
 
 BUS_MESSAGES: Final[Mapping[str, BusMessage]] = MappingProxyType({
     "envelope": BusMessage(
-        ENVELOPE_REQUESTED, "a call that is asked for", sometimes=(REPLY_TO, REPLAYED_HEADER, *_SIGNED)
+        ENVELOPE_REQUESTED,
+        "a call that is asked for",
+        sometimes=(REPLY_TO, SENT_HEADER, REPLAYED_HEADER, *_SIGNED),
     ),
     "event": BusMessage(
         EVENT_RECORDED, "a fact that a client puts on record", sometimes=(REPLAYED_HEADER, *_SIGNED)

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import orjson
@@ -31,6 +32,9 @@ M = TypeVar("M", bound=WireModel)
 REPLY_TO: Final = "at_reply_to"
 """The header by which a message asks for replies, and where."""
 
+SENT_HEADER: Final = "at_sent"
+"""The header with the time at which a gateway published an envelope. A signature covers it."""
+
 FINAL_HEADER: Final = "ce_final"
 ENVELOPE_HASH_HEADER: Final = "at_envelope_hash"
 _ADDRESS: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
@@ -39,8 +43,14 @@ _BROKEN: Final = (ValueError, TypeError, ArithmeticError, RecursionError)
 """What reading raises for bytes of a foreign writer: years beyond the calendar, nesting without end."""
 
 
-def envelope_message(envelope: LLMEnvelope, *, reply_to: str = "") -> Message:
-    """Return the message that requests a call; without the address `reply_to` nothing answers it on the bus."""
+def envelope_message(
+    envelope: LLMEnvelope, *, reply_to: str = "", sent_at: datetime | None = None
+) -> Message:
+    """Return the message that requests a call.
+
+    Without the address `reply_to`, the call gets no reply on the bus. Without the wall-clock time `sent_at`, workers
+    compute the age of the envelope from its `created_at`.
+    """
     headers = event_headers(
         ENVELOPE_REQUESTED,
         envelope.envelope_id,
@@ -54,6 +64,8 @@ def envelope_message(envelope: LLMEnvelope, *, reply_to: str = "") -> Message:
     )
     if reply_to:
         headers[REPLY_TO] = reply_to
+    if sent_at is not None:
+        headers[SENT_HEADER] = utc_text(sent_at)
     return Message(envelope.trace_id, envelope.wire, headers, envelope)
 
 

@@ -19,7 +19,7 @@ from agentic_trading.bus.topic import EVENTS, Broker, Subscription, Topic, lane_
 from agentic_trading.client.call_log import CallLog
 from agentic_trading.client.outcome import StructuredOutcome, outcome_of, outcome_without_answer
 from agentic_trading.client.replies import PendingCall, PendingCalls
-from agentic_trading.clock import Clock
+from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import NoDecision
@@ -80,7 +80,7 @@ class GatewayClient:
     envelopes travel apart, by provider. A `call_log` keeps, beside the workers' logs, each envelope before it is
     published, each attempt that was received before the call is answered, and each event; what it knows of earlier clients
     is not asked again. With the `clock` of the workers a call is waited for until its
-    deadline, and a little longer. An event is
+    deadline, and a little longer. Each envelope is published with its send time by the `wall` clock. An event is
     published without what `redaction` knows; an envelope as it was built.
     """
 
@@ -95,6 +95,7 @@ class GatewayClient:
         lanes: Mapping[str, str] = MappingProxyType({}),
         call_log: CallLog | None = None,
         clock: Clock | None = None,
+        wall: Clock | None = None,
     ) -> None:
         if problems := long_ids(["name"], [name]):
             raise ValueError(problems[0])
@@ -105,6 +106,7 @@ class GatewayClient:
         self._log = call_log
         self._is_closing = False
         self._clock = clock
+        self._wall = wall or SystemClock()
         self._name = name
         self._address = random_id()
         self._reply_timeout_s = reply_timeout_s
@@ -143,7 +145,8 @@ class GatewayClient:
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
         """Publish an envelope without waiting; returns it as published (its occurrence may have been set)."""
         envelope = self._with_occurrence(envelope)
-        await self._publish(self._topic_of(envelope), self._sign(envelope_message(envelope)))
+        message = envelope_message(envelope, sent_at=self._wall.now())
+        await self._publish(self._topic_of(envelope), self._sign(message))
         return envelope
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
@@ -199,7 +202,8 @@ class GatewayClient:
     ) -> GatewayReply:
         """Publish an envelope and wait for its last attempt; of one that is open since earlier, also after its deadline."""
         reply: asyncio.Future[GatewayReply] = asyncio.get_running_loop().create_future()
-        message = self._sign(envelope_message(envelope, reply_to=self._address))
+        sent_at = self._wall.now()
+        message = self._sign(envelope_message(envelope, reply_to=self._address, sent_at=sent_at))
         signer = None if self._signer is None else self._signer.as_now()
         call = PendingCall(envelope, message, reply, attempts, signer)
         self._pending.add(call)

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from typing_extensions import override
 
@@ -19,6 +19,15 @@ _TENANT = ScopeKind.TENANT
 
 LEASE_S = 120.0
 """For how long a dispatched call counts as in flight by default."""
+
+SENT_WITHIN: Final = timedelta(days=8)
+"""The maximum age of an envelope. A worker refuses an older one, because the record of its payment may be deleted."""
+
+CLOCKS_DIFFER: Final = timedelta(days=1)
+"""How far the clocks of a sender and a worker may differ, and how long a call may take after its age was checked."""
+
+CALL_KEEP: Final = SENT_WITHIN + CLOCKS_DIFFER
+"""How long a ledger knows an ended call. Until then, the call's record alone prevents a second payment."""
 
 
 class ReservationState(StrEnum):

@@ -4,7 +4,7 @@ from pydantic import BaseModel
 
 from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.event import EventBody, Kinds
-from agentic_trading.llm.fields import JsonObject
+from agentic_trading.llm.fields import JsonObject, Moment
 
 
 class TailSetAside(EventBody, frozen=True):
@@ -113,6 +113,25 @@ class CallUnanswered(EventBody, frozen=True):
     reason: FailureReason
 
 
-KINDS = Kinds[TailSetAside | RunStarted | RunEnded | ArchiveStarted | CallRequested | CallUnanswered](
-    TailSetAside, RunStarted, RunEnded, ArchiveStarted, CallRequested, CallUnanswered
+class EnvelopeRefused(EventBody, frozen=True):
+    """A worker did not run an envelope, because of its send time; nothing was paid.
+
+    `reason` and `detail` are those of the dead letter. `sent_at` is None for a send time that is not a time.
+    """
+
+    KIND = "envelope.refused"
+
+    envelope_id: str
+    envelope_hash: str
+    reason: str
+    detail: str
+    sent_at: Moment | None = None
+
+
+LogBody = (
+    TailSetAside | RunStarted | RunEnded | ArchiveStarted | CallRequested | CallUnanswered | EnvelopeRefused
+)
+
+KINDS = Kinds[LogBody](
+    TailSetAside, RunStarted, RunEnded, ArchiveStarted, CallRequested, CallUnanswered, EnvelopeRefused
 )

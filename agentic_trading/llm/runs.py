@@ -15,6 +15,7 @@ from agentic_trading.llm.events import (
     ArchiveStarted,
     CallRequested,
     CallUnanswered,
+    EnvelopeRefused,
     FedBars,
     RunEnded,
     RunStarted,
@@ -156,7 +157,9 @@ def runs_in_log(records: Iterable[RunRecord]) -> tuple[list[RunInLog], list[Wron
                     runs[name] = RunInLog(
                         open_run.start_line, open_run.start_id, open_run.started, record.seq, ended
                     )
-            case TailSetAside() | ArchiveStarted() | CallRequested() | CallUnanswered() | None:
+            case TailSetAside() | ArchiveStarted() | None:
+                pass
+            case CallRequested() | CallUnanswered() | EnvelopeRefused():
                 pass
             case unknown:
                 assert_never(unknown)

@@ -32,7 +32,7 @@ from agentic_trading.platform.signing_keys import PrincipalKeys
 from agentic_trading.platform.tables import LoadedFiles
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
-from agentic_trading.worker.delivery import ProducerAcl
+from agentic_trading.worker.delivery import ProducerAcl, SendAge
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
 from agentic_trading.worker.outbox import Outbox
 from agentic_trading.worker.pool import PoolStatistics, WorkerPool
@@ -163,6 +163,7 @@ def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
         acl=ProducerAcl(files.verifier, config.sign_as, files.policy),
         workflows=config.workflows,
         lanes=sorted({row.lane for row in config.providers.values()} or {""}),
+        age=SendAge(wall, config.mode in SIMULATED),
     )
 
 

@@ -1,21 +1,25 @@
 """One delivery of an envelope: who sent it, its claim, its run, and what is left if that ends early."""
 
-from dataclasses import dataclass
-from typing import assert_never
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final, assert_never
 
-from agentic_trading.bus.codec import read_envelope, reply_address
+from agentic_trading.bus.codec import SENT_HEADER, read_envelope, reply_address
 from agentic_trading.bus.errors import SignatureError
-from agentic_trading.bus.message import Delivery
+from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.signing import Signer, Verifier
 from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, TAKEN_ELSEWHERE
 from agentic_trading.cancellation import run_shielded
-from agentic_trading.clock import serving_as_of
+from agentic_trading.clock import Clock, SystemClock, serving_as_of
 from agentic_trading.governance.events import KINDS as GOVERNANCE
+from agentic_trading.governance.ledger import CLOCKS_DIFFER, SENT_WITHIN
 from agentic_trading.governance.policy import Policy
+from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import KINDS as LOG
+from agentic_trading.llm.events import EnvelopeRefused
 from agentic_trading.worker.claim import MOST_CLAIMS, Busy, Claim, ClaimStore, Finished, OtherContent
 from agentic_trading.worker.error_boundary import AttemptTakenError, UndeliverableError, id_conflict
 from agentic_trading.worker.held_claim import HeldClaim, key_of
@@ -27,6 +31,77 @@ NOT_ALLOWED = "not_allowed"
 
 WORKER_NAMESPACES = GOVERNANCE.namespaces | LOG.namespaces
 """Namespaces in which only workers make events: a ledger is rebuilt from them, and operators read them."""
+
+
+TOO_OLD: Final = "too_old"
+"""The reason of a dead letter: the record of an earlier payment for the envelope may be deleted."""
+
+SEND_TIME: Final = "send_time"
+"""The reason of a dead letter: the send time is not a time, or is in the future."""
+
+_DAYS: Final = SENT_WITHIN // timedelta(days=1)
+_HOURS_AHEAD: Final = CLOCKS_DIFFER // timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a worker refuses an envelope: the reason of the dead letter, its detail, and the send time, if it is a time.
+
+    The detail does not contain the current time, so that a repeated delivery of the message has the same refusal.
+    """
+
+    reason: str
+    detail: str
+    sent_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SendAge:
+    """Compare the send time of envelopes with the wall clock.
+
+    The send time is the header `at_sent`, which a gateway sets and signs. The broker's timestamp does not count, because
+    it is new when old bytes are published again. A message without the header has the send time `created_at`, unless
+    `is_created_at_simulated`: then its age is unknown, and it is accepted.
+    """
+
+    wall: Clock = field(default_factory=SystemClock)
+    is_created_at_simulated: bool = False
+
+    def refusal(self, message: Message, created_at: datetime | None) -> Refusal | None:
+        """Return why a worker refuses a message, or None if it is recent enough.
+
+        `created_at` is that of the envelope, None for a message whose envelope cannot be read.
+        """
+        text = message.headers.get(SENT_HEADER)
+        if text is None:
+            if created_at is None or self.is_created_at_simulated:
+                return None
+            return self._problem("created_at", created_at)
+        sent_at = _moment_of(text)
+        if sent_at is None:
+            allowed = "an ISO 8601 time with its zone, such as 2026-11-24T09:30:00Z"
+            return Refusal(SEND_TIME, f"its {SENT_HEADER} is {text!r:.100}; allowed is {allowed}")
+        return self._problem(SENT_HEADER, sent_at)
+
+    def _problem(self, name: str, sent_at: datetime) -> Refusal | None:
+        age = self.wall.now() - sent_at
+        if age > SENT_WITHIN:
+            why = "it may have been paid, and the record of the payment may be deleted"
+            detail = f"its {name} {sent_at:%Y-%m-%d %H:%M} UTC is more than {_DAYS} days ago: {why}"
+            return Refusal(TOO_OLD, detail, sent_at)
+        if age < -CLOCKS_DIFFER:
+            why = "correct the clock of the sender or of the worker"
+            detail = f"its {name} {sent_at:%Y-%m-%d %H:%M} UTC is more than {_HOURS_AHEAD} hours ahead; {why}"
+            return Refusal(SEND_TIME, detail, sent_at)
+        return None
+
+
+def _moment_of(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return None if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +159,7 @@ class EnvelopeHandler:
     """Serve deliveries of envelopes, whatever brought them: claim, run, finish.
 
     An envelope that was run already is not run again: its attempts are published again. One whose owner is gone is
-    gone on with: see `CallRunner.run`.
+    gone on with: see `CallRunner.run`. One that is too old for a check of earlier payments is refused, see `SendAge`.
     """
 
     def __init__(
@@ -95,6 +170,7 @@ class EnvelopeHandler:
         acl: ProducerAcl,
         waits: StoppableWait,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
+        age: SendAge | None = None,
     ) -> None:
         self._runner = runner
         self._max_message_bytes = max_message_bytes
@@ -102,6 +178,7 @@ class EnvelopeHandler:
         self._claims = claims
         self._acl = acl
         self._waits = waits
+        self._age = age or SendAge()
 
     async def serve(self, delivery: Delivery, *, slot: Slot) -> bool:
         """Run an envelope, or publish its attempts again; returns False if the worker stops before that.
@@ -111,8 +188,32 @@ class EnvelopeHandler:
         sender = self._acl.of(delivery)
         envelope = read_envelope(delivery, max_bytes=self._max_message_bytes)
         self._acl.check_tenant(sender.principal, envelope.tenant_id)
+        await self._check_age(delivery, envelope)
         with serving_as_of(envelope.as_of):
             return await self._serve(envelope, sender, slot)
+
+    async def _check_age(self, delivery: Delivery, envelope: LLMEnvelope) -> None:
+        """Raise `UndeliverableError` for an envelope that is too old, once its refusal is in the log."""
+        refusal = self._age.refusal(delivery.message, envelope.created_at)
+        if refusal is None:
+            return
+        place = f"{delivery.topic}/{delivery.partition}/{delivery.position}"
+        refused = EnvelopeRefused(
+            envelope_id=envelope.envelope_id,
+            envelope_hash=envelope.envelope_hash,
+            reason=refusal.reason,
+            detail=refusal.detail,
+            sent_at=refusal.sent_at,
+        ).as_event(
+            event_id=derived_id(EnvelopeRefused.KIND, envelope.tenant_id, envelope.envelope_hash, place),
+            trace_id=envelope.trace_id,
+            tenant_id=envelope.tenant_id,
+            time=self._age.wall.now(),
+        )
+        await self._recorder.streamed(await self._recorder.keep_event(refused))
+        raise UndeliverableError(
+            refusal.reason, refusal.detail, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id
+        )
 
     async def _serve(self, envelope: LLMEnvelope, sender: Sender, slot: Slot) -> bool:
         claim = await self._claimed(envelope, slot)

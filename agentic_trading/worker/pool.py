@@ -25,7 +25,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import RecordError, StoreError
 from agentic_trading.llm.fields import long_ids
 from agentic_trading.worker.claim import ClaimLostError, ClaimStore, ClaimStoreUnavailableError
-from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl
+from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl, SendAge
 from agentic_trading.worker.error_boundary import UndeliverableError, UnstreamedError, describe_error
 from agentic_trading.worker.housekeeping import Housekeeper
 from agentic_trading.worker.recorder import DeadLetterPublisher, Recorder
@@ -94,6 +94,7 @@ class WorkerPool:
         acl: ProducerAcl | None = None,
         workflows: Collection[EnvelopeWorkflow] = (*EXECUTIONS, *OTHERS),
         lanes: Collection[str] = ("",),
+        age: SendAge | None = None,
     ) -> None:
         if workers < 1:
             raise ValueError(f"workers is {workers}; allowed is 1 and more")
@@ -117,7 +118,7 @@ class WorkerPool:
         self._dead_letters = DeadLetterPublisher(broker, clock, recorder.redaction)
         self._waits = StoppableWait(clock)
         self._envelopes = EnvelopeHandler(
-            runner, recorder, claims, self._acl, self._waits, broker.max_message_bytes
+            runner, recorder, claims, self._acl, self._waits, broker.max_message_bytes, age
         )
         self._fatal: StoreError | None = None
         self._failures: dict[tuple[str, int, int], int] = {}

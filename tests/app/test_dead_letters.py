@@ -1,5 +1,7 @@
 """Dead letters are found once each, published again as they were or as new envelopes, and deleted from the start."""
 
+import re
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,6 +26,10 @@ from agentic_trading.bus.codec import dead_letter_message, envelope_message, eve
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.signing import REPLAYED_HEADER, Signer, Verifier
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, DeadLetter, Topic, lane_topic
+from agentic_trading.canonical import utc_text
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.ledger import SENT_WITHIN
+from agentic_trading.worker.delivery import SendAge
 from tests.build import NOW, envelope, event
 
 SIGNER = Signer("desk-a", b"k" * 32)
@@ -31,6 +37,12 @@ VERIFIER = Verifier({"desk-a": (b"k" * 32,)})
 ASKED = envelope(idempotency_key="order-7")
 LANE = ENVELOPES[ASKED.workflow]
 POSITIONS = iter(range(10_000))
+AGE = SendAge(SimClock(NOW))
+
+
+def replaying(**given: Any) -> Replay:
+    """Return a replay on the day on which the envelopes were created."""
+    return Replay(age=AGE, **given)
 
 
 def letter(message: Message | None = None, *, topic: str = LANE.name, **changes: Any) -> DeadLetter:
@@ -110,29 +122,29 @@ async def test_a_letter_is_shown_by_the_beginning_of_its_id_where_no_other_begin
 
 async def test_a_letter_whose_replay_came_back_is_left_out_unless_it_is_named() -> None:
     first, cut = letter(), letter(Message("k", b"x" * (1 << 21), {}))
-    second = letter(Replay().message(first))
-    third = letter(Replay().message(second), reason="signature")
+    second = letter(replaying().message(first))
+    third = letter(replaying().message(second), reason="signature")
     broker = await bus_with(third, first, second)  # partitions are scanned one after the other, in any order
     await broker.publish(replace(DEAD_LETTERS, room=5), dead_letter_message(cut))
 
-    every = await ReplayPlan.of(broker, Replay(), LetterFilter())
-    decode = await ReplayPlan.of(broker, Replay(), LetterFilter(reason="decode"))
-    named = await ReplayPlan.of(broker, Replay(), LetterFilter(ids=[first.id]))
+    every = await ReplayPlan.of(broker, replaying(), LetterFilter())
+    decode = await ReplayPlan.of(broker, replaying(), LetterFilter(reason="decode"))
+    named = await ReplayPlan.of(broker, replaying(), LetterFilter(ids=[first.id]))
 
     assert ([*every.letters], every.came_back, len(every.refused)) == ([third.id], 2, 1)
     assert ([*decode.letters], decode.came_back) == ([], 2)
     assert ([*named.letters], named.came_back) == ([first.id], 0)
-    assert ListedLetter.of(second).replay_of == first.id
+    assert ListedLetter.of(second, AGE).replay_of == first.id
 
 
 async def test_a_letter_is_not_hidden_by_a_message_that_only_says_to_be_its_replay() -> None:
     first, second = letter(), letter()
     other = envelope_message(envelope(idempotency_key="order-8"))
     forged = letter(Message(other.key, other.value, {**other.headers, REPLAYED_HEADER: first.id}))
-    again = letter(SIGNER.sign(Replay(again=True).message(second)))
+    again = letter(SIGNER.sign(replaying(again=True).message(second)))
     broker = await bus_with(forged, first, again, second)
 
-    every = await ReplayPlan.of(broker, Replay(), LetterFilter())
+    every = await ReplayPlan.of(broker, replaying(), LetterFilter())
 
     assert ({*every.letters}, every.came_back) == ({forged.id, first.id, again.id}, 1)
 
@@ -142,13 +154,61 @@ async def test_a_message_is_published_as_it_was_and_its_signature_stays_valid() 
     given_up = letter(signed, reason="schema_version")
     broker = await bus_with(given_up, letter(reason="signature"))
 
-    plan = await ReplayPlan.of(broker, Replay(), LetterFilter(reason="schema_version"))
+    plan = await ReplayPlan.of(broker, replaying(), LetterFilter(reason="schema_version"))
     done = await plan.publish(broker)
 
     (message,) = await published(broker)
     assert message == replace(signed, headers={**signed.headers, REPLAYED_HEADER: given_up.id})
     assert VERIFIER.signer_of(message).principal == "desk-a"
     assert (done.letters, done.refused) == ({given_up.id: LANE.name}, ())
+
+
+LATER = SendAge(SimClock(NOW + SENT_WITHIN + timedelta(days=2)))
+NEEDS_AGAIN = "more than 8 days ago: .* allowed is --again, which makes a new envelope and pays for it"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        lambda: envelope_message(ASKED, sent_at=NOW),
+        lambda: envelope_message(ASKED),
+        lambda: SIGNER.sign(envelope_message(ASKED, sent_at=NOW)),
+        lambda: replace(envelope_message(ASKED, sent_at=NOW), value=b"of a newer release"),
+    ],
+    ids=["sent", "created", "signed", "unreadable"],
+)
+async def test_replay_of_old_envelope_is_refused_and_names_again(message: Callable[[], Message]) -> None:
+    given_up = letter(message())
+    broker = await bus_with(given_up)
+
+    plan = await ReplayPlan.of(broker, Replay(age=LATER), LetterFilter(ids=[given_up.id]))
+
+    assert plan.letters == {}
+    (refused,) = plan.refused
+    assert re.search(NEEDS_AGAIN, str(refused))
+    assert ListedLetter.of(given_up, LATER).problem == refused.problem
+    assert ListedLetter.of(given_up, AGE).problem == ""
+
+
+async def test_replay_of_simulated_envelope_without_send_time_has_no_age_limit() -> None:
+    given_up = letter(envelope_message(ASKED))
+    age = SendAge(LATER.wall, is_created_at_simulated=True)
+
+    assert Replay(age=age).message(given_up).value == ASKED.wire
+
+
+async def test_again_sends_old_envelope_now() -> None:
+    given_up = letter(envelope_message(ASKED, sent_at=NOW))
+    message = Replay(again=True, age=LATER).message(given_up)
+
+    assert message.headers["at_sent"] == utc_text(LATER.wall.now())
+    assert LATER.refusal(message, NOW) is None
+
+
+async def test_replay_of_event_has_no_age_limit() -> None:
+    given_up = letter(event_message(event()), topic="llm.events")
+
+    assert Replay(age=LATER).message(given_up).value == given_up.raw
 
 
 @pytest.mark.parametrize(
@@ -165,7 +225,7 @@ async def test_what_cannot_be_replayed_is_said_with_the_reason(refused: Any, pro
     broker = await bus_with(good)
     await broker.publish(replace(DEAD_LETTERS, room=5), dead_letter_message(bad))
 
-    plan = await ReplayPlan.of(broker, Replay(), LetterFilter())
+    plan = await ReplayPlan.of(broker, replaying(), LetterFilter())
 
     assert [*plan.letters] == [good.id]
     assert [problem in str(each) for each in plan.refused] == [True]
@@ -176,7 +236,7 @@ async def test_what_the_bus_does_not_take_any_more_is_said_and_the_rest_goes() -
     broker = MemoryBroker(max_message_bytes=1000)
     await broker.publish_all(replace(DEAD_LETTERS, room=9), [*map(dead_letter_message, (large, good))])
 
-    done = await (await ReplayPlan.of(broker, Replay(), LetterFilter())).publish(broker)
+    done = await (await ReplayPlan.of(broker, replaying(), LetterFilter())).publish(broker)
 
     assert [*done.letters] == [good.id]
     assert [each.letter_id for each in done.refused] == [large.id]
@@ -187,7 +247,7 @@ async def test_a_message_goes_back_to_the_lane_that_it_came_from() -> None:
     gpu = lane_topic(ASKED.workflow, "gpu")
     broker = await bus_with(letter(topic=gpu.name), letter(topic=f"{gpu.name}.x"))
 
-    done = await (await ReplayPlan.of(broker, Replay(), LetterFilter())).publish(broker)
+    done = await (await ReplayPlan.of(broker, replaying(), LetterFilter())).publish(broker)
 
     assert [*done.letters.values()] == [gpu.name]
     assert len(await published(broker, gpu)) == len(done.refused) == 1
@@ -196,7 +256,7 @@ async def test_a_message_goes_back_to_the_lane_that_it_came_from() -> None:
 async def test_again_is_a_new_envelope_that_the_old_one_caused_the_same_for_the_same_letter() -> None:
     signed = SIGNER.sign(envelope_message(ASKED, reply_to="address-1"))
     given_up = letter(signed, reason="crash_loop")
-    replay = Replay(again=True, signer=SIGNER)
+    replay = replaying(again=True, signer=SIGNER)
 
     message = replay.message(given_up)
 
@@ -224,11 +284,11 @@ async def test_again_is_a_new_envelope_that_the_old_one_caused_the_same_for_the_
 )
 def test_what_cannot_be_a_new_envelope_is_refused(message: Message, topic: str, problem: str) -> None:
     with pytest.raises(ReplayError, match=problem):
-        Replay(again=True).message(letter(message, topic=topic))
+        replaying(again=True).message(letter(message, topic=topic))
 
 
 def test_an_envelope_that_was_not_signed_needs_no_signer() -> None:
-    assert "at_signature" not in Replay(again=True).message(letter()).headers
+    assert "at_signature" not in replaying(again=True).message(letter()).headers
 
 
 async def test_letters_before_a_time_are_deleted_up_to_the_first_one_that_stays() -> None:

@@ -1,6 +1,7 @@
 """A signature proves who sent a message, and that it is the same; nothing else is taken for one."""
 
 import hmac
+from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from agentic_trading.bus.signing import (
     keys_stamp,
     read_keys,
 )
+from agentic_trading.canonical import utc_text
+from agentic_trading.clock import SystemClock
 from tests.build import envelope
 
 KEY, OTHER_KEY = b"k" * 32, b"o" * 32
@@ -124,6 +127,15 @@ def test_a_header_that_was_taken_away_is_missed(name: str) -> None:
 @pytest.mark.parametrize("name", ["ce_final", "ce_", "at_admin", "at_"])
 def test_a_header_that_was_put_in_is_refused(name: str) -> None:
     assert fault(with_headers(SIGNED, **{name: "true"})) == "wrong"
+
+
+def test_signature_covers_send_time() -> None:
+    now = SystemClock().now()
+    sent = SIGNER.sign(envelope_message(envelope(), sent_at=now))
+
+    assert VERIFIER.signer_of(sent).principal == "desk-a"
+    assert fault(with_headers(sent, at_sent=utc_text(now + timedelta(days=9)))) == "wrong"
+    assert fault(without(sent, "at_sent")) == "wrong"
 
 
 def test_a_message_that_is_published_again_from_a_dead_letter_is_proved_as_before() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,9 +11,12 @@ import pytest
 
 from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
 from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.codec import envelope_message, read_dead_letter, reply_head
 from agentic_trading.bus.errors import BusUnavailableError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import ENVELOPES, RECORDS, Topic, lane_topic
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.ledger import SENT_WITHIN
 from agentic_trading.ids import random_id
 from agentic_trading.llm import LLMInteraction
 from agentic_trading.llm.envelope import EnvelopeWorkflow
@@ -112,6 +116,37 @@ async def test_an_answer_waits_for_the_stream_or_for_the_store_alone(
     assert "no answer" in found["stream"]
     kinds = [each.message.headers.get("ce_subject") async for each in broker.scan(RECORDS)]
     assert (kinds[0], kinds[-1], it.outbox) == ("run.started", "run.ended", None)
+
+
+@pytest.mark.parametrize(
+    ("mode", "sent_at", "is_answered"),
+    [
+        ("paper", None, False),
+        ("backtest", None, True),
+        ("paper", timedelta(), True),
+        ("paper", -SENT_WITHIN, False),
+        ("backtest", -SENT_WITHIN, False),
+    ],
+)
+async def test_worker_refuses_old_message_unless_created_at_is_simulated(
+    mode: Literal["paper", "backtest"], sent_at: timedelta | None, *, is_answered: bool
+) -> None:
+    broker, provider, now = MemoryBroker(), scripted(), SystemClock().now()
+    old = envelope().model_copy(update={"created_at": now - timedelta(days=9), "as_of": now})
+    message = envelope_message(old, reply_to="a-1", sent_at=None if sent_at is None else now + sent_at)
+    replies = await broker.replies("a-1")
+
+    async with (
+        asyncio.timeout(5),
+        Platform(PlatformConfig(mode=mode), Ports(providers={"scripted": provider}, broker=broker)),
+    ):
+        await broker.publish(ENVELOPES[old.workflow], message)
+        reply = (await replies.take()).message
+
+    assert reply_head(reply).is_attempt is is_answered
+    assert len(provider.requests) == is_answered
+    if not is_answered:
+        assert read_dead_letter(reply).reason == "too_old"
 
 
 @pytest.mark.parametrize(("ack_after", "is_sent"), [(None, False), ("store", True)])

@@ -24,7 +24,7 @@ from agentic_trading.worker.claim import ClaimLostError
 from agentic_trading.worker.claims.redis import RedisClaimStore
 from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl
 from agentic_trading.worker.slots import Slots, StoppableWait
-from tests.gateway import START, gateway
+from tests.gateway import OF_ANY_AGE, START, gateway
 from tests.worker.test_crashes import answering
 
 LEASE_S = 0.5
@@ -68,7 +68,7 @@ async def work(moment: str, url: str, namespace: str) -> None:
     await claims.begin()
     desk = gateway(provider, store=store, broker=broker, ledger=ledger)
     handler = EnvelopeHandler(
-        desk.runner, desk.recorder, claims, ProducerAcl(), StoppableWait(SimClock(START))
+        desk.runner, desk.recorder, claims, ProducerAcl(), StoppableWait(SimClock(START)), age=OF_ANY_AGE
     )
     reader = await broker.subscribe([ENVELOPES[envelope.workflow]], "workers")
     await broker.publish(ENVELOPES[envelope.workflow], envelope_message(envelope, reply_to="desk-1"))

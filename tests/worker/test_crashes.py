@@ -30,7 +30,7 @@ from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl
 from agentic_trading.worker.held_claim import HeldClaim, key_of
 from agentic_trading.worker.slots import Slots, StoppableWait
-from tests.gateway import GOOD, START, asking, gateway, held
+from tests.gateway import GOOD, OF_ANY_AGE, START, asking, gateway, held
 from tests.worker.ticking import Turning
 
 Moment = Literal["before", "after", "lost"]
@@ -144,7 +144,7 @@ class Fleet:
             clock=Turning(at),
         )
         waits = StoppableWait(SimClock(START))
-        handler = EnvelopeHandler(desk.runner, desk.recorder, claims, ProducerAcl(), waits)
+        handler = EnvelopeHandler(desk.runner, desk.recorder, claims, ProducerAcl(), waits, age=OF_ANY_AGE)
         async with Slots(1).taken() as slot:
             return await handler.serve(delivery, slot=slot)
 

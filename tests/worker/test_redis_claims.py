@@ -31,7 +31,7 @@ from agentic_trading.worker.claims.redis import LEASE_S, RedisClaimStore
 from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl
 from agentic_trading.worker.slots import Slots, StoppableWait
 from tests.contracts import claim_promises as promises
-from tests.gateway import GOOD, START, asking, gateway
+from tests.gateway import GOOD, OF_ANY_AGE, START, asking, gateway
 from tests.redis_server import RealServer
 from tests.worker.claims_on_server import KEY, Moved, Server, ServerClaims, taken
 from tests.worker.test_crashes import (
@@ -295,7 +295,7 @@ async def test_the_last_attempt_that_a_claim_keeps_holds_no_known_secret() -> No
     desk = gateway(ScriptedProvider([GOOD]), broker=broker)
     desk.recorder.redaction.add(secret)
     handler = EnvelopeHandler(
-        desk.runner, desk.recorder, claims, ProducerAcl(), StoppableWait(SimClock(START))
+        desk.runner, desk.recorder, claims, ProducerAcl(), StoppableWait(SimClock(START)), age=OF_ANY_AGE
     )
     envelope = asking(note=f"the key is {secret}").build()
     reader = await broker.subscribe([ENVELOPES[envelope.workflow]], "workers")

@@ -22,10 +22,10 @@ from agentic_trading.llm import Event
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.worker.claims.memory import MemoryClaimStore
-from agentic_trading.worker.delivery import ProducerAcl
+from agentic_trading.worker.delivery import ProducerAcl, SendAge
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
 from agentic_trading.worker.pool import WorkerPool
-from tests.gateway import GOOD, START, MemoryGateway
+from tests.gateway import GOOD, OF_ANY_AGE, START, MemoryGateway
 
 
 class Wall(SimClock):
@@ -128,6 +128,7 @@ def with_pool(
     verifier: Verifier | None = None,
     principal: str = "",
     policy: Policy | None = None,
+    age: SendAge = OF_ANY_AGE,
 ) -> MemoryGateway:
     """Return the gateway with another pool."""
     pool = WorkerPool(
@@ -139,6 +140,7 @@ def with_pool(
         workers=2,
         housekeeper=upkeep,
         acl=ProducerAcl(verifier, principal, policy),
+        age=age,
     )
     return replace(desk, pool=pool)
 

@@ -38,7 +38,7 @@ from agentic_trading.desk.planning.events import (
     PlanUndecided,
 )
 from agentic_trading.llm.event import Event
-from agentic_trading.llm.events import CallRequested, CallUnanswered
+from agentic_trading.llm.events import CallRequested, CallUnanswered, EnvelopeRefused
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, Fix, LLMResult, Violation
 from agentic_trading.llm.store import Record, Records, TraceSummary
@@ -242,6 +242,7 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     UserAnswered.KIND: ("answer by",),
     CallRequested.KIND: (),
     CallUnanswered.KIND: ("reason.category reason.description",),
+    EnvelopeRefused.KIND: ("reason detail",),
 })
 """What of an event's body is shown, by kind: a line each, `label:` before the dotted names of its values."""
 

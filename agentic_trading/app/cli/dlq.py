@@ -40,7 +40,7 @@ EachLetter = Annotated[bool, typer.Option("--all", help="All letters.")]
 Again = Annotated[
     bool,
     typer.Option(
-        "--again", help="As a new envelope, which runs and is paid also where the one before has ended."
+        "--again", help="Send a new envelope, which is run and paid for even if the old one was paid."
     ),
 ]
 SignAs = Annotated[
@@ -74,9 +74,12 @@ def list_letters(
 
     async def found(broker: Broker) -> list[ListedLetter]:
         async with aclosing(scan.letters(broker, meant)) as letters:
-            return sorted([ListedLetter.of(letter) async for letter in letters], key=lambda each: each.time)
+            return sorted(
+                [ListedLetter.of(letter, age) async for letter in letters], key=lambda each: each.time
+            )
 
     loaded = loaded_with_bus(config, bus)
+    age = _age_of(loaded)
     show_list(_on_bus(loaded, found), scan, meant, limit=limit, as_json=as_json)
 
 
@@ -101,7 +104,7 @@ def show_letter(
     if raw:
         _write_raw(letter.raw)
     else:
-        show_one(letter, copies, as_json=as_json)
+        show_one(letter, copies, _age_of(loaded), as_json=as_json)
 
 
 @app.command("replay", short_help="Publish messages to their topics again.")
@@ -120,7 +123,7 @@ def replay_letters(
     """Publish messages to the topics that they came from, as they were, once you confirm it.
 
     An envelope that has ended is not run again: its answer is published again. With --again it becomes a new envelope,
-    caused by the old one.
+    caused by the old one, and is paid for. An envelope that was sent more than 8 days ago needs --again.
     """
     from agentic_trading.app.cli.dlq_tables import plan_text, show_replayed
     from agentic_trading.app.dead_letters import LetterFilter, Replay, ReplayPlan, UnknownLetterError
@@ -133,7 +136,8 @@ def replay_letters(
             ExitCode.BAD_INPUT, "--sign-as is given without --again; a message as it was keeps its signature"
         )
     loaded = loaded_with_bus(config, bus)
-    replay = Replay(again=again, signer=_signer(sign_as, loaded) if sign_as else None)
+    signer = _signer(sign_as, loaded) if sign_as else None
+    replay = Replay(again=again, signer=signer, age=_age_of(loaded))
     meant = LetterFilter(ids=ids, reason=reason)
     try:
         plan = _on_bus(loaded, lambda broker: ReplayPlan.of(broker, replay, meant))
@@ -216,6 +220,14 @@ def _moment(option: str, text: str) -> Any:
         return moment_of(text, SystemClock().now())
     except (ValueError, OverflowError):
         raise OptionError(option, repr(text), _MOMENT) from None
+
+
+def _age_of(loaded: Any) -> Any:
+    """Return the age limit of the workers of a configuration."""
+    from agentic_trading.governance.admission_decisions import SIMULATED
+    from agentic_trading.worker.delivery import SendAge
+
+    return SendAge(is_created_at_simulated=loaded.mode in SIMULATED)
 
 
 def _signer(principal: str, loaded: Any) -> Any:

@@ -28,6 +28,7 @@ from agentic_trading.app.dead_letters import (
 )
 from agentic_trading.app.options import pluralize
 from agentic_trading.bus.topic import DEAD_LETTERS, DeadLetter
+from agentic_trading.worker.delivery import SendAge
 
 
 def show_list(
@@ -79,9 +80,9 @@ def _none_text(scan: LetterScan, meant: LetterFilter) -> str:
     return f"no dead letters of these; there are {len(scan.copies)}" if scan.copies else "no dead letters"
 
 
-def show_one(letter: DeadLetter, copies: int, *, as_json: bool) -> None:
+def show_one(letter: DeadLetter, copies: int, age: SendAge, *, as_json: bool) -> None:
     """Print all that a letter holds; its message as text, where it is text."""
-    problem = replay_problem(letter)
+    problem = replay_problem(letter, age)
     if as_json:
         show_json({**letter.model_dump(mode="json"), "copies": copies, "problem": problem})
         return

@@ -14,6 +14,7 @@ from agentic_trading.governance.errors import (
     UnknownReservationError,
 )
 from agentic_trading.governance.ledger import (
+    CALL_KEEP,
     LEASE_S,
     Balance,
     Blocked,
@@ -78,7 +79,7 @@ class RedisLedger:
     the server. `reserved_lease_s` is how long a reservation may wait for its dispatch. Counters of ended windows are
     kept for `keep` after their end and their last use (then nothing may be reserved for their time), and so are the totals
     of agents and principals that never had a ceiling; other totals for ever, ended calls for
-    `call_keep`: longer than a delivery may come again. A queued request looks every `look_s` seconds even if
+    `call_keep`, longer than a worker accepts an envelope. A queued request looks every `look_s` seconds even if
     the server wakes it not; after three times that without a look, as its process was killed, its place is gone. Sums are exact up to `LARGEST`.
     What ended up to `recorded_within_s` (ten at most) before a `fence`, `restore` keeps: its record may be on its way.
 
@@ -98,7 +99,7 @@ class RedisLedger:
         namespace: str = "agentic",
         zone: tzinfo = UTC,
         keep: timedelta = timedelta(days=40),
-        call_keep: timedelta = timedelta(days=8),
+        call_keep: timedelta = CALL_KEEP,
         reserved_lease_s: float = 60.0,
         look_s: float = LOOK_S,
         counted: CountedWindows = ALWAYS,

@@ -18,9 +18,11 @@ from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.signing import REPLAYED_HEADER, Signer, Verifier
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, DeadLetter
 from agentic_trading.client.gateway import GatewayClient
+from agentic_trading.clock import SystemClock
 from agentic_trading.llm import LLMEnvelope, LLMInteraction
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.services.kafka import KafkaService
+from agentic_trading.worker.delivery import SendAge
 from tests import kafka_server
 from tests.app.cli.conftest import Command
 from tests.gateway import GOOD, START, asking, gateway
@@ -38,14 +40,14 @@ POISON = f"{{broken{STEERS}".encode()
 
 def changed(envelope: LLMEnvelope, **fields: object) -> Message:
     """Return the message of an envelope with fields changed after it was sealed."""
-    message = envelope_message(envelope)
+    message = envelope_message(envelope, sent_at=SystemClock().now())
     value = json.dumps(json.loads(message.value) | fields).encode()
     return Message(message.key, value, message.headers)
 
 
 def given_up() -> dict[str, Message]:
     """Return messages that no worker serves, by their reasons."""
-    real = envelope_message(asking(n=1).build(), reply_to=ADDRESS)
+    real = envelope_message(asking(n=1).build(), reply_to=ADDRESS, sent_at=SystemClock().now())
     return {
         "decode": DESK.sign(Message("poison", POISON, {"ce_id": "e-1", "x-note": STEERS})),
         "checksum": DESK.sign(changed(asking(n=2).build(), instructions="Other words.")),
@@ -213,7 +215,7 @@ def test_a_letter_that_is_a_replay_is_listed_with_what_it_repeats(
     second = DeadLetter.of(Delivery(LANE.name, 8, again, 1), reason="decode", time=START, detail="")
 
     for letters in ([first], [first, second]):
-        listed = [ListedLetter.of(each) for each in letters]
+        listed = [ListedLetter.of(each, SendAge()) for each in letters]
         show_list(listed, LetterScan(), LetterFilter(), limit=9, as_json=False)
 
     alone, both = capsys.readouterr().out.split("1 dead letter: decode 1\n")
@@ -228,7 +230,7 @@ def test_a_message_that_is_no_text_and_was_cut_is_said_with_its_size(
     delivery = Delivery(LANE.name, 7, Message("k", b"\xff" * 5000, {}), 1)
     letter = DeadLetter.of(delivery, reason="decode", detail="", time=START).small()
 
-    show_one(letter, 1, as_json=False)
+    show_one(letter, 1, SendAge(), as_json=False)
 
     said = capsys.readouterr()
     assert "  4,000 bytes that are no text; --raw prints them" in said.out

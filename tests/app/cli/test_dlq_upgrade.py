@@ -15,6 +15,7 @@ from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topic
 from agentic_trading.bus.codec import envelope_message, read_dead_letter, read_interaction, reply_head
 from agentic_trading.bus.topic import ENVELOPES, Broker, Subscription
 from agentic_trading.client.gateway import Gateway
+from agentic_trading.clock import SystemClock
 from agentic_trading.llm import LLMEnvelope, LLMInteraction
 from agentic_trading.services.kafka import KafkaService
 from tests import kafka_server
@@ -69,7 +70,9 @@ async def answers(client: Gateway, envelopes: Sequence[LLMEnvelope]) -> set[str]
 
 async def publish(broker: Broker, envelopes: Sequence[LLMEnvelope]) -> None:
     for each in envelopes:
-        await broker.publish(ENVELOPES[each.workflow], envelope_message(each, reply_to=ADDRESS))
+        await broker.publish(
+            ENVELOPES[each.workflow], envelope_message(each, reply_to=ADDRESS, sent_at=SystemClock().now())
+        )
 
 
 async def heard(replies: Subscription, count: int) -> dict[str, str]:
