@@ -24,11 +24,20 @@ from agentic_trading.bus.errors import (
     BusError,
     BusUnavailableError,
     MessageTooLargeError,
+    PartitionsElsewhereError,
     UnreadableMessageError,
 )
 from agentic_trading.bus.log_stream import LogHead, StreamedLine
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.topic import DEAD_LETTERS, HEADS, RECORDS, Broker, DeadLetter, Subscription
+from agentic_trading.bus.topic import (
+    DEAD_LETTERS,
+    HEADS,
+    RECORDS,
+    Broker,
+    DeadLetter,
+    PartitionProgress,
+    Subscription,
+)
 from agentic_trading.clock import Clock
 from agentic_trading.governance.events import WARNINGS
 from agentic_trading.ids import derived_id, random_id
@@ -51,6 +60,11 @@ FIRST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 5.0
 
 _ONCE: Final = frozenset(warning.KIND for warning in WARNINGS)
+
+ASSIGNED_WITHIN_S: Final = 30.0
+"""How long an archiver may have fewer partitions than the topic. After a kill, the group moves them within 15 seconds."""
+
+PARTITIONS_EVERY_S: Final = 10.0
 
 
 class ArchiveLog(ReadableLog, Protocol):
@@ -126,14 +140,19 @@ class Archiver:
         self._is_stopped = True
 
     async def run(self, *, until_end: bool = False) -> ArchiveSummary:
-        """Archive what comes until `stop`, or with `until_end` until nothing is left; return what was done.
+        """Archive what comes until `stop`, or with `until_end` all that the topic has at the start; return what was done.
 
-        A bus that cannot be reached is tried again. Raises `StoreError` for a disk that takes no more, and with `until_end` what the bus raises at the start.
+        A bus that cannot be reached is tried again. An archiver that does not have all partitions of the topic warns; with
+        `until_end` it raises `PartitionsElsewhereError`. Raises `StoreError` for a disk that takes no more, and with
+        `until_end` what the bus raises at the start.
         """
         async with aclosing(await self._subscribed(tries=not until_end)) as reader:
-            while not self._is_stopped and not (until_end and self._is_at_end()):
+            partitions = _Partitions(reader, self._clock)
+            while not self._is_stopped and not (until_end and await partitions.are_at_end()):
                 if batch := await _batch(reader):
                     await self._archive(reader, batch)
+                if not until_end:
+                    await partitions.warn()
                 if self._clock.monotonic() - self._head_at >= HEAD_EVERY_S:
                     await self._publish_head()
             await self._publish_head(is_last=True)
@@ -151,15 +170,6 @@ class Archiver:
             reraise=True,
         )
         return await retrying(self._broker.subscribe, [RECORDS], ARCHIVE_GROUP)
-
-    def _is_at_end(self) -> bool:
-        """Whether this reader has its part of the stream, and nothing of it is left."""
-        ours = [
-            lag
-            for lag in self._broker.statistics().backlogs
-            if (lag.group, lag.topic) == (ARCHIVE_GROUP, RECORDS.name)
-        ]
-        return bool(ours) and all(lag.waiting == lag.in_flight == 0 for lag in ours)
 
     async def _archive(self, reader: Subscription, batch: Sequence[Delivery]) -> None:
         """Keep a batch and acknowledge it; where its dead letters cannot be sent, it comes again."""
@@ -259,6 +269,66 @@ class Archiver:
             self._head_of = self._state.lines
         except BusError as e:
             log.warning("archive_head_unpublished", reason=str(e))
+
+
+class _Partitions:
+    """The partitions of the stream of records: which of them this reader has, and whether it is at their ends."""
+
+    def __init__(self, reader: Subscription, clock: Clock) -> None:
+        self._reader = reader
+        self._clock = clock
+        self._ends: dict[int, int] = {}
+        self._missing: list[int] = []
+        self._complete_at = self._asked_at = clock.monotonic()
+        self._has_warned = False
+
+    async def are_at_end(self) -> bool:
+        """Whether all that the topic had at the first call is archived; raises `PartitionsElsewhereError`.
+
+        A bus that does not answer is asked again.
+        """
+        try:
+            found = await self._reader.progress()
+        except BusUnavailableError as e:
+            log.warning("archive_waits", reason=str(e))
+            return False
+        self._note(found)
+        if self._missing and self._missing_s > ASSIGNED_WITHIN_S:
+            raise PartitionsElsewhereError(RECORDS.name, self._missing, len(found))
+        for each in found:
+            if each.done is not None:
+                self._ends.setdefault(each.partition, each.end)
+        return bool(found) and all(
+            each.done is not None and each.done >= self._ends[each.partition] for each in found
+        )
+
+    async def warn(self) -> None:
+        """Log when this archiver has not had all partitions for a while, and when it has them again."""
+        if self._clock.monotonic() - self._asked_at < PARTITIONS_EVERY_S:
+            return
+        try:
+            found = await self._reader.progress()
+        except BusError:  # the reader itself says so
+            found = []
+        self._asked_at = self._clock.monotonic()
+        if found:
+            self._note(found)
+        is_incomplete = bool(self._missing) and self._missing_s > ASSIGNED_WITHIN_S
+        if is_incomplete and not self._has_warned:
+            why = "another archiver has the others, or the group does not assign them; stop the other one, or restart this one"
+            log.warning("archive_partitions_missing", missing=self._missing, of=len(found), perhaps=why)
+        elif self._has_warned and not self._missing:
+            log.warning("archive_partitions_complete", of=len(found))
+        self._has_warned = bool(self._missing) and (is_incomplete or self._has_warned)
+
+    @property
+    def _missing_s(self) -> float:
+        return self._clock.monotonic() - self._complete_at
+
+    def _note(self, found: Sequence[PartitionProgress]) -> None:
+        self._missing = [each.partition for each in found if each.done is None]
+        if found and not self._missing:
+            self._complete_at = self._clock.monotonic()
 
 
 async def _batch(reader: Subscription) -> list[Delivery]:

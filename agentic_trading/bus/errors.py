@@ -6,6 +6,7 @@ TradingError
     ├── BusAddressError           an address names no bus
     ├── BusUnavailableError       the broker's servers cannot be reached, or do not answer in time
     ├── BusSettingsError          the broker's server may forget what it has acknowledged, or is too old
+    ├── PartitionsElsewhereError  another reader has partitions that this one needs
     ├── BacklogFullError          a topic has as many messages as it may keep
     ├── TopicSetupError           a topic is missing, or not set up as its messages need it
     ├── MessageTooLargeError      the broker does not take messages of this size
@@ -14,6 +15,7 @@ TradingError
     └── SigningKeyError           a signing key or its name is not valid
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 from agentic_trading.errors import TradingError
@@ -35,6 +37,20 @@ class BusClosedError(BusError):
     def __init__(self, what: str) -> None:
         self.what = what
         super().__init__(f"{what} is closed; open another one")
+
+
+class PartitionsElsewhereError(BusError):
+    """A reader of `topic` has not been assigned the partitions `missing`, of `count`."""
+
+    def __init__(self, topic: str, missing: Sequence[int], count: int) -> None:
+        self.topic = topic
+        self.missing = tuple(missing)
+        self.count = count
+        numbers = ", ".join(map(str, missing))
+        super().__init__(
+            f"{len(missing)} of the {count} partitions of {topic} are assigned to another reader of the group ({numbers}), and "
+            "their messages were not read; stop the other reader, then start again"
+        )
 
 
 class BusAddressError(BusError, ValueError):

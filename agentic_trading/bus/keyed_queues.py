@@ -2,10 +2,11 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from agentic_trading.bus.errors import BusClosedError
 from agentic_trading.bus.message import Delivery
+from agentic_trading.bus.topic import PartitionProgress
 
 
 class KeyedQueues:
@@ -133,6 +134,10 @@ class ReplyQueue:
 
     async def give_back(self, delivery: Delivery) -> None:
         """Change nothing."""
+
+    async def progress(self) -> Sequence[PartitionProgress]:
+        """Return nothing: an address is no partition."""
+        return ()
 
     async def aclose(self) -> None:
         """Stop reading. Harmless twice."""

@@ -290,6 +290,20 @@ class BrokerStatistics:
     backlogs: tuple[ConsumerLag, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PartitionProgress:
+    """How far a reader is in one partition of a topic.
+
+    `end` is the position behind the last message of the partition. All messages before `done` are acknowledged. `done` is
+    None for a partition that this reader does not have; its `end` may then be unknown: 0.
+    """
+
+    topic: str
+    partition: int
+    end: int
+    done: int | None
+
+
 class Subscription(Protocol):
     """One reader of a group. Each message goes to one of the group's readers, at least once.
 
@@ -316,6 +330,13 @@ class Subscription(Protocol):
         """Let the group be handed the message again, before any later one of its key.
 
         Other keys may go first. Harmless twice, and for a delivery that is not held any more.
+        """
+        ...
+
+    async def progress(self) -> Sequence[PartitionProgress]:
+        """Ask the servers for every partition of the topics, including those of other readers, and how far this reader is.
+
+        Raises `BusUnavailableError` where the servers do not answer in time.
         """
         ...
 

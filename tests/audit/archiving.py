@@ -11,7 +11,7 @@ from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import read_dead_letter
 from agentic_trading.bus.log_stream import LogHead, StreamedLine
 from agentic_trading.bus.topic import DEAD_LETTERS, HEADS, RECORDS, Broker, DeadLetter
-from agentic_trading.clock import SystemClock
+from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.llm import JsonFileInteractionStore
 from agentic_trading.llm.log_line import read_line
 from agentic_trading.llm.store import ChainedRecord, ChainHead, Record
@@ -41,10 +41,10 @@ class WorkerLog:
 
 
 @asynccontextmanager
-async def archiver(folder: Path, broker: Broker) -> AsyncGenerator[Archiver]:
+async def archiver(folder: Path, broker: Broker, *, clock: Clock | None = None) -> AsyncGenerator[Archiver]:
     log = JsonFileInteractionStore(folder / "interactions.jsonl", durability=Durability.RELAXED)
     async with aclosing(log):
-        yield await opened_archive(log, folder, broker, SystemClock())
+        yield await opened_archive(log, folder, broker, clock or SystemClock())
 
 
 async def archive(folder: Path, broker: Broker) -> ArchiveSummary:

@@ -2,20 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from agentic_trading.audit.archive import opened_archive
 from agentic_trading.audit.source_logs import STATE_NAME
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.bus.errors import BusUnavailableError
+from agentic_trading.bus.errors import BusUnavailableError, PartitionsElsewhereError
 from agentic_trading.bus.log_stream import StreamedLine
 from agentic_trading.bus.message import Message
-from agentic_trading.bus.topic import DEAD_LETTERS, RECORDS, Topic
+from agentic_trading.bus.topic import DEAD_LETTERS, RECORDS, PartitionProgress, Subscription, Topic
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm import Event, JsonFileInteractionStore, LLMInteraction, StoreError
 from agentic_trading.llm.log_line import read_line
@@ -347,3 +349,81 @@ async def _all(store: MemoryInteractionStore) -> AsyncGenerator[ChainedRecord]:
         async for batch in batches:
             for line in batch:
                 yield line
+
+
+class SharedReader:
+    """A reader of a topic with two partitions, of which another reader has the second one at times."""
+
+    def __init__(self, inner: Subscription, shares: Iterator[str]) -> None:
+        self._inner = inner
+        self._shares = shares
+        self.take, self.ack = inner.take, inner.ack
+        self.give_back, self.aclose = inner.give_back, inner.aclose
+
+    async def progress(self) -> Sequence[PartitionProgress]:
+        second = None if next(self._shares) == "y" else 0
+        return [*await self._inner.progress(), PartitionProgress(RECORDS.name, 1, 0, second)]
+
+
+class SharedBroker(MemoryBroker):
+    """A bus on which the archiver shares the stream of records with another reader."""
+
+    def __init__(self, shares: str, reader: type[SharedReader] = SharedReader) -> None:
+        """Share at each look for which there is a `y`, after the last one as at that."""
+        super().__init__()
+        self._reader = reader
+        self._shares = chain(shares, repeat(shares[-1]))
+
+    async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
+        return self._reader(await super().subscribe(topics, group), self._shares)
+
+
+class Hurrying(SystemClock):
+    """A clock on which twenty seconds pass between two looks."""
+
+    def __init__(self) -> None:
+        self._looks = count()
+
+    def monotonic(self) -> float:
+        return 20.0 * next(self._looks)
+
+
+async def test_until_end_fails_without_all_partitions(tmp_path: Path) -> None:
+    broker, (first, _) = SharedBroker("y"), two_logs()
+    await first.send(broker)
+
+    async with archiver(tmp_path, broker, clock=Hurrying()) as one:
+        with pytest.raises(PartitionsElsewhereError, match=r"1 of the 2 partitions of llm.records .* \(1\)"):
+            await one.run(until_end=True)
+
+
+async def test_until_end_waits_for_partitions_that_come_late(tmp_path: Path) -> None:
+    broker, (first, _) = SharedBroker("yn"), two_logs()
+    await first.send(broker)
+
+    async with archiver(tmp_path, broker, clock=SystemClock()) as one:
+        summary = await one.run(until_end=True)
+
+    assert summary.records == len(first.lines)
+
+
+async def test_archiver_without_all_partitions_warns_until_it_has_them(tmp_path: Path) -> None:
+    class Stopping(SharedReader):
+        """Let the archiver end after a few looks."""
+
+        looks = 0
+
+        async def progress(self) -> Sequence[PartitionProgress]:
+            self.looks += 1
+            if self.looks == len("yyyyn") + 1:
+                one.stop()
+            return await super().progress()
+
+    broker = SharedBroker("yyyyn", Stopping)
+    async with archiver(tmp_path, broker, clock=Hurrying()) as one:
+        with capture_logs() as logs:
+            await one.run()
+
+    named = [each for each in logs if each["event"].startswith("archive_partitions")]
+    assert [each["event"] for each in named] == ["archive_partitions_missing", "archive_partitions_complete"]
+    assert (named[0]["missing"], named[0]["of"]) == ([1], 2)

@@ -113,6 +113,22 @@ async def what_is_given_back_comes_again_in_its_place(bus: Bus) -> None:
     assert await reader.says(1) == [b"2"]
 
 
+async def progress_reaches_the_end_with_the_last_acknowledgement(bus: Bus) -> None:
+    await bus.publish("a:1", "b:2", "c:3")
+    reader = await bus.reader()
+    held = [await reader.take() for _ in range(3)]
+
+    async def are_done() -> bool:
+        found = await reader.subscription.progress()
+        assert {each.topic for each in found} == {bus.first.name}
+        return all(each.done is not None and each.done >= each.end for each in found)
+
+    for delivery in held:
+        assert not await are_done()
+        await reader.subscription.ack(delivery)
+    assert await are_done()
+
+
 async def what_is_acknowledged_does_not_come_again(bus: Bus) -> None:
     reader = await bus.reader()
     await bus.publish("a:1", "a:2")
@@ -351,6 +367,7 @@ PROMISES: Sequence[Promise] = (
     a_key_keeps_its_order,
     a_key_that_is_held_waits_and_others_go_on,
     what_is_given_back_comes_again_in_its_place,
+    progress_reaches_the_end_with_the_last_acknowledgement,
     what_is_acknowledged_does_not_come_again,
     a_second_and_a_late_acknowledgement_do_nothing,
     what_a_closed_reader_held_goes_to_another,

@@ -22,6 +22,7 @@ from agentic_trading.bus.topic import (
     MAX_HEAD_BYTES,
     BrokerStatistics,
     ConsumerLag,
+    PartitionProgress,
     Subscription,
     Topic,
     summed,
@@ -91,6 +92,21 @@ class ConfluentSubscription:
                 self._takers.wake_one()
             self._released.set()
             await asyncio.sleep(0)
+
+    async def progress(self) -> Sequence[PartitionProgress]:
+        ends = await asyncio.to_thread(self._ends)
+        done = {(each.topic, each.partition): each.position for each in self._partitions}
+        return [PartitionProgress(*place, end, done.get(place)) for place, end in sorted(ends.items())]
+
+    def _ends(self) -> dict[tuple[str, int], int]:
+        """Return the end of each partition; for a thread."""
+        found = {}
+        for topic in self._partitions.topics:
+            for number in self._consumer.list_topics(topic, 3).topics[topic].partitions:
+                _, found[topic, number] = self._consumer.get_watermark_offsets(
+                    TopicPartition(topic, number), 3
+                )
+        return found
 
     async def aclose(self) -> None:
         if self.is_closed:

@@ -12,7 +12,14 @@ from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.errors import MessageTooLargeError
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import REPLIES, Broker, BrokerStatistics, Subscription, Topic
+from agentic_trading.bus.topic import (
+    REPLIES,
+    Broker,
+    BrokerStatistics,
+    PartitionProgress,
+    Subscription,
+    Topic,
+)
 from agentic_trading.ids import random_id
 from tests import kafka_server, redis_bus, redis_server
 from tests.contracts import broker_promises as promises
@@ -80,8 +87,16 @@ class Reader:
     async def give_back(self, delivery: Delivery) -> None:
         await self.inner.give_back(delivery)
 
+    async def progress(self) -> Sequence[PartitionProgress]:
+        return await self.inner.progress()
+
     async def aclose(self) -> None:
         await self.inner.aclose()
+
+
+class CountsWhatItHolds(Reader):
+    async def progress(self) -> Sequence[PartitionProgress]:
+        return [replace(each, done=each.end) for each in await self.inner.progress()]
 
 
 class LosesWhatItHeld(Reader):
@@ -303,6 +318,7 @@ BROKEN: Sequence[tuple[Callable[[], Broker], Promise]] = (
     (SwapsPairs, promises.a_key_keeps_its_order),
     (HandsOutHeldKeys, promises.a_key_that_is_held_waits_and_others_go_on),
     (lambda: Whole(DropsWhatIsGivenBack), promises.what_is_given_back_comes_again_in_its_place),
+    (lambda: Whole(CountsWhatItHolds), promises.progress_reaches_the_end_with_the_last_acknowledgement),
     (lambda: Whole(DeliversAgain), promises.what_is_acknowledged_does_not_come_again),
     (lambda: Whole(AcknowledgesByPosition), promises.a_second_and_a_late_acknowledgement_do_nothing),
     (lambda: Whole(LosesWhatItHeld), promises.what_a_closed_reader_held_goes_to_another),

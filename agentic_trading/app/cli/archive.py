@@ -28,7 +28,9 @@ ArchiveFolder = Annotated[
 CheckedFolder = Annotated[
     Path | None, typer.Option("--store", metavar="DIR", help="The folder of the archive.  [required]")
 ]
-UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop when all that is there is archived.")]
+UntilEnd = Annotated[
+    bool, typer.Option("--until-end", help="Stop at the end of every partition of the topic.")
+]
 
 
 @app.callback(invoke_without_command=True)
@@ -43,7 +45,8 @@ def archive_stream(
 ) -> None:
     """Archive the records of all workers of a bus in one log, and check it.
 
-    It runs until SIGINT or SIGTERM, or with --until-end until nothing is left, and prints what was done.
+    It runs until SIGINT or SIGTERM, and prints what was done. With --until-end it stops at the end of every partition of the
+    topic, and fails if another reader has some of them.
     """
     if context.invoked_subcommand is not None:
         return

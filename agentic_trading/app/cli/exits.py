@@ -46,7 +46,7 @@ _MEANINGS = {
 
 def exit_code_of(error: TradingError) -> ExitCode:
     """Return the code for an error that a command ends with."""
-    from agentic_trading.bus.errors import BusSettingsError, BusUnavailableError
+    from agentic_trading.bus.errors import BusSettingsError, BusUnavailableError, PartitionsElsewhereError
     from agentic_trading.governance.errors import (
         ControlsUnavailableError,
         ControlsUnreadableError,
@@ -58,6 +58,7 @@ def exit_code_of(error: TradingError) -> ExitCode:
     places = (
         BusSettingsError,
         BusUnavailableError,
+        PartitionsElsewhereError,
         StoreError,
         LedgerUnavailableError,
         LedgerSettingsError,

@@ -13,6 +13,7 @@ from agentic_trading.bus.topic import (
     REPLIES,
     BrokerStatistics,
     ConsumerLag,
+    PartitionProgress,
     Subscription,
     Topic,
 )
@@ -230,6 +231,11 @@ class _Cursor:
         self.queues.put_back(delivery.message.key, delivery.position)
         self._wake_readers()
 
+    @property
+    def done(self) -> int:
+        """Everything, or 0 while something is not finished: a position before which all is."""
+        return 0 if self.queues.waiting or self._in_flight else self.topic.published
+
     def lag(self) -> ConsumerLag:
         return ConsumerLag(self._group, self.topic.name, self.queues.waiting, self._in_flight)
 
@@ -270,6 +276,12 @@ class _MemorySubscription:
             self._cursors[delivery.topic].take_back(delivery)
             # or a reader that gives back at once would keep the loop from all other tasks
             await asyncio.sleep(0)
+
+    async def progress(self) -> Sequence[PartitionProgress]:
+        return [
+            PartitionProgress(name, 0, cursor.topic.published, cursor.done)
+            for name, cursor in sorted(self._cursors.items())
+        ]
 
     async def aclose(self) -> None:
         if self._is_closed:

@@ -8,8 +8,8 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
-from contextlib import aclosing
+from collections.abc import Callable, Generator
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,35 @@ import sys
 from agentic_trading.app.cli.main import main
 main(["archive", "--store", sys.argv[1]])
 """
+READER = """
+import asyncio, sys
+from contextlib import aclosing
+from agentic_trading.audit.archive import ARCHIVE_GROUP
+from agentic_trading.bus.topic import RECORDS
+from tests import kafka_server
+
+async def main():
+    async with aclosing(kafka_server.broker(sys.argv[1], namespace=sys.argv[2])) as broker:
+        reader = await broker.subscribe([RECORDS], ARCHIVE_GROUP)
+        while not all(each.done is not None for each in await reader.progress()):
+            await asyncio.sleep(0.05)
+        print("reads", flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def another_reader(servers: str, namespace: str) -> Generator[None]:
+    """Have a reader in the archiver's group that takes nothing, until the block ends."""
+    program = [sys.executable, "-c", READER, servers, namespace]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, text=True, cwd=kafka_server.ROOT) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "reads\n"
+        yield
+        reader.communicate(timeout=30)
 
 
 @pytest.fixture
@@ -161,6 +190,24 @@ def test_an_archive_of_a_bus_on_redis_is_checked_in_the_same_way(
         again.out == "1 new record of 3 messages; 1 known already; 1 dead letter; the archive knows 1 log\n"
     )
     check_gap_and_cut(redis_streams, tmp_path, command)
+
+
+def test_until_end_fails_while_another_reader_has_partitions(
+    bus: BusConfig, kafka_servers: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentic_trading.audit.archive.ASSIGNED_WITHIN_S", 3.0)
+    log = WorkerLog("log-0")
+    log.add(*(event(trace_id=f"t{number}") for number in range(20)))
+    asyncio.run(send(bus, log))
+
+    with another_reader(kafka_servers, bus.namespace):
+        failed = command("archive", "--store", "archive", "--until-end")
+    done = command("archive", "--store", "archive", "--until-end")
+
+    assert failed.code == ExitCode.LOG_UNUSABLE
+    assert "partitions of llm.records are assigned to another reader of the group" in failed.err
+    assert done.code == ExitCode.DONE
+    assert len(records_in(tmp_path / "archive" / "interactions.jsonl")) == 20
 
 
 async def send_twice_and_poison(bus: BusConfig) -> None:

@@ -23,7 +23,7 @@ from agentic_trading.bus.brokers.kafka.connection import (
 from agentic_trading.bus.errors import BusClosedError, TopicSetupError
 from agentic_trading.bus.keyed_queues import Takers
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import CREATE, ConsumerLag
+from agentic_trading.bus.topic import CREATE, ConsumerLag, PartitionProgress
 from agentic_trading.cancellation import set_within
 
 log = structlog.get_logger()
@@ -120,6 +120,27 @@ class KafkaSubscription:
             self._takers.wake_one()
         self._after_release(assignment)
         await asyncio.sleep(0)  # or a reader that gives back at once would keep the loop from all other tasks
+
+    async def progress(self) -> Sequence[PartitionProgress]:
+        """Ask for the end offsets of all partitions; a partition counts as this reader's once it is read."""
+        try:
+            async with asyncio.timeout(STEP_S):
+                ends = await self._consumer.end_offsets([
+                    TopicPartition(name, number)
+                    for name in map(self._settings.full_name, self._partitions.topics)
+                    for number in self._consumer.partitions_for_topic(name) or ()
+                ])
+        except (KafkaError, TimeoutError, OSError) as e:
+            raise bus_error(e, self._settings, "asking for the ends of partitions") from e
+        return [
+            PartitionProgress(self._settings.plain_name(tp.topic), tp.partition, end, self._done(tp))
+            for tp, end in sorted(ends.items())
+        ]
+
+    def _done(self, tp: TopicPartition) -> int | None:
+        assignment = self._assignment_of(tp)
+        is_ours = assignment is not None and tp in self._consumer.assignment()
+        return assignment.position if assignment is not None and is_ours else None
 
     async def aclose(self) -> None:
         """Commit what is done and leave the group, within a few seconds whatever the servers do. Harmless twice."""

@@ -15,7 +15,7 @@ from agentic_trading.bus.brokers.redis.stream_reader import message_in, position
 from agentic_trading.bus.errors import BusClosedError, BusError, TopicSetupError
 from agentic_trading.bus.keyed_queues import Takers
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.topic import ConsumerLag
+from agentic_trading.bus.topic import ConsumerLag, PartitionProgress
 from agentic_trading.cancellation import OwnedTasks, set_within
 
 log = structlog.get_logger()
@@ -94,6 +94,22 @@ class RedisSubscription:
             self._takers.wake_one()
         self._after_release(partition)
         await asyncio.sleep(0)  # or a reader that gives back at once would keep the loop from all other tasks
+
+    async def progress(self) -> Sequence[PartitionProgress]:
+        """Renew the lease, which asks for the ends of this reader's partitions; those of other readers are not asked for."""
+        async with self._owning:
+            await self._lease.renew()
+        return [
+            self._progress_of(topic, number)
+            for topic in sorted(self._partitions.topics)
+            for number in range(self._lease.partitions_of(topic))
+        ]
+
+    def _progress_of(self, topic: str, number: int) -> PartitionProgress:
+        ours = self._partitions.get(topic, number)
+        if ours is None or ours.is_revoked:
+            return PartitionProgress(topic, number, 0, None)
+        return PartitionProgress(topic, number, ours.end + 1, ours.done)
 
     async def aclose(self) -> None:
         """Finish what is done and leave the group, within a few seconds whatever the server does. Harmless twice."""

@@ -36,6 +36,11 @@ class OwnedPartition(Assignment):
         """How many messages are not handed out, with those that were not read yet."""
         return self.waiting(None) + max(0, self.end - self.seen)
 
+    @property
+    def done(self) -> int:
+        """The position before which all messages are finished here."""
+        return self.position if self.unfinished else self.seen + 1
+
 
 class PartitionLease:
     """Own `partitions` of topics for `group`, each under a token; a step of an earlier owner changes nothing.
@@ -75,6 +80,10 @@ class PartitionLease:
     def renewed_every_s(self) -> float:
         """How often `renew` has to be called."""
         return min(self._settings.lease_s / 3, RENEWED_S)
+
+    def partitions_of(self, topic: str) -> int:
+        """Return how many partitions a topic has."""
+        return self._keys[topic].partitions
 
     def drained(self) -> list[OwnedPartition]:
         """Return the partitions to be given up now: nothing of them is under way, or for too long."""
