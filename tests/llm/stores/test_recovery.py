@@ -114,7 +114,7 @@ def test_a_broken_whole_line_is_refused_even_as_the_last_and_nothing_is_written(
     assert [file.name for file in tmp_path.iterdir()] == ["log.jsonl"]
 
 
-@pytest.mark.parametrize("joint", [b"", b" ", b"\0"])
+@pytest.mark.parametrize("joint", [b"", b" "])
 def test_a_whole_line_that_lost_its_newline_to_the_next_is_not_set_aside(
     tmp_path: Path, joint: bytes
 ) -> None:
@@ -129,13 +129,32 @@ def test_a_whole_line_that_lost_its_newline_to_the_next_is_not_set_aside(
     assert e.value.line == 1
 
 
-def test_zeros_behind_a_whole_line_are_not_a_torn_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("behind", [b"", b"\n", b"x\n", b"\n{}\n"])
+def test_a_line_that_lost_its_newline_to_zeros_is_set_aside_with_the_rest(
+    tmp_path: Path, behind: bytes
+) -> None:
     path = tmp_path / "log.jsonl"
-    written(path, count=1)
-    path.write_bytes(path.read_bytes()[:-1] + bytes(100))
+    written(path, count=2)
+    first, second = lines_in(path)
+    torn = second[:-1] + bytes(100) + behind
+    path.write_bytes(first + torn)
 
-    with pytest.raises(StoreError, match="two lines have run together"):
-        reopened(path, event())
+    set_aside = reopened(path, event()).set_aside
+
+    assert set_aside is not None
+    assert set_aside.read_bytes() == torn
+    assert verified(path).lines == 3
+
+
+def test_a_reader_names_the_line_with_zeros_and_what_happens_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    written(path, count=2)
+    path.write_bytes(path.read_bytes() + bytes(8) + b"\n")
+
+    found = verified(path)
+
+    assert (found.lines, found.broken_line) == (2, 3)
+    assert "the next process that writes to the log sets aside what follows" in found.reason
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

@@ -6,11 +6,11 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 from itertools import chain, count
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from agentic_trading.canonical import sha256_hex
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError, StoreLockedError
@@ -40,6 +40,8 @@ T = TypeVar("T")
 _LINE_BYTES = 4096
 _ID_WITHIN_BYTES = 1 << 16
 _KEEP_AWAY = "let no other program rotate, cut or replace a log that is in use"
+_COPIED_AT_ONCE = 1 << 20
+_HAS_ZEROS = "it holds zero bytes, as a power cut leaves them; the next process that writes to the log sets aside what follows"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,8 @@ class LogReader:
             line = read_line(raw)
             check_link(line, head)
         except BrokenRecordError as e:
-            raise StoreError(self.path, e.reason, line=head.seq + 1) from e
+            reason = _HAS_ZEROS if b"\0" in raw else e.reason
+            raise StoreError(self.path, reason, line=head.seq + 1) from e
         return line
 
     def _unknown(self, line: ChainedRecord, why: Exception) -> StoreError:
@@ -218,9 +221,10 @@ class Appended:
 class LogFile:
     """Append to the log at `path`, alone.
 
-    Raises `StoreLockedError` if another one has it open for writing, `StoreError` if it cannot be written or if a
-    whole line is broken. Bytes without a newline at the end are what a dead writer left: they are moved to `set_aside`
-    (`<path>.torn-<number>`), and the log goes on with an event `log.tail_set_aside`.
+    Raises `StoreLockedError` if another one has it open for writing, `StoreError` if it cannot be written or if a line was
+    changed. What a dead writer or a power cut left behind the last whole line is moved to `set_aside` (`<path>.torn-<number>`):
+    bytes without a newline, and everything from a broken line on that holds a zero byte. JSON holds none: the line's pages
+    never reached the disk, so nothing from there on was acknowledged. The log goes on with an event `log.tail_set_aside`.
     """
 
     def __init__(self, path: Path, disk: Disk) -> None:
@@ -239,11 +243,11 @@ class LogFile:
             self._opened = os.fstat(self._fd)
             for folder in {path.absolute().parent, *(folder.parent for folder in made)}:
                 _sync_folder(folder, disk)
-            torn = self._read_existing()
+            set_aside = self._read_existing()
             # A line may stand there that never reached the disk, and its id is known from now on.
             disk.sync(self._fd)
-            if self.set_aside is not None:
-                note = _note(self.set_aside, torn)
+            if set_aside is not None:
+                note = _note(set_aside)
                 self.append([(identity_of(note), note.wire)], sync=True)
             undo.pop_all()
 
@@ -309,7 +313,7 @@ class LogFile:
             sizes = f"it has {found.st_size} bytes instead of {expected}"
             raise OSError(0, f"another program has {change} the file: {sizes}; {_KEEP_AWAY}")
 
-    def _read_existing(self) -> bytes:
+    def _read_existing(self) -> TailSetAside | None:
         reason = "two lines have run together"
         try:
             for line, position in LogReader(self._path).walk():
@@ -322,17 +326,19 @@ class LogFile:
             reason = e.reason
         return self._set_aside_torn_tail(reason)
 
-    def _set_aside_torn_tail(self, reason: str) -> bytes:
+    def _set_aside_torn_tail(self, reason: str) -> TailSetAside | None:
         number = self.position.head.seq + 1
-        torn, is_last = _line_after(self._path, self.position.offset)
-        if not torn:
-            return torn
-        if not is_last or torn.endswith(b"\n") or holds_whole_line(torn):
+        broken, is_last = _line_after(self._path, self.position.offset)
+        if not broken:
+            return None
+        is_half = is_last and not broken.endswith(b"\n") and not holds_whole_line(broken)
+        if not is_half and b"\0" not in broken:
             reason = f"{reason}; nothing was written: restore the log, or move it away to start another"
             raise StoreError(self._path, reason, line=number)
-        self.set_aside = _keep(self._path.with_name(f"{self._path.name}.torn-{number}"), torn, self._disk)
+        torn = self._path.with_name(f"{self._path.name}.torn-{number}")
+        self.set_aside, note = _keep(torn, self._path, self.position.offset, self._disk)
         os.ftruncate(self._fd, self.position.offset)
-        return torn
+        return note
 
 
 @contextmanager
@@ -378,22 +384,24 @@ def _line_after(path: Path, offset: int) -> tuple[bytes, bool]:
         return file.readline(), not file.read(1)
 
 
-def _keep(path: Path, torn: bytes, disk: Disk) -> Path:
-    """Write `torn` to a new file, named `path` or, if that is taken, with a number behind it; it is on disk then."""
+def _keep(path: Path, log: Path, offset: int, disk: Disk) -> tuple[Path, TailSetAside]:
+    """Copy a log from `offset` on to a new file, named `path` or, if that is taken, with a number behind it; it is on disk then."""
     names = chain([path], (path.with_name(f"{path.name}~{number}") for number in count(2)))
     free = next(name for name in names if not name.exists())
-    with free.open("xb") as file:
-        file.write(torn)
+    digest, size = sha256(), 0
+    with log.open("rb") as source, free.open("xb") as file:
+        source.seek(offset)
+        while part := source.read(_COPIED_AT_ONCE):
+            file.write(part)
+            digest.update(part)
+            size += len(part)
         file.flush()
         disk.sync(file.fileno())
     _sync_folder(path.parent, disk)
-    return free
+    return free, TailSetAside(bytes=size, kept_as=free.name, sha256=digest.hexdigest())
 
 
-def _note(kept: Path, torn: bytes) -> Event:
+def _note(body: TailSetAside) -> Event:
     """Say in the log that what stood here was set aside, and where it lies."""
-    digest = sha256_hex(torn)
-    note_id = derived_id("log.tail_set_aside", kept.name, digest)
-    return TailSetAside(bytes=len(torn), kept_as=kept.name, sha256=digest).as_event(
-        event_id=note_id, trace_id=note_id, tenant_id=PLATFORM, time=_system_clock.now()
-    )
+    note_id = derived_id(body.KIND, body.kept_as, body.sha256)
+    return body.as_event(event_id=note_id, trace_id=note_id, tenant_id=PLATFORM, time=_system_clock.now())
