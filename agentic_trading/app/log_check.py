@@ -1,7 +1,7 @@
 """Whether a log is whole, its end is on record, and the files of its session are those that it speaks of."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from hashlib import file_digest
 from itertools import count
@@ -19,7 +19,7 @@ from agentic_trading.audit.verify import LogReport, ReadableLog, verify_log
 from agentic_trading.llm.errors import StoreError, UnreadableBodyError
 from agentic_trading.llm.events import FedBars, RunEnded
 from agentic_trading.llm.runs import RunInLog, is_archive, runs_in_log
-from agentic_trading.llm.store import Verification
+from agentic_trading.llm.store import LATEST_RUNS, Verification
 
 LogVerdict = Literal["whole", "broken", "cut off"]
 
@@ -89,6 +89,16 @@ async def check_file(path: Path) -> LogCheck:
         return await check_log(records, path, await asyncio.to_thread(_session_of, path))
 
 
+async def check_end(path: Path) -> LogCheck:
+    """Check the end of the log at `path` in constant time: its last line, and that its newest runs have their ends.
+
+    Lines before, and files of bars, are checked by `check_file` and `audit_log`. Raises `StoreError` for a log that cannot be read.
+    """
+    async with aclosing(records_of(path)) as records:
+        verified = await records.verify_end()
+    return await asyncio.to_thread(_checked_end, verified, path)
+
+
 async def audit_log(path: Path) -> LogCheck:
     """Check all that can be checked of a log, or of a session's folder: hashes, causes and decision logs as well.
 
@@ -121,7 +131,16 @@ def _session_of(log: Path) -> SessionFolder | None:
     return folder if folder.log.name == log.name and folder.last_run() else None
 
 
-def _checked(verified: Verification, path: Path, folder: SessionFolder | None) -> LogCheck:
+def _checked_end(verified: Verification, path: Path) -> LogCheck:
+    folder = _session_of(path)
+    return _checked(verified, path, folder, last_run=0 if folder is None else folder.last_run())
+
+
+def _checked(
+    verified: Verification, path: Path, folder: SessionFolder | None, *, last_run: int | None = None
+) -> LogCheck:
+    """Return what was found of a log and the files of its session; with `last_run`, of its newest runs and no bars."""
+
     def check(*findings: LogFinding, notes: tuple[str, ...] = ()) -> LogCheck:
         return LogCheck(path=path, lines=verified.lines, head=verified.head, findings=findings, notes=notes)
 
@@ -140,20 +159,29 @@ def _checked(verified: Verification, path: Path, folder: SessionFolder | None) -
         for end in wrong_ends
     ]
     in_log = {run.name: run for run in runs}
-    manifests, unreadable = ({}, []) if folder is None else _manifests(folder)
+    numbers = range(1, folder.last_run() + 1) if folder and last_run is None else [last_run or 1]
+    manifests, unreadable = ({}, []) if folder is None else _manifests(folder, numbers)
+    names = dict.fromkeys([*manifests, *in_log])
+    bars_of = folder
+    if last_run is not None:
+        is_all = len(verified.runs) < LATEST_RUNS
+        names = dict.fromkeys([*(name for name in manifests if is_all or name in in_log), *[*in_log][-1:]])
+        bars_of = None
     of_runs = [
         finding
-        for name in dict.fromkeys([*manifests, *in_log])
-        for finding in _of_run(check(), name, folder, manifests.get(name), in_log.get(name))
+        for name in names
+        for finding in _of_run(check(), name, bars_of, manifests.get(name), in_log.get(name))
     ]
     return check(*wrong, *unreadable, *of_runs, notes=tuple(_notes(manifests, in_log)))
 
 
-def _manifests(folder: SessionFolder) -> tuple[dict[RunName, RunManifest], list[LogFinding]]:
-    """Return the manifests of a session's runs, and a finding for each that cannot be read."""
+def _manifests(
+    folder: SessionFolder, numbers: Iterable[int]
+) -> tuple[dict[RunName, RunManifest], list[LogFinding]]:
+    """Return the manifests of these runs of a session, and a finding for each that cannot be read."""
     found: dict[RunName, RunManifest] = {}
     unreadable: list[LogFinding] = []
-    for number in range(1, folder.last_run() + 1):
+    for number in numbers:
         try:
             manifest = folder.read_manifest(number)
         except OptionError as e:
@@ -251,7 +279,7 @@ def _written(verified: Verification, folder: SessionFolder | None) -> Sequence[L
     """Return a finding for each decision log and manifest that is not the one of which the log has the digest."""
     if folder is None or not verified.is_intact:
         return ()
-    manifests, _ = _manifests(folder)
+    manifests, _ = _manifests(folder, range(1, folder.last_run() + 1))
     found = []
     for run in runs_in_log(verified.runs)[0]:
         manifest = manifests.get(run.name)

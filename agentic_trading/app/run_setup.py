@@ -101,7 +101,7 @@ async def new_run(
             workers=options.workers,
             bus=bus_of(options),
             plan=options.plan_terms(None if recorded is None else recorded.manifest.plan),
-            first_seq=(await store.verify()).lines,
+            first_seq=(await store.head())[0],
             starts=1,
             started_at=SystemClock().now(),
         )

@@ -325,7 +325,7 @@ class _Search:
                 ports = replace(ports, providers=served, recorded=recorded.answers)
             session = derived_id(
                 CACHE, row.provider, row.model, self._family, self._evaluator.data_sha256, options.seed,
-                (await store.verify()).lines,
+                (await store.head())[0],
             )  # fmt: skip
             settings = PlannerSettings(
                 session_id=session,

@@ -8,7 +8,7 @@ from agentic_trading.llm.fields import JsonObject, Moment
 
 
 class TailSetAside(EventBody, frozen=True):
-    """A torn last line was set aside: so many `bytes`, kept in the file `kept_as` beside the log."""
+    """A torn end of the log was set aside: so many `bytes`, kept in the file `kept_as` beside the log."""
 
     KIND = "log.tail_set_aside"
 

@@ -56,6 +56,10 @@ class ChainedRecord:
         return ChainHead(self.seq, self.hash)
 
 
+LATEST_RUNS: Final = 64
+"""The most starts and ends of runs that a check of a log's end reads."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunRecord:
     """A `run.started`, `run.ended` or `archive.started` in the log: its line, the event, and the hash of the line before it."""

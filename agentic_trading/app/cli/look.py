@@ -125,9 +125,9 @@ def spend_command(
 def _warn_of(log: Path, tenant: str | None) -> None:
     """Say on standard error what is wrong with a log; to a tenant only that something is, for places are of all tenants."""
     from agentic_trading.app.cli.output import printable
-    from agentic_trading.app.log_check import check_file
+    from agentic_trading.app.log_check import check_end
 
-    found = asyncio.run(check_file(log)).findings
+    found = asyncio.run(check_end(log)).findings
     if tenant is not None and found:
         say("Warning: the log is not whole; what follows may lack records", err=True)
         return

@@ -146,15 +146,25 @@ class LogReader:
             if not e.line:
                 raise
             reason = e.reason
-        is_unfinished = not reason and not written and self._goes_on_after(position)
-        if is_unfinished:
-            reason = "it is unfinished: it is being written, or its writer died while it was"
-        elif not reason and written and position != written:
+        if not reason and written and position != written:
             reason = f"it is missing or cut; {written.head.seq} lines were written"
-        if reason:
-            raw = self._raw_at(position.offset)
-            return broken_at(position.head, reason, raw, runs, is_unfinished=is_unfinished)
-        return Verification(position.head.seq, position.head.hash, runs=tuple(runs))
+        if reason or written:
+            return self._found(position, reason, runs)
+        return self.verify_from(position, runs)
+
+    def verify_from(self, position: LogPosition, runs: Sequence[RunRecord]) -> Verification:
+        """Check only that the log ends at `position`, up to where it was verified."""
+        is_unfinished = self.exists() and self.path.stat().st_size > position.offset
+        reason = "it is unfinished: it is being written, or its writer died while it was"
+        return self._found(position, reason if is_unfinished else "", runs, is_unfinished=is_unfinished)
+
+    def _found(
+        self, position: LogPosition, reason: str, runs: Sequence[RunRecord], *, is_unfinished: bool = False
+    ) -> Verification:
+        if not reason:
+            return Verification(position.head.seq, position.head.hash, runs=tuple(runs))
+        raw = self._raw_at(position.offset)
+        return broken_at(position.head, reason, raw, runs, is_unfinished=is_unfinished)
 
     def _raw_at(self, offset: int) -> bytes:
         if not self.exists():
@@ -185,9 +195,6 @@ class LogReader:
     def _unknown(self, line: ChainedRecord, why: Exception) -> StoreError:
         reason = f"it holds neither an interaction nor an event ({why}); a newer release may read it"
         return StoreError(self.path, reason, line=line.seq)
-
-    def _goes_on_after(self, position: LogPosition) -> bool:
-        return self.exists() and self.path.stat().st_size > position.offset
 
 
 _system_clock = SystemClock()

@@ -31,6 +31,7 @@ CREATE INDEX by_trace ON records (trace_id, tenant);
 CREATE INDEX by_envelope ON records (envelope_id, tenant) WHERE attempt > 0;
 CREATE INDEX by_request ON records (request_hash, occurrence, tenant) WHERE attempt > 0;
 CREATE INDEX by_tenant ON records (tenant);
+CREATE INDEX by_run ON records (seq) WHERE kind IN ('run.started', 'run.ended', 'archive.started');
 CREATE TABLE head (offset, seq, hash);
 INSERT INTO head VALUES (0, 0, '');
 PRAGMA user_version = 4;
@@ -71,6 +72,10 @@ class LogIndex:
             return query(self._catch_up(end))
         except sqlite3.Error as e:
             raise StoreError(self._reader.path, f"its index does not answer, not even in memory ({e})") from e
+
+    def end(self) -> LogPosition:
+        """Return the place behind the line that was indexed last, as the newest `answer` left it."""
+        return START if self._db is None else _head(self._db)
 
     def close(self) -> None:
         """Close the index's file; harmless twice."""

@@ -12,9 +12,11 @@ from typing import TypeVar
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.events import RunEnded
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import DISPATCHED, IndexRow
 from agentic_trading.llm.store import (
+    LATEST_RUNS,
     ChainedRecord,
     LogEntry,
     Record,
@@ -32,6 +34,7 @@ from agentic_trading.llm.stores.record_codec import (
     identity_of,
     interactions,
     record_of,
+    run_records,
     summary_of,
     wire_of,
 )
@@ -42,6 +45,12 @@ _READ_AT_ONCE = 256
 FOLLOWED_AT_ONCE = 2000
 """The most lines in a batch of `follow`: each costs its reader a wait, for a disk or for a broker."""
 
+_IS_RUN = "kind IN ('run.started', 'run.ended', 'archive.started')"
+_RUN_PLACES = f"""
+SELECT seq, offset, length FROM records WHERE seq = 1 AND kind = 'archive.started' UNION
+SELECT seq, offset, length FROM
+    (SELECT seq, offset, length FROM records WHERE {_IS_RUN} ORDER BY seq DESC LIMIT {LATEST_RUNS})
+ORDER BY seq"""  # noqa: S608 - constants of this module
 _IS_ATTEMPT = "attempt > 0"
 _COLUMN: dict[SpendKey, str] = {
     "agent": "agent",
@@ -147,6 +156,22 @@ class JsonlRecords:
         await self._end()
         return await asyncio.to_thread(self._reader.verify, self._writer.written if self._writer else None)
 
+    async def verify_end(self) -> Verification:
+        """Check the end of the log in constant time, with at most its `LATEST_RUNS` newest starts and ends of runs.
+
+        New lines are checked when the index reads them. A line that was changed later is found by `verify` alone.
+        """
+        nothing: list[tuple[int, int, int]] = []
+        found = await self._query(_run_places, nothing=nothing)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._end_of, found)
+
+    def _end_of(self, places: Sequence[tuple[int, int, int]]) -> Verification:
+        runs = [run for place in places for run in run_records(self._line(*place))]
+        starts = {run.event.id for run in runs}
+        # The start of the oldest end may lie further back.
+        runs = [run for run in runs if run.event.kind != RunEnded.KIND or run.event.causation_id in starts]
+        return self._reader.verify_from(self._index.end(), runs)
+
     async def aclose(self) -> None:
         """Give the index back; harmless twice. The log can still be read line by line."""
         if not self._is_closed:
@@ -182,15 +207,22 @@ class JsonlRecords:
             return nothing
 
     def _record(self, seq: int, offset: int, length: int) -> Record:
+        return self._reader.record(self._line(seq, offset, length))
+
+    def _line(self, seq: int, offset: int, length: int) -> ChainedRecord:
         line = self._reader.line_at(offset, length)
         if line is None or line.seq != seq:
             raise StoreError(self._reader.path, "it is not what was indexed; verify the log", line=seq)
-        return self._reader.record(line)
+        return line
 
 
 def _places(*conditions: str, order: str = "seq", tenant: str | None = None) -> str:
     """Return a query for where the records stand that meet all conditions; `:tenant` is a value of it."""
     return f"SELECT seq, offset, length FROM records WHERE {_all_of(*conditions, tenant=tenant)} ORDER BY {order}"  # noqa: S608 - conditions from this module
+
+
+def _run_places(db: Connection) -> list[tuple[int, int, int]]:
+    return [*db.execute(_RUN_PLACES)]
 
 
 def _all_of(*conditions: str, tenant: str | None) -> str:
@@ -241,9 +273,9 @@ class JsonFileInteractionStore:
 
     With `Durability.GROUP`, `store` and `record` return when the record is on disk; with `RELAXED`, when it is
     accepted (see `Durability`). The file and its folders are made with the first record; one process writes to a
-    file at a time, and a second one gets `StoreLockedError`. Queries need no lock. What a writer that died left of
-    its last line (bytes without a newline) is moved to `<path>.torn-<number>`, and the log goes on with an event
-    `log.tail_set_aside` that says so; a broken whole line is a `StoreError`, and nothing is written.
+    file at a time, and a second one gets `StoreLockedError`. Queries need no lock. A torn end
+    (see `LogFile`) is moved to `<path>.torn-<number>`, and the log goes on with an event `log.tail_set_aside`. A line that was
+    changed is a `StoreError`, and nothing is written.
     A failed write is final: this store acknowledges nothing after it.
     """
 
