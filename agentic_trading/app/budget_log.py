@@ -134,7 +134,7 @@ def _of_call(record: LLMInteraction) -> Iterator[BudgetEvent]:
     if result.in_doubt:
         why = failure.description if failure is not None else "no answer was kept"
         yield BudgetEvent("in doubt", subject, why, at, at, result.cost_nusd)
-    elif result.cost_nusd > result.reserved_nusd and result.served_from == "live":
+    elif result.cost_nusd > result.reserved_nusd and result.served_from != "recorded":
         why = f"more than the {usd_text(result.reserved_nusd)} that were reserved"
         yield BudgetEvent("overrun", subject, why, at, at, result.cost_nusd)
 

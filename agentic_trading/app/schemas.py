@@ -94,11 +94,15 @@ class Drift:
 def published() -> dict[str, dict[str, Any]]:
     """Return every schema by the name of its file.
 
-    A schema of a message says what a reader takes; fields with a default may be absent, unknown ones are kept.
+    A schema of a message says what a reader takes; fields with a default may be absent, unknown fields and words are kept.
     """
     models = {**MESSAGES, **{f"{body.KIND}.v1": _event_model(body) for body in EVENT_BODIES}}
     messages = {
         name: {"$id": name, **model.model_json_schema(mode="serialization")} for name, model in models.items()
+    }
+    requests = {"llm_envelope.v1"}  # a worker does not run an envelope with an unknown word
+    messages = {
+        name: schema if name in requests else _record_schema(schema) for name, schema in messages.items()
     }
     answers = {schema["$id"]: dict(schema) for schema in ANSWERS}
     return {f"{name}.json": {"$schema": DIALECT, **schema} for name, schema in (messages | answers).items()}
@@ -107,6 +111,28 @@ def published() -> dict[str, dict[str, Any]]:
 def published_files() -> dict[str, dict[str, Any]]:
     """Return every file that is published, by its name: the schemas, and the document of the bus that refers to them."""
     return {**published(), ASYNCAPI: bus_document()}
+
+
+def _record_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the schema of a record: all sets of words are open but the kind of an event, which is its name."""
+    opened: dict[str, Any] = _opened(schema)
+    if "kind" in schema["properties"]:
+        opened["properties"]["kind"] = schema["properties"]["kind"]
+    return opened
+
+
+def _opened(schema: Any) -> Any:
+    """Return a schema with each set of words as examples of a text: a newer release may write another word."""
+    if isinstance(schema, list):
+        return [_opened(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    opened = {name: _opened(part) for name, part in schema.items()}
+    words = opened.get("enum", [opened.get("const")])
+    if isinstance(words, list) and all(isinstance(word, str) for word in words):
+        opened.pop("enum", opened.pop("const", None))
+        opened |= {"type": "string", "examples": words}
+    return opened
 
 
 def _event_model(body: type[EventBody]) -> type[BaseModel]:

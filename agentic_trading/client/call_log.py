@@ -15,7 +15,7 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import EventBody
 from agentic_trading.llm.events import KINDS, CallRequested, CallUnanswered
-from agentic_trading.llm.fields import json_of
+from agentic_trading.llm.fields import ON_RECORD, json_of
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.result import LLMResult
@@ -107,7 +107,7 @@ class EarlierCalls:
             return
         match KINDS.of(record):
             case CallRequested(envelope=fields):
-                envelope = LLMEnvelope.from_wire(json_of(fields))
+                envelope = LLMEnvelope.from_wire(json_of(fields), context=ON_RECORD)
                 call = self._calls.setdefault(_CallKey.of(envelope), EarlierCall())
                 call.requested_at, call.request_id = record.time, record.id
                 call.envelope = None if call.is_ended else envelope

@@ -6,6 +6,7 @@ from pydantic import BaseModel, Field
 
 from agentic_trading.llm.event import EventBody, Kinds
 from agentic_trading.llm.fields import Count, PositiveCount, Text
+from agentic_trading.llm.words import Open
 
 FrameState = Literal["concluded", "repeated", "failed", "unfinished"]
 """How a frame ends. `concluded`: it has a conclusion · `repeated`: its question was asked elsewhere in the tree, which
@@ -62,7 +63,7 @@ class FrameClosed(EventBody, frozen=True):
     KIND = "recursion.frame_closed"
 
     frame_id: str
-    state: FrameState
+    state: Open[FrameState]
     stopped_by: str = ""
     conclusion: Text = ""
     confidence: float | None = None

@@ -14,7 +14,7 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.events import KINDS, CallRequested
-from agentic_trading.llm.fields import json_of
+from agentic_trading.llm.fields import ON_RECORD, json_of
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
 
@@ -312,4 +312,6 @@ def envelope_of(record: Record) -> LLMEnvelope | None:
     if isinstance(record, LLMInteraction):
         return record.envelope
     body = KINDS.of(record)
-    return LLMEnvelope.from_wire(json_of(body.envelope)) if isinstance(body, CallRequested) else None
+    if not isinstance(body, CallRequested):
+        return None
+    return LLMEnvelope.from_wire(json_of(body.envelope), context=ON_RECORD)

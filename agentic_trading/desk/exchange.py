@@ -12,6 +12,7 @@ from agentic_trading.desk.instrument import EXACT, ZERO, Price, Quantity, Side
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.event import EventBody
+from agentic_trading.llm.words import Open, is_unknown
 
 OrderType = Literal["market", "limit", "post_only"]
 TimeInForce = Literal["gtc", "ioc", "day"]
@@ -42,15 +43,17 @@ class Order(EventBody, frozen=True):
     order_id: str
     intent_id: str
     symbol: str
-    side: Side
+    side: Open[Side]
     quantity: Quantity
-    order_type: OrderType
+    order_type: Open[OrderType]
     limit_price: Price | None = None
     peg_bps: Decimal | None = None
-    time_in_force: TimeInForce = "gtc"
+    time_in_force: Open[TimeInForce] = "gtc"
     active_from: AwareDatetime
     expires_at: AwareDatetime
-    on_expiry: Literal["cancel", "cross"] = "cancel"
+    on_expiry: Open[Literal["cross", "cancel"]] = (
+        "cancel"  # in the order of `FillTerms`: typing keeps one of equal Literals
+    )
     void_from: AwareDatetime | None = None
     max_participation: Share = Decimal("0.25")
     reduce_only: bool = False
@@ -62,7 +65,7 @@ class Order(EventBody, frozen=True):
     @model_validator(mode="after")
     def _says_one_thing(self) -> Self:
         priced = (self.limit_price is not None) + (self.peg_bps is not None)
-        if priced != (self.order_type != "market"):
+        if priced != (self.order_type != "market") and not is_unknown(self.order_type):
             raise ValueError(
                 "a market order has no price; a limit or post_only order has limit_price or peg_bps"
             )
@@ -86,13 +89,13 @@ class Fill(EventBody, frozen=True):
     intent_id: str
     order_id: str
     symbol: str
-    side: Side
+    side: Open[Side]
     price: Price
     quantity: Quantity
     fee: Annotated[Decimal, Field(ge=0)]
     fee_currency: str
-    liquidity: Liquidity
-    cause: FillCause
+    liquidity: Open[Liquidity]
+    cause: Open[FillCause]
     time: AwareDatetime
     bar_open_time: AwareDatetime
     trace_id: str = ""
@@ -133,7 +136,7 @@ class Cancellation(EventBody, frozen=True):
     intent_id: str
     symbol: str
     quantity: Quantity
-    reason: CancelReason
+    reason: Open[CancelReason]
     time: AwareDatetime
     trace_id: str = ""
 

@@ -20,6 +20,7 @@ from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.event import PLATFORM, Event, EventBody
 from agentic_trading.llm.fields import Count, Moment, Text
 from agentic_trading.llm.limits import UnlessNone
+from agentic_trading.llm.words import Open
 
 KEPT_ACTIONS = 200
 """So many of the last actions stay in a document; the log has all of them."""
@@ -80,7 +81,7 @@ class AppliedCommand(EventBody, frozen=True, extra="allow"):
     FORMERLY = "operator.action"
 
     version: Count
-    kind: CommandKind
+    kind: Open[CommandKind]
     subject: str
     before: str
     after: str
@@ -89,7 +90,7 @@ class AppliedCommand(EventBody, frozen=True, extra="allow"):
     at: Moment
     scope: str = ""
     id: str = ""
-    window: Window | None = None
+    window: Open[Window] | None = None
     ceiling_before: Ceilings | None = None
     ceiling_after: Ceilings | None = None
     serial: UnlessNone = None

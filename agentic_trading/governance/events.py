@@ -17,6 +17,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.event import Event, EventBody, Kinds
 from agentic_trading.llm.fields import AnswerText, Moment
 from agentic_trading.llm.interaction import reservation_id
+from agentic_trading.llm.words import Open
 
 
 class ReservationExpired(EventBody, frozen=True):
@@ -29,11 +30,11 @@ class ReservationExpired(EventBody, frozen=True):
     FORMERLY = "budget.expired"
 
     reservation_id: str
-    state: ReservationState
+    state: Open[ReservationState]
     nusd: int
     tokens: int
     calls: int = 1
-    scopes: Mapping[ScopeKind, str] = Field(default_factory=dict)
+    scopes: Mapping[Open[ScopeKind], str] = Field(default_factory=dict)
     window_at: Moment | None = None
 
 
@@ -54,11 +55,11 @@ class BudgetWarned(EventBody, frozen=True):
     `exhausted_at` is when it will have nothing left at this pace, None if not before its window ends.
     """
 
-    scope: ScopeKind
+    scope: Open[ScopeKind]
     id: str
-    window: Window
+    window: Open[Window]
     window_id: str
-    unit: Unit
+    unit: Open[Unit]
     spent: int
     most: int
     nusd_per_hour: int
@@ -98,7 +99,7 @@ class AttemptDispatched(EventBody, frozen=True):
     provider: str
     model: str
     reservation_id: str
-    scopes: Mapping[ScopeKind, str]
+    scopes: Mapping[Open[ScopeKind], str]
     reserved_nusd: int
     reserved_tokens: int = 0
     reserved_calls: int = 1

@@ -261,7 +261,7 @@ class LedgerRebuild:
 
     def _read_interaction(self, record: LLMInteraction) -> None:
         envelope, result = record.envelope, record.result
-        if envelope.tenant_id != self.tenant or result.served_from != "live":
+        if envelope.tenant_id != self.tenant or result.served_from == "recorded":  # an unknown word is paid
             return
         if result.dispatched_at is None and not result.cost_nusd:
             return

@@ -32,6 +32,7 @@ from agentic_trading.llm.fields import (
     lazy_property,
 )
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
+from agentic_trading.llm.words import Open
 
 SCHEMA_VERSION = "1.0"
 PROMPT_FRAME = "2"
@@ -125,7 +126,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     subject: str = ""
     step: str = ""
     occurrence: Count = 0
-    workflow: EnvelopeWorkflow = EnvelopeWorkflow.GENERAL
+    workflow: Open[EnvelopeWorkflow] = EnvelopeWorkflow.GENERAL
     agent_id: str = ""
     agent_type: str = ""
     instructions: str
@@ -136,13 +137,13 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     budget: LLMBudget = LLMBudget()
     expected_output_schema: JsonSchema = Field(default_factory=FrozenObject)
     safety_constraints: SafetyConstraints = SafetyConstraints()
-    response_format: ResponseFormat = ResponseFormat.JSON
+    response_format: Open[ResponseFormat] = ResponseFormat.JSON
     output_policy: OutputPolicy = OutputPolicy()
     provider: LLMProvider = LLMProvider.ANTHROPIC
     model: str = ""
     temperature: float = Field(default=0.0, ge=0.0, le=2.0, allow_inf_nan=False)
-    effort: Effort | None = None
-    determinism: DeterminismLevel = DeterminismLevel.PINNED
+    effort: Open[Effort] | None = None
+    determinism: Open[DeterminismLevel] = DeterminismLevel.PINNED
     retry_policy: RetryPolicy = RetryPolicy()
     must_understand: FrozenItems[str] = Field(default_factory=FrozenList)
     request_hash: str = ""
@@ -263,14 +264,14 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
         return b'%b,"envelope_hash":"%b"}' % (self._hashed_json[:-1], self.envelope_hash.encode())
 
     @classmethod
-    def from_wire(cls, raw: bytes) -> Self:
+    def from_wire(cls, raw: bytes, *, context: object = AS_READ) -> Self:
         """Read an envelope and keep its bytes. The checksum is not verified here: see `is_intact`.
 
-        Raises pydantic's `ValidationError` (a `ValueError`) for anything that is not an envelope.
+        With the context `ON_RECORD`, unknown words are kept; a worker does not run an envelope that has one. Raises pydantic's `ValidationError` (a `ValueError`) for anything that is not an envelope.
         """
         try:
             envelope = cls.model_validate(
-                from_json(raw, allow_inf_nan=False, cache_strings="keys"), context=AS_READ
+                from_json(raw, allow_inf_nan=False, cache_strings="keys"), context=context
             )
         except ValueError:
             return cls.model_validate_json(raw)  # raises, but for a number that JSON does not have

@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes
 from agentic_trading.llm.errors import RecordError, UnknownKindError, UnreadableBodyError
 from agentic_trading.llm.fields import (
+    ON_RECORD,
     FrozenObject,
     LazyJsonObject,
     Moment,
@@ -141,13 +142,16 @@ class Kinds(Generic[B]):
     def of(self, event: Event) -> B | None:
         """Return the body of an event, or None for a kind that is not of this package.
 
-        Raises `UnreadableBodyError` for a body that its kind does not allow.
+        Unknown words of `Open` fields are kept. Raises `UnreadableBodyError` for a body that its kind does not allow.
         """
+        return self._read(event, ON_RECORD)
+
+    def _read(self, event: Event, context: object) -> B | None:
         body = self._body_of(event.kind, event.body)
         if body is None:
             return None
         try:
-            return body.model_validate(body.from_older(event))
+            return body.model_validate(body.from_older(event), context=context)
         except ValidationError as e:
             first = e.errors(include_url=False, include_context=False, include_input=False)[0]
             place = ".".join(map(str, ("body", *first["loc"])))
@@ -161,9 +165,10 @@ class Kinds(Generic[B]):
     def must(self, event: Event) -> B | None:
         """Return the body of an event as `of` does, for a reader that must not pass over what it does not know.
 
-        Raises `UnknownKindError` for an unknown kind in a namespace of this package, as a newer release may write it.
+        Raises `UnknownKindError` for an unknown kind in a namespace of this package, as a newer release may write it, and
+        `UnreadableBodyError` for an unknown word.
         """
-        body = self.of(event)
+        body = self._read(event, None)
         if body is None and event.kind.partition(".")[0] in self.namespaces:
             raise UnknownKindError(event.id, event.kind, sorted(body.KIND for body in self.bodies))
         return body

@@ -204,9 +204,12 @@ def _plain(value: Any) -> Any:
 AS_READ: Final = object()
 """The context of a validation of what was just read from JSON: nothing else has a part of it."""
 
+ON_RECORD: Final = object()
+"""`AS_READ`, of a record that another release may have written: unknown words of `Open` fields are kept."""
+
 
 def _data(value: Any, info: ValidationInfo) -> Any:
-    if info.mode != "json" and info.context is not AS_READ:
+    if info.mode != "json" and info.context is not AS_READ and info.context is not ON_RECORD:
         return _plain(value)
     return UnreadObject(value, b"") if type(value) is dict else frozen(value)
 

@@ -11,7 +11,7 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import DEFAULT_TENANT, LLMEnvelope
 from agentic_trading.llm.errors import FailureReason
-from agentic_trading.llm.fields import AS_READ, Moment, RevalidatedModel, lazy_property
+from agentic_trading.llm.fields import ON_RECORD, Moment, RevalidatedModel, lazy_property
 from agentic_trading.llm.result import LLMResult, exact_object, has_number_to_lose
 
 _system_clock = SystemClock()
@@ -91,20 +91,20 @@ class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
         result = fields.get("result") if isinstance(fields, dict) else None
         if isinstance(result, dict) and has_number_to_lose(result.get("parsed_output")):
             result["parsed_output"] = exact_object(exact_value(raw)["result"]["parsed_output"])
-        return cls.model_validate(fields, context=AS_READ)
+        return cls.model_validate(fields, context=ON_RECORD)
 
     @classmethod
     def _in_parts(cls, raw: bytes) -> Self:
         """Read the envelope and all else, each a whole JSON value; raises an error for what `wire` would spell otherwise."""
         begin, end = raw.index(b"{", 1), raw.index(b"}", raw.index(b',"envelope_hash":"')) + 1
         rest = raw[:begin].removesuffix(b',"envelope":') + raw[end:]
-        envelope, fields = LLMEnvelope.from_wire(raw[begin:end]), orjson.loads(rest)
+        envelope, fields = LLMEnvelope.from_wire(raw[begin:end], context=ON_RECORD), orjson.loads(rest)
         if [*fields] != ["interaction_id", "result", "stored_at"] or not envelope.is_intact:
             raise ValueError("other members, or an envelope that is not as it was sealed")
         if has_number_to_lose(fields["result"].get("parsed_output")):
             start, stop = rest.rindex(_OUTPUT) + len(_OUTPUT), rest.rindex(b'},"stored_at":"')
             fields["result"]["parsed_output"] = exact_object(exact_value(rest[start:stop]))
-        return cls.model_validate({**fields, "envelope": envelope})
+        return cls.model_validate({**fields, "envelope": envelope}, context=ON_RECORD)
 
 
 _OUTPUT: Final = b',"parsed_output":'

@@ -8,7 +8,14 @@ from pydantic import Field, model_validator
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.llm.errors import RETRYABLE, FailureKind
-from agentic_trading.llm.fields import LARGEST_COUNT, Count, PositiveCount, RevalidatedModel, lazy_property
+from agentic_trading.llm.fields import (
+    LARGEST_COUNT,
+    Count,
+    PositiveCount,
+    RevalidatedModel,
+    lazy_property,
+)
+from agentic_trading.llm.words import Open, is_unknown
 
 NANO = 1_000_000_000
 """Nano-dollars in a dollar: money is a whole number of them."""
@@ -127,20 +134,20 @@ class OutputPolicy(PolicyPart, frozen=True, extra="forbid"):
     (default: twice the cap).
     """
 
-    mode: OutputMode = "salvage"
-    decode: Literal["strict", "lossless", "guess"] = "guess"
-    candidates: Literal["whole", "exactly_one", "only_valid", "last_valid"] = "last_valid"
+    mode: Open[OutputMode] = "salvage"
+    decode: Open[Literal["strict", "lossless", "guess"]] = "guess"
+    candidates: Open[Literal["whole", "exactly_one", "only_valid", "last_valid"]] = "last_valid"
     coerce: bool = True
     drop_extra: bool = True
     protected_keys: tuple[str, ...] = ("veto", "reduce_only", "stop_loss", "kill_switch")
     answers_read: int = Field(default=2, ge=1, le=10)
-    on_truncated: Literal["fail", "raise_cap_once"] = "fail"
+    on_truncated: Open[Literal["fail", "raise_cap_once"]] = "fail"
     raised_max_output_tokens: PositiveCount | None = None
     require_sentinel: bool = False
-    on_exhausted: Literal["fail", "degraded"] = "degraded"
+    on_exhausted: Open[Literal["fail", "degraded"]] = "degraded"
 
     @model_validator(mode="after")
     def _guessing_only_to_salvage(self) -> Self:
-        if self.decode == "guess" and self.mode != "salvage":
+        if self.decode == "guess" and self.mode != "salvage" and not is_unknown(self.mode):
             raise ValueError(f"decode='guess' is allowed in mode 'salvage' only, not in {self.mode!r}")
         return self

@@ -24,6 +24,7 @@ from agentic_trading.llm.errors import (
 )
 from agentic_trading.llm.fields import (
     LARGEST_COUNT,
+    ON_RECORD,
     AnswerText,
     Count,
     Legible,
@@ -35,6 +36,7 @@ from agentic_trading.llm.fields import (
     still_unreadable,
 )
 from agentic_trading.llm.limits import NANO, UnlessNone, nusd_from_usd
+from agentic_trading.llm.words import Open
 
 
 class Stage(StrEnum):
@@ -81,9 +83,9 @@ class AttemptTrace(BaseModel, frozen=True, extra="allow", ignored_types=(lazy_pr
     """How one answer was read. `verdict` is the stage at which reading ended; `DONE` means accepted."""
 
     parser: str
-    transport: Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]
-    verdict: Stage
-    decode: Literal["strict", "lossless", "guess", "none"] = "none"
+    transport: Open[Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]]
+    verdict: Open[Stage]
+    decode: Open[Literal["strict", "lossless", "guess", "none"]] = "none"
     fixes: tuple[Fix, ...] = ()
     coercions: tuple[Fix, ...] = ()
     patches: tuple[Fix, ...] = ()
@@ -251,14 +253,14 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
     failure: FailureReason | None = None
     reading: AttemptTrace | None = None
     tool_called: Text = Field(default="", exclude_if=operator.not_)
-    determinism_level: DeterminismLevel = DeterminismLevel.PINNED
-    served_from: Literal["live", "recorded"] = "live"
+    determinism_level: Open[DeterminismLevel] = DeterminismLevel.PINNED
+    served_from: Open[Literal["live", "recorded"]] = "live"
     sampling_applied: bool = False
     in_doubt: bool = False
     actionable: bool = Field(default_factory=_is_actionable)
     dispatched_at: Moment | None = None
     finished_at: Moment | None = None
-    next_step: NextStep = ""
+    next_step: Open[NextStep] = ""
     output_hash: str = Field(default_factory=_hash_of_output)
 
     @model_validator(mode="before")
@@ -346,7 +348,7 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
         fields = orjson.loads(raw)
         if has_number_to_lose(fields["parsed_output"]):
             fields["parsed_output"] = exact_object(exact_value(raw)["parsed_output"])
-        return cls.model_validate(fields)
+        return cls.model_validate(fields, context=ON_RECORD)
 
     @lazy_property
     def wire(self) -> bytes:

@@ -333,6 +333,8 @@ def _attempt(attempt: LLMInteraction) -> Iterator[str]:
     facts = [f"attempt {result.attempt_number} {verdict_of(attempt)}", *_sums([result])]
     if result.served_from == "recorded":
         facts.append("from the recording")
+    elif result.served_from != "live":
+        facts.append(f"served from {result.served_from}")
     if result.failure is not None:
         facts.append(result.failure.description)
     yield " · ".join(facts)

@@ -13,6 +13,7 @@ from agentic_trading.desk.analysis.judgement import POINTING, Judgement, Layer
 from agentic_trading.desk.analysis.plan import PlanPrices, TradePlan, trade_plan
 from agentic_trading.desk.instrument import Side
 from agentic_trading.llm.event import EventBody
+from agentic_trading.llm.words import Open
 
 STEP: Final = "cmt"
 """The step of a decision that an assessment is."""
@@ -85,13 +86,13 @@ class Assessment(Provenance, EventBody, frozen=True):
     judgement: Judgement
     total: int
     threshold: int
-    vetoed_by: tuple[Layer, ...]
+    vetoed_by: tuple[Open[Layer], ...]
     risk_reward: Decimal | None
     min_risk_reward: Decimal
-    verdict: Verdict
-    stand_aside: StandAside | None
+    verdict: Open[Verdict]
+    stand_aside: Open[StandAside] | None
     plan: TradePlan | None
-    not_available: Mapping[Layer, Mapping[str, str]] = Field(default_factory=dict)
+    not_available: Mapping[Open[Layer], Mapping[str, str]] = Field(default_factory=dict)
 
 
 def assess(

@@ -8,6 +8,7 @@ from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.triggers import SkipReason, TriggerKind
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import EventBody
+from agentic_trading.llm.words import Open
 
 
 class TriggerBar(BaseModel, frozen=True):
@@ -17,7 +18,7 @@ class TriggerBar(BaseModel, frozen=True):
     """
 
     symbol: str
-    timeframe: Timeframe
+    timeframe: Open[Timeframe]
     open_time: AwareDatetime
     close_time: AwareDatetime
     open: Decimal
@@ -40,7 +41,7 @@ class Triggered(EventBody, frozen=True):
 
     symbol: str
     step: str
-    kind: TriggerKind
+    kind: Open[TriggerKind]
     detail: str
     bar: TriggerBar
     last_close: Decimal
@@ -54,7 +55,7 @@ class Skipped(EventBody, frozen=True):
 
     symbol: str
     step: str
-    reason: SkipReason
+    reason: Open[SkipReason]
     detail: str
 
 

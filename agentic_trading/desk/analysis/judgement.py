@@ -10,6 +10,8 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, model_validator
 
+from agentic_trading.llm.words import Open
+
 
 class Layer(StrEnum):
     """The nine layers of a technical analysis, in the order in which they are given and judged."""
@@ -114,9 +116,9 @@ class TradeProposal(BaseModel, frozen=True, extra="forbid"):
     at `stop` with a loss.
     """
 
-    entry: EntryName | Price
-    stop: StopName | Price
-    target: TargetName | Price
+    entry: Open[EntryName | Price]
+    stop: Open[StopName | Price]
+    target: Open[TargetName | Price]
     invalidation: str | None = Field(default=None, min_length=1, max_length=200)
 
 
@@ -127,10 +129,10 @@ class Judgement(BaseModel, frozen=True, extra="forbid"):
     that was not asked for is not in `layers`. Where the direction is neutral the plan is not used.
     """
 
-    layers: Mapping[Layer, LayerJudgement]
+    layers: Mapping[Open[Layer], LayerJudgement]
     rationale: str = Field(min_length=1, max_length=RATIONALE_CHARS)
-    direction: Direction
-    confidence: Confidence
+    direction: Open[Direction]
+    confidence: Open[Confidence]
     trade_plan: TradeProposal | None
 
     def by_layer(self) -> Iterator[tuple[Layer, LayerJudgement]]:

@@ -13,6 +13,7 @@ from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer,
 from agentic_trading.desk.instrument import Side
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.result import Violation
+from agentic_trading.llm.words import Open
 
 SIDES: Final = {Direction.BULLISH: Side.BUY, Direction.BEARISH: Side.SELL}
 PULLBACK_ATR: Final = Decimal("0.5")
@@ -97,8 +98,8 @@ class TradePlan(BaseModel, frozen=True):
     """
 
     symbol: str
-    side: Side
-    entry_type: Literal["market", "limit"]
+    side: Open[Side]
+    entry_type: Open[Literal["market", "limit"]]
     entry: Decimal
     stop: Decimal
     target: Decimal

@@ -7,6 +7,7 @@ from agentic_trading.desk.execution.risk import Rejection
 from agentic_trading.desk.execution.strategy import FillStrategy
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import EventBody
+from agentic_trading.llm.words import Open
 
 
 class IntentSkipped(EventBody, frozen=True):
@@ -15,7 +16,7 @@ class IntentSkipped(EventBody, frozen=True):
     KIND = "intent.skipped"
 
     symbol: str
-    reason: Literal["position_open"]
+    reason: Open[Literal["position_open"]]
     position: Decimal
 
 

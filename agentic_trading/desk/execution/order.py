@@ -9,6 +9,7 @@ from pydantic import AwareDatetime, BaseModel, Field, model_validator
 from agentic_trading.desk.exchange import OrderType
 from agentic_trading.desk.instrument import EXACT, Instrument, Price, Quantity, Side
 from agentic_trading.llm.event import EventBody
+from agentic_trading.llm.words import Open
 
 SizedBy = Literal["risk", "exposure", "notional", "position", "weight"]
 
@@ -27,7 +28,7 @@ class Sizing(BaseModel, frozen=True):
     pending: Decimal
     gross: Decimal
     risk_pct: Decimal | None
-    sized_by: SizedBy
+    sized_by: Open[SizedBy]
 
 
 class OrderIntent(EventBody, frozen=True):
@@ -43,9 +44,9 @@ class OrderIntent(EventBody, frozen=True):
 
     intent_id: str
     symbol: str
-    side: Side
+    side: Open[Side]
     quantity: Quantity
-    kind: Literal["entry", "exit"]
+    kind: Open[Literal["entry", "exit"]]
     arrival_price: Price
     limit_price: Price | None = None
     stop_loss: Price | None = None

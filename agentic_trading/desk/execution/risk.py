@@ -12,6 +12,7 @@ from agentic_trading.desk.exchange import Order
 from agentic_trading.desk.execution.order import OrderIntent, SizedBy, Sizing
 from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instrument, Side, round_down
 from agentic_trading.ids import derived_id
+from agentic_trading.llm.words import Open
 
 Percent = Annotated[Decimal, Field(gt=0, le=100)]
 
@@ -98,7 +99,7 @@ class Rejection(BaseModel, frozen=True):
     rule: str
     was: str
     allowed: str
-    side: Side | None = None
+    side: Open[Side] | None = None
     quantity: Decimal | None = None
     sizing: Sizing | None = None
 

@@ -14,6 +14,7 @@ from agentic_trading.desk.exchange import Order, OrderType, TimeInForce
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.instrument import EXACT, limit_from, round_down
 from agentic_trading.ids import derived_id
+from agentic_trading.llm.words import Open
 
 FILL_STRATEGY: Final = "fill_strategy.v2"
 """The schema's `$id`: it names the rule that answers it offline, and the check that runs on the answer."""
@@ -61,22 +62,22 @@ class FillTerms(BaseModel, frozen=True, extra="forbid"):
     `terms_violations` to judge.
     """
 
-    order_type: OrderType = Field(description="how each slice is placed")
-    time_in_force: TimeInForce = Field(
+    order_type: Open[OrderType] = Field(description="how each slice is placed")
+    time_in_force: Open[TimeInForce] = Field(
         description="gtc: until the deadline; ioc: the first bar or nothing; day: not beyond midnight UTC"
     )
-    algo: Algo = Field(
+    algo: Open[Algo] = Field(
         description="one order; equal slices at equal intervals; or one patient order that crosses at the deadline"
     )
     slices: int = Field(ge=1, le=20, description="1 unless algo is twap")
     interval_seconds: int = Field(ge=0, le=86_400, description="between slices, rounded up to whole bars")
     limit_offset_bps: Bps = Field(description="from the reference price; positive is passive; 0 for market")
-    price_reference: Literal["last", "arrival"] = Field(
+    price_reference: Open[Literal["last", "arrival"]] = Field(
         description="last: the close before a slice becomes active; arrival: the price of the decision"
     )
     max_participation: Participation = Field(description="share of a bar's volume a slice may take, above 0")
     deadline_seconds: int = Field(ge=1, le=86_400, description="after the decision")
-    on_deadline: Literal["cross", "cancel"] = Field(description="what becomes of the rest")
+    on_deadline: Open[Literal["cross", "cancel"]] = Field(description="what becomes of the rest")
     expected_slippage_bps: Bps = Field(description="against the price of the decision; positive is a cost")
 
 

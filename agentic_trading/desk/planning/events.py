@@ -10,6 +10,7 @@ from agentic_trading.desk.prompts import significant
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import EventBody
 from agentic_trading.llm.fields import JsonObject, Text
+from agentic_trading.llm.words import Open
 
 DIGITS = 9
 """Of a figure on record: the last ones differ between machines."""
@@ -35,7 +36,7 @@ class GenerationRejected(EventBody, frozen=True):
 
     round: int
     params_sha256: str
-    by: RejectedBy
+    by: Open[RejectedBy]
     detail: Text
 
 

@@ -378,6 +378,40 @@ def test_a_session_of_an_earlier_release_is_read_as_before_and_its_replay_says_w
     assert command("audit", "verify", copied).out.startswith("whole\n")
 
 
+def with_a_new_word(folder: Path) -> str:
+    """Change a word of the first call as a newer release might write it, hashes right; return the trace."""
+    head, lines, trace_id = ChainHead(), [], ""
+    for line in map(read_line, lines_of(folder)):
+        fields = orjson.loads(line.record)
+        record = line.record
+        if "result" in fields and not trace_id:
+            trace_id = fields["envelope"]["trace_id"]
+            record = record.replace(b'"served_from":"live"', b'"served_from":"peer_cache"')
+            assert record != line.record
+        elif fields.get("kind") == "run.ended":
+            record = record.replace(line.prev.encode(), head.hash.encode())
+        written, head = write_line(record, head)
+        lines.append(written)
+    put(folder, lines)
+    return trace_id
+
+
+def test_a_word_of_a_newer_release_is_shown_and_the_log_is_whole(copied: Path, command: Command) -> None:
+    before = command("trace", "list", "--store", copied)
+    trace_id = with_a_new_word(copied)
+
+    ended = {reader: command(*READERS[reader](copied)) for reader in ("audit", "spend", "trace")}
+    shown = command("trace", "show", trace_id, "--store", copied, "--json")
+
+    assert {(each.code, each.err) for each in ended.values()} == {(ExitCode.DONE, "")}
+    assert ended["audit"].out.startswith("whole\n")
+    assert ended["trace"].out == before.out
+    assert shown.code == ExitCode.DONE
+    drawn = command("trace", "show", trace_id, "--store", copied)
+    assert drawn.code == ExitCode.DONE
+    assert "served from peer_cache" in drawn.out
+
+
 @pytest.mark.parametrize(
     ("path", "lacks"), [("none", "where no log is"), (".", "where no log is"), ("n" * 300, "where no log is")]
 )
