@@ -60,6 +60,23 @@ async def test_charge_at_the_reservation_names_the_word_without_a_price(
     assert advice in warned[0]["add"]
 
 
+async def test_cost_without_a_known_unit_is_reported_once_and_read_by_the_option(tmp_path: Path) -> None:
+    page = json.loads((PUBLIC / "o06_cost_of_the_router.json").read_bytes())
+    del page["usage"]["is_byok"], page["usage"]["cost_details"]
+    body = json.dumps(page).encode()
+
+    with capture_logs() as logs, answering(body) as url:
+        async with Platform(config(url, tmp_path / "a")) as platform:
+            answers = [await platform.ask(order(number)) for number in range(2)]
+    results = [answer.result for answer in answers if isinstance(answer, LLMInteraction)]
+    read = await asked(body, tmp_path / "b", options={"bill": "usd"})
+
+    assert [(one.cost_nusd, one.bill_nusd) for one in results] == [(400_000, None)] * 2
+    assert all("no known unit" in one.bill_problem for one in results)
+    assert [line["model"] for line in logs if line["event"] == "bill_not_read"] == [MODEL]
+    assert (read.result.cost_nusd, read.result.bill_problem) == (3_100_000, "")
+
+
 async def test_served_name_of_the_row_is_charged_at_its_price(tmp_path: Path) -> None:
     body = (PUBLIC / "o16_served_under_a_longer_name.json").read_bytes()
 

@@ -99,3 +99,20 @@ async def test_what_the_ledger_has_forgotten_was_charged_by_its_owner() -> None:
     charge = await one.lifecycle.settle_again(admission, USAGE)
 
     assert (charge.cost_nusd, ledger.statistics().charged_nusd) == (USED_NUSD, 0)
+
+
+@pytest.mark.parametrize("above", [0, 7])
+async def test_abandoned_attempt_is_charged_at_a_bill_above_its_reservation(above: int) -> None:
+    ledger = MemoryLedger([tenant(10**12)])
+    one = gate(ledger)
+    admission = await admitted(one, request())
+    await one.lifecycle.dispatch(admission)
+
+    charge = await one.lifecycle.abandon_billed(admission, MOST_NUSD + above)
+
+    assert (charge.cost_nusd, charge.in_doubt, charge.overbilled) == (
+        MOST_NUSD + above,
+        not above,
+        bool(above),
+    )
+    assert ledger.statistics().charged_nusd == MOST_NUSD + above

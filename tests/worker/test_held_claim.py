@@ -25,6 +25,17 @@ FACTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize("bill_nusd", [0, 70_000_000])
+def test_bill_of_a_failed_attempt_is_kept(bill_nusd: int) -> None:
+    failure = ProviderError(FailureKind.SERVER_ERROR, "broken off", sent=True, bill_nusd=bill_nusd)
+
+    kept = KeptAnswer(**FACTS, failure=failure)
+
+    read = KeptAnswer.read(kept.spell()).failure
+    assert read is not None
+    assert read.bill_nusd == bill_nusd
+
+
 @given(ANY_TEXT, ANY_TEXT, st.lists(st.floats(-9, 0)), st.integers(0, 10**9))
 def test_an_answer_is_read_again_as_it_was(
     text: str, beside: str, logprobs: list[float], tokens: int
