@@ -69,7 +69,8 @@ class IndexRow:
 
     `time` is when it was recorded and `day` the same day, both UTC; `input_tokens` counts cached ones too. An attempt
     was `sent`, `recorded` (served from a record), or refused. `reservation` is a number that all records of one
-    reservation have in common: of an attempt that was sent, and of every event that names a reservation.
+    reservation have in common: of an attempt that was sent, and of every event that names a reservation. `billed_nusd` is
+    the server's own bill.
     """
 
     id: str
@@ -96,6 +97,7 @@ class IndexRow:
     in_doubt: bool = False
     recorded: bool = False
     reservation: int | None = None
+    billed_nusd: int = 0
 
 
 def index_row_of(raw: bytes) -> IndexRow:
@@ -133,6 +135,7 @@ def _facts_of_interaction(fields: dict[str, Any]) -> IndexRow:
         in_doubt=is_sent and bool(result.get("in_doubt")),
         recorded=is_recorded,
         reservation=_reservation_of(envelope, result) if is_sent else None,
+        billed_nusd=result.get("bill_nusd") or 0,
     )
 
 

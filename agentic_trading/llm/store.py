@@ -168,7 +168,7 @@ class Spend:
 
     `attempts` were sent. Of these, `failed` have no usable answer, and `in_doubt` may have been billed without an answer and
     are charged in full (`in_doubt_nusd`, part of `cost_nusd`). `refused` were never sent, `recorded` were served from a
-    record: neither is an attempt.
+    record: neither is an attempt. `billed_nusd` are the bills that servers reported, of calls that they reported one for.
     """
 
     key: tuple[str, ...]
@@ -181,6 +181,7 @@ class Spend:
     recorded: int = 0
     in_doubt: int = 0
     in_doubt_nusd: int = 0
+    billed_nusd: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,18 @@ async def test_rows_are_sums_by_key_and_the_total_is_their_sum(records: Records)
     )
 
 
+async def test_spend_sums_the_bills_of_servers(tmp_path: Path) -> None:
+    in_memory, in_file = MemoryInteractionStore(), JsonFileInteractionStore(tmp_path / "log.jsonl")
+    for store in (in_memory, in_file):
+        for bill_nusd in (7, None, 30):
+            await store.store(interaction(agent_id="a", cost_nusd=40, bill_nusd=bill_nusd))
+
+    for store in (in_memory, in_file):
+        report = await spend_report(store.records, "agent")
+        assert (report.total.cost_nusd, report.total.billed_nusd) == (120, 37)
+    await in_file.aclose()
+
+
 async def test_the_total_is_the_same_by_any_keys(records: Records) -> None:
     by_agent = await spend_report(records, "agent", "day")
     by_none = await spend_report(records)

@@ -36,7 +36,7 @@ from agentic_trading.llm.store import Spend, SpendKey
 
 ALLOWED: tuple[str, ...] = get_args(SpendKey)
 FIGURES = ("attempts", "failed", "tokens in", "tokens out", "USD")
-RARE_FIGURES = ("in doubt", "USD in doubt", "refused", "recorded")
+RARE_FIGURES = ("USD billed", "in doubt", "USD in doubt", "refused", "recorded")
 """Shown if there are any."""
 UNBOUNDED = 100_000
 
@@ -104,8 +104,9 @@ def _figures(sums: Spend, total: Spend) -> dict[str, str]:
     """Return the figures of a row by their headings; the rare ones only if the `total` has any."""
     numbers = (sums.attempts, sums.failed, sums.input_tokens, sums.output_tokens)
     shown = dict(zip(FIGURES, (*(f"{number:,}" for number in numbers), usd(sums.cost_nusd)), strict=True))
-    rare = (f"{sums.in_doubt:,}", usd(sums.in_doubt_nusd), f"{sums.refused:,}", f"{sums.recorded:,}")
-    has_any = (total.in_doubt, total.in_doubt, total.refused, total.recorded)
+    calls = (f"{sums.refused:,}", f"{sums.recorded:,}")
+    rare = (usd(sums.billed_nusd), f"{sums.in_doubt:,}", usd(sums.in_doubt_nusd), *calls)
+    has_any = (total.billed_nusd, total.in_doubt, total.in_doubt, total.refused, total.recorded)
     shown.update((name, text) for name, text, any_ in zip(RARE_FIGURES, rare, has_any, strict=True) if any_)
     return shown
 

@@ -292,4 +292,5 @@ def _sum(key: tuple[str, ...], facts: list[IndexRow]) -> Spend:
         recorded=sum(fact.recorded for fact in facts),
         in_doubt=sum(fact.in_doubt for fact in facts),
         in_doubt_nusd=sum(fact.cost_nusd for fact in facts if fact.in_doubt),
+        billed_nusd=sum(fact.billed_nusd for fact in facts),
     )

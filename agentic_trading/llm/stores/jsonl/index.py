@@ -17,14 +17,14 @@ from agentic_trading.llm.stores.jsonl.file import START, LogPosition, LogReader
 
 T = TypeVar("T")
 
-_VERSION = 4
+_VERSION = 5
 _SCHEMA = """
 BEGIN IMMEDIATE;
 CREATE TABLE records (
     seq INTEGER PRIMARY KEY, offset, length,
     id, kind, trace_id, causation_id, tenant, time, day, subject, envelope_id, request_hash, occurrence, attempt,
     agent, workflow, provider, model, success, input_tokens, output_tokens, cost_nusd,
-    sent, in_doubt, recorded, reservation
+    sent, in_doubt, recorded, reservation, billed_nusd
 );
 CREATE INDEX by_id ON records (id, tenant);
 CREATE INDEX by_trace ON records (trace_id, tenant);
@@ -34,7 +34,7 @@ CREATE INDEX by_tenant ON records (tenant);
 CREATE INDEX by_run ON records (seq) WHERE kind IN ('run.started', 'run.ended', 'archive.started');
 CREATE TABLE head (offset, seq, hash);
 INSERT INTO head VALUES (0, 0, '');
-PRAGMA user_version = 4;
+PRAGMA user_version = 5;
 COMMIT;
 """
 _INSERT = "INSERT INTO records VALUES (" + ", ".join("?" * (3 + len(fields(IndexRow)))) + ")"  # noqa: S608 - a mark for each column

@@ -64,10 +64,10 @@ _COLUMN: dict[SpendKey, str] = {
 
 _SUMS = (
     "sum(sent), sum(sent AND NOT success), sum(sent * input_tokens), sum(sent * output_tokens), sum(cost_nusd), "
-    "sum(NOT sent AND NOT recorded), sum(recorded), sum(in_doubt), sum(in_doubt * cost_nusd)"
+    "sum(NOT sent AND NOT recorded), sum(recorded), sum(in_doubt), sum(in_doubt * cost_nusd), sum(billed_nusd)"
 )
 """The figures of a `Spend`, in its order."""
-_SUMS_COUNT = 9
+_SUMS_COUNT = 10
 
 
 class JsonlRecords:
