@@ -32,7 +32,7 @@ ROWS = $(PY) -m pytest --timeout=60 $(WHOLE) >whole.log 2>&1 & whole=$$!; \
 
 .DEFAULT_GOAL := run
 .DELETE_ON_ERROR:
-.PHONY: run test check fmt lint types arch cov bench clean always
+.PHONY: run test wheel check fmt lint types arch cov bench clean always
 
 run: $(READY)  ## a small model's session as it was recorded, then the rules' as baseline; no key, no network
 	$(VENV)/bin/agentic-trading run --data btcusdt-5m --provider recorded --from smollm2 --bars 300 --out $(OUT)
@@ -41,6 +41,9 @@ run: $(READY)  ## a small model's session as it was recorded, then the rules' as
 
 test: $(READY_DEV)  ## every test, in random order
 	$(if $(CI),$(ROWS),$(PY) -m pytest)
+
+wheel: $(READY_DEV)  ## build the wheel, install and run it on every declared Python version
+	$(PY) -m benchmarks.wheel
 
 check: lint types arch cov  ## all that must be green before a commit
 	$(VENV)/bin/agentic-trading schemas check

@@ -1,5 +1,53 @@
-"""The one root of every error that this package raises on purpose."""
+"""The one root of every error that this package raises on purpose, and the error for an extra that is not installed."""
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from types import MappingProxyType
+from typing import Final
+
+EXTRAS: Final[Mapping[str, str]] = MappingProxyType({
+    "aiokafka": "kafka",
+    "anthropic": "anthropic-sdk",
+    "genai_prices": "prices",
+    "jinja2": "desk",
+    "json_repair": "salvage",
+    "matplotlib": "desk",
+    "numpy": "desk",
+    "xllamacpp": "local",
+})
+"""The extra of each package that the core does not need."""
 
 
 class TradingError(Exception):
     """Catch this to catch everything that `agentic_trading` raises on purpose."""
+
+
+class MissingExtraError(TradingError, ImportError):
+    """A package of an extra that is not installed."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        self.extra = EXTRAS[package]
+        super().__init__(
+            f"{package.replace('_', '-')} is not installed; run pip install 'agentic-trading[{self.extra}]'"
+        )
+
+
+def require_extra(*packages: str) -> None:
+    """Raise `MissingExtraError` for the first of these packages that is not installed. Does not import them."""
+    for package in packages:
+        if find_spec(package) is None:
+            raise MissingExtraError(package)
+
+
+@contextmanager
+def extra_named() -> Generator[None]:
+    """Raise `MissingExtraError` if an import in this block does not find a package of an extra."""
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        package = (e.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise MissingExtraError(package) from e

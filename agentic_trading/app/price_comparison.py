@@ -5,11 +5,6 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from fractions import Fraction
 
-import genai_prices
-from genai_prices.data_snapshot import DataSnapshot, get_snapshot
-from genai_prices.types import ModelInfo, TieredPrices
-from genai_prices.types import ModelPrice as ListedPrice
-
 from agentic_trading.app.prices import (
     MULTIPLIERS,
     TOKEN_CLASSES,
@@ -21,8 +16,15 @@ from agentic_trading.app.prices import (
     prices_in_force,
     rate_text,
 )
+from agentic_trading.errors import extra_named
 from agentic_trading.governance.prices import ModelPrice, PriceBook
 from agentic_trading.llm.envelope import LLMProvider
+
+with extra_named():
+    import genai_prices
+    from genai_prices.data_snapshot import DataSnapshot, get_snapshot
+    from genai_prices.types import ModelInfo, TieredPrices
+    from genai_prices.types import ModelPrice as ListedPrice
 
 SOURCE = f"genai-prices {genai_prices.__version__}"
 

@@ -176,7 +176,7 @@ async def _make(
     factory = await asyncio.to_thread(adapters.factory_of, name, row, origin=origin)
     if isinstance(factory, adapters.ShippedAdapter):
         with adapters.explained(origin, f"providers.{name}.adapter", row.adapter_of(name)):
-            factory.require_installed(row.adapter_of(name))
+            factory.require_installed()
     if row.adapter_of(name) == LLMProvider.LOCAL:
         model = row.options.get("model", selection.model or next(iter(WEIGHTS)))
         row = row.model_copy(update={"options": {**row.options, "model": model}})

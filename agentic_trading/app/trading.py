@@ -34,13 +34,13 @@ from agentic_trading.desk.market.feeds import CsvFeed, MemoryFeed, StdinFeed
 from agentic_trading.desk.market.samples import PANELS, load_sample
 from agentic_trading.desk.market.snapshot import MarketView
 from agentic_trading.desk.planning.agent import PlannerSettings
-from agentic_trading.desk.planning.errors import MissingExtraError
 from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.planning.rules import strategy_params_rule
 from agentic_trading.desk.planning.schema import STRATEGY_PARAMS, check_strategy_params
 from agentic_trading.desk.portfolio_intents import PortfolioIntents, PortfolioPlanner
 from agentic_trading.desk.session import IntentSource, MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
+from agentic_trading.errors import require_extra
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
@@ -343,11 +343,10 @@ def _planner(
     answers: AnswerSource,
 ) -> PortfolioPlanner:
     """Return the planner of a portfolio; raises `MissingExtraError` where what it needs is not installed."""
-    try:
-        from agentic_trading.desk.planning.backtest import TradeCosts  # noqa: PLC0415 - numpy is an extra
-        from agentic_trading.desk.planning.portfolio import RegimePlanner  # noqa: PLC0415 - and so is this
-    except ImportError as e:
-        raise MissingExtraError("numpy") from e
+    require_extra("numpy", "jinja2")  # before a call is paid whose code could not be rendered
+    from agentic_trading.desk.planning.backtest import TradeCosts  # noqa: PLC0415 - numpy is an extra
+    from agentic_trading.desk.planning.portfolio import RegimePlanner  # noqa: PLC0415 - and so is this
+
     asked = answers.asked_by(EnvelopeWorkflow.PLANNING)
     settings = PlannerSettings(
         session_id=session_id,

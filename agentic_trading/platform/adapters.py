@@ -5,12 +5,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, cast, get_args
 
 from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.errors import require_extra
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.models import (
@@ -71,7 +71,7 @@ Factory = Callable[[ProviderContext], Provider]
 class ShippedAdapter:
     """An adapter of ours: what makes it, the options that it takes, and what it needs.
 
-    `package` is what it needs beside the core, by the extra of its name. `needs_key` says whether it cannot ask without
+    `package` is the one of `EXTRAS` that it needs. `needs_key` says whether it cannot ask without
     a key, given its configuration.
     """
 
@@ -81,18 +81,18 @@ class ShippedAdapter:
     needs_key: Callable[[ProviderConfig], bool] = lambda _: False
 
     def __call__(self, context: ProviderContext) -> Provider:
-        """Return the provider; raises `ImportError` without the package, `ValueError` for an option that it does not take."""
-        self.require_installed(context.adapter)
+        """Return the provider; raises `MissingExtraError` without the package, `ValueError` for an option that it does not take."""
+        self.require_installed()
         unknown = sorted(set(context.config.options) - self.options)
         if unknown:
             allowed = ", ".join(sorted(self.options)) or "none"
             raise ValueError(f"it takes no option {', '.join(unknown)}; its options: {allowed}")
         return self.make(context)
 
-    def require_installed(self, adapter: str) -> None:
-        """Raise `ImportError` without the package; it is not loaded."""
-        if self.package and find_spec(self.package) is None:
-            raise ImportError(f"it needs {self.package}: pip install 'agentic-trading[{adapter}]'")
+    def require_installed(self) -> None:
+        """Raise `MissingExtraError` without the package; it is not loaded."""
+        if self.package:
+            require_extra(self.package)
 
 
 def _anthropic(context: ProviderContext) -> Provider:

@@ -236,7 +236,9 @@ def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "anthropic", None)  # what cannot be imported
     bedrock = ProviderConfig(adapter="anthropic-sdk", options={"client": "AsyncAnthropicBedrock"})
 
-    assert "it needs anthropic: pip install 'agentic-trading[anthropic-sdk]'" in refused("bedrock", bedrock)
+    assert "anthropic is not installed; run pip install 'agentic-trading[anthropic-sdk]'" in refused(
+        "bedrock", bedrock
+    )
 
 
 @pytest.mark.parametrize("options", [{}, {"client": "AsyncAnthropicVertex", "arguments": {"region": "eu"}}])

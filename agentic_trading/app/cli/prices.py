@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import aclosing
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -59,9 +58,6 @@ def check_prices(*, store: LogToCheck = None, book: EarlierBooks = None, as_json
         stop(
             ExitCode.BAD_INPUT, "--book goes with --store; a book of your own is named by AGENTIC_PRICES_FILE"
         )
-    elif find_spec("genai_prices") is None:
-        needs = "this needs genai-prices, which is not installed"
-        stop(ExitCode.BAD_INPUT, f"{needs}; run pip install 'agentic-trading[prices]'")
     else:
         _check_book(as_json=as_json)
 

@@ -1,7 +1,5 @@
 """`agentic-trading strategy`: parameters that a model proposes, what they mean, their code, and what they came to."""
 
-from collections.abc import Generator
-from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +17,7 @@ from agentic_trading.app.cli.run import (
     Yes,
     usd_amount,
 )
+from agentic_trading.errors import require_extra
 
 app = typer.Typer(
     help="Strategies: proposed, made into code, run over past prices.",
@@ -107,45 +106,45 @@ def propose_command(
     from agentic_trading.app.settings import configured, start
 
     configured(config)
-    with _extra_explained():
-        from agentic_trading.app.cli.strategy_output import costs_in, propose_and_print
-        from agentic_trading.app.strategy import ProposeOptions
+    _require_desk(plot=plot)
+    from agentic_trading.app.cli.strategy_output import costs_in, propose_and_print
+    from agentic_trading.app.strategy import ProposeOptions
 
-        options = ProposeOptions(
-            data=data,
-            out=out or start().runs / f"{data}-strategies",
-            family=family,
-            rounds=rounds,
-            config=config,
-            provider=provider,
-            recorded_from=recorded_from,
-            model=model,
-            base_url=base_url,
-            record=record,
-            budget_usd=budget_usd,
-            costs=costs_in(costs),
-            searches=random,
-            seed=seed,
-        )
-        propose_and_print(options, plot=plot, yes=yes, as_json=as_json)
+    options = ProposeOptions(
+        data=data,
+        out=out or start().runs / f"{data}-strategies",
+        family=family,
+        rounds=rounds,
+        config=config,
+        provider=provider,
+        recorded_from=recorded_from,
+        model=model,
+        base_url=base_url,
+        record=record,
+        budget_usd=budget_usd,
+        costs=costs_in(costs),
+        searches=random,
+        seed=seed,
+    )
+    propose_and_print(options, plot=plot, yes=yes, as_json=as_json)
 
 
 @app.command("show", short_help="Say what a set means, or what is wrong with it.")
 def show_set(params: ParamsFile, *, as_json: AsJson = False) -> None:
     """Say what each parameter of a set means, and its hashes; or what is wrong with it, with what is allowed."""
-    with _extra_explained():
-        from agentic_trading.app.cli.strategy_output import show_params
+    _require_desk()
+    from agentic_trading.app.cli.strategy_output import show_params
 
-        show_params(params, as_json=as_json)
+    show_params(params, as_json=as_json)
 
 
 @app.command("code", short_help="Print the code of a set.")
 def show_code(params: ParamsFile, *, check: Check = False, data: PanelData = "sp500-sample") -> None:
     """Print the code that a template makes of a set; with --check also what the checks say, on standard error."""
-    with _extra_explained():
-        from agentic_trading.app.cli.strategy_output import print_code
+    _require_desk()
+    from agentic_trading.app.cli.strategy_output import print_code
 
-        print_code(params, data=data, check=check)
+    print_code(params, data=data, check=check)
 
 
 @app.command("backtest", short_help="Run a set over past prices.")
@@ -158,21 +157,12 @@ def backtest_set(
     as_json: AsJson = False,
 ) -> None:
     """Run a set over past prices, beside all stocks in equal weight, in the same two halves as `propose`."""
-    with _extra_explained():
-        from agentic_trading.app.cli.strategy_output import backtest_and_print, costs_in
+    _require_desk(plot=plot)
+    from agentic_trading.app.cli.strategy_output import backtest_and_print, costs_in
 
-        backtest_and_print(params, data=data, costs=costs_in(costs), plot=plot, as_json=as_json)
+    backtest_and_print(params, data=data, costs=costs_in(costs), plot=plot, as_json=as_json)
 
 
-@contextmanager
-def _extra_explained() -> Generator[None]:
-    """Raise `MissingExtraError` for a package of the extra that is not installed."""
-    try:
-        yield
-    except ModuleNotFoundError as e:
-        from agentic_trading.desk.planning.errors import EXTRA, MissingExtraError
-
-        package = (e.name or "").partition(".")[0]
-        if package not in EXTRA:
-            raise
-        raise MissingExtraError(package) from e
+def _require_desk(*, plot: Path | None = None) -> None:
+    """Raise `MissingExtraError` before the first call is paid, not when its code is rendered or the picture is drawn."""
+    require_extra("numpy", "jinja2", *(("matplotlib",) if plot else ()))

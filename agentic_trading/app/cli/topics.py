@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -201,12 +200,9 @@ def _loaded(config: Path | None, bus: str | None) -> tuple[Any, Sequence[Any]]:
 
 
 def _settings(loaded: Any) -> Any:
-    """Return how the servers of the bus are reached; a missing library ends the command."""
+    """Return the connection settings of the bus."""
     from agentic_trading.platform.port_adapters import bus_settings_of
 
-    if loaded.bus.is_on_kafka and find_spec("aiokafka") is None:
-        needs = "this needs aiokafka, which is not installed"
-        stop(ExitCode.BAD_INPUT, f"{needs}; run pip install 'agentic-trading[kafka]'")
     return bus_settings_of(loaded)
 
 

@@ -4,7 +4,6 @@ from agentic_trading.desk.planning.agent import AutonomousLoop, Plan, PlannerSet
 from agentic_trading.desk.planning.allowlist import CodeProblem, code_problems
 from agentic_trading.desk.planning.errors import (
     GenerationFailedError,
-    MissingExtraError,
     NotOfferedError,
     PlanningError,
     TemplateError,
@@ -33,6 +32,7 @@ from agentic_trading.desk.planning.template import (
     MomentumTemplate,
     VolatilityTemplate,
 )
+from agentic_trading.errors import MissingExtraError
 from agentic_trading.structured.feedback import StructuredErrorFeedback, ValidationErrorDetail
 
 __all__ = [

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance, performance
 from agentic_trading.desk.planning.panel import Flags, Floats, Panel
+from agentic_trading.errors import extra_named
+
+with extra_named():
+    import numpy as np
 
 ENGINE_VERSION: Final = 1
 """Changes when the same weights would give other figures."""

@@ -6,21 +6,16 @@ TradingError
     ├── UnknownFamilyError    a family of strategies that there is not
     ├── NotOfferedError       the data can serve no family that was asked for
     ├── TemplateError         a template that cannot be rendered
-    ├── MissingExtraError     a package of an extra that is not installed
     ├── SandboxStartError     the process that runs code did not start
     └── GenerationFailedError no answer was a valid set of parameters
 ```
 """
 
 from collections.abc import Sequence
-from typing import Final
 
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.errors import FailureReason
 from agentic_trading.structured.feedback import StructuredErrorFeedback, ValidationErrorDetail
-
-EXTRA: Final = ("numpy", "jinja2", "matplotlib")
-"""The packages of the extra `desk`."""
 
 
 class PlanningError(TradingError):
@@ -54,14 +49,6 @@ class TemplateError(PlanningError):
         self.template = template
         self.reason = reason
         super().__init__(f"template {template} cannot be rendered: {reason}")
-
-
-class MissingExtraError(PlanningError, ImportError):
-    """A package that is not installed; it comes with the extra `desk`."""
-
-    def __init__(self, package: str) -> None:
-        self.package = package
-        super().__init__(f"strategies need {package}: pip install 'agentic-trading[desk]'")
 
 
 class SandboxStartError(PlanningError):

@@ -7,8 +7,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
 from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.desk.planning.allowlist import code_problems, split_header
 from agentic_trading.desk.planning.backtest import (
@@ -31,6 +29,10 @@ from agentic_trading.desk.planning.promises import WeightRules, broken_by_header
 from agentic_trading.desk.planning.sandbox import Sandbox, SandboxJob, Stopped
 from agentic_trading.desk.planning.schema import Offered, PanelFacts, offered_by
 from agentic_trading.desk.planning.template import TEMPLATES, BaseTemplate
+from agentic_trading.errors import extra_named
+
+with extra_named():
+    import numpy as np
 
 KEPT_WEIGHTS: Final = 256
 """Weights that are kept in memory: 100 kB each over the shipped panel. A stop loss has no part in them."""

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Final, Literal, Self, assert_never
 
-import numpy as np
-from numpy.typing import NDArray
-
 from agentic_trading.desk.market.errors import EmptyUniverseError, PanelValueError
 from agentic_trading.desk.market.samples import SP500, PanelSample, packed_bytes, unpacked
+from agentic_trading.errors import extra_named
+
+with extra_named():
+    import numpy as np
+    from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

@@ -7,8 +7,6 @@ from datetime import date, datetime
 from functools import partial
 from typing import Final
 
-import numpy as np
-
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.canonical import utc_text
 from agentic_trading.client.gateway import Gateway
@@ -23,8 +21,12 @@ from agentic_trading.desk.planning.panel import Panel
 from agentic_trading.desk.planning.promises import WeightRules, broken_promises
 from agentic_trading.desk.planning.sandbox import Sandbox, SandboxJob, Stopped
 from agentic_trading.desk.planning.template import TEMPLATES
+from agentic_trading.errors import extra_named
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
+
+with extra_named():
+    import numpy as np
 
 REGIME_BARS: Final = 5
 """For so many bars in a row the regime has been another before a new plan is made."""

@@ -5,13 +5,15 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final, Self
 
-import numpy as np
-import numpy.typing as npt
-
 from agentic_trading.desk.planning.allowlist import split_header
 from agentic_trading.desk.planning.panel import Flags, Floats
 from agentic_trading.desk.planning.params import MeanReversionParams, StrategyParams, VolatilityParams
 from agentic_trading.desk.planning.sandbox import Ran, SandboxJob, Stopped
+from agentic_trading.errors import extra_named
+
+with extra_named():
+    import numpy as np
+    import numpy.typing as npt
 
 TOLERANCE: Final = 1e-9
 """Of sums and limits: n times 1/n is not always 1."""

@@ -19,11 +19,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Final, Literal, Self, cast, get_args
 
-import numpy as np
-
 from agentic_trading.desk.planning.errors import SandboxStartError
 from agentic_trading.desk.planning.panel import Days, Flags, Floats, Panel, rebalance_mask
 from agentic_trading.desk.planning.params import PriceCatalyst, StrategyParams
+from agentic_trading.errors import extra_named
+
+with extra_named():
+    import numpy as np
 
 Network = Literal["isolated", "not isolated"]
 

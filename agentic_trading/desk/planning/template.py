@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from agentic_trading.canonical import sha256_hex
-from agentic_trading.desk.planning.errors import MissingExtraError, TemplateError
+from agentic_trading.desk.planning.errors import TemplateError
 from agentic_trading.desk.planning.params import (
     Family,
     Grid,
@@ -18,6 +18,7 @@ from agentic_trading.desk.planning.params import (
     VolatilityParams,
     grid_of,
 )
+from agentic_trading.errors import extra_named
 
 ENTRY: Final = "target_weights"
 ARGUMENTS: Final = ("close", "volume", "catalyst", "rebalance")
@@ -170,8 +171,6 @@ def _compiled(name: str, source: str) -> Any:
 
 def _jinja2() -> Any:
     """Return the package; it is an extra, which no other command needs."""
-    try:
+    with extra_named():
         import jinja2  # noqa: PLC0415 - an extra, and only for code that is generated
-    except ImportError as e:
-        raise MissingExtraError("jinja2") from e
     return jinja2

@@ -1,0 +1,59 @@
+"""The packages of extras: each import names the extra if its package is not installed."""
+
+import json
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from agentic_trading.errors import EXTRAS, MissingExtraError, extra_named, require_extra
+from benchmarks.house import ROOT, package
+
+IMPORT_ALL = """
+import importlib, json, sys
+hidden, names = json.load(sys.stdin)
+sys.modules.update(dict.fromkeys(hidden))
+for name in names:
+    try:
+        importlib.import_module(name)
+    except ImportError as e:
+        print(type(e).__name__, name, e, sep=": ")
+"""
+PROGRAMS = {"agentic_trading.app.cli.__main__", "agentic_trading.desk.planning.sandbox_child"}
+"""Modules that are programs; the sandbox starts its child only with numpy."""
+
+
+def test_extras_are_those_of_the_project_file() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    assert set(EXTRAS.values()) == set(project["optional-dependencies"]) - {"dev"}
+
+
+@pytest.mark.timeout(120)
+def test_import_without_extras_fails_only_with_their_names() -> None:
+    names = [module.dotted for module in package() if module.dotted not in PROGRAMS]
+
+    ended = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL],
+        input=json.dumps([sorted(EXTRAS), names]),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+
+    failed = ended.stdout.splitlines()
+    assert [line for line in failed if not line.startswith(MissingExtraError.__name__)] == []
+    for missing in ("aiokafka", "anthropic", "genai_prices", "numpy"):
+        assert any(line.endswith(str(MissingExtraError(missing))) for line in failed), missing
+
+
+def test_installed_package_is_no_error() -> None:
+    require_extra(*EXTRAS)
+
+
+def test_import_of_a_package_that_is_no_extra_is_unchanged() -> None:
+    with pytest.raises(ModuleNotFoundError, match="No module named 'no_such_package'"), extra_named():
+        import no_such_package  # type: ignore[import-not-found]  # noqa: F401, PLC0415 - it must fail

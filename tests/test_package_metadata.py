@@ -1,0 +1,30 @@
+"""The metadata of the wheel: its description, and the files that a build reads."""
+
+import tomllib
+from typing import Any
+from urllib.parse import urlsplit
+
+from benchmarks.house import ROOT
+
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_description_is_the_readme() -> None:
+    assert PROJECT["readme"] == "README.md"
+
+
+def test_image_copies_every_file_of_the_metadata() -> None:
+    licences = [path.name for pattern in PROJECT["license-files"] for path in ROOT.glob(pattern)]
+    needed = {"pyproject.toml", PROJECT["readme"], *licences}
+
+    copied = (ROOT / "infra" / "Dockerfile").read_text(encoding="utf-8").split()
+    sent = (ROOT / "infra" / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+
+    assert needed - set(copied) == set()
+    assert {f"!{name}" for name in needed} - set(sent) == set()
+
+
+def test_project_urls_are_real_addresses() -> None:
+    hosts = [urlsplit(url).hostname or "" for url in PROJECT.get("urls", {}).values()]
+
+    assert [host for host in hosts if not host or "example" in host or "localhost" in host] == []
