@@ -245,7 +245,8 @@ def steps_with(url: str) -> Open:
     async def opened(opening: Opening) -> Scoped:
         kinds = tuple(_WINDOWS) if opening.way == "every_scope" else (ScopeKind.TENANT,)
         limits = [Limit(kind, ANY, _WINDOWS[kind], nusd=MOST, tokens=MOST, calls=MOST) for kind in kinds]
-        return Scoped(RedisLedger(url, limits, namespace=opening.run), LOADS[opening.load])
+        ledger = await asyncio.to_thread(RedisLedger, url, limits, namespace=opening.run)
+        return Scoped(ledger, LOADS[opening.load])
 
     return opened
 

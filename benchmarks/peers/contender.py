@@ -14,7 +14,7 @@ from benchmarks.peers.rounds import Round
 
 ROOT = Path(__file__).parents[2]
 PEERS = Path(__file__).parent
-INSTALL_S = 180
+INSTALL_S = 900
 """How long the installation of a peer may take."""
 LEAN = {
     "LANGSMITH_TRACING": "false",
