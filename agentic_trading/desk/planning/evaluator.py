@@ -1,8 +1,8 @@
 """One set of parameters from code to figures: template, gate, sandbox, promises, backtest; what was run once is remembered."""
 
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
@@ -42,7 +42,8 @@ class PanelEvaluator:
     """Runs sets over one panel in a sandbox that its caller opens and closes; the promise is that of `Evaluator`.
 
     All sets are judged on the same bars: behind the warm-up of the slowest value that the panel can serve in any family, in
-    two halves. `folder` remembers evaluations, under a key made of the effective set, data, window, template, engine and costs.
+    two halves. `folder` remembers evaluations, under a key made of everything that changes one: see `_key`.
+    `data_sha256` is that of the panel's file, or of its contents; with frames of catalysts it covers these too.
     """
 
     def __init__(
@@ -54,11 +55,16 @@ class PanelEvaluator:
         folder: Path | None = None,
         templates: Mapping[Family, BaseTemplate] = TEMPLATES,
     ) -> None:
-        """Raise `NotOfferedError` for a panel that is too short for any set; it blocks."""
+        """Raise `NotOfferedError` for a panel that is too short for any set, `ValueError` for a sandbox of another panel; it blocks."""
+        self._contents = _digest(panel, sandbox.catalysts)
+        if sandbox.panel is not panel and _digest(sandbox.panel, sandbox.catalysts) != self._contents:
+            raise ValueError(
+                f"the sandbox runs code over other prices than the panel {panel.name}; allowed: Sandbox(panel)"
+            )
         self.panel = panel
         self.costs = costs or TradeCosts()
-        self.data_sha256 = panel.sha256 or _digest(panel)
-        self.offered = offers_of(panel, self.data_sha256)
+        self.data_sha256 = _data_sha256(panel, sandbox.catalysts)
+        self.offered = offers_of(panel, self.data_sha256, catalysts=sandbox.catalysts)
         self.offered.require()
         self.window = window_of(self.offered, panel)
         self.chosen_at = closed_at(panel, self.window.split - 1)
@@ -69,18 +75,21 @@ class PanelEvaluator:
         self._weights: OrderedDict[tuple[str, bytes], Floats] = OrderedDict()
 
     def evaluate(self, params: StrategyParams) -> Evaluation | RejectedSet:
-        """Return what came of a set; it blocks for some 60 ms, or 1 if the set is remembered."""
+        """Return what came of a set; it blocks for some 60 ms, or 1 if the set is remembered.
+
+        Raises `ValueError` for a catalyst whose frame the sandbox does not have.
+        """
         params = params.effective
-        key = self._key(params)
-        return self._cache.read(key) or self._run(params, key)
+        code = self._templates[params.strategy_type].generate_code(params, data_sha256=self.data_sha256)
+        key = self._key(params, code)
+        return self._cache.read(key) or self._run(params, code, key)
 
     def hold(self) -> Backtest:
         """Return the account that buys all stocks at the start of the window, and holds them."""
         return hold_equal_weight(self.panel, start=self.window.start, costs=self.costs)
 
-    def _run(self, params: StrategyParams, key: str) -> Evaluation | RejectedSet:
+    def _run(self, params: StrategyParams, code: str, key: str) -> Evaluation | RejectedSet:
         template = self._templates[params.strategy_type]
-        code = template.generate_code(params, data_sha256=self.data_sha256)
         if problems := code_problems(code):
             return RejectedSet("gate", "; ".join(problem.text for problem in problems))
         job = SandboxJob.of(code, params, self.panel.days)
@@ -140,22 +149,31 @@ class PanelEvaluator:
             self._weights.popitem(last=False)
         return outcome.weights
 
-    def _key(self, params: StrategyParams) -> str:
+    def _key(self, params: StrategyParams, code: str) -> str:
+        """Return what an evaluation is remembered by: every input that can change it.
+
+        The contents of the panel are hashed, because a changed panel may still have the digest of its file. The limits of the
+        sandbox are left out: they end a set without an evaluation.
+        """
         window = self.window
         parts = {
             "params": params.sha256,
+            "code": sha256_hex(code.encode("utf-8", "surrogatepass")),
             "data": self.data_sha256,
+            "contents": self._contents,
             "window": [window.start, window.split, window.end],
             "template": self._templates[params.strategy_type].sha256,
             "engine": ENGINE_VERSION,
-            "costs": [self.costs.fee_bps, self.costs.slippage_bps],
+            "numpy": np.__version__,
+            "costs": asdict(self.costs),
         }
         return sha256_hex(canonical_bytes(parts))
 
 
-def offers_of(panel: Panel, data_sha256: str = "") -> Offered:
-    """Return what a panel of prices and volumes can serve."""
-    return offered_by(PanelFacts(panel.name, len(panel.days), sha256=data_sha256 or panel.sha256))
+def offers_of(panel: Panel, data_sha256: str = "", *, catalysts: Iterable[str] = ()) -> Offered:
+    """Return what a panel of prices and volumes can serve, with the frames of these catalysts."""
+    frames = frozenset({"volume", *catalysts})
+    return offered_by(PanelFacts(panel.name, len(panel.days), frames, data_sha256 or panel.sha256))
 
 
 def window_of(offered: Offered, panel: Panel) -> SampleBars:
@@ -170,6 +188,23 @@ def closed_at(panel: Panel, bar: int) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
 
 
-def _digest(panel: Panel) -> str:
-    columns = (np.ascontiguousarray(getattr(panel, column)).tobytes() for column in COLUMNS)
+def _data_sha256(panel: Panel, catalysts: Mapping[str, Floats]) -> str:
+    prices = panel.sha256 or _digest_of(panel, COLUMNS)
+    return sha256_hex(prices.encode(), *_frames(catalysts)) if catalysts else prices
+
+
+def _digest(panel: Panel, catalysts: Mapping[str, Floats]) -> str:
+    """Return the digest of all that code and engine read."""
+    prices = _digest_of(panel, (*COLUMNS, "filled", "marks"))
+    return sha256_hex(prices.encode(), *_frames(catalysts))
+
+
+def _digest_of(panel: Panel, names: Iterable[str]) -> str:
+    columns = (np.ascontiguousarray(getattr(panel, name)).tobytes() for name in names)
     return sha256_hex(panel.days.tobytes(), "\n".join(panel.symbols).encode(), *columns)
+
+
+def _frames(catalysts: Mapping[str, Floats]) -> Iterator[bytes]:
+    for name in sorted(catalysts):
+        yield f"\n{name}\n".encode()
+        yield np.ascontiguousarray(catalysts[name]).tobytes()

@@ -128,8 +128,9 @@ class Sandbox:
                 raise ValueError(
                     f"{name} is {frame.dtype} {frame.shape}; allowed: float64 {panel.close.shape}, as close"
                 )
-        self._panel = panel
-        self._catalysts = catalysts
+        self.panel = panel
+        self.catalysts = MappingProxyType({name: _kept(frame) for name, frame in catalysts.items()})
+        """Copies of the frames by their type, which cannot be written to."""
         self._limits = limits or SandboxLimits()
         self._unshare = unshare
         self.network: Network = "not isolated"
@@ -210,20 +211,20 @@ class Sandbox:
         return child
 
     def _setup(self) -> bytes:
-        bars, assets = self._panel.close.shape
-        words = {"bars": bars, "assets": assets, "catalysts": [*self._catalysts], **asdict(self._limits)}
-        frames = (self._panel.filled, self._panel.volume, *self._catalysts.values())
+        bars, assets = self.panel.close.shape
+        words = {"bars": bars, "assets": assets, "catalysts": [*self.catalysts], **asdict(self._limits)}
+        frames = (self.panel.filled, self.panel.volume, *self.catalysts.values())
         return json.dumps(words).encode() + b"\n" + b"".join(frame.tobytes() for frame in frames)
 
     def _message(self, job: SandboxJob) -> bytes:
         """Return a job as the child reads it; raises `ValueError` for one that is not of this panel."""
-        bars, mask = len(self._panel.days), job.rebalance
+        bars, mask = len(self.panel.days), job.rebalance
         if mask.dtype != np.bool_ or mask.shape != (bars,):
             raise ValueError(f"rebalance is {mask.dtype} {mask.shape}; allowed: bool ({bars},)")
         for name, value in (("bars", job.bars), ("altered_from", job.altered_from)):
             if value is not None and not 1 <= value <= bars:
                 raise ValueError(f"{name} is {value}; allowed: 1 to {bars}")
-        catalysts = [*get_args(PriceCatalyst), *self._catalysts]
+        catalysts = [*get_args(PriceCatalyst), *self.catalysts]
         if job.catalyst not in catalysts:
             raise ValueError(f"catalyst is {job.catalyst!r}; allowed: {', '.join(catalysts)}")
         code = job.code.encode("utf-8", "surrogatepass")  # what is no text is the code's error
@@ -286,6 +287,12 @@ class _Child:
         """End it and the job that it runs, which are one group."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+
+
+def _kept(frame: Floats) -> Floats:
+    kept = np.array(frame)
+    kept.setflags(write=False)
+    return kept
 
 
 def _isolation(unshare: str, within_s: float) -> list[str]:

@@ -1,16 +1,20 @@
 """A set from parameters to figures: what is run, what is remembered, and what is refused."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+import numpy as np
 import pytest
 
-from agentic_trading.desk.planning.backtest import TradeCosts, backtest
+from agentic_trading.desk.planning.backtest import ENGINE_VERSION, TradeCosts, backtest
 from agentic_trading.desk.planning.errors import NotOfferedError, TemplateError
 from agentic_trading.desk.planning.evaluation import Evaluation, RejectedSet
 from agentic_trading.desk.planning.evaluator import PanelEvaluator
-from agentic_trading.desk.planning.panel import Panel, rebalance_mask
+from agentic_trading.desk.planning.panel import Floats, Panel, rebalance_mask
 from agentic_trading.desk.planning.params import StrategyParams
 from agentic_trading.desk.planning.sandbox import Ran, Sandbox, SandboxJob, SandboxLimits
 from agentic_trading.desk.planning.template import TEMPLATES
@@ -85,6 +89,104 @@ def test_a_set_is_remembered_by_another_process_but_not_with_other_costs_or_anot
 
     cached = [evaluated(each, momentum()).cached for each in (same, dearer, other)]
     assert cached == [True, False, False]
+
+
+def revenue(seed: int, prices: Panel, share: float = 0.05) -> Floats:
+    """Return a frame of events, a number above 0 in this share of its places."""
+    frame = np.zeros(prices.close.shape)
+    frame.flat[seed :: round(1 / share)] = 1.0
+    return frame
+
+
+def test_evaluation_is_remembered_by_the_frames_of_its_catalysts(prices: Panel, tmp_path: Path) -> None:
+    found = []
+    for frame in (revenue(0, prices), revenue(7, prices), revenue(0, prices)):
+        with Sandbox(prices, catalysts={"revenue": frame}) as sandbox:
+            evaluator = PanelEvaluator(prices, sandbox, folder=tmp_path)
+            found.append((evaluated(evaluator, momentum(catalyst_type="revenue")), evaluator))
+
+    assert [evaluation.cached for evaluation, _ in found] == [False, False, True]
+    assert found[0][0].equity != found[1][0].equity
+    assert found[0][0].data_sha256 == found[2][0].data_sha256 != found[1][0].data_sha256
+    assert found[0][1].offered.grids["momentum"]["catalyst_type"] == ("revenue",)
+
+
+def test_frame_that_is_changed_later_changes_nothing(prices: Panel, tmp_path: Path) -> None:
+    frame = revenue(0, prices)
+    sandbox = Sandbox(prices, catalysts={"revenue": frame})
+    before = PanelEvaluator(prices, sandbox).data_sha256
+
+    frame[:] = 0.0
+
+    assert PanelEvaluator(prices, sandbox).data_sha256 == before
+    with pytest.raises(ValueError, match="read-only"):
+        sandbox.catalysts["revenue"][0] = 1.0
+
+
+class RenamedTemplate(type(TEMPLATES["momentum"])):  # type: ignore[misc]
+    """A template with the source of momentum's that makes other code of it."""
+
+    def generate_code(self, params: StrategyParams, *, data_sha256: str = "") -> str:
+        code: str = super().generate_code(params, data_sha256=data_sha256)
+        return code + "\n# another\n"
+
+
+OTHER_INPUTS: dict[str, Callable[[Panel], dict[str, Any]]] = {
+    "close": lambda prices: {"panel": other_panel(prices, "close", 1.01)},
+    "open": lambda prices: {"panel": other_panel(prices, "open", 1.01)},
+    "volume": lambda prices: {"panel": other_panel(prices, "volume", 2.0)},
+    "filled prices": lambda prices: {"panel": replace(prices, filled=prices.filled * 1.01)},
+    "days": lambda prices: {"panel": replace(prices, days=prices.days + 1)},
+    "symbols": lambda prices: {"panel": replace(prices, symbols=(*prices.symbols[1:], "Z"))},
+    "fee": lambda _: {"costs": TradeCosts(11.0, 5.0)},
+    "slippage": lambda _: {"costs": TradeCosts(10.0, 6.0)},
+    "code of the template": lambda _: {"templates": {"momentum": RenamedTemplate()}},
+    "catalysts": lambda prices: {"catalysts": {"revenue": revenue(0, prices)}},
+}
+
+
+def other_panel(prices: Panel, column: str, factor: float) -> Panel:
+    """Return a panel with another column, which still claims the digest of its file."""
+    return replace(prices, **{column: getattr(prices, column) * factor})
+
+
+def keys_of(panel: Panel, *, catalysts: Mapping[str, Floats] = MappingProxyType({}), **options: Any) -> str:
+    evaluator = PanelEvaluator(panel, Sandbox(panel, catalysts=catalysts), **options)
+    template = evaluator._templates["momentum"]
+    return evaluator._key(momentum(), template.generate_code(momentum(), data_sha256=evaluator.data_sha256))
+
+
+@pytest.mark.parametrize("name", OTHER_INPUTS)
+def test_key_of_an_evaluation_covers_every_input(prices: Panel, name: str) -> None:
+    shipped = replace(prices, sha256="5" * 64)
+    changed = {"panel": shipped, **OTHER_INPUTS[name](shipped)}
+
+    assert keys_of(shipped) == keys_of(replace(shipped))
+    assert keys_of(**changed) != keys_of(shipped)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("ENGINE_VERSION", ENGINE_VERSION + 1), ("np.__version__", "0.0.0")]
+)
+def test_key_of_an_evaluation_covers_the_engine(
+    prices: Panel, name: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = keys_of(prices)
+
+    monkeypatch.setattr(f"agentic_trading.desk.planning.evaluator.{name}", value)
+
+    assert keys_of(prices) != before
+
+
+def test_digest_of_a_panel_from_a_file_is_that_of_the_file(prices: Panel) -> None:
+    shipped = replace(prices, sha256="5" * 64)
+
+    assert PanelEvaluator(shipped, Sandbox(shipped)).data_sha256 == "5" * 64
+
+
+def test_sandbox_of_another_panel_is_refused(prices: Panel) -> None:
+    with pytest.raises(ValueError, match="the sandbox runs code over other prices"):
+        PanelEvaluator(prices, Sandbox(panel(245, 9)))
 
 
 @pytest.mark.parametrize(
