@@ -106,22 +106,28 @@ def end_wait(limit: asyncio.Timeout) -> None:
 
 @contextmanager
 def on_first_signal(act: Callable[[], None]) -> Generator[None]:
-    """Call `act` on the first SIGINT or SIGTERM; a second one of the same kind does what it did before the block.
+    """Call `act` on the first SIGINT or SIGTERM; a second one does what it did before the block.
 
     It is called by the loop, between two of its steps. Signals reach the main thread only: on any other one nothing is
     changed, and nothing comes.
     """
     loop = asyncio.get_running_loop()
+    on_sigterm = signal.getsignal(signal.SIGTERM)
     heard = (signal.SIGINT, signal.SIGTERM) if current_thread() is main_thread() else ()
 
-    def first(number: signal.Signals) -> None:
-        loop.remove_signal_handler(number)
+    def restore(number: signal.Signals) -> None:
+        if loop.remove_signal_handler(number) and number == signal.SIGTERM:
+            signal.signal(number, on_sigterm)  # the loop leaves the system's default there
+
+    def first() -> None:
+        for number in heard:
+            restore(number)
         act()
 
     for number in heard:
-        loop.add_signal_handler(number, first, number)
+        loop.add_signal_handler(number, first)
     try:
         yield
     finally:
         for number in heard:
-            loop.remove_signal_handler(number)
+            restore(number)

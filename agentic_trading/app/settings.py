@@ -9,10 +9,13 @@ from typing import Any, assert_never
 
 import structlog
 from structlog.types import Processor
+from typing_extensions import override
 
 from agentic_trading.llm.redaction import Redaction
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.settings import LogFormat, LogLevel, Settings, load_config, load_settings
+
+log = structlog.get_logger()
 
 
 def configured(path: Path | None = None) -> PlatformConfig:
@@ -32,6 +35,8 @@ def start() -> Settings:
 def configure_logging(level: LogLevel, form: LogFormat, redaction: Redaction | None = None) -> None:
     """Send events of at least `level` to standard error, without what `redaction` knows; standard output stays the commands' own."""
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # it logs what it raises, and is reported by us
+    root = logging.getLogger()
+    root.handlers = [one for one in root.handlers if not isinstance(one, _LibraryLog)] + [_LibraryLog()]
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -44,6 +49,18 @@ def configure_logging(level: LogLevel, form: LogFormat, redaction: Redaction | N
         logger_factory=_to_standard_error,
         cache_logger_on_first_use=False,
     )
+
+
+class _LibraryLog(logging.Handler):
+    """Log an entry of a library as one line: asyncio prints the traceback of each task of a driver that is not awaited."""
+
+    @override
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log the first line of the message, and the error without its traceback."""
+        error = record.exc_info[1] if record.exc_info else None
+        facts = {} if error is None else {"error": f"{type(error).__name__}: {error}"}
+        text = record.getMessage().partition("\n")[0]
+        log.log(record.levelno, "library_log", library=record.name, message=text, **facts)
 
 
 def _to_standard_error(*_names: Any) -> structlog.PrintLogger:

@@ -1,9 +1,7 @@
-"""A worker process: a platform that serves a shared bus until it is stopped, and its health and figures over HTTP."""
+"""A worker process: a platform that serves a shared bus until it is stopped, with its health and its figures."""
 
 import asyncio
-import json
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import disk_usage
@@ -21,7 +19,6 @@ from agentic_trading.app.trading import CHECKS, RULES
 from agentic_trading.bus.errors import BusUnavailableError, TopicSetupError
 from agentic_trading.cancellation import on_first_signal
 from agentic_trading.clock import AsOfClock
-from agentic_trading.errors import TradingError
 from agentic_trading.governance.errors import ControlsUnavailableError, LedgerUnavailableError
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.platform.config import PlatformConfig, TenantConfig
@@ -52,20 +49,7 @@ ASKED_WITHIN_S: Final = 5.0
 LOOKS_EVERY_S: Final = 10.0
 """How often a worker looks for itself whether all servers answer; what has changed is logged."""
 
-REQUEST_WITHIN_S: Final = 5.0
-MOST_REQUEST_BYTES: Final = 8192
-MOST_CONNECTIONS: Final = 32
 MOST_NAME: Final = 64
-
-
-class ListenError(TradingError, ValueError):
-    """The address for health and metrics cannot be listened on."""
-
-    def __init__(self, address: str, why: str) -> None:
-        self.address = address
-        super().__init__(
-            f"--http is {address}, {why}; allowed: HOST:PORT of this machine that is free, port 0 for any"
-        )
 
 
 @dataclass(slots=True)
@@ -80,6 +64,7 @@ class WorkerProcess:
     state: str = "starting"
     problem: str = ""
     _reported: frozenset[str] = frozenset()
+    _opening: Platform | None = None
     _platform: Platform | None = None
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -88,13 +73,20 @@ class WorkerProcess:
         self.state = "stopping"
         self._stopping.set()
 
-    async def run(self, on_serving: Callable[[], None] = lambda: None) -> None:
-        """Serve until `stop`, SIGINT or SIGTERM; a second signal of the same kind ends the process at once.
+    async def run(
+        self, on_serving: Callable[[], None] = lambda: None, on_signal: Callable[[], None] = lambda: None
+    ) -> None:
+        """Serve until `stop`, SIGINT or SIGTERM, which also calls `on_signal`; a second signal ends the process at once.
 
         Servers that are away, and topics that are missing, are waited for. Raises `ConfigError` for a configuration
         that cannot be had, `StoreError` for a log that cannot be used, and what else the platform raises.
         """
-        with on_first_signal(self.stop):
+
+        def stop() -> None:
+            self.stop()
+            on_signal()
+
+        with on_first_signal(stop):
             retrying = AsyncRetrying(
                 retry=retry_if_exception_type(AWAY),
                 wait=wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
@@ -110,6 +102,7 @@ class WorkerProcess:
         clock = AsOfClock() if self.config.mode == "backtest" else None
         rules = {**RULES, **ASK_RULES}
         platform = Platform(self.config, Ports(clock=clock), checks=CHECKS, rules=rules, drain_s=self.drain_s)
+        self._opening = platform
         try:
             async with platform:
                 self._platform, self.problem = platform, ""
@@ -120,7 +113,7 @@ class WorkerProcess:
                     await self._wait(LOOKS_EVERY_S)
                     await self.health()
         finally:
-            self._platform = None
+            self._opening = self._platform = None
 
     async def _wait(self, seconds: float) -> None:
         try:
@@ -139,6 +132,9 @@ class WorkerProcess:
     async def health(self) -> Mapping[str, Any]:
         """Return the state, and by its name everything that keeps the worker from serving now."""
         problems = {"start": self.problem} if self.problem else {}
+        if self.state == "starting" and not problems:
+            waits_for = self._opening.waits_for if self._opening is not None else ""
+            problems["start"] = f"waits for {waits_for or 'its servers'}"
         if self._platform is not None:
             try:
                 async with asyncio.timeout(ASKED_WITHIN_S):
@@ -271,67 +267,6 @@ def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Co
     for value, count in values.items():
         family.add_metric([value], count)
     return family
-
-
-@asynccontextmanager
-async def status_server(process: WorkerProcess, address: str) -> AsyncGenerator[str]:
-    """Answer `/livez`, `/readyz` and `/metrics` over HTTP for as long as the block lasts; give the address.
-
-    `/livez` is 200 while the loop runs, `/readyz` 200 while envelopes are taken and all servers answer, else 503 with what
-    is wrong as JSON. Raises `ListenError` for an address that cannot be had.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise ListenError(address, "which is no address")
-    open_now = 0
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal open_now
-        open_now += 1
-        try:
-            async with asyncio.timeout(REQUEST_WITHIN_S + ASKED_WITHIN_S):
-                if open_now <= MOST_CONNECTIONS:
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(await _answer(process, head))
-                    await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # the client has gone, or sends no request
-        finally:
-            open_now -= 1
-            writer.close()
-
-    try:
-        server = await asyncio.start_server(serve, host.strip("[]"), int(port), limit=MOST_REQUEST_BYTES)
-    except OSError as e:
-        raise ListenError(address, f"which cannot be listened on ({e.strerror})") from e
-    async with server:
-        yield f"http://{host}:{server.sockets[0].getsockname()[1]}"
-
-
-async def _answer(process: WorkerProcess, head: bytes) -> bytes:
-    method, _, rest = head.partition(b" ")
-    path = rest.partition(b" ")[0].partition(b"?")[0]
-    status, kind, body = "200 OK", "application/json", b""
-    match method, path:
-        case b"GET", b"/livez":
-            body = b'{"live":true}'
-        case b"GET", b"/readyz":
-            health = await process.health()
-            status = "200 OK" if health["ready"] else "503 Service Unavailable"
-            body = json.dumps(health).encode()
-        case b"GET", b"/metrics":
-            kind, body = "text/plain; version=0.0.4; charset=utf-8", await process.metrics()
-        case _:
-            status, body = "404 Not Found", b'{"allowed":["GET /livez","GET /readyz","GET /metrics"]}'
-    lines = (
-        f"HTTP/1.1 {status}",
-        f"Content-Type: {kind}",
-        f"Content-Length: {len(body)}",
-        "Connection: close",
-        "",
-        "",
-    )
-    return "\r\n".join(lines).encode() + body
 
 
 FLAGS: Final = {

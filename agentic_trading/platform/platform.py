@@ -95,6 +95,7 @@ class Platform:
     those that envelopes may name in `tools_allowed`; a `ValueError` says which cannot be had. A caller
     that puts the start and the end of its run on record itself, as a session does, says so by `records_run=False`. With `drain_s`
     calls that are under way when the block is left have as many seconds to end. `recovery` is what earlier starts have left.
+    `waits_for` names the part that is being opened.
 
     Raises `ConfigError` for a configuration that cannot be had, `StoreError` for a log that cannot be used,
     `LedgerRolledBackError` for a shared ledger that is behind the log, and what its adapters raise.
@@ -120,6 +121,7 @@ class Platform:
         self._records_run = records_run
         self._drain_s = drain_s
         self._stack = PortStack()
+        self.waits_for = ""
         self._stopping = asyncio.Event()
         self._client: StructuredGateway | None = None
         self._running: RunningPorts | None = None
@@ -206,14 +208,17 @@ class Platform:
 
     async def _open(self) -> None:
         config, given, clock = self.config, self._given, self._given.clock or SystemClock()
+        self.waits_for = "the files of its configuration"
         files = await asyncio.to_thread(LoadedFiles.read, config, _given_names(config, given), given.tables)
         if given.broker is None and (unshared := [*bus_problems(config, files.policy)]):
             raise ConfigError(unshared)
         if files.signing is not None:
             await self._stack.enter(followed_keys(config, files.signing))
+        self.waits_for = "its log"
         store = await self._opened_log()
         log = port_adapters.file_log_of(store)
         folder = None if log is None else log.path.parent
+        self.waits_for = "the bus"
         broker = given.broker or await self._stack.make(partial(port_adapters.broker_of, config))
         if problems := [*answer_problems(config, broker.max_message_bytes, _given_names(config, given))]:
             raise ConfigError(problems)
@@ -221,6 +226,7 @@ class Platform:
             self._outbox = await _opened_outbox(self._stack, store, broker)
         if log is not None and self._records_run:  # after the outbox, which sends its end, too
             await self._stack.enter(run_on_record(log, run_started(config), event_id=random_id()))
+        self.waits_for = "the ledger"
         ledger = given.ledger or await self._stack.make(self._made_ledger)
         controls, statuses = await self._boards(folder)
         limiter = given.limiter
@@ -236,7 +242,9 @@ class Platform:
         else:
             own = given.ledger is None
             unended = await restart.carry_on(config, ledger, store, cache, controls, restores=own)
+        self.waits_for = "its providers"
         providers = await self._opened_providers(files, clock)
+        self.waits_for = "the calls that earlier starts have left"
         self.recovery = await recover(unended, ledger, claims, config.tenant_ids)
         opened = OpenPorts(
             files=files,
@@ -258,6 +266,7 @@ class Platform:
             outbox=self._outbox,
         )
         pool = worker_pool_of(config, opened)
+        self.waits_for = "the topics of the bus"
         await broker.check(pool.topics)
         await self._stack.enter(running(pool, drain_s=self._drain_s))
         self._running = RunningPorts(pool, broker, ledger, config.tenant_ids, self._outbox, files.signing)

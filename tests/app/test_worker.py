@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.app.options import OptionError, RunOptions
-from agentic_trading.app.worker import ListenError, WorkerProcess, status_server, worker_config
+from agentic_trading.app.worker import worker_config
 from agentic_trading.platform import BusConfig, ConfigError, LedgerConfig, PlatformConfig
 
 BUS, LEDGER = "kafka://127.0.0.1:1", "redis://127.0.0.1:1"
@@ -86,10 +86,3 @@ def test_a_backtest_over_a_bus_is_apart_and_has_the_ledger_of_its_workers(
 def test_a_password_goes_to_no_redis_that_encrypts_nothing(fields: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="redis:// encrypts nothing; allowed: rediss://HOST:PORT"):
         PlatformConfig.model_validate({"bus": {"url": "redis://127.0.0.1:1", **fields}})
-
-
-@pytest.mark.parametrize("address", ["9108", "127.0.0.1", "127.0.0.1:99999", "nowhere.invalid:0"])
-async def test_an_address_that_cannot_be_listened_on_is_named(address: str) -> None:
-    with pytest.raises(ListenError, match=address.replace(".", r"\.")):
-        async with status_server(WorkerProcess(PlatformConfig(), 1.0), address):
-            pass

@@ -14,7 +14,8 @@ from typing import Any, Final
 
 FORKS: Final = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([
-    "agentic_trading.app.cli.main", "agentic_trading.app.cli.summary", "agentic_trading.app.cli.budget_tables",
+    "agentic_trading.app.cli.commands", "agentic_trading.app.cli.main",
+    "agentic_trading.app.cli.summary", "agentic_trading.app.cli.budget_tables",
     "agentic_trading.app.run", "agentic_trading.app.preflight", "agentic_trading.app.replay",
     "agentic_trading.llm.providers.openai.provider",
 ])  # fmt: skip

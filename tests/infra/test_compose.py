@@ -12,7 +12,7 @@ import typer
 import yaml
 from typer.main import get_command
 
-from agentic_trading.app.cli.main import app
+from agentic_trading.app.cli.commands import app
 from agentic_trading.app.worker import worker_config
 from agentic_trading.bus.brokers.kafka.admin import planned_topics
 from agentic_trading.platform.check import check_platform

@@ -9,7 +9,7 @@ import typer
 
 from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.dlq import loaded_with_bus
-from agentic_trading.app.cli.exits import ExitCode, say, stop
+from agentic_trading.app.cli.exits import ExitCode, run_async, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
 from agentic_trading.app.cli.worker import BusUrl
 
@@ -127,7 +127,7 @@ def _archived(config: Any, folder: Path, *, until_end: bool) -> Any:
 
     # The archiver itself waits for the disk; and under one name the next one has its partitions at once after a kill.
     config = config.model_copy(update={"durability": "relaxed", "name": ARCHIVER})
-    return asyncio.run(archive())
+    return run_async(archive())
 
 
 def _checked(config: Any, folder: Path) -> Any:
@@ -154,4 +154,4 @@ def _checked(config: Any, folder: Path) -> Any:
         async with aclosing(records_of(folder / port_adapters.LOG_NAME)) as records:
             return await check_archive(records, folder, on_bus)
 
-    return asyncio.run(check())
+    return run_async(check())

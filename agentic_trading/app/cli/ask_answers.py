@@ -16,7 +16,7 @@ from rich.console import RenderableType
 
 from agentic_trading.app import trading
 from agentic_trading.app.cli.chains import newest_chains
-from agentic_trading.app.cli.exits import ExitCode, say, stop
+from agentic_trading.app.cli.exits import ExitCode, run_async, say, stop
 from agentic_trading.app.cli.frame_tree import frame_table
 from agentic_trading.app.cli.output import (
     command_line,
@@ -132,7 +132,7 @@ def answer_question(
 ) -> ExitCode:
     """Ask, or go on with a trace, print what came of it, and return how the command ends."""
     try:
-        outcome = asyncio.run(_answered(options, question, trace_id, answers))
+        outcome = run_async(_answered(options, question, trace_id, answers))
     except ResumeError as e:
         stop(ExitCode.FOUND_WRONG, str(e))
     if as_json:

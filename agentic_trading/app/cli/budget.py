@@ -1,11 +1,11 @@
 """`agentic-trading budget`, `halt` and `resume`: limits, what is spent, and the controls of operators."""
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from agentic_trading.app.cli.exits import run_async
 from agentic_trading.app.cli.log_selection import AsJson, Store
 
 BudgetOptionsTenant = Annotated[str, typer.Option("--tenant", metavar="ID", help="Whose budgets.")]
@@ -94,7 +94,7 @@ def show_budgets(
     from agentic_trading.llm.event import PLATFORM
 
     where = location_of(store, ledger)
-    views = asyncio.run(read_budgets(where, tenant))
+    views = run_async(read_budgets(where, tenant))
     if not as_json:
         print_table(*all_budgets(views, where.name))
     elif tenant == PLATFORM:
@@ -115,7 +115,7 @@ def watch_budgets(
     from agentic_trading.app.cli.budget_places import location_of
     from agentic_trading.app.cli.budget_tables import watch
 
-    asyncio.run(watch(location_of(store, ledger), tenant, seconds=seconds))
+    run_async(watch(location_of(store, ledger), tenant, seconds=seconds))
 
 
 @app.command("set", short_help="Set a limit.")
@@ -162,7 +162,7 @@ def history(
     from agentic_trading.app.cli.log_selection import log_of
     from agentic_trading.app.cli.output import print_table, show_json
 
-    found = asyncio.run(read_budget_events(log_of(store), tenant, together=not every))
+    found = run_async(read_budget_events(log_of(store), tenant, together=not every))
     if as_json:
         show_json([asdict(one) for one in found])
     else:
@@ -194,7 +194,7 @@ def rebuild(
 
     logs = [log_of(store) for store in stores] if stores else [log_of(None)]
     config = configured()
-    report = asyncio.run(
+    report = run_async(
         rebuild_ledger(
             logs,
             ledger or config.ledger.url,

@@ -1,12 +1,11 @@
 """The place that a command about budgets means, and the commands of operators to it."""
 
-import asyncio
 from contextlib import suppress
 from pathlib import Path
 
 from agentic_trading.app.budgets import BudgetLocationOptions
 from agentic_trading.app.cli.budget_tables import controls_table
-from agentic_trading.app.cli.exits import ExitCode, stop
+from agentic_trading.app.cli.exits import ExitCode, run_async, stop
 from agentic_trading.app.cli.log_selection import log_of
 from agentic_trading.app.cli.output import facts, print_table, show_json
 from agentic_trading.app.live_places import live_place
@@ -32,7 +31,7 @@ def execute_and_print(
     """
     where = command_location_of(store, ledger)
     config = None if force else configured()
-    controls, reach = asyncio.run(execute_acknowledged(where, tenant, wanted, why, config=config))
+    controls, reach = run_async(execute_acknowledged(where, tenant, wanted, why, config=config))
     if as_json:
         show_json(command_values(controls, reach))
     else:

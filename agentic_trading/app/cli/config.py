@@ -1,13 +1,12 @@
 """`agentic-trading config` and `keys`: what a platform is made from, whether it can be used, and the keys of principals."""
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, say, stop
+from agentic_trading.app.cli.exits import ExitCode, run_async, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
 
 app = typer.Typer(
@@ -70,7 +69,7 @@ def check_config(*, config: ConfigFile = None) -> None:
     from agentic_trading.platform.settings import load_config
 
     loaded = load_config(config)
-    problems = asyncio.run(check_platform(loaded))
+    problems = run_async(check_platform(loaded))
     if problems:
         stop(ExitCode.BAD_INPUT, str(ConfigError(problems)))
     served = ", ".join(loaded.providers) or "none"

@@ -1,6 +1,5 @@
 """The steps of `agentic-trading demo`: a fill explained, a log tampered with, a run repeated, an order truncated."""
 
-import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentic_trading.app.cli.chains import path_of
+from agentic_trading.app.cli.exits import run_async
 from agentic_trading.app.cli.output import ask_log, command_line, heading, paragraph, print_table
 from agentic_trading.app.cli.run_output import no_bar
 from agentic_trading.app.cli.summary import comparison
@@ -44,7 +44,7 @@ def show_steps(folder: Path) -> bool:
         data=("btcusdt-5m",), out=folder / "session", bars=BARS, inject="malformed=10%", seed=SEED
     )
     with no_bar() as on_progress:
-        report = asyncio.run(run_session(options, on_progress=on_progress))
+        report = run_async(run_session(options, on_progress=on_progress))
     malformed = sum(report.injected["malformed"].values())
     print_table(
         Text("A session of its own", "bold"),
@@ -111,7 +111,7 @@ def _verified(log: Path) -> LogReport:
         async with aclosing(records_of(log)) as records:
             return await verify_log(records)
 
-    return asyncio.run(verified())
+    return run_async(verified())
 
 
 def show_replay(session: Path) -> bool:
@@ -121,7 +121,7 @@ def show_replay(session: Path) -> bool:
         command_line("agentic-trading replay run SESSION --workers 8"),
         Text(),
     )
-    same = asyncio.run(replay(session, workers=8))
+    same = run_async(replay(session, workers=8))
     word = CMT_ASSESSMENT_PROMPT.text.partition(" ")[0]
     print_table(
         comparison(same),
@@ -129,7 +129,7 @@ def show_replay(session: Path) -> bool:
         paragraph(f'Now with one word of the analyst\'s prompt changed, "{word}" to "{OTHER_WORD}":'),
         Text(),
     )
-    changed = asyncio.run(replay(session, workers=8, edit=with_another_word))
+    changed = run_async(replay(session, workers=8, edit=with_another_word))
     print_table(comparison(changed))
     names_the_word = any(OTHER_WORD in change for change in changed.request_changes)
     return same.identical and not changed.identical and names_the_word

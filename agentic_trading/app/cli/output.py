@@ -1,6 +1,5 @@
 """How commands print: one console, plain tables, JSON; imported only by a command that prints."""
 
-import asyncio
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from typing_extensions import override
 
+from agentic_trading.app.cli.exits import run_async
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import Records
 
@@ -235,4 +235,4 @@ def ask_log(log: Path, question: Callable[[Records], Awaitable[T]]) -> T:
         async with aclosing(records_of(log)) as records:
             return await question(records)
 
-    return asyncio.run(asked())
+    return run_async(asked())

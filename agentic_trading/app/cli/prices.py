@@ -1,13 +1,12 @@
 """`agentic-trading prices`: what tokens cost, whether that still holds, and recorded costs recomputed."""
 
-import asyncio
 from contextlib import aclosing
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, say, stop
+from agentic_trading.app.cli.exits import ExitCode, run_async, say, stop
 from agentic_trading.app.cli.log_selection import AsJson, log_of
 from agentic_trading.app.cli.models import OfProvider
 
@@ -94,7 +93,7 @@ def _check_log(log: Path, earlier: list[Path], *, as_json: bool) -> None:
         async with aclosing(records_of(log)) as records, aclosing(records.scan()) as entries:
             return await recompute_costs(entries, books, capabilities)
 
-    found = asyncio.run(read())
+    found = run_async(read())
     if as_json:
         others = [record for record in found.records if record.finding != "agrees"]
         show_json({"counts": cost_counts(found), "records": others})

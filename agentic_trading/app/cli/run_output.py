@@ -8,7 +8,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
-from agentic_trading.app.cli.exits import ExitCode, confirm, say, stop
+from agentic_trading.app.cli.exits import ExitCode, confirm, run_async, say, stop
 from agentic_trading.app.cli.output import PlainConsole, print_table, show_json, terminal_is_watching, usd
 from agentic_trading.app.cli.summary import summary
 from agentic_trading.app.options import RunOptions, pluralize
@@ -106,7 +106,7 @@ def run_and_print(options: RunOptions, *, yes: bool, as_json: bool) -> None:
         _confirm_cost(options, yes=yes)
     try:
         with progress as on_progress:
-            report = asyncio.run(run_session(options, on_progress=on_progress))
+            report = run_async(run_session(options, on_progress=on_progress))
     except (KeyboardInterrupt, asyncio.CancelledError):  # a second time, or before the session began
         stop(ExitCode.INTERRUPTED, "ended at once; what was answered is on disk")
     if as_json:
@@ -120,7 +120,7 @@ def run_and_print(options: RunOptions, *, yes: bool, as_json: bool) -> None:
 
 def _confirm_cost(options: RunOptions, *, yes: bool) -> None:
     try:
-        expected = asyncio.run(preflight(options))
+        expected = run_async(preflight(options))
     except (KeyboardInterrupt, asyncio.CancelledError):
         stop(ExitCode.INTERRUPTED, NOT_STARTED)
     confirm_run(expected, yes=yes)

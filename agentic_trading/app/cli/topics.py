@@ -1,6 +1,5 @@
 """`agentic-trading topics`: the topics of a bus are made, checked, and the lag of each group is shown."""
 
-import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from agentic_trading.app.cli.config import ConfigFile
-from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, say, stop
+from agentic_trading.app.cli.exits import ExitCode, run_async, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
 from agentic_trading.app.cli.worker import BusUrl
 
@@ -238,5 +237,4 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     from agentic_trading.app.settings import start
 
     start()
-    with ended_as_by_ctrl_c():
-        return asyncio.run(work)
+    return run_async(work)

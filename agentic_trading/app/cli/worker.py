@@ -1,13 +1,17 @@
 """`agentic-trading worker`, which takes envelopes from a shared bus and answers them, and `submit`, which puts some there."""
 
 import asyncio
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from agentic_trading.app.cli.config import ConfigFile
-from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c, say
+from agentic_trading.app.cli.exits import ExitCode, end_within, run_async, say
+
+CLOSES_WITHIN_S: Final = 60.0
+"""How long a worker may take to close after its calls have ended: each of its parts gives up after 30 seconds."""
 
 BusUrl = Annotated[
     str | None,
@@ -102,37 +106,61 @@ def worker_command(
 
     It waits for servers that are away; /readyz says for what. After a signal it takes nothing more and ends what it has begun.
     """
+    from agentic_trading.app.status_pages import StartingProcess, StatusPages, status_server
+
+    pages = StatusPages(StartingProcess("its modules and its configuration"))
+    given = {
+        "bus": bus,
+        "ledger": ledger,
+        "providers": provider or (),
+        "tenants": tenant or (),
+        "name": name,
+        "folder": store,
+        "concurrency": concurrency,
+        "workflows": None if workflows is None else [word.strip() for word in workflows.split(",")],
+        "mode": mode,
+    }
+
+    async def serve() -> None:
+        async with status_server(pages, http) as address:  # first of all, so that a probe gets an answer
+            say(f"health: {address}/readyz", err=True)
+            process = await asyncio.to_thread(_loaded_worker, config, drain_s, given)
+            pages.shown = StartingProcess("the files and adapters of its configuration")
+            await _run_worker(process, pages)
+
+    run_async(serve())
+
+
+def _loaded_worker(config: Path | None, drain_s: float, given: dict[str, Any]) -> Any:
+    """Return the worker of a configuration. Blocks: its modules take longer to import than all else."""
     from agentic_trading.app.settings import configure_logging, start
-    from agentic_trading.app.worker import WorkerProcess, status_server, worker_config
+    from agentic_trading.app.worker import WorkerProcess, worker_config
+
+    settings = start()
+    loaded = worker_config(config, runs=settings.runs, **given)
+    configure_logging(settings.log_level, settings.log_format, loaded.redaction)
+    return WorkerProcess(loaded, drain_s)
+
+
+async def _run_worker(process: Any, pages: Any) -> None:
+    """Check a worker's configuration and run it; after a signal it has `CLOSES_WITHIN_S` beside its time to drain."""
     from agentic_trading.platform.check import check_platform
     from agentic_trading.platform.errors import ConfigError
 
-    settings = start()
-    loaded = worker_config(
-        config,
-        runs=settings.runs,
-        bus=bus,
-        ledger=ledger,
-        providers=provider or (),
-        tenants=tenant or (),
-        name=name,
-        folder=store,
-        concurrency=concurrency,
-        workflows=None if workflows is None else [word.strip() for word in workflows.split(",")],
-        mode=mode,
-    )
-    configure_logging(settings.log_level, settings.log_format, loaded.redaction)
-    process = WorkerProcess(loaded, drain_s)
+    loaded = process.config
+    if problems := await check_platform(loaded):
+        raise ConfigError(problems)
+    pages.shown = process
+    say(f"{loaded.name}: log in {loaded.folder}/{loaded.name}", err=True)
+    with ExitStack() as stack:
 
-    async def serve() -> None:
-        if problems := await check_platform(loaded):
-            raise ConfigError(problems)
-        async with status_server(process, http) as address:
-            say(f"{loaded.name}: {address}/readyz, log in {loaded.folder}/{loaded.name}", err=True)
-            await process.run(lambda: say(f"{loaded.name} serves {', '.join(loaded.providers)}", err=True))
-        say(f"{loaded.name} has ended", err=True)
+        def limit_the_end() -> None:
+            stack.callback(end_within(process.drain_s + CLOSES_WITHIN_S, ExitCode.INTERRUPTED).cancel)
 
-    asyncio.run(serve())
+        await process.run(
+            lambda: say(f"{loaded.name} serves {', '.join(loaded.providers)}", err=True), limit_the_end
+        )
+    say(f"{loaded.name} has ended", err=True)
 
 
 def submit_command(
@@ -157,14 +185,13 @@ def submit_command(
     loaded = load_config(config, flags={"bus": "--bus", "sign_as": "--sign-as"}, **given)
     configure_logging(settings.log_level, settings.log_format, loaded.redaction)
     counts = SubmissionCounts()
-    with ended_as_by_ctrl_c():
-        work = submit_lines(
-            loaded, file_lines(file), counts, at_once=at_once, say=lambda text: say(text, err=True),
-            answered=say if wait else None,
-        )  # fmt: skip
-        try:
-            asyncio.run(work)
-        finally:
-            say(counts.text(), err=True)
+    work = submit_lines(
+        loaded, file_lines(file), counts, at_once=at_once, say=lambda text: say(text, err=True),
+        answered=say if wait else None,
+    )  # fmt: skip
+    try:
+        run_async(work)
+    finally:
+        say(counts.text(), err=True)
     if counts.wrong:
         raise typer.Exit(ExitCode.FOUND_WRONG)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.app.cli.exits import ExitCode, ended_as_by_ctrl_c
 from agentic_trading.app.cli.run_output import confirm_run, preflight_text
 from agentic_trading.app.preflight import Preflight
 from tests.app.cli.conftest import Command
@@ -141,7 +141,7 @@ def test_a_signal_that_does_not_break_into_the_reading_is_heard(
             asleep = asleep + 1 if " S " in reader.read_text(encoding="ascii") else 0
         signal.pthread_kill(get_ident(), by)
 
-    with at_a_terminal("", monkeypatch) as screen:
+    with at_a_terminal("", monkeypatch) as screen, ended_as_by_ctrl_c():
         Thread(target=interrupt, args=[screen]).start()
         with pytest.raises(typer.Exit) as left:
             confirm_run(expected(), yes=False)

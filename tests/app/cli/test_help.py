@@ -14,8 +14,8 @@ import typer.main
 from typer.core import TyperGroup
 
 from agentic_trading import __version__
+from agentic_trading.app.cli.commands import app
 from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.main import app
 from agentic_trading.app.options import RunMode
 from tests.app.cli.conftest import Command
 
@@ -55,7 +55,7 @@ def test_help_takes_less_than_a_third_of_a_second_and_loads_nothing_heavy() -> N
 
 
 def test_the_contract_on_light_commands_names_every_module_that_help_loads() -> None:
-    listing = "import sys, agentic_trading.app.cli.main; print(*[m for m in sys.modules if m.startswith('agentic_trading.app.cli.')])"
+    listing = "import sys, agentic_trading.app.cli.commands, agentic_trading.app.cli.main; print(*[m for m in sys.modules if m.startswith('agentic_trading.app.cli.')])"
     loaded = subprocess.run(
         [sys.executable, "-c", listing], capture_output=True, check=True, text=True
     ).stdout
