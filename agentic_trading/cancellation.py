@@ -3,6 +3,7 @@
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from threading import current_thread, main_thread
 from typing import Any, TypeVar
@@ -131,3 +132,20 @@ def on_first_signal(act: Callable[[], None]) -> Generator[None]:
     finally:
         for number in heard:
             restore(number)
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` as `asyncio.run` does, but do not wait for its threads: one may wait for a dead disk for ever.
+
+    Python waits for them when the process ends, unless something ends it before.
+    """
+    with asyncio.Runner() as runner:
+        loop, threads = runner.get_loop(), ThreadPoolExecutor(thread_name_prefix="work")
+        loop.set_default_executor(threads)
+        try:
+            return runner.run(work)
+        finally:
+            threads.shutdown(wait=False)
+            loop.set_default_executor(
+                ThreadPoolExecutor(1)
+            )  # the runner waits for this one, which has no thread

@@ -9,9 +9,10 @@ import typer
 
 from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.dlq import loaded_with_bus
-from agentic_trading.app.cli.exits import ExitCode, run_async, say, stop
+from agentic_trading.app.cli.exits import ExitCode, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
 from agentic_trading.app.cli.worker import BusUrl
+from agentic_trading.cancellation import run_async
 
 app = typer.Typer()
 

@@ -16,7 +16,7 @@ from rich.console import RenderableType
 
 from agentic_trading.app import trading
 from agentic_trading.app.cli.chains import newest_chains
-from agentic_trading.app.cli.exits import ExitCode, run_async, say, stop
+from agentic_trading.app.cli.exits import ExitCode, say, stop
 from agentic_trading.app.cli.frame_tree import frame_table
 from agentic_trading.app.cli.output import (
     command_line,
@@ -33,6 +33,7 @@ from agentic_trading.app.question_rules import ASK_RULES, FAILURES, SPEND
 from agentic_trading.app.run_resume import read_elsewhere
 from agentic_trading.app.settings import configure_logging, start
 from agentic_trading.audit.spend import spend_report
+from agentic_trading.cancellation import run_async
 from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.client.events import RecursionLimits
 from agentic_trading.client.frame_calls import ASK, ASK_SCHEMA, INSTRUCTIONS, envelope_of

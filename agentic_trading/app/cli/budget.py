@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import run_async
 from agentic_trading.app.cli.log_selection import AsJson, Store
+from agentic_trading.cancellation import run_async
 
 BudgetOptionsTenant = Annotated[str, typer.Option("--tenant", metavar="ID", help="Whose budgets.")]
 LedgerUrl = Annotated[

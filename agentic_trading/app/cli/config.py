@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, run_async, say, stop
+from agentic_trading.app.cli.exits import ExitCode, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
+from agentic_trading.cancellation import run_async
 
 app = typer.Typer(
     help="The configuration of a platform: its values, and whether they hold.", no_args_is_help=True

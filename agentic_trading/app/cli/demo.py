@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from agentic_trading.app.cli.chains import path_of
-from agentic_trading.app.cli.exits import run_async
 from agentic_trading.app.cli.output import ask_log, command_line, heading, paragraph, print_table
 from agentic_trading.app.cli.run_output import no_bar
 from agentic_trading.app.cli.summary import comparison
@@ -21,6 +20,7 @@ from agentic_trading.app.run import run_session
 from agentic_trading.app.trading import records_of
 from agentic_trading.audit.trace import why
 from agentic_trading.audit.verify import LogReport, verify_log
+from agentic_trading.cancellation import run_async
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.desk.analysis.analyst import CMT_ASSESSMENT_PROMPT
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope

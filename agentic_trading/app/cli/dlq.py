@@ -10,9 +10,10 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from agentic_trading.app.cli.config import ConfigFile
-from agentic_trading.app.cli.exits import ExitCode, confirm, run_async, say, stop
+from agentic_trading.app.cli.exits import ExitCode, confirm, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
 from agentic_trading.app.cli.worker import BusUrl
+from agentic_trading.cancellation import run_async
 
 app = typer.Typer(help="The dead letters of a bus: list, show, replay, purge.", no_args_is_help=True)
 

@@ -6,20 +6,17 @@ import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Coroutine, Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from enum import IntEnum
 from socket import socketpair
 from threading import Timer, current_thread, main_thread
 from types import FrameType
-from typing import Any, Final, NoReturn, TextIO, TypeVar
+from typing import Final, NoReturn, TextIO
 
 import typer
 
 from agentic_trading.errors import TradingError
-
-T = TypeVar("T")
 
 INTERRUPTED: Final = "Interrupted."
 
@@ -140,20 +137,6 @@ def end_within(seconds: float, code: int) -> Timer:
     timer.daemon = True
     timer.start()
     return timer
-
-
-def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` as `asyncio.run` does, but do not wait for its threads: `run_to_exit` does so, for a limited time."""
-    with asyncio.Runner() as runner:
-        loop, threads = runner.get_loop(), ThreadPoolExecutor(thread_name_prefix="work")
-        loop.set_default_executor(threads)
-        try:
-            return runner.run(work)
-        finally:
-            threads.shutdown(wait=False)
-            loop.set_default_executor(
-                ThreadPoolExecutor(1)
-            )  # the runner waits for this one, which has no thread
 
 
 @contextmanager

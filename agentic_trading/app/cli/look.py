@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, run_async, say, stop
+from agentic_trading.app.cli.exits import ExitCode, say, stop
 from agentic_trading.app.cli.log_selection import AsJson, OfTenant, Store, log_of, trace_list
+from agentic_trading.cancellation import run_async
 
 trace_app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
 audit_app = typer.Typer(help="Whether a log is as it was written.", no_args_is_help=True)

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, run_async, say, stop
+from agentic_trading.app.cli.exits import ExitCode, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
 from agentic_trading.app.cli.run import usd_amount
+from agentic_trading.cancellation import run_async
 
 app = typer.Typer(help="Models: what they take, what they cost, their weights.", no_args_is_help=True)
 

@@ -22,7 +22,7 @@ from rich.table import Column, Table
 from rich.text import Text
 from typing_extensions import override
 
-from agentic_trading.app.cli.exits import run_async
+from agentic_trading.cancellation import run_async
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import Records
 

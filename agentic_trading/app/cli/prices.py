@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.exits import ExitCode, run_async, say, stop
+from agentic_trading.app.cli.exits import ExitCode, say, stop
 from agentic_trading.app.cli.log_selection import AsJson, log_of
 from agentic_trading.app.cli.models import OfProvider
+from agentic_trading.cancellation import run_async
 
 app = typer.Typer(help="The price book: show it, check it.", no_args_is_help=True)
 
