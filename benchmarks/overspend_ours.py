@@ -8,6 +8,7 @@ import logging
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +39,7 @@ from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
 from benchmarks.peers.load import LOADS, NUSD_PER_TOKEN, Load, billed_as
 from benchmarks.peers.paid import Provider
-from benchmarks.peers.spending import Open, Opening, Outcome, Spender, Told, answer_calls, answer_steps
+from benchmarks.peers.spending import Opening, Outcome, Spender, Told, answer_calls, answer_steps
 
 MODEL = "scripted-1"
 LEASE_S = 3.0
@@ -213,7 +214,7 @@ async def expire_leases(ledger: Ledger) -> None:
 class Scoped:
     """The ledger's three steps alone, as an ask of the gate takes them: five scopes, all of them with a ceiling."""
 
-    def __init__(self, ledger: Ledger, load: Load) -> None:
+    def __init__(self, ledger: RedisLedger, load: Load) -> None:
         self._ledger = ledger
         self._load = load
 
@@ -238,8 +239,12 @@ class Scoped:
         """Settle."""
         await self._ledger.settle(leave, Amount(nusd, nusd // NUSD_PER_TOKEN))
 
+    async def aclose(self) -> None:
+        """Close the connections of the ledger."""
+        await self._ledger.aclose()
 
-def steps_with(url: str) -> Open:
+
+def steps_with(url: str) -> Callable[[Opening], Awaitable[Scoped]]:
     """Return what opens a ledger with a limit on every scope, or on the tenant alone."""
 
     async def opened(opening: Opening) -> Scoped:

@@ -1,6 +1,7 @@
 """The benchmark of the ledgers takes every step that its rows name."""
 
 import asyncio
+from contextlib import aclosing
 
 import pytest
 
@@ -15,8 +16,10 @@ from tests.redis_server import RealServer
 def test_each_row_of_ours_reserves_and_settles_on_redis(way: str, own_redis: RealServer) -> None:
     async def step() -> object:
         purse = await steps_with(own_redis.url)(Opening(way, "cents", 10**9, f"run-{way}"))
-        leave = await purse.take("call-1")
-        await purse.book(leave, "call-1", LOADS["cents"].used("call-1") * NUSD_PER_TOKEN)
+        async with aclosing(purse):
+            leave = await purse.take("call-1")
+            assert leave is not None
+            await purse.book(leave, "call-1", LOADS["cents"].used("call-1") * NUSD_PER_TOKEN)
         return leave
 
     assert asyncio.run(step()) == "default:call-1:1"
