@@ -39,8 +39,8 @@ run: $(READY)  ## a small model's session as it was recorded, then the rules' as
 	$(VENV)/bin/agentic-trading run --data btcusdt-5m --provider rules \
 	  --inject malformed=5%,timeout=2%,refusal=1%,truncated=1% --seed $(SEED) $(if $(BARS),--bars $(BARS)) --out $(BASELINE)
 
-test: $(READY_DEV)  ## every test, in random order
-	$(if $(CI),$(ROWS),$(PY) -m pytest)
+test: $(READY_DEV)  ## every test, in random order, on all cores
+	$(if $(CI),$(ROWS),$(PY) -m pytest --numprocesses=auto --dist=worksteal)
 
 wheel: $(READY_DEV)  ## build the wheel, install and run it on every declared Python version
 	$(PY) -m benchmarks.wheel
