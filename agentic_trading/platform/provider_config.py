@@ -4,6 +4,7 @@ import operator
 import re
 from collections.abc import Mapping
 from datetime import date
+from decimal import Decimal
 from typing import Annotated, Any
 
 from pydantic import (
@@ -78,6 +79,16 @@ _Positive = Annotated[PositiveInt, BeforeValidator(_no_truth)]
 
 _Multipliers = dict[StrictStr, tuple[_Positive, _Positive]]
 
+_DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]{1,12})?")
+
+
+def _decimal_of_text(value: object) -> object:
+    """Return a decimal in quotes as its number. An environment variable holds text only."""
+    return Decimal(value) if isinstance(value, str) and _DECIMAL.fullmatch(value) else value
+
+
+_Price = Annotated[Price, BeforeValidator(_decimal_of_text)]
+
 
 class PriceConfig(BaseModel, frozen=True, extra="forbid"):
     """Nano-dollars per token, with fractions. Without a price of its own a cached input token costs `input`.
@@ -85,11 +96,11 @@ class PriceConfig(BaseModel, frozen=True, extra="forbid"):
     The multipliers are those of a price file: `service_tier = { on_demand = [1, 1] }`.
     """
 
-    input: Price
-    output: Price
-    cache_read: Price | None = None
-    cache_write_5m: Price | None = None
-    cache_write_1h: Price | None = None
+    input: _Price
+    output: _Price
+    cache_read: _Price | None = None
+    cache_write_5m: _Price | None = None
+    cache_write_1h: _Price | None = None
     inference_geo: _Multipliers = Field(default_factory=dict, exclude_if=operator.not_)
     speed: _Multipliers = Field(default_factory=dict, exclude_if=operator.not_)
     service_tier: _Multipliers = Field(default_factory=dict, exclude_if=operator.not_)

@@ -94,8 +94,8 @@ def test_price_file_with_fractions_is_exact() -> None:
     assert cost == 2_800_000
 
 
-@pytest.mark.parametrize(("cached", "nusd"), [(0.0028, 2_800), (3.625, 3_625_000)])
-def test_toml_price_with_fractions_is_exact(tmp_path: Path, cached: float, nusd: int) -> None:
+@pytest.mark.parametrize(("cached", "nusd"), [("0.0028", 2_800), ("3.625", 3_625_000), ('"0.0028"', 2_800)])
+def test_toml_price_with_fractions_is_exact(tmp_path: Path, cached: str, nusd: int) -> None:
     file = tmp_path / "agentic-trading.toml"
     file.write_text(
         f"""
@@ -118,4 +118,4 @@ checked_on = 2026-11-22
     assert price is not None
     assert price.cache_read * 1_000_000 == nusd
     assert price.multiplier("service_tier", "on_demand") == (1, 1)
-    assert json.loads(row.model_dump_json())["price"]["cache_read"] == cached
+    assert json.loads(row.model_dump_json())["price"]["cache_read"] == nusd / 1_000_000
