@@ -41,12 +41,13 @@ class Recorded(NamedTuple):
 
 @dataclass
 class Server:
-    """Where it listens, what it got, and how many connections were opened and have ended."""
+    """Where it listens, its requests, whether one has arrived, and how many connections were opened and have ended."""
 
     port: int = 0
     scheme: str = "http"
     requests: list[Recorded] = field(default_factory=list)
     opened: int = 0
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
 
     @property
@@ -77,6 +78,7 @@ async def recording(answer: bytes, tls: SSLContext | None = None) -> AsyncGenera
                 headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
                 raw = await reader.readexactly(int(headers.get("content-length", "0")))
                 server.requests.append(Recorded(first.split()[1], headers, raw))
+                server.arrived.set()
                 writer.write(answer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, OSError):

@@ -229,14 +229,20 @@ async def test_a_proxy_that_lets_nothing_through_leaves_nothing_to_pay() -> None
 async def test_a_call_that_is_given_up_ends_its_connection_and_the_next_one_is_answered(
     adapter: type[OpenAIProvider | AnthropicProvider],
 ) -> None:
+    async def give_up(limit: asyncio.Timeout) -> None:
+        await silent.arrived.wait()
+        limit.reschedule(asyncio.get_running_loop().time())
+
     async with recording(b"") as silent:
         provider = adapter(OneKey(KEY), base_url=silent.address)
-        async with aclosing(provider):
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.2):
-                    await provider.complete(asked())
-            async with asyncio.timeout(5):
-                await silent.ended.acquire()
+        async with aclosing(provider), asyncio.timeout(15):
+            async with asyncio.TaskGroup() as group:
+                limit = asyncio.timeout(10)
+                group.create_task(give_up(limit))
+                with pytest.raises(TimeoutError):
+                    async with limit:
+                        await provider.complete(asked())
+            await silent.ended.acquire()
 
     assert len(silent.requests) == 1
 
