@@ -224,10 +224,7 @@ async def rebuild_ledger(
         knew = await ledger.balances(tenant)
         for reader in readers:  # what was charged up to now is on record a moment later
             await reader.read_on(calls)
-        bookings, _ = await _joined(calls, ledger, discard_server=discard_server)
-        lowered = await _lowered(knew, tenant, bookings)
-        if not discard_server:
-            _refuse_lowered(lowered)
+        lowered = await _lowered(knew, calls, ledger, discard_server=discard_server)
         await ledger.fence(tenant)
         for reader in readers:  # what comes on record later has just ended, and that the ledger remembers
             await reader.read_on(calls)
@@ -290,17 +287,21 @@ class _LogReader:
     log: Path
     mode: ClockMode
     commands: CommandHistory = field(default_factory=CommandHistory)
-    last: int = 0
+    position: trading.LogPlace = trading.LOG_START
 
     async def read_on(self, calls: LedgerRebuild) -> None:
         """Add to `calls` what has come on record since; raises `StoreError` for an event that cannot be understood."""
         calls.mode = self.mode
-        async with aclosing(trading.records_of(self.log)) as records:
-            async for entry in records.scan(self.last):
-                with _placed(self.log, entry.seq):
-                    calls.read(entry.record)
-                    self.commands.read(entry.record)
-                self.last = entry.seq
+        async with (
+            aclosing(trading.records_of(self.log)) as records,
+            aclosing(records.read_on(self.position, 0, records.entry)) as batches,
+        ):
+            async for entries, reached in batches:
+                for entry in entries:
+                    with _placed(self.log, entry.seq):
+                        calls.read(entry.record)
+                        self.commands.read(entry.record)
+                self.position = reached
 
 
 def _is_of_tenant(balance: Balance) -> bool:
@@ -308,11 +309,24 @@ def _is_of_tenant(balance: Balance) -> bool:
     return (balance.scope, balance.window) == (ScopeKind.TENANT, Window.NONE)
 
 
-async def _lowered(knew: Iterable[Balance], tenant: str, bookings: Sequence[LedgerEntry]) -> list[str]:
-    """Return the totals of a server that these entries do not reach, in words.
+async def _lowered(
+    knew: Sequence[Balance], calls: LedgerRebuild, ledger: RebuildableLedger, *, discard_server: bool
+) -> list[str]:
+    """Return the totals of a server that a rebuild lowers, in words.
 
-    Totals only: in which minute or hour a call was counted, a log does not know better than the server.
+    Raises `OptionError` for such a total without `discard_server`. Totals only: in which minute or hour a call was
+    counted, a log does not know better than the server.
     """
+    if not any(any(one.spent.units) for one in knew):
+        return []
+    bookings, _ = await _joined(calls, ledger, discard_server=discard_server)
+    lowered = await _lower_totals(knew, calls.tenant, bookings)
+    if not discard_server:
+        _refuse_lowered(lowered)
+    return lowered
+
+
+async def _lower_totals(knew: Iterable[Balance], tenant: str, bookings: Sequence[LedgerEntry]) -> list[str]:
     rebuilt = budget_controls.totals_ledger()
     await rebuilt.restore(tenant, bookings)
     found = {

@@ -48,6 +48,7 @@ from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
 from agentic_trading.llm.providers.offline import MODEL, SCRIPTED_MODEL, RecordedAnswers, RulesProvider
+from agentic_trading.llm.stores.jsonl.file import START, LogPosition
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import DiscardingInteractionStore
@@ -62,6 +63,8 @@ OFFLINE_MODELS = {LLMProvider.RULES.value: MODEL, LLMProvider.SCRIPTED.value: SC
 """The default model of providers that are none."""
 Recording = RecordedAnswers
 Log = JsonFileInteractionStore
+LogPlace = LogPosition
+LOG_START = START
 BASE = Timeframe.M5
 GRID = BarGrid(BASE)
 DECISION = Timeframe.H1

@@ -1,8 +1,10 @@
 """The ledger of many processes: on a Redis or Valkey, each step one script."""
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import partial
+from itertools import islice
 from struct import Struct
 from typing import Any, Final
 
@@ -68,6 +70,7 @@ MOST_RECENT_S: Final = 10.0
 
 _TRIES: Final = 8
 _BATCH: Final = 100
+_BOOKED_AT_ONCE: Final = 256
 _TIMES = Struct("<5d")
 
 
@@ -223,9 +226,7 @@ class RedisLedger:
             carried = await self._steps.ids(of, "carried")
             begun = await self._steps.run(of, "rebuild", *carried, calls=carried)
         of.apply_limits(replies.read_limits((await self._steps.run(of, "look")).rest[1:]))
-        for entry in entries:
-            facts = _booked(of, entry, self._call_keep_ms)
-            await self._steps.run(of, "book", *facts, calls=(entry.request.reservation_id,))
+        await self._book_all(of, entries)
         opened = await self._steps.run(of, "open", begun.epoch)
         stay = set(await self._steps.ids(of, "carried"))
         self._in_flight = {id_ for id_ in self._in_flight if tenant_of(id_) != tenant or id_ in stay}
@@ -322,6 +323,19 @@ class RedisLedger:
         if is_new:
             self._statistics.end(settlement, is_released=state is ReservationState.RELEASED)
         return settlement
+
+    async def _book_all(self, of: RedisTenantState, entries: Iterable[LedgerEntry]) -> None:
+        """Book past calls, many at once: the server then waits for its disk once for all of them."""
+        rest = iter(entries)
+        while batch := list(islice(rest, _BOOKED_AT_ONCE)):
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for entry in batch:
+                        facts = _booked(of, entry, self._call_keep_ms)
+                        step = self._steps.run(of, "book", *facts, calls=(entry.request.reservation_id,))
+                        group.create_task(step, name="book")
+            except ExceptionGroup as e:
+                raise e.exceptions[0] from e
 
     async def _expire(self, tenant: RedisTenantState, due: Sequence[str]) -> list[ExpiredReservation]:
         again_ms = _ms(self._reserved_lease_s)

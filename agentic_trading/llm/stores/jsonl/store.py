@@ -131,7 +131,7 @@ class JsonlRecords:
 
     async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
-        async with aclosing(self.read_on(START, after, self._entry)) as batches:
+        async with aclosing(self.read_on(START, after, self.entry)) as batches:
             async for entries, _ in batches:
                 for entry in entries:
                     yield entry
@@ -148,7 +148,8 @@ class JsonlRecords:
             position = reached
             yield found, position
 
-    def _entry(self, line: ChainedRecord) -> LogEntry:
+    def entry(self, line: ChainedRecord) -> LogEntry:
+        """Return a line as an entry; raises `StoreError` if its record is none that we know."""
         return LogEntry(line.seq, self._reader.record(line), line.hash)
 
     async def verify(self) -> Verification:
