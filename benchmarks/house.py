@@ -268,7 +268,7 @@ def figures() -> list[Figure]:
         Figure("import lines, % of all", round(import_share(ours), 1), 8.2),
         Figure("dependencies that nothing imports", len(unused_dependencies()), 0),
         Figure("one call: functions called", walk.calls, 670),
-        Figure("one call: files entered", len(set(walk.files)), 58),
+        Figure("one call: files entered", len(set(walk.files)), 60),
         Figure("one call: moves between packages, types and root files apart", walk.package_moves, 62),
     ]  # fmt: skip
 

@@ -229,19 +229,11 @@ class Platform:
         self.waits_for = "the ledger"
         ledger = given.ledger or await self._stack.make(self._made_ledger)
         controls, statuses = await self._boards(folder)
-        limiter = given.limiter
-        if limiter is None and _asks_live(config):
-            limiter = await self._stack.make(
-                partial(port_adapters.limiter_of, config.ledger.url, files.policy)
-            )
+        limiter = given.limiter or await self._opened_limiter(files)
         claims = given.claims or await self._opened_claims(store)
         is_shared = given.claims is not None or config.bus.url is not None
-        cache, unended = ResponseCache(clock, shared=claims if is_shared else None), given.lost
-        if given.restore is not None:
-            await given.restore(ledger, controls)
-        else:
-            own = given.ledger is None
-            unended = await restart.carry_on(config, ledger, store, cache, controls, restores=own)
+        cache = ResponseCache(clock, shared=claims if is_shared else None)
+        unended = await self._restored(ledger, store, cache, controls)
         self.waits_for = "its providers"
         providers = await self._opened_providers(files, clock)
         self.waits_for = "the calls that earlier starts have left"
@@ -272,6 +264,22 @@ class Platform:
         self._running = RunningPorts(pool, broker, ledger, config.tenant_ids, self._outbox, files.signing)
         self._clients = Clients(config, broker, files.signing)
         self._client = await self._stack.enter(self.client("platform"))
+
+    async def _restored(
+        self, ledger: Ledger, store: InteractionStore, cache: ResponseCache, controls: ControlStore | None
+    ) -> Mapping[str, LostAttempt]:
+        """Restore the ledger from the log, and return the attempts that earlier starts have not ended."""
+        given = self._given
+        if given.restore is not None:
+            await given.restore(ledger, controls)
+            return given.lost
+        restores = given.ledger is None
+        return await restart.carry_on(self.config, ledger, store, cache, controls, restores=restores)
+
+    async def _opened_limiter(self, files: LoadedFiles) -> Limiter | None:
+        if not _asks_live(self.config):
+            return None
+        return await self._stack.make(partial(port_adapters.limiter_of, self.config.ledger.url, files.policy))
 
     async def _opened_log(self) -> InteractionStore:
         config, store = self.config, self._given.store
