@@ -1,6 +1,7 @@
 """What a server is left with, what it is asked to remember of processes, and how much it takes to look at it."""
 
 import asyncio
+import gc
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import timedelta
 
@@ -58,6 +59,7 @@ async def test_who_only_looks_leaves_nothing_on_the_server_nor_in_the_process(op
         await refused(ledger, ask(11, tenant=name))
     await ledger.expire_leases()
 
+    gc.collect()  # handled errors (an unknown script, redis-py's handshake) are in cycles with their frames since Python 3.12
     assert await keys(ledger) == []
     assert (ledger._tenants.begun(), len(ledger._tenants._others)) == ((), 0)
 
