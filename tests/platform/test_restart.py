@@ -11,6 +11,7 @@ from agentic_trading.governance.control_stores.file import FileControlStore
 from agentic_trading.governance.controls_document import HaltScope
 from agentic_trading.governance.events import AttemptDispatched
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.status_feeds.file import FileStatusFeed
 from agentic_trading.llm import (
     DeterminismLevel,
     EnvelopeBuilder,
@@ -37,6 +38,8 @@ from agentic_trading.platform import (
 from agentic_trading.worker.recover import RecoveryReport
 from tests.gateway import START
 from tests.platform.calls import BUDGET_USD, SMALL_USD, asked, envelope, scripted, spent_nusd
+
+HALT_OF_BAD = AddHalt(HaltScope.AGENT, "bad")
 
 
 async def test_what_earlier_starts_in_the_folder_spent_is_spent(tmp_path: Path) -> None:
@@ -99,6 +102,26 @@ async def test_a_limit_of_an_operator_goes_before_that_of_the_configuration(tmp_
 
     async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
         assert await asked(platform, envelope(2)) == [FailureKind.BUDGET_EXHAUSTED]
+
+
+@pytest.mark.parametrize("by", ["configuration", "operator"])
+async def test_lost_controls_of_a_folder_are_restored_from_its_log(tmp_path: Path, by: str) -> None:
+    board, statuses = FileControlStore(tmp_path), FileStatusFeed(tmp_path)
+    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD) as platform:
+        if by == "operator":
+            lower = SetLimit(Limit(ScopeKind.TENANT, ANY, Window.NONE, calls=1))
+            await execute_command(board, "default", lower, by="ann", why="", at=START)
+        known = await execute_command(board, "default", HALT_OF_BAD, by="ann", why="", at=START)
+        async with asyncio.timeout(10):
+            while not any(one.limits_version >= known.version for one in await statuses.read("default")):
+                await asked(platform, envelope())
+    for path in await asyncio.to_thread(lambda: list(tmp_path.glob("controls-*.json"))):
+        await asyncio.to_thread(path.unlink)
+
+    async with local_gateway(scripted(), folder=tmp_path, budget_usd=BUDGET_USD):
+        found = await board.read("default")
+
+    assert (found.limits, found.halts) == (known.limits, known.halts)
 
 
 async def test_a_limit_of_the_configuration_follows_it(tmp_path: Path) -> None:
