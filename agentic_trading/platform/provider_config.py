@@ -87,7 +87,7 @@ def _decimal_of_text(value: object) -> object:
     return Decimal(value) if isinstance(value, str) and _DECIMAL.fullmatch(value) else value
 
 
-_Price = Annotated[Price, BeforeValidator(_decimal_of_text)]
+_Price = Annotated[Price, BeforeValidator(_decimal_of_text), BeforeValidator(_no_truth)]
 
 
 class PriceConfig(BaseModel, frozen=True, extra="forbid"):
