@@ -33,8 +33,13 @@ every_alarm = pytest.mark.parametrize("alarm", ALARMS, ids=lambda alarm: alarm["
 @pytest.fixture(scope="module")
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[tuple[str, str]]]:
     """Return the names of a worker's figures with the labels that they come with, from one that serves in memory."""
+    keys = tmp_path_factory.mktemp("keys")
+    (keys / "desk-a").mkdir()
+    (keys / "desk-a" / "1").write_bytes(b"k" * 32)
     config = PlatformConfig(
         name="w",
+        principals_folder=keys,
+        sign_as="desk-a",
         folder=tmp_path_factory.mktemp("log"),
         bus=BusConfig(url="kafka://127.0.0.1:9"),
         providers={"rules": ProviderConfig()},

@@ -42,6 +42,7 @@ def own_book(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: object) -
 def without_genai(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let genai-prices be a package that is not installed."""
     monkeypatch.setitem(sys.modules, "genai_prices", None)
+    monkeypatch.delitem(sys.modules, "agentic_trading.app.price_comparison", raising=False)
 
 
 def test_every_price_is_shown_with_its_tiers_and_the_book(command: Command) -> None:
