@@ -27,18 +27,26 @@ def event(kind: str, **body: Any) -> Event:
 
 
 @pytest.mark.parametrize(
-    ("kind", "why"),
+    ("kind", "spent_usd", "why"),
     [
-        ("budget.threshold_reached", "4 USD of 5 USD used"),
-        ("budget.exhausted", "nothing is left: 4 USD of 5 USD used"),
+        ("budget.threshold_reached", 4, "4 USD of 5 USD used"),
+        ("budget.exhausted", 5, "nothing is left: 5 USD of 5 USD used"),
+        (
+            "budget.exhausted",
+            4,
+            "calls were refused for five minutes and none was admitted: 4 USD of 5 USD used",
+        ),
         (
             "budget.exhaustion_forecast",
+            4,
             "4 USD of 5 USD used; at this pace nothing is left at 2026-11-22 15:30",
         ),
     ],
 )
-def test_a_warning_is_told_in_dollars(kind: str, why: str) -> None:
-    (told,) = budget_events([event(kind, **COUNTER)], "acme")
+def test_a_warning_is_told_in_dollars(kind: str, spent_usd: int, why: str) -> None:
+    counter = {**COUNTER, "spent": spent_usd * 1_000_000_000}
+
+    (told,) = budget_events([event(kind, **counter)], "acme")
 
     assert (told.what, told.subject, told.why) == ("warning", "tenant acme · 2026-11-22", why)
 
