@@ -154,7 +154,7 @@ async def test_more_bars_than_were_recorded_are_a_miss_that_is_named(tmp_path: P
 
     with pytest.raises(
         ReplayMissError,
-        match=r"^1 answer .* after 3\d\d bars, the first is rk1:\w{64} \(occurrence 0, attempt 1\)",
+        match=r"^1 answer .* after 3\d\d bars, the first is rk1:\w{64} \(tenant 'default', agent 'cmt-analyst', step 'cmt', occurrence 0, attempt 1\)",
     ) as e:
         await ran(
             tmp_path / "more",
