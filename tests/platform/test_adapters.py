@@ -195,7 +195,7 @@ def test_only_a_named_adapter_is_loaded(acme: Path) -> None:
             "which makes a Half without count_tokens, aclose; allowed: what makes a Provider",
         ),
         ("a", "acme_llm:broken", {}, "cannot be made (RuntimeError: the cluster has no such region)"),
-        ("openai", None, {"region": "eu"}, "it takes no option region; its options: proxy"),
+        ("openai", None, {"region": "eu"}, "it takes no option region; its options: bill, proxy"),
         (
             "anthropic",
             None,

@@ -68,4 +68,6 @@ def test_a_lost_ledger_is_what_it_was_after_a_rebuild(
     assert (written("rebuilt")["knew_nusd"], written("rebuilt")["charged_nusd"]) == (0, spent)
     assert (written("again")["knew_nusd"], written("again")["charged_nusd"]) == (spent, spent)
     assert written("rebuilt")["kept"] == written("again")["kept"] == []
+    limits = [written(name)["controls"]["limits"] for name in ("before", "after")]
+    assert limits[0] == limits[1] != []
     assert "services start redis" in FIRST
