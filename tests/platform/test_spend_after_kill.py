@@ -13,6 +13,7 @@ from agentic_trading.audit.spend import SpendReport, spend_report
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
+from tests.app.logging_kept import logging_kept
 from tests.flows.forked import ended
 from tests.platform import killed_in_calls
 from tests.platform.killed_in_calls import ANSWERED, IN_FLIGHT, REFUSED
@@ -50,5 +51,6 @@ async def test_spend_is_the_sum_of_the_ledger_after_kill_9_with_calls_in_flight(
     assert total.cost_nusd == tenant.spent.nusd > total.in_doubt_nusd > 0
     assert (await sums(log)).total == total
     assert {row.key for row in report.rows} == {("", "scripted-1")}
-    await asyncio.to_thread(spend_command, by="", store=log, as_json=True)
+    with logging_kept():
+        await asyncio.to_thread(spend_command, by="", store=log, as_json=True)
     assert json.loads(capsys.readouterr().out)["total"]["in_doubt_nusd"] == total.in_doubt_nusd
