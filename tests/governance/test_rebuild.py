@@ -69,6 +69,9 @@ async def test_a_ledger_that_is_told_a_session_again_counts_what_the_first_one_c
 
     assert await used(await again(desk)) == await used(desk.ledger)
     assert desk.ledger.statistics().settled == 6
+    known = await read(desk)
+    charged = {id_: sum(one.charged.nusd for one in parts) for id_, parts in known.attempts().items()}
+    assert charged == {one.request.reservation_id: one.charged.nusd for one in known.entries()}
 
 
 async def test_a_call_in_doubt_whose_dispatch_is_on_record_counts_as_it_did() -> None:

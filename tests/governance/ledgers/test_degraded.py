@@ -13,9 +13,12 @@ from agentic_trading.governance.ledger import (
     ReservationState,
     Settlement,
 )
+from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
+from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.prices import Amount
 from tests.governance.asking import AT, ask, of_tenant, reserved
 from tests.governance.ledgers.outages import Case
+from tests.worker.ticking import Wall
 
 
 async def test_what_was_answered_meanwhile_is_told_at_once_and_booked_when_the_server_is_back() -> None:
@@ -53,6 +56,23 @@ async def test_the_calls_that_are_known_are_those_of_the_server() -> None:
     (found,) = await case.ledger.entries("acme")
 
     assert (found.state, found.charged) == (ReservationState.SETTLED, Amount(70, 5))
+
+
+def test_limits_to_read_again_are_those_of_the_server() -> None:
+    class SetBack(MemoryLedger):
+        awaited = 3
+
+        def awaited_limits(self, tenant: str) -> int:
+            return self.awaited
+
+        def confirm_limits(self, tenant: str, awaited: int) -> None:
+            self.awaited -= awaited
+
+    ledger = DegradedModeLedger(SetBack(), clock=Wall(AT))
+
+    assert ledger.awaited_limits("acme") == 3
+    ledger.confirm_limits("acme", 3)
+    assert ledger.awaited_limits("acme") == 0
 
 
 async def test_nobody_begins_without_the_server() -> None:
