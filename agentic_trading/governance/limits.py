@@ -173,6 +173,10 @@ class Limit:
         return Ceiling(self.nusd, self.tokens, self.calls)
 
 
+COUNTED_BY_CALL = Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=LARGEST)
+"""Stands for a past call's own limits where they are not kept: the call is counted, so its next attempt finds the charge."""
+
+
 def _lower(one: int | None, other: int | None) -> int | None:
     given = [value for value in (one, other) if value is not None]
     return min(given, default=None)

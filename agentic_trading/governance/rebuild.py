@@ -33,7 +33,7 @@ from agentic_trading.governance.ledger import (
     parts_of,
     tenant_of,
 )
-from agentic_trading.governance.limits import ScopeKind
+from agentic_trading.governance.limits import COUNTED_BY_CALL, ScopeKind
 from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.event import Event
@@ -297,9 +297,8 @@ class LedgerRebuild:
     ) -> LedgerEntry:
         tenant, key, attempt = parts_of(id_)
         known = {**scopes, ScopeKind.CALL: key, ScopeKind.TENANT: tenant}
-        return LedgerEntry(
-            ReservationRequest(key, attempt, known, amount, at), ReservationState.IN_DOUBT, amount
-        )
+        request = ReservationRequest(key, attempt, known, amount, at, (COUNTED_BY_CALL,))
+        return LedgerEntry(request, ReservationState.IN_DOUBT, amount)
 
     def _at(self, event: Event) -> datetime:
         return event.as_of if self.mode in SIMULATED and event.as_of is not None else event.time

@@ -159,6 +159,21 @@ async def what_is_restored_takes_the_place_of_what_was(opens: Opens) -> None:
     await spend(ledger, ask(10))
 
 
+async def a_call_without_its_own_limits_counts_against_them_once_restored(opens: Opens) -> None:
+    """A ledger does not keep a call's own limits. Its next attempt brings them, and finds the earlier charge."""
+    ledger = await opens(tenant(1000))
+    own = (Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=120),)
+    first = ask(90, key="one", attempt=1, limits=own)
+    await reserved(ledger, first)
+    await ledger.dispatch(first.reservation_id)
+    await ledger.in_doubt(first.reservation_id)
+
+    await ledger.restore("acme", await ledger.entries("acme"))
+
+    assert (await refused(ledger, ask(31, key="one", attempt=2, limits=own))).left == 30
+    await reserved(ledger, ask(30, key="one", attempt=3, limits=own))
+
+
 async def what_is_in_flight_when_a_healthy_ledger_is_restored_stays_so(opens: Opens) -> None:
     ledger = await opens(tenant(100, window=Window.DAY))
     await spend(ledger, ask(20))
@@ -382,6 +397,7 @@ HISTORY: tuple[Promise, ...] = (
     who_waits_at_a_ledger_that_has_gone_back_is_told,
     what_is_restored_opens_it_again_and_is_never_charged_twice,
     what_is_restored_takes_the_place_of_what_was,
+    a_call_without_its_own_limits_counts_against_them_once_restored,
     what_is_in_flight_when_a_healthy_ledger_is_restored_stays_so,
     what_ends_while_it_is_shut_is_not_forgotten,
     what_ends_in_a_ledger_that_has_gone_back_is_not_forgotten,

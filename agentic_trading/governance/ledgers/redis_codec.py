@@ -33,7 +33,7 @@ from agentic_trading.governance.ledgers.limit_set import CountedWindows, LimitSe
 from agentic_trading.governance.ledgers.redis_counters import CounterKey, ReservationPlanner
 from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
-from agentic_trading.governance.limits import UNITS, Limit, ScopeKind, Window
+from agentic_trading.governance.limits import COUNTED_BY_CALL, UNITS, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.governance.redis import REBUILDING, LedgerKeys, ScriptReply, SeenSequence
 from agentic_trading.redis import within_time
@@ -396,6 +396,8 @@ async def charged_calls(
                 scope_ids = {counter.kind: counter.id for counter in counters} | {ScopeKind.CALL: key}
                 at = tenant.planner.moment_of(counters) or read_time(look.now_ms)
                 reserved, charged = _amount(amounts[:3]), _amount(amounts[3:] if is_over else amounts[:3])
-                request = ReservationRequest(key, attempt, scope_ids, reserved, at)
+                is_limited = any(counter.kind is ScopeKind.CALL for counter in counters)
+                own = (COUNTED_BY_CALL,) if is_limited else ()
+                request = ReservationRequest(key, attempt, scope_ids, reserved, at, own)
                 found[id_] = LedgerEntry(request, ReservationState(state.decode()), charged)
     return list(found.values())

@@ -10,9 +10,11 @@ import pytest
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.errors import LedgerRolledBackError, LedgerUnavailableError
 from agentic_trading.governance.ledger import Ledger, LedgerEntry, ReservationRequest, ReservationState
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.rebuild import join
-from tests.governance.asking import ask, of_tenant, reserved, spend, tenant
+from agentic_trading.governance.rebuild import LedgerRebuild, join
+from tests.build import event
+from tests.governance.asking import AT, ask, of_tenant, refused, reserved, spend, tenant
 from tests.governance.ledgers.redis_ledgers import ledgers
 from tests.redis_server import namespace
 
@@ -238,3 +240,23 @@ def _breaking_off(entries: Iterable[LedgerEntry]) -> Iterator[LedgerEntry]:
     """Yield the first of these."""
     yield from list(entries)[:1]
     raise KeyboardInterrupt
+
+
+async def test_a_lost_attempt_on_record_counts_against_the_own_limits_of_the_next(redis_url: str) -> None:
+    rebuild = LedgerRebuild("acme", "live")
+    rebuild.read(
+        event(
+            "attempt.dispatched",
+            body={"attempt": 1, "reserved_nusd": 90, "idempotency_key": "one"},
+            tenant_id="acme",
+            time=AT,
+        )
+    )
+    own = (Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=120),)
+    async with ledgers(redis_url, namespace()) as opens:
+        ledger = await opens([tenant(1000)])
+
+        await ledger.restore("acme", rebuild.entries())
+
+        assert (await refused(ledger, ask(31, key="one", attempt=2, limits=own))).left == 30
+        await reserved(ledger, ask(30, key="one", attempt=3, limits=own))
