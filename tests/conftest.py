@@ -1,5 +1,6 @@
 """What every test gets: a guard on the loop, a clock that stands still, ids that repeat."""
 
+import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -50,6 +51,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_sessionstart() -> None:
+    """Collect the tests without garbage collection: it takes a third of that time and frees nothing."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collected tests out of garbage collection: they live to the end of the session."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
