@@ -43,7 +43,7 @@ FAULTS: Final = "malformed=15%,timeout=8%,refusal=8%,cut=8%"
 PRICED: Final = (LLMProvider.SCRIPTED, "scripted-prompted-1")
 # Read before any loop runs: files are not read on a loop.
 TABLES: Final = trading.load_tables()
-LOADED: Final = {name: tuple(load_sample(name)) for name in SAMPLES}
+LOADED: Final = {name: load_sample(name) for name in SAMPLES}
 OF_THE_PLATFORM: Final = ("operator.commanded", "run.started", "run.ended")
 """Kinds that the platform records beside what a session's agents do."""
 Line = Mapping[str, Any]

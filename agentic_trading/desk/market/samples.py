@@ -109,14 +109,15 @@ def find_sample(name: str) -> Sample:
     return SAMPLES[name]
 
 
-def load_sample(name: str) -> list[Bar]:
-    """Return all bars of a sample in order of close time; reads a file, so call it off the loop.
+@cache
+def load_sample(name: str) -> tuple[Bar, ...]:
+    """Return all bars of a sample in order of close time; reads a file once, so call it off the loop.
 
     The bytes are checked first: raises `SampleDamagedError` if they are not those that were shipped,
     `UnknownSampleError` if the name is not in `SAMPLES`. Halts are left as they are; a feed reports them.
     """
     sample = find_sample(name)
-    return read_packed(sample, packed_bytes(sample))
+    return tuple(read_packed(sample, packed_bytes(sample)))
 
 
 @cache

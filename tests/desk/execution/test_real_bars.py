@@ -1,6 +1,7 @@
 """The whole way from proposal to fill on the shipped bars: conserved, repeatable, with nothing out of thin air."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
@@ -45,12 +46,12 @@ class Run:
 
 
 @pytest.fixture(scope="module")
-def bars() -> list[Bar]:
+def bars() -> Sequence[Bar]:
     """Return the shipped BTCUSDT bars."""
     return load_sample("btcusdt-5m")
 
 
-async def traded(bars: list[Bar]) -> Run:
+async def traded(bars: Sequence[Bar]) -> Run:
     """Follow the last two hours every two hours while flat, with a stop of 0.4 % and a target of 0.8 %."""
     gateway, clock = RuleGateway(), SimClock(bars[0].close_time)
     exchange = PaperExchange(listed(BTC), cash=CASH)
@@ -97,7 +98,7 @@ def proposed(before: Bar, now: Bar) -> EntryProposal:
     )
 
 
-async def test_a_run_over_real_bars_is_conserved_and_repeats_itself(bars: list[Bar]) -> None:
+async def test_a_run_over_real_bars_is_conserved_and_repeats_itself(bars: Sequence[Bar]) -> None:
     run, again = await traded(bars), await traded(bars)
 
     assert run.account.cash == CASH + sum(fill.cash_change for fill in run.fills)
@@ -107,7 +108,7 @@ async def test_a_run_over_real_bars_is_conserved_and_repeats_itself(bars: list[B
     assert len(Counter(chosen.algo for chosen in run.strategies)) >= 2
 
 
-async def test_every_event_of_a_run_has_its_cause_on_record(bars: list[Bar]) -> None:
+async def test_every_event_of_a_run_has_its_cause_on_record(bars: Sequence[Bar]) -> None:
     run = await traded(bars[:600])
 
     known = {event.id for event in run.events}
@@ -120,7 +121,7 @@ async def test_every_event_of_a_run_has_its_cause_on_record(bars: list[Bar]) -> 
     ] == []
 
 
-async def test_no_fill_is_earlier_than_its_decision_or_inside_the_halt(bars: list[Bar]) -> None:
+async def test_no_fill_is_earlier_than_its_decision_or_inside_the_halt(bars: Sequence[Bar]) -> None:
     run = await traded(bars)
 
     decided = {intent.intent_id: intent.as_of for intent in run.intents}
@@ -129,7 +130,7 @@ async def test_no_fill_is_earlier_than_its_decision_or_inside_the_halt(bars: lis
     assert [fill for fill in run.fills if halted <= fill.bar_open_time < reopened] == []
 
 
-async def test_the_fill_strategies_are_judged_on_the_same_intents(bars: list[Bar]) -> None:
+async def test_the_fill_strategies_are_judged_on_the_same_intents(bars: Sequence[Bar]) -> None:
     run = await traded(bars)
 
     baselines = Baselines(listed(BTC), lambda: PaperExchange(listed(BTC), cash=CASH))

@@ -43,7 +43,7 @@ def bar(
 @cache
 def sample() -> tuple[Bar, ...]:
     """Return the shipped BTCUSDT bars; bars never change, so one reading serves all tests."""
-    return tuple(load_sample("btcusdt-5m"))
+    return load_sample("btcusdt-5m")
 
 
 def rows(bars: Sequence[Bar]) -> bytes:

@@ -1,5 +1,6 @@
 """Two markets side by side."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from statistics import correlation as pearson
 from statistics import covariance as sample_covariance
@@ -91,7 +92,7 @@ def test_the_quadrant_says_whether_strength_is_high_and_rising(tail: list[float]
     assert found.quadrant is quadrant
 
 
-def fed(sample: str, count: int) -> tuple[MarketView, list[Bar]]:
+def fed(sample: str, count: int) -> tuple[MarketView, Sequence[Bar]]:
     bars = load_sample(sample)[:count]
     view = MarketView(bars[0].symbol)
     for bar in bars:
