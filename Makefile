@@ -35,7 +35,7 @@ ROWS = $(PY) -m pytest --timeout=60 $(WHOLE) >whole.log 2>&1 & whole=$$!; \
 
 .DEFAULT_GOAL := run
 .DELETE_ON_ERROR:
-.PHONY: run test wheel check fmt lint types arch cov bench clean always
+.PHONY: run test soak wheel check fmt lint types arch cov bench clean always
 
 run: $(READY)  ## a small model's session as it was recorded, then the rules' as baseline; no key, no network
 	$(VENV)/bin/agentic-trading run --data btcusdt-5m --provider recorded --from smollm2 --bars 300 --out $(OUT)
@@ -44,6 +44,10 @@ run: $(READY)  ## a small model's session as it was recorded, then the rules' as
 
 test: $(READY_DEV)  ## every test, in random order, on all cores
 	$(if $(CI),$(ROWS),$(PY) -m pytest --numprocesses=auto --dist=worksteal)
+
+soak: $(READY_DEV)  ## kills, chaos, foreign clients, and property tests with many examples; once per part
+	$(PY) -m pytest -m "soak or hypothesis" --hypothesis-profile=soak --timeout=600 --numprocesses=auto --dist=worksteal
+	for benchmark in safety usage fuzz overspend kill_matrix chaos "chaos --bus redis"; do $(PY) -m benchmarks.$$benchmark || exit 1; done
 
 wheel: $(READY_DEV)  ## build the wheel, install and run it on every declared Python version
 	$(PY) -m benchmarks.wheel

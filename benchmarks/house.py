@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -47,9 +47,9 @@ SMALL: Final = 60
 """A file of at most so many lines with one importer is a paragraph of that importer, unless it is a wall."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Module:
-    """A source file, read and parsed once."""
+    """A source file, read, parsed and walked once."""
 
     name: str
     text: str
@@ -68,8 +68,12 @@ class Module:
     def is_door(self) -> bool:
         return self.name.endswith("__init__.py")
 
+    @cached_property
+    def every_node(self) -> tuple[ast.AST, ...]:
+        return tuple(ast.walk(self.tree))
+
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
-        return (node for node in ast.walk(self.tree) if isinstance(node, kinds))
+        return (node for node in self.every_node if isinstance(node, kinds))
 
     def place(self, node: ast.AST) -> str:
         return f"{self.name}:{getattr(node, 'lineno', 1)}"

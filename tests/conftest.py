@@ -20,8 +20,10 @@ from agentic_trading.services.kafka import KafkaService
 from tests import kafka_server, redis_server
 
 # How fast a machine is says nothing about the code: an example has no deadline, a test has its time limit.
-settings.register_profile("default", max_examples=50, deadline=None)
-settings.register_profile("ci", max_examples=100, deadline=None, derandomize=True, print_blob=True)
+# `make soak` draws the most examples.
+settings.register_profile("default", max_examples=25, deadline=None)
+settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("soak", max_examples=300, deadline=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # Nothing is printed; `structlog.testing.capture_logs` sees all of it.

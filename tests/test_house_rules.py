@@ -3,7 +3,7 @@
 import ast
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from math import ceil
 from pathlib import Path
@@ -62,7 +62,7 @@ def span(node: ast.AST) -> int:
     return getattr(node, "end_lineno", 0) - getattr(node, "lineno", 0) + 1
 
 
-def longer_than(limit: int, modules: list[Module], *kinds: type[ast.AST]) -> list[str]:
+def longer_than(limit: int, modules: Sequence[Module], *kinds: type[ast.AST]) -> list[str]:
     """Return where a definition of these kinds is longer than `limit` lines."""
     return [m.place(node) for m in modules for node in m.nodes(*kinds) if span(node) > limit]
 

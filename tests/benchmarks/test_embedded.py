@@ -36,6 +36,7 @@ def measured(of_sdk: float) -> dict[str, Row]:
     return table
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("way", embedded_ours.WAYS)
 @pytest.mark.usefixtures("stub")
 async def test_each_way_gives_the_answer(way: str) -> None:

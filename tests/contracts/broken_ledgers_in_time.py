@@ -359,6 +359,7 @@ BROKEN_IN_TIME: Sequence[tuple[type[Whole], Promise]] = (
     (IsNeverSure, history.a_ledger_that_has_come_on_is_not_behind),
     (NeverLooksBack, history.a_ledger_that_has_gone_back_lets_nothing_run),
     (LetsThemWait, history.who_waits_at_a_ledger_that_has_gone_back_is_told),
+    (OpensWithoutTheLog, history.a_call_without_its_own_limits_counts_against_them_once_restored),
     (OpensWithoutTheLog, history.what_is_restored_opens_it_again_and_is_never_charged_twice),
     (AddsToWhatWas, history.what_is_restored_takes_the_place_of_what_was),
     (ForgetsWhatEndsWhileItIsShut, history.what_ends_while_it_is_shut_is_not_forgotten),

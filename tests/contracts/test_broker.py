@@ -38,7 +38,7 @@ ON_KAFKA = pytest.mark.timeout(kafka_server.FIRST_START_S)
         "memory",
         "memory-forgetful",
         pytest.param("kafka", marks=ON_KAFKA),
-        pytest.param("confluent", marks=ON_KAFKA),
+        pytest.param("confluent", marks=[ON_KAFKA, pytest.mark.soak]),
         *redis_server.servers(),
     ]
 )

@@ -97,6 +97,7 @@ def test_a_question_over_a_bus_is_answered_as_in_one_process(
     assert [running.ends() for running in fleet] == [0, 0]
 
 
+@pytest.mark.soak
 @ON_BOTH
 def test_a_question_that_is_killed_again_and_again_is_answered_and_no_call_of_it_paid_twice(
     config: Path,

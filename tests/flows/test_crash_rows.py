@@ -265,7 +265,13 @@ async def crash(
     return crashes[made]
 
 
-CRASHES = [(bus, restarts) for bus in ("memory", "redis", "kafka") for restarts in (False, True)]
+KILLED = ("redis", "kafka")
+"""Buses over which a worker process is killed on each row: `make soak` runs them."""
+CRASHES = [(bus, restarts) for bus in ("memory", *KILLED) for restarts in (False, True)]
+
+
+def _marks(crash: tuple[str, bool]) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.soak] if crash[0] in KILLED else []
 
 
 def _id(crash: tuple[str, bool]) -> str:
@@ -276,7 +282,7 @@ def _id(crash: tuple[str, bool]) -> str:
 @pytest.mark.parametrize(
     ("fleet", "row"),
     [
-        pytest.param(made, row, id=f"{_id(made)}-{row.tenant}")
+        pytest.param(made, row, id=f"{_id(made)}-{row.tenant}", marks=_marks(made))
         for made in CRASHES
         for row in rows_over(made[0])
     ],
@@ -309,7 +315,9 @@ async def test_a_delivery_that_its_worker_left_ends_once_and_is_booked_as_it_was
     assert left.on_the_books == sum(entry.charged.nusd for entry in left.entries)
 
 
-@pytest.mark.parametrize("fleet", CRASHES, indirect=True, ids=_id)
+@pytest.mark.parametrize(
+    "fleet", [pytest.param(made, id=_id(made), marks=_marks(made)) for made in CRASHES], indirect=True
+)
 async def test_nothing_is_acknowledged_before_it_is_done_and_all_is_in_the_end(crash: Crash) -> None:
     unfinished = [row for row in crash.left if not row.startswith("subscription.ack") and "-lost-" not in row]
 

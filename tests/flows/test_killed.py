@@ -36,7 +36,7 @@ BTC = LOADED["btcusdt-5m"]
 ONE: dict[str, Any] = {"data": SAMPLES[:1], "bars": 450, "mode": "paper"}
 STREAM: dict[str, Any] = {"data": ("-",), "mode": "paper", "bars": None}
 
-pytestmark = pytest.mark.timeout(60)  # a program of its own takes a second to start
+pytestmark = [pytest.mark.timeout(60), pytest.mark.soak]  # a program of its own takes a second to start
 
 
 def kill(out: Path, *, stdin: str = "", when: dict[str, Any], **changes: Any) -> None:

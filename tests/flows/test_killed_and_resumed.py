@@ -8,7 +8,7 @@ import pytest
 from tests.flows.killed_runs import MODES, STUB, kill_and_resume
 from tests.stubs.running import serving
 
-pytestmark = pytest.mark.timeout(120)  # six starts of the program, one after another
+pytestmark = [pytest.mark.timeout(120), pytest.mark.soak]  # six starts of the program, one after another
 
 
 @pytest.fixture(scope="module")

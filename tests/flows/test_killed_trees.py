@@ -24,7 +24,7 @@ from tests.flows.growing_tree import SPLIT, TRACE, ask_once, grow, log_in, sent_
 from tests.redis_bus import make_topics
 from tests.redis_server import RealServer
 
-pytestmark = pytest.mark.timeout(60)  # processes are started, killed and started again
+pytestmark = [pytest.mark.timeout(60), pytest.mark.soak]  # processes are started, killed and started again
 
 CALLS = 10
 ALL = ["root", "a", "a1", "a2", "join a", "b", "b1", "b2", "join b", "join root"]

@@ -56,6 +56,7 @@ def test_a_session_whose_calls_are_made_elsewhere_decides_what_one_in_a_process_
     capsys.readouterr()
 
 
+@pytest.mark.soak
 @ON_BOTH
 def test_a_session_that_is_killed_again_and_again_decides_what_one_that_is_not_does_and_pays_nothing_twice(
     config: Path,
@@ -91,6 +92,7 @@ def test_a_session_that_is_killed_again_and_again_decides_what_one_that_is_not_d
     capsys.readouterr()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("bus", ["redis"], indirect=True)
 def test_an_answer_that_did_not_reach_a_killed_session_and_is_forgotten_is_in_the_logs_of_its_workers(
     config: Path, redis: redis_server.RealServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -231,6 +233,7 @@ def test_the_name_of_a_running_worker_is_taken(config: Path, tmp_path: Path) -> 
     assert "another process writes to it" in second.text
 
 
+@pytest.mark.soak
 def test_a_worker_waits_for_a_name_that_a_worker_with_another_log_has(config: Path, tmp_path: Path) -> None:
     make_topics(config)
     words = ("--config", str(config))

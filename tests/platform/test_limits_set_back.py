@@ -178,8 +178,15 @@ WORKERS: tuple[Loss, ...] = (
 )
 
 
-@pytest.mark.parametrize("loss", [is_emptied, is_set_back], ids=lambda one: one.__name__)
-@pytest.mark.parametrize("worker", WORKERS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    ("loss", "worker"),
+    [
+        pytest.param(loss, worker, marks=[] if worker is stays else [pytest.mark.soak])
+        for loss in (is_emptied, is_set_back)
+        for worker in WORKERS
+    ],
+    ids=lambda one: one.__name__,
+)
 async def test_invoice_stays_within_a_lowered_limit_after_a_loss(
     desk: Desk, loss: Loss, worker: Loss
 ) -> None:

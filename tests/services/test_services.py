@@ -81,6 +81,7 @@ def test_services_are_started_shown_and_stopped(tmp_path: Path) -> None:
     assert command("status", *place) == "# kafka does not run\n# redis does not run\n"
 
 
+@pytest.mark.soak
 def test_a_kafka_keeps_its_address_over_a_crash(own_kafka: KafkaService) -> None:
     before = own_kafka.bootstrap_servers
     cluster = (own_kafka.folder / "data" / "meta.properties").read_text(encoding="utf-8")

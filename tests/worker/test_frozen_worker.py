@@ -23,6 +23,8 @@ from tests.gateway import held
 from tests.worker.claims_on_server import Server, ServerClaims
 from tests.worker.test_crashes import Fleet, Process, envelope_of
 
+pytestmark = pytest.mark.soak
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -24,7 +24,7 @@ from tests.app.cli.piping import PROGRAM
 from tests.gateway import GOOD, asking, gateway
 from tests.worker.running import running
 
-pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
+pytestmark = [pytest.mark.timeout(kafka_server.FIRST_START_S), pytest.mark.soak]
 
 ROOT = Path(__file__).parents[3]
 ADDRESS = "5f0e6c1e-6a1c-4c0e-9d0f-8f5b6f3f8a11"

@@ -79,6 +79,7 @@ def test_a_signal_while_a_command_starts_ends_it_with_130_and_a_message(
     assert not any("Traceback" in line for line in messages)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
 def test_a_thread_that_waits_for_a_dead_disk_does_not_keep_the_process(
     by: signal.Signals, tmp_path: Path

@@ -46,11 +46,10 @@ class Books:
 def after_costs(value: float, cost: float, goals: list[tuple[float, float]]) -> float:
     """Return what is left of `value` when all (weight, held) are brought to their weights of it, by halving."""
     low, high = 0.0, value
-    for _ in range(200):
-        middle = (low + high) / 2
+    while low < (middle := (low + high) / 2) < high:
         paid = cost * sum(abs(weight * middle - held) for weight, held in goals)
         low, high = (low, middle) if middle + paid > value else (middle, high)
-    return (low + high) / 2
+    return middle
 
 
 def play(world: World) -> Books:

@@ -277,7 +277,9 @@ def test_parameters_are_returned_or_an_error_has_what_is_wrong() -> None:
     assert [error.field_path for error in raised.value.errors] == ["params.momentum_period"]
 
 
-@pytest.mark.parametrize("period", [5, 10, 20, 30])
+@pytest.mark.parametrize(
+    "period", [30, *(pytest.param(period, marks=pytest.mark.soak) for period in (5, 10, 20))]
+)
 def test_every_valid_set_of_momentum_is_generated_and_passes_the_gate(period: int) -> None:
     valid = refused = 0
     bodies = set()

@@ -85,7 +85,9 @@ def sample(family: Family, seed: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 12))]
+)
 def test_weights_are_those_of_an_oracle_in_plain_python(family: Family, seed: int) -> None:
     params, seen = sample(family, seed), world(seed, every=1 + seed % 6)
 

@@ -144,6 +144,7 @@ async def test_no_interleaving_passes_a_ceiling_or_leaves_anything_held(
 TestLedgerMachine = pytest.mark.timeout(120)(machine(memory).TestCase)  # a hundred sessions, under coverage
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "broken",
     [

@@ -10,6 +10,6 @@ from tests.contracts.ledger_on_redis import on_redis
 
 
 def test_the_ledger_is_the_sum_of_its_calls(redis_url: str) -> None:
-    few = settings(max_examples=10, stateful_step_count=25)
+    few = settings(max_examples=settings().max_examples // 4, stateful_step_count=25)
 
     run_state_machine_as_test(machine(partial(on_redis, redis_url)), settings=few)

@@ -112,6 +112,7 @@ async def test_properties_are_written_in_order_and_without_white_space(model: Lo
     assert (await model.complete(made)).text == '{"zebra":1,"ant":2}'
 
 
+@pytest.mark.soak
 async def test_the_same_request_gets_the_same_answer_whatever_came_between(model: LocalProvider) -> None:
     story, other = ask("Tell a story about a fox."), ask("Tell a story about a fox and a hen.")
 
@@ -127,6 +128,7 @@ async def test_an_answer_at_its_cap_is_reported_as_cut(model: LocalProvider) -> 
     assert (answer.stop_reason, answer.usage.output_tokens) == ("length", 8)
 
 
+@pytest.mark.soak
 async def test_requests_at_once_get_their_own_answers(model: LocalProvider) -> None:
     async with asyncio.TaskGroup() as group:
         answers = [group.create_task(model.complete(ask("Answer.", n={"const": n}))) for n in range(3)]

@@ -43,6 +43,7 @@ async def test_what_is_not_acknowledged_in_time_is_an_error_and_the_next_is_publ
     assert said in ([b"before", b"after"], [b"before", b"lost or not", b"after"])
 
 
+@pytest.mark.soak
 async def test_a_reader_goes_on_when_the_server_was_killed_and_is_back(own_kafka: KafkaService) -> None:
     async with aclosing(await opened(own_kafka)) as broker:
         reader = await broker.subscribe([TOPIC], "group")

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
+import pytest
 from typing_extensions import override
 
 from agentic_trading.bus.brokers.redis.redis import StreamServer
@@ -28,6 +29,8 @@ from tests.redis_bus import (
 )
 
 ROOT = redis_bus.ROOT
+
+pytestmark = pytest.mark.soak
 
 
 @asynccontextmanager
