@@ -83,6 +83,7 @@ async def test_the_shipped_bars_follow_each_other_without_a_hole(tmp_path: Path)
     assert all(isinstance(item, Bar) for item in items)
 
 
+@pytest.mark.soak
 def test_a_short_session_and_its_replay_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--bars", "400", "--before", str(ROOT)]) == 0
 
@@ -99,6 +100,7 @@ def test_the_table_has_a_line_for_each_process() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_a_long_replay_is_as_quick_a_bar_as_a_short_one(capsys: pytest.CaptureFixture[str]) -> None:
     short, *long = (
         Cost("replay", bars, 90, 9, cpu_s) for bars, cpu_s in ((YEAR // 4, 10.0), (YEAR, 47.9), (YEAR, 48.1))
