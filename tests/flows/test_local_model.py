@@ -18,6 +18,7 @@ def weights_folder() -> Path:
     return weights_or_skip().parent
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(300)  # a call takes half a minute on an idle core
 async def test_a_session_with_the_local_model_is_played_again_without_it(
     weights_folder: Path, tmp_path: Path
