@@ -70,17 +70,19 @@ def test_each_key_keeps_its_order_whatever_is_given_back(keys: list[str], data: 
     made = filled(*keys, start=10)
     held: list[Delivery] = []
     finished: list[int] = []
+    to_give_back = data.draw(st.integers(0, 20))
 
     while made.has_ready or held:
         if made.has_ready and (not held or data.draw(st.booleans())):
             held.append(made.take())
         else:
             delivery = held.pop(data.draw(st.integers(0, len(held) - 1)))
-            if data.draw(st.booleans()):
+            if to_give_back and data.draw(st.booleans()):
+                made.give_back(delivery)
+                to_give_back -= 1
+            else:
                 made.finish(delivery)
                 finished.append(delivery.position)
-            else:
-                made.give_back(delivery)
         assert len({each.message.key for each in held}) == len(held)
         assert made.in_flight == len(held)
         assert made.position == min(set(range(10, 10 + len(keys))) - set(finished), default=10 + len(keys))
