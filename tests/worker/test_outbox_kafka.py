@@ -16,6 +16,7 @@ from tests.build import event
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
 
 
+@pytest.mark.soak
 async def test_every_line_is_there_and_in_order_when_kafka_was_killed_and_is_back(
     own_kafka: KafkaService,
 ) -> None:

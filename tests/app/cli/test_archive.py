@@ -247,6 +247,7 @@ def check_gap_and_cut(bus: BusConfig, tmp_path: Path, command: Command) -> None:
     ] * 2
 
 
+@pytest.mark.soak
 def test_nothing_is_lost_when_a_worker_and_the_archiver_are_killed(
     bus: BusConfig, kafka_servers: str, tmp_path: Path, command: Command
 ) -> None:
