@@ -3,7 +3,8 @@
 import ast
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,15 @@ def module(source: str, name: str = "agentic_trading/planted.py") -> Module:
     return Module(name, source, ast.parse(source))
 
 
-def homes() -> dict[str, str]:
+@pytest.fixture(scope="module", autouse=True)
+def _trees_are_freed() -> Iterator[None]:
+    """Free the trees of the package, which slow every later garbage collection."""
+    yield
+    package.cache_clear()
+
+
+@cache
+def homes() -> Mapping[str, str]:
     """Return where each public class or alias of the package is defined."""
     found = {}
     for each in package():
