@@ -120,6 +120,8 @@ class _Reservation:
 
         A dispatch that was taken back may have an end of its own, which is none of another one.
         """
+        if not self.taken_back and len(self.dispatches) <= len(self.ends):
+            return []
         sent = [one for id_, one in self.dispatches.items() if id_ not in self.taken_back]
         sent.sort(key=lambda one: (one.entry.charged.units, one.sent_at))
         unsent = sum(end.charged.calls == 0 for end in self.ends.values())
@@ -161,6 +163,8 @@ class _Reservation:
 
     def _corrected(self, parts: list[LedgerEntry]) -> list[LedgerEntry]:
         """Return `parts` with each late answer in the place of one in doubt, of several the cheapest."""
+        if len(parts) == 1 and not self.late:
+            return parts
         in_doubt = [one for one in parts if one.state is ReservationState.IN_DOUBT]
         in_doubt.sort(key=lambda one: one.charged.units)
         sure = [one for one in parts if one.state is not ReservationState.IN_DOUBT]
@@ -369,7 +373,12 @@ def _place_of(checkpoint: LedgerCheckpoint) -> tuple[int, int, str]:
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:
-    return Amount(*map(sum, zip(*(amount.units for amount in amounts), strict=True)))
+    first, *more = amounts
+    return (
+        Amount(*map(sum, zip(first.units, *(amount.units for amount in more), strict=True)))
+        if more
+        else first
+    )
 
 
 def _dearer(one: Amount, other: Amount) -> Amount:
