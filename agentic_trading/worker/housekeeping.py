@@ -154,8 +154,8 @@ class ControlReconciler:
 
 
 def _follows(controls: TenantControls, seen: TenantControls) -> bool:
-    """Whether a document was surely written after another one, by those who knew it."""
-    if controls == seen:
+    """Whether a document was surely written after another one, by those who knew it; all are written after an empty one."""
+    if controls == seen or not seen.version:
         return True
     return controls.version > seen.version and bool(seen.actions) and seen.actions[-1] in controls.actions
 
