@@ -6,6 +6,7 @@ import pytest
 
 DOORS = {
     "audit": [
+        "AmbiguousIdError",
         "ArchiveCheck",
         "Archiver",
         "CausalPath",

@@ -47,6 +47,7 @@ class Preflight:
     `calls` is how many the rules would make over the same bars, at most `max_calls`, None for a stream; a re-ask
     of an answer that is not accepted comes on top. `bound_nusd` is the most that those calls can cost, by the
     bound that the gate reserves, `first_nusd` that of the first one, and `budget_nusd` the most that all can.
+    `bound_nusd` is 0 only if no call can cost anything, whatever the answers are.
     `seconds` take `seconds_a_call` of each. Of a run that `goes_on`, all of this is what is left of it.
     """
 
@@ -60,6 +61,11 @@ class Preflight:
     seconds_a_call: float | None
     first_nusd: int = 0
     goes_on: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the run can cost nothing."""
+        return self.bound_nusd == 0
 
 
 async def preflight(options: RunOptions) -> Preflight:
@@ -82,8 +88,10 @@ async def _preflight(options: RunOptions) -> Preflight:
     async with aclosing(await ready(options, selection)):
         pass  # it can be made: no more is to be known
     remaining = await _remaining(options, manifest)
+    prices = (tables.prices.price(row.provider, row.model, at=now) for row in selection.rows)
+    is_free = all(price.is_free for price in prices)
     if any(without_symbol(source.data.name) == STDIN for source in named):
-        return _expected(options, selection, remaining, None)
+        return _expected(options, selection, remaining, None, is_free=is_free)
     rehearsal = Rehearsal(
         trading.rules(inject="", seed="").providers.of(LLMProvider.RULES),
         tables,
@@ -92,7 +100,7 @@ async def _preflight(options: RunOptions) -> Preflight:
         selection.alternatives,
     )
     await _rehearse(options, named, manifest, selection, remaining, rehearsal)
-    return _expected(options, selection, remaining, rehearsal)
+    return _expected(options, selection, remaining, rehearsal, is_free=is_free)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,13 +201,22 @@ async def _rehearse(
 
 
 def _expected(
-    options: RunOptions, selection: ProviderSelection, remaining: _Remaining, rehearsal: Rehearsal | None
+    options: RunOptions,
+    selection: ProviderSelection,
+    remaining: _Remaining,
+    rehearsal: Rehearsal | None,
+    *,
+    is_free: bool,
 ) -> Preflight:
     calls = bound_nusd = a_call_s = seconds = None
     if rehearsal is not None:
         calls = rehearsal.calls if remaining.calls is None else min(rehearsal.calls, remaining.calls)
         share = calls / rehearsal.calls if rehearsal.calls else 0
         bound_nusd = min(int(rehearsal.bound_nusd * share), remaining.budget_nusd)
+        if (
+            calls and remaining.budget_nusd and not bound_nusd
+        ):  # the model may make the calls that the rules did not, at another price
+            bound_nusd = None
         a_call_s = _seconds_a_call(options, rehearsal)
         at_once = min(options.workers, len(options.data)) if options.hosted else 1
         seconds = calls * a_call_s / at_once
@@ -208,7 +225,7 @@ def _expected(
         models=tuple(dict.fromkeys(_name(options, row) for row in selection.rows)),
         calls=calls,
         max_calls=remaining.calls,
-        bound_nusd=bound_nusd,
+        bound_nusd=0 if is_free else bound_nusd,
         budget_nusd=remaining.budget_nusd,
         seconds=seconds,
         seconds_a_call=a_call_s,

@@ -213,10 +213,16 @@ def search_sets(
         )
 
 
-def check_provider(options: ProposeOptions) -> None:
-    """Raise `OptionError` or `ConfigError` for a provider that cannot be asked, before anything is confirmed; it blocks."""
+def check_provider(options: ProposeOptions) -> bool:
+    """Return whether the model of a search is free, before anything is confirmed; it blocks.
+
+    Raises `OptionError` or `ConfigError` for a provider or a model that cannot be asked.
+    """
     family_of(options.family)
-    _configured(options, None)
+    config, name = _configured(options, None)
+    tables = Tables(*tables_of(config, factories_of(config)))
+    row = _row(tables, name, options.model)
+    return tables.prices.price(row.provider, row.model, at=SystemClock().now()).is_free
 
 
 def run_set(path: Path, data: str, costs: TradeCosts) -> SetResult:

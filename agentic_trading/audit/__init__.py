@@ -3,10 +3,11 @@
 from agentic_trading.audit.archive import Archiver, opened_archive
 from agentic_trading.audit.source_logs import ArchiveCheck, check_archive
 from agentic_trading.audit.spend import SpendReport, spend_report
-from agentic_trading.audit.trace import CausalPath, TraceTree, UnknownRecordError, why
+from agentic_trading.audit.trace import AmbiguousIdError, CausalPath, TraceTree, UnknownRecordError, why
 from agentic_trading.audit.verify import LogReport, verify_log
 
 __all__ = [
+    "AmbiguousIdError",
     "ArchiveCheck",
     "Archiver",
     "CausalPath",

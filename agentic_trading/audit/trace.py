@@ -1,14 +1,21 @@
 """A trace as a tree of causes, and the causes of one record."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.store import Record, Records
+from agentic_trading.llm.store import IdKind, Record, Records
+
+ID_CHARACTERS: Final = 8
+"""The shortest beginning of an id that is accepted in place of the whole id."""
+
+ID_MATCHES: Final = 20
+"""How many ids an error about an ambiguous beginning lists at most."""
 
 
 class UnknownRecordError(TradingError, LookupError):
@@ -17,7 +24,20 @@ class UnknownRecordError(TradingError, LookupError):
     def __init__(self, record_id: str) -> None:
         self.record_id = record_id
         super().__init__(
-            f"no record has the id {record_id!r}; allowed are ids of events, envelopes and interactions of this log"
+            f"no record has the id {record_id!r}; allowed are ids of events, envelopes and interactions of this log, "
+            f"or the first {ID_CHARACTERS} or more characters of one"
+        )
+
+
+class AmbiguousIdError(TradingError, LookupError):
+    """Several ids start with `prefix`: `matches` are the first of them, sorted."""
+
+    def __init__(self, prefix: str, matches: Sequence[str]) -> None:
+        self.prefix = prefix
+        self.matches = tuple(matches[:ID_MATCHES])
+        more = " and others" if len(matches) > ID_MATCHES else ""
+        super().__init__(
+            f"several ids start with {prefix!r}: {', '.join(self.matches)}{more}; give more characters of one"
         )
 
 
@@ -252,9 +272,10 @@ class CausalPath:
 async def why(records: Records, record_id: str, *, tenant: str | None = None) -> CausalPath:
     """Return the causes of an event, an envelope or an interaction; with a `tenant`, as far as they are its own.
 
-    Raises `UnknownRecordError` if there is none with this id; an id of another tenant is as unknown as any other, and
-    as a cause it is one that is not there.
+    `record_id` may be the first eight or more characters of one id. Raises `AmbiguousIdError` if several ids start with
+    them, and `UnknownRecordError` if none does. An id of another tenant is unknown, and as a cause it is missing.
     """
+    record_id = await full_id(records, record_id, tenant=tenant)
     trace_id = (await _find(records, record_id, tenant)).trace_id
     tree = TraceTree(await records.trace(trace_id, tenant=tenant))
     node, parent = tree.node(record_id), tree.parent(record_id)
@@ -266,6 +287,19 @@ async def why(records: Records, record_id: str, *, tenant: str | None = None) ->
         siblings=tuple(sibling for sibling in children if sibling is not node),
         effects=tree.children(record_id),
     )
+
+
+async def full_id(records: Records, prefix: str, *, of: IdKind = "record", tenant: str | None = None) -> str:
+    """Return the only id that starts with `prefix`, or `prefix` itself if it is an id, is short or starts none.
+
+    Raises `AmbiguousIdError` if several ids start with it.
+    """
+    if len(prefix) < ID_CHARACTERS:
+        return prefix
+    matches = await records.ids_starting(prefix, of=of, limit=ID_MATCHES + 1, tenant=tenant)
+    if len(matches) > 1 and prefix not in matches:
+        raise AmbiguousIdError(prefix, matches)
+    return matches[0] if matches else prefix
 
 
 async def _find(records: Records, record_id: str, tenant: str | None) -> Record:

@@ -142,6 +142,11 @@ class ModelPrice(Rates, frozen=True, extra="forbid"):
     source: Annotated[str, Field(min_length=1)]
     checked_on: date
 
+    @property
+    def is_free(self) -> bool:
+        """Whether every token costs 0."""
+        return not any(rates.dearest_input or rates.output for rates in (self, *self.tiers))
+
     def at(self, input_tokens: int) -> Rates:
         """Return the rates of a request with so many input tokens in all."""
         rates: Rates = self

@@ -159,6 +159,8 @@ class InteractionStore(Protocol):
         ...
 
 
+IdKind = Literal["record", "trace"]
+
 SpendKey = Literal["agent", "model", "workflow", "day", "tenant", "provider"]
 
 
@@ -207,6 +209,12 @@ class Records(Protocol):
 
     async def find(self, record_id: str, *, tenant: str | None = None) -> Record | None:
         """Return the record with this id, or None; an interaction before an event that has the same id."""
+        ...
+
+    async def ids_starting(
+        self, prefix: str, *, of: IdKind = "record", limit: int = 20, tenant: str | None = None
+    ) -> list[str]:
+        """Return the ids that start with `prefix`, sorted, at most `limit`: of records and envelopes, or of traces."""
         ...
 
     async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[Record]:

@@ -12,8 +12,11 @@ from agentic_trading.app import trading
 from agentic_trading.app.options import OptionError, RunOptions
 from agentic_trading.app.preflight import HOSTED_CALL_S, Preflight, preflight
 from agentic_trading.app.session_folder import SessionFolder
+from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.models import WeightsError
+from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError
+from agentic_trading.platform.provider_config import ProviderConfig
 from tests.app.asking import OWN_MODEL, options, own_rows
 from tests.app.test_session_folder import manifest
 from tests.build import interaction
@@ -74,6 +77,43 @@ async def test_a_model_of_ones_own_is_priced_by_its_own_row(tmp_path: Path) -> N
 
     assert expected.models == (OWN_MODEL,)
     assert expected.bound_nusd
+
+
+async def test_bound_of_free_models_is_zero_for_a_stream_too(tmp_path: Path) -> None:
+    tables = dict(zip(("models_file", "prices_file"), own_rows(tmp_path), strict=True))
+    rates = dict.fromkeys(("input", "output", "cache_read", "cache_write_5m", "cache_write_1h"), 0)
+    book = json.loads(tables["prices_file"].read_text())
+    tables["prices_file"].write_text(json.dumps({**book, "rows": [row | rates for row in book["rows"]]}))
+    own: dict[str, Any] = {"provider": "openai", "base_url": "http://127.0.0.1:9/v1", **tables}
+
+    counted, streamed = await preflight(options(**own)), await preflight(options(data=("BTCUSDT=-",), **own))
+
+    assert (counted.bound_nusd, counted.is_free) == (0, True)
+    assert (streamed.calls, streamed.bound_nusd) == (None, 0)
+
+
+async def test_bound_is_unknown_if_only_the_rehearsed_calls_are_free(tmp_path: Path) -> None:
+    """The rules make no execution call over these bars; the model may, and it has a price."""
+    models, prices = own_rows(tmp_path, ("free", "dear"))
+    book = json.loads(prices.read_text())
+    free = dict.fromkeys(("input", "output", "cache_read", "cache_write_5m", "cache_write_1h"), 0)
+    rows = [row | (free if row["model"] == "free" else {}) for row in book["rows"]]
+    prices.write_text(json.dumps({**book, "rows": rows}))
+    loaded = PlatformConfig(
+        mode="backtest",
+        providers={"openai": ProviderConfig(base_url="http://127.0.0.1:9/v1")},
+        models={EnvelopeWorkflow.ANALYSIS: "openai/free", EnvelopeWorkflow.EXECUTION: "openai/dear"},
+        models_file=models,
+        prices_file=prices,
+    )
+    asked = RunOptions(
+        data=("btcusdt-5m",), out=tmp_path / "out", bars=370, record=True, config=loaded, provider="config"
+    )
+
+    expected = await preflight(asked)
+
+    assert expected.calls
+    assert (expected.bound_nusd, expected.is_free) == (None, False)
 
 
 async def test_nothing_is_written_and_a_model_that_cannot_be_asked_is_told(

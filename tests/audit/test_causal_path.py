@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentic_trading.audit.trace import CallNode, UnknownRecordError, why
+from agentic_trading.audit.trace import AmbiguousIdError, CallNode, UnknownRecordError, why
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import interaction_id
 from agentic_trading.llm.store import Records
@@ -97,3 +97,53 @@ async def test_an_unknown_id_is_named_with_what_is_allowed(records: Records) -> 
         await why(records, "nothing")
 
     assert unknown.value.record_id == "nothing"
+
+
+async def prefixed() -> Records:
+    store = MemoryInteractionStore()
+    await store.store(interaction(envelope=envelope(envelope_id="a5d04832-asked", trace_id="t")))
+    for name, tenant in [("a5d04832-fill", "mine"), ("a5d04833-fill", "mine"), ("a5d04833-late", "theirs")]:
+        await store.record(event(id=name, tenant_id=tenant, trace_id="t"))
+    return store.records
+
+
+async def test_why_first_eight_characters_find_the_only_record() -> None:
+    records = await prefixed()
+
+    assert (await why(records, "a5d04833-f")).record_id == "a5d04833-fill"
+    assert (await why(records, "a5d04833", tenant="mine")).record_id == "a5d04833-fill"
+
+
+async def test_why_ambiguous_prefix_lists_the_matches() -> None:
+    records = await prefixed()
+
+    with pytest.raises(AmbiguousIdError, match=r"'a5d04833'.*a5d04833-fill, a5d04833-late; give more"):
+        await why(records, "a5d04833")
+    with pytest.raises(AmbiguousIdError) as several:
+        await why(records, "a5d04832")
+
+    assert several.value.matches == ("a5d04832-asked", "a5d04832-fill")
+
+
+async def test_why_whole_id_wins_over_longer_ids() -> None:
+    store = MemoryInteractionStore()
+    for name in ("session-1", "session-10"):
+        await store.record(event(id=name, trace_id="t"))
+
+    assert (await why(store.records, "session-1")).record_id == "session-1"
+
+
+async def test_why_seven_characters_are_refused() -> None:
+    with pytest.raises(UnknownRecordError, match="first 8 or more characters"):
+        await why(await prefixed(), "a5d0483")
+
+
+async def test_ambiguous_id_lists_at_most_twenty_matches() -> None:
+    store = MemoryInteractionStore()
+    for number in range(30):
+        await store.record(event(id=f"a5d04833-{number:02}", trace_id="t"))
+
+    with pytest.raises(AmbiguousIdError, match="a5d04833-19 and others") as several:
+        await why(store.records, "a5d04833")
+
+    assert len(several.value.matches) == 20

@@ -7,12 +7,13 @@ from typing import get_args
 
 from agentic_trading.llm import LLMInteraction, MemoryInteractionStore
 from agentic_trading.llm.interaction import interaction_id
-from agentic_trading.llm.store import Record, Records, SpendKey
+from agentic_trading.llm.store import IdKind, Record, Records, SpendKey
 from tests.build import NOW, envelope, event, interaction
 from tests.contracts.records_opening import Opens, put
 
 MINE, THEIRS = "mine", "theirs"
 KEYS: tuple[SpendKey, ...] = get_args(SpendKey)
+ID_KINDS: tuple[IdKind, ...] = get_args(IdKind)
 
 Promise = Callable[[Opens, Path], Awaitable[None]]
 
@@ -74,6 +75,17 @@ async def finds_a_tenants_records_and_no_others(opens: Opens, folder: Path) -> N
     async with opens(log, folder) as records:
         for name in ids_of(log):
             assert await records.find(name, tenant=MINE) == await alone.find(name)
+
+
+async def finds_the_beginnings_of_a_tenants_ids(opens: Opens, folder: Path) -> None:
+    log = shared_log()
+    alone = await records_alone(log, MINE)
+
+    async with opens(log, folder) as records:
+        for name in ids_of(log):
+            for of in ID_KINDS:
+                found = await records.ids_starting(name[:4], of=of, tenant=MINE)
+                assert found == await alone.ids_starting(name[:4], of=of)
 
 
 async def gives_a_tenants_part_of_a_trace(opens: Opens, folder: Path) -> None:
@@ -177,6 +189,7 @@ async def shows_everything_to_who_names_no_tenant(opens: Opens, folder: Path) ->
 
 PROMISES: tuple[Promise, ...] = (
     finds_a_tenants_records_and_no_others,
+    finds_the_beginnings_of_a_tenants_ids,
     gives_a_tenants_part_of_a_trace,
     names_the_chains_of_a_tenant_as_if_there_were_no_others,
     counts_a_call_of_another_as_none,

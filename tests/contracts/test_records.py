@@ -11,7 +11,7 @@ import pytest
 from agentic_trading.llm import JsonFileInteractionStore, MemoryInteractionStore
 from agentic_trading.llm.store import Record, Records, Spend, TraceSummary
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
-from tests.build import event, interaction
+from tests.build import envelope, event, interaction
 from tests.contracts.records_opening import OPENINGS, Opens
 
 Source = Callable[[list[Record]], AbstractAsyncContextManager[Records]]
@@ -197,3 +197,15 @@ async def test_an_empty_log_has_no_answers(source: Source) -> None:
     async with source([event()]) as records:
         assert await records.spend() == []
         assert await records.spend("agent") == []
+
+
+async def test_ids_are_found_by_their_first_characters(source: Source) -> None:
+    asked = interaction(envelope=envelope(envelope_id="prefix-b", trace_id="trace-1"))
+    told = event(id="prefix-a", trace_id="trace-2")
+
+    async with source([asked, told, event(id="prefiy", trace_id="trace-2"), event(id="PREFIX-a")]) as records:
+        assert await records.ids_starting("prefix") == ["prefix-a", "prefix-b"]
+        assert await records.ids_starting("prefix", limit=1) == ["prefix-a"]
+        assert await records.ids_starting(asked.interaction_id[:8]) == [asked.interaction_id]
+        assert await records.ids_starting("trace-", of="trace") == ["trace-1", "trace-2"]
+        assert await records.ids_starting("prefi%") == []

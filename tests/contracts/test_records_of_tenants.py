@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from agentic_trading.llm import Durability, JsonFileInteractionStore, LLMInteraction, MemoryInteractionStore
 from agentic_trading.llm.interaction import interaction_id
-from agentic_trading.llm.store import Record, Records, Spend, SpendKey, TraceSummary
+from agentic_trading.llm.store import IdKind, Record, Records, Spend, SpendKey, TraceSummary
 from agentic_trading.llm.stores.memory import MemoryRecords
 from agentic_trading.llm.stores.record_codec import identity_of
 from tests.build import envelope, event, interaction
 from tests.contracts import tenant_promises as promises
 from tests.contracts.records_opening import OPENINGS, Opens, live_relaxed, memory, put
 from tests.contracts.tenant_promises import (
+    ID_KINDS,
     KEYS,
     MINE,
     PROMISES,
@@ -51,6 +52,15 @@ class FindsFirstAndLooksThen(MemoryRecords):
     async def find(self, record_id: str, *, tenant: str | None = None) -> Record | None:
         found = await super().find(record_id)
         return found if found is None or tenant in (None, tenant_of(found)) else None
+
+
+class CompletesIdsOfEverybody(MemoryRecords):
+    """Complete an id of any tenant."""
+
+    async def ids_starting(
+        self, prefix: str, *, of: IdKind = "record", limit: int = 20, tenant: str | None = None
+    ) -> list[str]:
+        return await super().ids_starting(prefix, of=of, limit=limit)
 
 
 class GivesWholeTraces(MemoryRecords):
@@ -157,6 +167,7 @@ class HidesFromThePlatform(MemoryRecords):
     [
         (FindsForEverybody, promises.finds_a_tenants_records_and_no_others),
         (FindsFirstAndLooksThen, promises.finds_a_tenants_records_and_no_others),
+        (CompletesIdsOfEverybody, promises.finds_the_beginnings_of_a_tenants_ids),
         (GivesWholeTraces, promises.gives_a_tenants_part_of_a_trace),
         (SumsUpWholeChains, promises.names_the_chains_of_a_tenant_as_if_there_were_no_others),
         (CutsBeforeItLooks, promises.names_the_chains_of_a_tenant_as_if_there_were_no_others),
@@ -216,6 +227,7 @@ async def everything(records: Records, log: Sequence[Record], tenant: str | None
         [await records.find(name, tenant=tenant) for name in names],
         [await records.trace(name, tenant=tenant) for name in names],
         [await records.by_envelope(name, tenant=tenant) for name in names],
+        [await records.ids_starting(name[:1], of=of, tenant=tenant) for name in names for of in ID_KINDS],
         [await records.by_request(each, number, tenant=tenant) for each in hashes for number in range(2)],
         [await records.traces(limit, tenant=tenant) for limit in range(4)],
         [await records.traces(limit, with_calls=True, tenant=tenant) for limit in range(4)],

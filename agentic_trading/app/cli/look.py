@@ -17,9 +17,19 @@ data_app = typer.Typer(help="Market data: shipped samples and files.", no_args_i
 
 LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N chains.")]
 All = Annotated[bool, typer.Option("--all", help="Chains without a call too.")]
-TraceId = Annotated[str, typer.Argument(metavar="TRACE_ID", help="A chain that `trace list` names.")]
+TraceId = Annotated[
+    str,
+    typer.Argument(
+        metavar="TRACE_ID",
+        help="A chain that `trace list` names, or the first 8 or more characters of its id.",
+    ),
+]
 RecordId = Annotated[
-    str, typer.Argument(metavar="FILL_ID", help="A fill, or any other event, envelope or interaction.")
+    str,
+    typer.Argument(
+        metavar="FILL_ID",
+        help="A fill, or any other event, envelope or interaction: its id, or the first 8 or more characters.",
+    ),
 ]
 
 
@@ -57,9 +67,13 @@ def show_trace(
     """Draw a chain as a tree: every event and call below its cause."""
     from agentic_trading.app.cli.chains import tree_of, values_of
     from agentic_trading.app.cli.output import ask_log, print_table, show_json
-    from agentic_trading.audit.trace import TraceTree
+    from agentic_trading.audit.trace import AmbiguousIdError, TraceTree, full_id
 
     log = log_of(store)
+    try:
+        trace_id = ask_log(log, lambda records: full_id(records, trace_id, of="trace", tenant=tenant))
+    except AmbiguousIdError as e:
+        stop(ExitCode.FOUND_WRONG, str(e))
     chain = TraceTree(ask_log(log, lambda records: records.trace(trace_id, tenant=tenant)))
     _warn_of(log, tenant)
     if not chain.nodes:
@@ -77,7 +91,7 @@ def why_record(
     """Show why there was a fill: the path of causes that leads to it, from the bar on."""
     from agentic_trading.app.cli.chains import path_of, values_of_path
     from agentic_trading.app.cli.output import ask_log, print_table, show_json
-    from agentic_trading.audit.trace import UnknownRecordError, why
+    from agentic_trading.audit.trace import AmbiguousIdError, UnknownRecordError, why
 
     log = log_of(store)
     try:
@@ -85,6 +99,8 @@ def why_record(
         _warn_of(log, tenant)
     except UnknownRecordError as e:
         stop(ExitCode.FOUND_WRONG, f"{e}; try: {trace_list(log, tenant)}")
+    except AmbiguousIdError as e:
+        stop(ExitCode.FOUND_WRONG, str(e))
     if as_json:
         show_json(values_of_path(answer))
     else:

@@ -23,10 +23,10 @@ NOT_STARTED = "not started; nothing sent, nothing written"
 def confirm_run(expected: Preflight, *, yes: bool) -> None:
     """Print what is expected on standard error, and go on only if the user confirms it.
 
-    With `yes` no question is put; without a terminal, and after a no, the command ends.
+    With `yes`, or if the run can cost nothing, no question is put. Without a terminal, and after a no, the command ends.
     """
     say(preflight_text(expected), err=True)
-    confirm("the cost", yes=yes, otherwise=NOT_STARTED)
+    confirm("the cost", yes=yes or expected.is_free, otherwise=NOT_STARTED)
 
 
 def preflight_text(expected: Preflight) -> str:
@@ -45,11 +45,11 @@ def _calls(expected: Preflight) -> str:
 def _cost(expected: Preflight) -> str:
     rest = "what is left of " if expected.goes_on else ""
     budget = f"never more than {rest}--budget-usd {usd(expected.budget_nusd)}"
-    if not expected.calls or expected.bound_nusd is None:
+    if expected.calls == 0 or expected.bound_nusd is None:
         return budget
     if expected.first_nusd > expected.budget_nusd:
         return f"{budget}, into which the first of them does not fit: it needs {usd(expected.first_nusd)}"
-    if expected.bound_nusd == 0:
+    if expected.is_free:
         return "at most 0 USD"
     return f"at most {usd(expected.bound_nusd)} USD if all are accepted, {budget}"
 

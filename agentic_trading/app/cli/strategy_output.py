@@ -58,10 +58,11 @@ def propose_and_print(options: ProposeOptions, *, plot: Path | None, yes: bool, 
     """Search, once the user confirms what a model may cost, and print what came of it."""
     check_plot(plot)
     if options.asks_models:
-        check_provider(options)
+        is_free = check_provider(options)
         asked = f"{options.provider}: {pluralize(options.rounds, 'round')} of at most 6 answers"
-        say(f"{asked}, never more than --budget-usd {options.budget_usd}.", err=True)
-        confirm("the cost", yes=yes, otherwise=NOT_STARTED)
+        most = "at most 0 USD" if is_free else f"never more than --budget-usd {options.budget_usd}"
+        say(f"{asked}, {most}.", err=True)
+        confirm("the cost", yes=yes or is_free, otherwise=NOT_STARTED)
     try:
         with _bar(is_drawn=terminal_is_watching() and not as_json) as (on_round, on_random):
             found = search_sets(options, on_round=on_round, on_random=on_random)

@@ -23,6 +23,7 @@ from agentic_trading.llm.log_line import (
 from agentic_trading.llm.store import (
     ChainedRecord,
     ChainHead,
+    IdKind,
     LogEntry,
     Record,
     RunRecord,
@@ -194,6 +195,20 @@ class MemoryRecords:
         places = self._of(tenant, self._by_id.get(record_id, ()))
         place = min(places, key=lambda place: (not self._facts[place].attempt, place), default=None)
         return None if place is None else self._record(place)
+
+    async def ids_starting(
+        self, prefix: str, *, of: IdKind = "record", limit: int = 20, tenant: str | None = None
+    ) -> list[str]:
+        """Return the ids that start with `prefix`, sorted, at most `limit`."""
+        self._catch_up()
+        indexes = (self._by_trace,) if of == "trace" else (self._by_id, self._by_envelope)
+        found = {
+            name
+            for index in indexes
+            for name, places in index.items()
+            if name.startswith(prefix) and next(iter(self._of(tenant, places)), None) is not None
+        }
+        return sorted(found)[:limit]
 
     async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[Record]:
         """Return all records of a decision chain, in the log's order."""

@@ -57,6 +57,10 @@ def expected(**changes: Any) -> Preflight:
         ),
         ({"calls": 0, "bound_nusd": 0, "seconds": 0.0}, "about 0 calls, more where"),
         ({"calls": 0, "bound_nusd": 0, "seconds": 0.0}, "--budget-usd 20.00, no time to speak of."),
+        (
+            {"calls": None, "bound_nusd": 0, "seconds": None, "seconds_a_call": None},
+            "as many calls as the stream gives reason for, at most 0 USD, for as long as the stream lasts.",
+        ),
         ({"goes_on": True}, "never more than what is left of --budget-usd 20.00, about"),
         (
             {"first_nusd": 160_000_000, "budget_nusd": 100_000},
@@ -74,6 +78,12 @@ def test_a_yes_beforehand_asks_nobody(capsys: pytest.CaptureFixture[str]) -> Non
     said = capsys.readouterr()
     assert "about 12 calls" in said.err
     assert said.out == ""
+
+
+def test_confirm_run_free_run_needs_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    confirm_run(expected(bound_nusd=0), yes=False)
+
+    assert "at most 0 USD" in capsys.readouterr().err
 
 
 def test_where_nobody_can_be_asked_only_a_yes_beforehand_counts(capsys: pytest.CaptureFixture[str]) -> None:

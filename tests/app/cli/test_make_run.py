@@ -8,7 +8,8 @@ import pytest
 from agentic_trading.app.report import RunReport
 from tests.app.cli.conftest import Command
 
-RULES = (Path(__file__).parents[3] / "Makefile").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[3]
+RULES = (ROOT / "Makefile").read_text(encoding="utf-8")
 
 
 @pytest.mark.timeout(30)  # the whole sample, as `make run` plays it
@@ -24,3 +25,14 @@ def test_every_kind_of_fault_hits_in_the_first_run(command: Command) -> None:
     assert sorted(report.injected) == ["cut", "malformed", "refusal", "timeout"]
     assert all(report.injected.values())
     assert report.fills > 0
+    assert command("trace", "why", shown_id("README.md", "runs/rules"), "--store", "demo").code == 0
+
+
+def test_fill_id_of_the_cli_page_is_found(session: Path, command: Command) -> None:
+    assert command("trace", "why", shown_id("docs/cli.md", "runs/first"), "--store", session).code == 0
+
+
+def shown_id(page: str, store: str) -> str:
+    """Return the id that a page's command asks about."""
+    [found] = re.findall(rf"trace why (\S+) --store {store}", (ROOT / page).read_text(encoding="utf-8"))
+    return str(found)

@@ -101,11 +101,10 @@ def test_a_provider_of_another_name_is_asked_with_the_patience_of_its_adapter(
         encoding="utf-8",
     )
 
-    ended = command(
-        *PROPOSE, "--rounds", 1, "--config", config, "--provider", "small", "--model", "small-1", "--yes"
-    )
+    ended = command(*PROPOSE, "--rounds", 1, "--config", config, "--provider", "small", "--model", "small-1")
 
     assert ended.code == 0
+    assert "small: 1 round of at most 6 answers, at most 0 USD." in ended.err  # free, hence not confirmed
     assert '"attempt_timeout_s":299' in Path("out", "interactions.jsonl").read_text(encoding="utf-8")
 
 
@@ -166,7 +165,8 @@ def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command
         (["--data", "btcusdt-5m"], "--data is 'btcusdt-5m'; allowed: sp500-sample"),
         (["--provider", "oracle", "--yes"], "--provider is 'oracle'; allowed: rules, recorded, scripted"),
         (["--provider", "anthropic", "--yes"], "--record is left out; allowed: --record with anthropic"),
-        (["--provider", "local"], "this is no terminal, so the cost cannot be confirmed"),
+        (["--provider", "anthropic", "--record"], "this is no terminal, so the cost cannot be confirmed"),
+        (["--provider", "anthropic", "--record", "--model", "claude-none", "--yes"], "in no table of models"),
         (["--provider", "recorded"], "--from is left out"),
         (["--provider", "recorded", "--from", "nowhere"], "--from is nowhere, without an answer"),
         (["--from", "nowhere"], "--from is nowhere"),

@@ -18,6 +18,7 @@ from agentic_trading.llm.log_line import DISPATCHED, IndexRow
 from agentic_trading.llm.store import (
     LATEST_RUNS,
     ChainedRecord,
+    IdKind,
     LogEntry,
     Record,
     Spend,
@@ -42,6 +43,7 @@ from agentic_trading.llm.stores.record_codec import (
 T = TypeVar("T")
 
 _READ_AT_ONCE = 256
+_LAST_CHARACTER = "\U0010ffff"
 FOLLOWED_AT_ONCE = 2000
 """The most lines in a batch of `follow`: each costs its reader a wait, for a disk or for a broker."""
 
@@ -90,6 +92,13 @@ class JsonlRecords:
         query = _places("id = :id", order="attempt = 0, seq LIMIT 1", tenant=tenant)
         found = await self._records(query, tenant=tenant, id=record_id)
         return found[0] if found else None
+
+    async def ids_starting(
+        self, prefix: str, *, of: IdKind = "record", limit: int = 20, tenant: str | None = None
+    ) -> list[str]:
+        """Return the ids that start with `prefix`, sorted, at most `limit`."""
+        query = partial(_ids_starting, prefix=prefix, of=of, limit=limit, tenant=tenant)
+        return await self._query(query, nothing=[])
 
     async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[Record]:
         """Return all records of a decision chain, in the log's order."""
@@ -230,6 +239,19 @@ def _all_of(*conditions: str, tenant: str | None) -> str:
     """Return a condition that holds where all do, and only for the tenant's records if there is one."""
     of_tenant = () if tenant is None else ("tenant = :tenant",)
     return " AND ".join((*conditions, *of_tenant)) or "TRUE"
+
+
+def _ids_starting(db: Connection, *, prefix: str, of: IdKind, limit: int, tenant: str | None) -> list[str]:
+    """Return ids by a range of each index, because LIKE does not use it."""
+    parts = [("trace_id", ())] if of == "trace" else [("id", ()), ("envelope_id", (_IS_ATTEMPT,))]
+    selects = [
+        f"SELECT DISTINCT {column} AS found FROM records WHERE "  # noqa: S608 - names from this module
+        + _all_of(f"{column} >= :first", f"{column} < :last", *conditions, tenant=tenant)
+        for column, conditions in parts
+    ]
+    query = f"{' UNION '.join(selects)} ORDER BY found LIMIT :limit"
+    values = {"first": prefix, "last": f"{prefix}{_LAST_CHARACTER}", "limit": limit, "tenant": tenant}
+    return [found for (found,) in db.execute(query, values)]
 
 
 def _newest_traces(db: Connection, *, limit: int, with_calls: bool, tenant: str | None) -> list[TraceSummary]:
