@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
+from agentic_trading.clock import SystemClock
 from agentic_trading.desk.market.samples import PANELS
 from agentic_trading.desk.planning.params import FAMILIES, PlanTerms, family_of
 from agentic_trading.errors import TradingError
@@ -15,7 +16,7 @@ from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMPr
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform.adapters import is_live
 from agentic_trading.platform.config import PlatformConfig, TenantConfig, redis_address
-from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
+from agentic_trading.platform.provider_config import ModelConfig, ProviderConfig, provider_and_model
 from agentic_trading.platform.settings import load_config
 
 RunMode = Literal["backtest", "paper"]
@@ -136,7 +137,9 @@ class RunOptions:
         if self.max_calls is not None and self.max_calls < 1:
             raise OptionError("--max-calls", self.max_calls, "1 and more")
         if self.mode == "backtest" and not self.record and (hosted := sorted(self.hosted)):
-            allowed = f"--record with {', '.join(hosted)}: a backtest uses a network only with it"
+            allowed = (
+                f"--record with {', '.join(hosted)}: a backtest uses a network only with it or --base-url"
+            )
             raise OptionError("--record", "left out", allowed)
 
     def _check_bus(self) -> None:
@@ -285,13 +288,14 @@ def load_run_config(
     base_url: str | None = None,
     ledger_url: str | None = None,
     bus_url: str | None = None,
+    own_model: ModelConfig | None = None,
     flags: Mapping[str, str] = MappingProxyType({}),
     **overrides: object,
 ) -> PlatformConfig:
     """Return the configuration of a run, as `load_config` does: a backtest, unless something says otherwise.
 
-    A `provider` of ours is one of it, though no file names it, with the address `base_url`. Raises `OptionError` for an
-    address without a server.
+    A `provider` of ours is one of it, though no file names it, with the address `base_url` and the row `own_model`.
+    Raises `OptionError` for an address or a row without a server.
     """
     if base_url is not None and provider in (*WITHOUT_MODEL, LLMProvider.LOCAL, CONFIGURED, ""):
         raise OptionError(
@@ -306,8 +310,53 @@ def load_run_config(
     if bus_url:
         overrides["bus"] = {"url": bus_url}
     config = load_config(path, flags={**flags, "providers": "--base-url"}, **overrides)
+    config = with_model(config, provider, own_model)
     is_left_out = config.origin_of("mode") == "default"
     return config.model_copy(update={"mode": "backtest"}) if is_left_out else config
+
+
+def own_model_row(model: str, price: str | None, context: int | None) -> ModelConfig | None:
+    """Return the row of a model that `--price` and `--context` describe, None without both.
+
+    The row promises the least: a temperature, and no schema that the server enforces. Raises `OptionError` for a price
+    that cannot be read, and if one of the three is left out.
+    """
+    if price is None and context is None:
+        return None
+    if not model:
+        raise OptionError("--model", "left out", "the name of the model on your server")
+    if price is None:
+        raise OptionError("--price", "left out, and --context is given", _PRICE)
+    if context is None:
+        allowed = "how many tokens prompt and answer may have together, such as 32768"
+        raise OptionError("--context", "left out, and --price is given", allowed)
+    try:
+        per_million = [Decimal(part.strip()) for part in price.split(",")]
+        rates = dict(zip(("input", "output"), (each * 1000 for each in per_million), strict=True))
+        row = {"model": model, "context_tokens": context, "max_output_tokens": context, "price": rates}
+        checked = {"source": "--price and --context", "checked_on": SystemClock().now().date()}
+        return ModelConfig.model_validate({**row, **checked})
+    except (ArithmeticError, ValueError) as e:
+        raise OptionError("--price", repr(price), _PRICE) from e
+
+
+_PRICE: Final = "IN,OUT: US dollars per million tokens of prompt and answer, such as 0,0 or 0.15,0.6"
+
+
+def with_model(config: PlatformConfig, provider: str, row: ModelConfig | None) -> PlatformConfig:
+    """Return a configuration in which `provider` has the model of `row`, in place of one of the same name.
+
+    Raises `OptionError` for a provider without models of its own.
+    """
+    if row is not None and provider in (*WITHOUT_MODEL, LLMProvider.LOCAL, CONFIGURED, ""):
+        allowed = f"the price of a model of --provider {listed(HOSTED)}, or of a configured one"
+        raise OptionError("--price", "given", allowed)
+    if row is None or provider not in config.providers:
+        return config
+    served = config.providers[provider]
+    others = tuple(other for other in served.models if other.model != row.model)
+    changed = served.model_copy(update={"models": (*others, row)})
+    return config.model_copy(update={"providers": {**config.providers, provider: changed}})
 
 
 def listed(names: Sequence[str]) -> str:

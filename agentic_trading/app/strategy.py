@@ -48,7 +48,7 @@ from agentic_trading.llm.provider import Providers
 from agentic_trading.llm.result import Stage
 from agentic_trading.platform.config import BusConfig, PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Platform, Ports
-from agentic_trading.platform.provider_config import ProviderConfig
+from agentic_trading.platform.provider_config import ModelConfig, ProviderConfig
 from agentic_trading.platform.tables import Tables, factories_of, tables_of
 
 PROVIDERS: Final = (*WITHOUT_MODEL, LLMProvider.SCRIPTED.value, *MODELS)
@@ -73,6 +73,7 @@ class ProposeOptions:
     recorded_from: Path | None = None
     model: str = ""
     base_url: str | None = None
+    own_model: ModelConfig | None = None
     record: bool = False
     budget_usd: Decimal = Decimal(5)
     costs: TradeCosts = field(default_factory=TradeCosts)
@@ -377,13 +378,15 @@ def _configured(options: ProposeOptions, recorded: _Recorded | None) -> tuple[Pl
     if recorded is not None:
         name = recorded.provider.value
     known = "" if name in {LLMProvider.RULES, LLMProvider.SCRIPTED} else name
-    config = load_run_config(options.config, provider=known, base_url=options.base_url)
+    config = load_run_config(
+        options.config, provider=known, base_url=options.base_url, own_model=options.own_model
+    )
     row = config.providers.get(name)
     if row is None and name not in PROVIDERS:
         raise OptionError("--provider", repr(options.provider), listed([*PROVIDERS, *config.providers]))
     row = row or ProviderConfig()
     if recorded is None and row.adapter_of(name) in HOSTED and not options.record:
-        allowed = f"--record with {name}: a backtest uses a network only with it"
+        allowed = f"--record with {name}: a backtest uses a network only with it or --base-url"
         raise OptionError("--record", "left out", allowed)
     tenant = config.tenant_ids[0]
     changes = {

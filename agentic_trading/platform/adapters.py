@@ -1,12 +1,13 @@
 """The adapters of a platform by the names that a configuration has for them; no other file of the package names one."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
+from importlib import import_module, invalidate_caches
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any, Final, cast, get_args
 
 from agentic_trading.clock import Clock, SystemClock
@@ -205,13 +206,13 @@ SCRIPTED: Final = ShippedAdapter(_scripted, frozenset({"answers"}))
 def factory_of(name: str, config: ProviderConfig, *, origin: str = "code") -> Factory:
     """Return what makes the provider `name`, and load it alone: an entry point of `GROUP`, or `module:factory`.
 
-    It blocks, as it reads files. Raises `ConfigError` for an adapter that does not exist, that two packages offer, or that cannot be imported.
+    A module is installed or in the working directory. It blocks, as it reads files. Raises `ConfigError` for an adapter that does not exist, that two packages offer, or that cannot be imported.
     """
     adapter = config.adapter_of(name)
     with explained(origin, f"providers.{name}.adapter", adapter):
         module, colon, attribute = adapter.partition(":")
         if colon:
-            made: Any = import_module(module)
+            made: Any = _imported(module)
             for part in attribute.split("."):
                 made = getattr(made, part)
         else:
@@ -221,6 +222,26 @@ def factory_of(name: str, config: ProviderConfig, *, origin: str = "code") -> Fa
             origin, name, f"{adapter}, which cannot be called", "a function or class that makes a Provider"
         )
     return cast("Factory", made)
+
+
+def _imported(name: str) -> ModuleType:
+    """Return a module, installed or in the working directory.
+
+    A console script does not have that directory on its path. It is appended, so that it replaces no installed module.
+    """
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as e:
+        folder = str(Path.cwd())
+        if e.name != name.partition(".")[0] or folder in sys.path:
+            raise
+    sys.path.append(folder)
+    invalidate_caches()
+    try:
+        return import_module(name)
+    except ModuleNotFoundError:
+        sys.path.remove(folder)
+        raise
 
 
 def provider_of(
@@ -291,6 +312,8 @@ def explained(origin: str, place: str, adapter: str, what: str = "made") -> Iter
         raise
     except Exception as e:  # code of others is imported and run here, and may raise anything
         allowed = "an adapter that can be imported, made and closed"
+        if isinstance(e, ModuleNotFoundError):
+            allowed += f", from an installed package or the working directory {Path.cwd()}"
         found = f"{adapter}, which cannot be {what} ({type(e).__name__}: {e})"
         raise ConfigError([ConfigProblem(origin, place, found, allowed)]) from e
 

@@ -17,6 +17,7 @@ from agentic_trading.llm.models import Capabilities, TableError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.providers.anthropic.provider import AnthropicSdkProvider
 from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 from agentic_trading.llm.result import Usage
 from agentic_trading.platform import (
@@ -239,6 +240,38 @@ def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch
     assert "anthropic is not installed; run pip install 'agentic-trading[anthropic-sdk]'" in refused(
         "bedrock", bedrock
     )
+
+
+FOLDER_ADAPTER = """
+from agentic_trading.llm.providers.offline import ScriptedProvider
+from answers_beside_it import ANSWER
+
+def provider(context):
+    return ScriptedProvider([ANSWER])
+"""
+
+
+def test_module_of_the_working_directory_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder_adapter.py").write_text(FOLDER_ADAPTER, encoding="utf-8")
+    (tmp_path / "answers_beside_it.py").write_text("ANSWER = 'yes'\n", encoding="utf-8")
+    config = ProviderConfig(adapter="folder_adapter:provider")
+
+    assert isinstance(provider_of(context("a", config), factory_of("a", config)), ScriptedProvider)
+    assert sys.path[-1] == str(tmp_path)  # last: it replaces no installed module
+
+
+def test_missing_module_is_refused_with_the_folder_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    monkeypatch.chdir(tmp_path)
+
+    message = refused("a", ProviderConfig(adapter="nowhere_llm:provider"))
+
+    assert message.endswith(f"from an installed package or the working directory {tmp_path}")
+    assert str(tmp_path) not in sys.path
 
 
 @pytest.mark.parametrize("options", [{}, {"client": "AsyncAnthropicVertex", "arguments": {"region": "eu"}}])

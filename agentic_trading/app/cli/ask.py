@@ -7,7 +7,15 @@ import typer
 
 from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.log_selection import AsJson, Store, log_of
-from agentic_trading.app.cli.run import AnswersFrom, BaseUrl, Model, RunBus, usd_amount
+from agentic_trading.app.cli.run import (
+    AnswersFrom,
+    BaseUrl,
+    ContextTokens,
+    Model,
+    PriceOption,
+    RunBus,
+    usd_amount,
+)
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask; left out with --resume.")]
 AskedProviderOption = Annotated[
@@ -56,6 +64,8 @@ def ask_command(
     provider: AskedProviderOption = "",
     model: Model = "",
     base_url: BaseUrl = None,
+    price: PriceOption = None,
+    context: ContextTokens = None,
     max_cost: MaxCost = None,
     max_depth: MaxDepth = 2,
     max_children: MaxChildren = 5,
@@ -72,7 +82,7 @@ def ask_command(
     an answer of yours, 1 if it has none.
     """
     from agentic_trading.app.cli.ask_answers import AskOptions, answer_question, read_answers
-    from agentic_trading.app.options import OptionError
+    from agentic_trading.app.options import OptionError, own_model_row
 
     answers = read_answers(answer or ())
     if bool(question.strip()) == bool(resume):
@@ -91,6 +101,7 @@ def ask_command(
         provider=provider,
         model=model,
         base_url=base_url,
+        own_model=own_model_row(model, price, context),
         max_cost_usd=max_cost,
         max_depth=max_depth,
         max_children=max_children,

@@ -27,7 +27,7 @@ from agentic_trading.app.cli.output import (
     show_json,
     usd,
 )
-from agentic_trading.app.options import MODELS, OptionError, listed
+from agentic_trading.app.options import MODELS, OptionError, listed, with_model
 from agentic_trading.app.providers import model_row
 from agentic_trading.app.question_rules import ASK_RULES, FAILURES, SPEND
 from agentic_trading.app.run_resume import read_elsewhere
@@ -65,7 +65,7 @@ from agentic_trading.llm.store import Record, Records
 from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.config import BusConfig, PlatformConfig, without_password
 from agentic_trading.platform.platform import Platform, Ports, run_started
-from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
+from agentic_trading.platform.provider_config import ModelConfig, ProviderConfig, provider_and_model
 from agentic_trading.platform.settings import load_config, user_name
 from agentic_trading.platform.tables import Tables, factories_of, tables_of
 from agentic_trading.structured.prompts import first_request
@@ -101,6 +101,7 @@ class AskOptions:
     max_calls: int
     bus: str | None = None
     answers_from: tuple[Path, ...] = ()
+    own_model: ModelConfig | None = None
 
     @property
     def limits(self) -> RecursionLimits:
@@ -274,7 +275,7 @@ def _configured(options: AskOptions, known: _Beginning | None) -> tuple[Platform
         "bus": _bus_of(config, options, known),
         "concurrency": 1 if is_local else config.concurrency,
     }
-    return config.model_copy(update=changes), model
+    return with_model(config.model_copy(update=changes), name, options.own_model), model
 
 
 @asynccontextmanager

@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.exits import ExitCode, say, stop
 from agentic_trading.app.cli.log_selection import AsJson
-from agentic_trading.app.cli.run import usd_amount
+from agentic_trading.app.cli.run import ContextTokens, PriceOption, usd_amount
 from agentic_trading.cancellation import run_async
 
 app = typer.Typer(help="Models: what they take, what they cost, their weights.", no_args_is_help=True)
@@ -62,6 +63,40 @@ def show_model(model: ModelName, *, as_json: AsJson = False) -> None:
         show_json({**entry.as_value(), "price_book": catalogue.prices.id})
     else:
         print_table(model_details(entry, catalogue))
+
+
+@app.command("add", short_help="Add a model of your own to the configuration.")
+def add_model_command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name on its server.")],
+    *,
+    price: PriceOption = None,
+    context: ContextTokens = None,
+    provider: Annotated[
+        str,
+        typer.Option(
+            "--provider",
+            metavar="NAME",
+            help="The provider that serves it; a new name stands for a server that speaks the API of openai.",
+        ),
+    ] = "openai",
+    base_url: Annotated[str | None, typer.Option("--base-url", metavar="URL", help="Its server.")] = None,
+    config: ConfigFile = None,
+) -> None:
+    """Add a model of your own to the file of the configuration, with its price and its context.
+
+    A file that does not exist is created. `run --provider NAME --model MODEL` then needs no other option.
+    """
+    from agentic_trading.app.models.catalogue import add_model
+    from agentic_trading.app.options import OptionError, own_model_row
+    from agentic_trading.app.settings import start
+    from agentic_trading.platform.settings import FILE
+
+    file = (config or start().config or FILE).expanduser()
+    row = own_model_row(model, price, context)
+    if row is None:
+        raise OptionError("--price and --context", "left out", "both, such as --price 0,0 --context 32768")
+    add_model(file, provider, row, base_url=base_url)
+    say(f"Added {provider}/{model} to {file}.")
 
 
 @app.command("fetch")

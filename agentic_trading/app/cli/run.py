@@ -70,7 +70,28 @@ ProviderOption = Annotated[
 Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Which model; see `models list`.")]
 BaseUrl = Annotated[
     str | None,
-    typer.Option("--base-url", metavar="URL", help="A server of your own that speaks the provider's API."),
+    typer.Option(
+        "--base-url",
+        metavar="URL",
+        help="A server of your own that speaks the provider's API; a backtest with it needs no --record.",
+    ),
+]
+PriceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--price",
+        metavar="IN,OUT",
+        help="With --context: what --model costs, in US dollars per million tokens, such as 0,0.",
+    ),
+]
+ContextTokens = Annotated[
+    int | None,
+    typer.Option(
+        "--context",
+        metavar="N",
+        min=1,
+        help="With --price: how many tokens prompt and answer of --model may have together.",
+    ),
 ]
 Record = Annotated[
     bool, typer.Option("--record", help="Let a backtest ask over a network; its answers are recorded.")
@@ -197,6 +218,8 @@ def run_command(
     provider: ProviderOption = "",
     model: Model = "",
     base_url: BaseUrl = None,
+    price: PriceOption = None,
+    context: ContextTokens = None,
     record: Record = False,
     recorded_from: RecordedFrom = None,
     bars: Bars = None,
@@ -223,30 +246,25 @@ def run_command(
     A model is asked only after you confirm the estimated cost. Ctrl-C stops after calls in flight.
     """
     from agentic_trading.app.cli.run_output import run_and_print
-    from agentic_trading.app.options import CONFIGURED, RunOptions, warm_up_bars
+    from agentic_trading.app.options import CONFIGURED, RunOptions, own_model_row, warm_up_bars
 
     own: dict[str, Any] = {"provider": provider, "base_url": base_url, "ledger_url": ledger, "bus_url": bus}
     own |= {"mode": mode, "concurrency": workers, "policy": policy, "sign_as": principal or None}
-    runs, loaded = _started(config, **own)
+    session: dict[str, Any] = {"inject": inject, "seed": seed, "family": family, "rounds": rounds}
+    session |= {"bars": bars, "budget_usd": budget_usd, "max_calls": max_calls, "estimate": estimate}
+    runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
     options = RunOptions(
         data=(names := names_in(data)),
         out=out or runs / folder_for(names),
         config=loaded,
         provider=provider or (CONFIGURED if loaded.models else "rules"),
         recorded_from=recorded_from,
-        bars=bars,
         warm_up=warm_up_bars(names) if bars else 0,
-        budget_usd=budget_usd,
-        estimate=estimate,
-        inject=inject,
-        seed=seed,
         resume=resume,
         answers_from=tuple(answers_from or ()),
         model=model,
-        record=record,
-        max_calls=max_calls,
-        family=family,
-        rounds=rounds,
+        record=record or base_url is not None,
+        **session,
     )
     run_and_print(options, yes=yes, as_json=as_json)
 

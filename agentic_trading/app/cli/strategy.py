@@ -10,7 +10,9 @@ from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.log_selection import AsJson
 from agentic_trading.app.cli.run import (
     BaseUrl,
+    ContextTokens,
     Model,
+    PriceOption,
     ProviderOption,
     Record,
     RecordedFrom,
@@ -87,6 +89,8 @@ def propose_command(
     provider: ProviderOption = "",
     model: Model = "",
     base_url: BaseUrl = None,
+    price: PriceOption = None,
+    context: ContextTokens = None,
     record: Record = False,
     recorded_from: RecordedFrom = None,
     budget_usd: Budget = Decimal(5),
@@ -108,6 +112,7 @@ def propose_command(
     configured(config)
     _require_desk(plot=plot)
     from agentic_trading.app.cli.strategy_output import costs_in, propose_and_print
+    from agentic_trading.app.options import own_model_row
     from agentic_trading.app.strategy import ProposeOptions
 
     options = ProposeOptions(
@@ -120,7 +125,8 @@ def propose_command(
         recorded_from=recorded_from,
         model=model,
         base_url=base_url,
-        record=record,
+        own_model=own_model_row(model, price, context),
+        record=record or base_url is not None,
         budget_usd=budget_usd,
         costs=costs_in(costs),
         searches=random,

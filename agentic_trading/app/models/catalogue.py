@@ -1,5 +1,7 @@
 """Every model with its price of a day and the files that both came from, and what is wrong with the tables."""
 
+import json
+import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,7 +9,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal, Self, assert_never
 
-from agentic_trading.app.options import OptionError
+from agentic_trading.app.options import HOSTED, OptionError
+from agentic_trading.files import read_utf8
 from agentic_trading.governance.prices import ModelPrice, PriceBook
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMProvider
@@ -16,6 +19,7 @@ from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import Capabilities, Capability, DatedTable
 from agentic_trading.llm.provider import Transport
 from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.provider_config import ModelConfig
 from agentic_trading.platform.tables import RowOrigin, TableLayers, factories_of
 from agentic_trading.structured.prompts import transport_for
 
@@ -164,6 +168,65 @@ def _transport(row: Capability) -> Transport:
     schema = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
     envelope = builder.with_output_schema(schema).with_provider(row.provider, row.model).build()
     return transport_for(envelope, row)
+
+
+def add_model(file: Path, provider: str, row: ModelConfig, *, base_url: str | None = None) -> None:
+    """Append the row of a model to a configuration file, which is created if it does not exist.
+
+    Raises `OptionError` for a model or another address that the file has already, and for a file that cannot be extended;
+    `ConfigError` for a provider or an address that is not allowed. The file is then unchanged.
+    """
+    text = read_utf8(file) if file.exists() else ""
+    added = _model_toml(file, provider, row, base_url, _provider_in(text, file, provider))
+    try:
+        known = tomllib.loads(text + added)["providers"][provider]
+        PlatformConfig.model_validate({"providers": {provider: known}})
+    except tomllib.TOMLDecodeError as e:
+        was = f"{file}, where [providers.{provider}] cannot be continued at the end ({e})"
+        raise OptionError("--config", was, f"this text in its place:{added}") from e
+    with file.open("a", encoding="utf-8") as end:
+        end.write(added)
+
+
+def _provider_in(text: str, file: Path, provider: str) -> Mapping[str, Any] | None:
+    """Return the table of a provider in the text of a file, None if there is none."""
+    try:
+        found = tomllib.loads(text).get("providers", {}).get(provider)
+    except (tomllib.TOMLDecodeError, AttributeError) as e:
+        raise OptionError("--config", f"{file}, which is no TOML ({e})", "a configuration file") from e
+    return found if isinstance(found, Mapping) else None
+
+
+def _model_toml(
+    file: Path, provider: str, row: ModelConfig, base_url: str | None, known: Mapping[str, Any] | None
+) -> str:
+    """Return the lines of a row, and of its provider if the file does not have that."""
+    name = json.dumps(provider, ensure_ascii=False)
+    lines = [""]
+    if known is None:
+        lines.append(f"[providers.{name}]")
+        lines += [] if provider in HOSTED else ['adapter = "openai"']
+        lines += [] if base_url is None else [f"base_url = {json.dumps(base_url, ensure_ascii=False)}"]
+    elif base_url not in {None, known.get("base_url")}:
+        was = f"{base_url}, and {file} has {known.get('base_url', 'none')} for the provider {provider}"
+        raise OptionError("--base-url", was, "the same address, or another name as --provider")
+    elif any(each.get("model") == row.model for each in known.get("models", ())):
+        raise OptionError("MODEL", f"{row.model!r}, which {file} has already", "a new name, or edit the file")
+    price = row.price
+    rates = "" if price is None else f"input = {price.input:f}, output = {price.output:f}"
+    values = {"model": row.model, "source": row.source}
+    texts = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+    return "\n".join([
+        *lines,
+        f"[[providers.{name}.models]]",
+        f"model = {texts['model']}",
+        f"context_tokens = {row.context_tokens}",
+        f"max_output_tokens = {row.max_output_tokens}",
+        f"price = {{ {rates} }}  # nano-dollars per token",
+        f"source = {texts['source']}",
+        f"checked_on = {row.checked_on}",
+        "",
+    ])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from agentic_trading.platform import ModelConfig, ProviderContext
 from tests.app.cli.conftest import Command
 from tests.app.models.tables import model_row, models_file, price_row, prices_file
 from tests.app.models.wheels import pip_looks_only_at, wheel
+from tests.flows.served import served
 from tests.stubs.running import page_of, serving
 
 SMOL = "smollm2-135m"
@@ -360,3 +361,111 @@ def test_nothing_is_sent_that_does_not_fit_under_the_sum(
     assert "not proved" in ended.out
     assert KEY not in ended.out + ended.err
     assert page_of(honest_api, "/invoice")["total_nusd"] == before
+
+
+OWN = ("--price", "0,0", "--context", 32768)
+
+
+def test_run_own_server_needs_one_command_and_no_file(command: Command) -> None:
+    with served({}) as server:
+        own = ("--provider", "openai", "--base-url", server.url, "--model", "qwen3-8b", *OWN)
+        ended = command(
+            "run", "--data", "btcusdt-5m", "--bars", 330, *own, "--max-calls", 2, "--out", "out", "--json"
+        )
+
+    report = json.loads(ended.out)
+    assert (ended.code, server.asked) == (ExitCode.DONE, 2)
+    assert (report["model"], report["cost_nusd"]) == ("qwen3-8b", 0)
+    assert "at most 0 USD" in ended.err
+    assert command("replay", "run", "out").code == ExitCode.DONE
+
+
+def test_run_price_is_dollars_per_million_tokens(command: Command) -> None:
+    with served({}) as server:
+        own = ("--provider", "openai", "--base-url", server.url, "--model", "qwen3-8b")
+        words = ("run", "--data", "btcusdt-5m", "--bars", 330, *own, "--max-calls", 1, "--yes", "--json")
+        ended = command(*words, "--price", "0.15, 0.6", "--context", 32768)
+
+    assert json.loads(ended.out)["cost_nusd"] == 1000 * 150 + 100 * 600
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--price", "0,0"], "--context is left out, and --price is given; allowed: how many tokens"),
+        (["--context", "32768"], "--price is left out, and --context is given; allowed: IN,OUT"),
+        (["--price", "0", "--context", "32768"], "--price is '0'; allowed: IN,OUT: US dollars per million"),
+        (["--price", "0,-1", "--context", "32768"], "--price is '0,-1'; allowed: IN,OUT"),
+        (["--price", "nan,1", "--context", "32768"], "--price is 'nan,1'; allowed: IN,OUT"),
+        (["--price", "1e99,1", "--context", "32768"], "--price is '1e99,1'; allowed: IN,OUT"),
+    ],
+)
+def test_run_incomplete_price_is_refused(command: Command, words: list[str], told: str) -> None:
+    own = ("--provider", "openai", "--model", "m", "--base-url", "http://127.0.0.1:9/v1")
+
+    ended = command("run", "--data", "btcusdt-5m", *own, *words)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert told in ended.err
+
+
+def test_run_price_without_a_model_or_a_server_is_refused(command: Command) -> None:
+    unnamed = command("run", "--data", "btcusdt-5m", "--provider", "openai", *OWN)
+    by_rules = command("run", "--data", "btcusdt-5m", "--provider", "rules", "--model", "m", *OWN)
+
+    assert "--model is left out; allowed: the name of the model on your server" in unnamed.err
+    assert "--price is given; allowed: the price of a model of --provider" in by_rules.err
+
+
+def test_models_add_then_run_needs_the_name_alone(command: Command) -> None:
+    with served({}) as server:
+        added = command("models", "add", "Qwen/Qwen3-8B", *OWN, "--base-url", server.url)
+        again = command("models", "add", "small", "--price", "0.15,0.6", "--context", 8192)
+        words = ("run", "--data", "btcusdt-5m", "--bars", 330, "--record", "--max-calls", 2)
+        ended = command(*words, "--provider", "openai", "--model", "Qwen/Qwen3-8B")
+
+    assert added.out == "Added openai/Qwen/Qwen3-8B to agentic-trading.toml.\n"
+    assert (again.code, ended.code, server.asked) == (ExitCode.DONE, ExitCode.DONE, 2)
+    entry = json.loads(command("models", "show", "small", "--json").out)
+    assert entry["nusd_per_token"]["output"] == 600
+    assert entry["capability"]["context_tokens"] == 8192
+    assert command("models", "check", "small").code == ExitCode.DONE
+
+
+def test_models_add_new_provider_speaks_the_openai_api(command: Command) -> None:
+    Path("own.toml").write_text('name = "desk"', encoding="utf-8")
+    address = ("--base-url", "http://127.0.0.1:9/v1")
+    added = command("models", "add", "m", *OWN, "--provider", "vllm.a", *address, "--config", "own.toml")
+
+    shown = json.loads(command("config", "show", "--config", "own.toml", "--json").out)["config"]
+
+    assert added.code == ExitCode.DONE
+    assert shown["name"] == "desk"
+    assert shown["providers"]["vllm.a"]["adapter"] == "openai"
+    assert [model["model"] for model in shown["providers"]["vllm.a"]["models"]] == ["m"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "told"),
+    [
+        ("", ("--price", "0,0"), "--context is left out"),
+        ("", (), "--price and --context is left out; allowed: both"),
+        ("", (*OWN, "--provider", "Vllm"), "1 to 64 small letters"),
+        ("", (*OWN, "--base-url", "http://me:pw@host"), "without user and password"),
+        ("[[", OWN, "agentic-trading.toml, which is no TOML"),
+        ("providers = { openai = {} }", OWN, "where [providers.openai] cannot be continued at the end"),
+        ('[providers.openai]\nbase_url = "http://a"', (*OWN, "--base-url", "http://b"), "has http://a for"),
+        ('[[providers.openai.models]]\nmodel = "m"', OWN, "MODEL is 'm', which agentic-trading.toml has"),
+    ],
+)
+def test_models_add_refusal_leaves_the_file_unchanged(
+    command: Command, text: str, words: tuple[object, ...], told: str
+) -> None:
+    file = Path("agentic-trading.toml")
+    file.write_text(text, encoding="utf-8")
+
+    ended = command("models", "add", "m", *words)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert told in ended.err
+    assert file.read_text(encoding="utf-8") == text
