@@ -142,6 +142,7 @@ class RunReport(BaseModel, frozen=True):
     intents: int
     intents_rejected: Counts
     orders: int
+    orders_refused: Counts = {}
     cancelled: Counts = {}
     working: list[WorkingOrder] = []
     open_positions: list[OpenPosition] = []

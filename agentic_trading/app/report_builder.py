@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from agentic_trading.app import trading
 from agentic_trading.app.feeds import without_symbol
@@ -22,6 +22,7 @@ from agentic_trading.app.report import (
 )
 from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.app.session_run import BarCounts, SessionResult
+from agentic_trading.desk.decisions import SessionCounters
 from agentic_trading.desk.exchange import Fill
 from agentic_trading.desk.execution.shortfall import shortfalls, total_shortfall
 from agentic_trading.desk.instrument import EXACT, ZERO
@@ -68,25 +69,17 @@ async def report_of(
         data=[_data_report(source, played) for source in manifest.data],
         decisions={workflow: dict(counts) for workflow, counts in sorted(counters.decisions.items())},
         no_decisions={workflow: dict(counts) for workflow, counts in sorted(counters.no_decisions.items())},
-        plans=counters.plans,
         refused_budgets=attempts.refused_budgets(),
-        skips=dict(counters.skips),
         attempts_by_outcome=dict(attempts.outcomes),
         **attempts.sums,
         unpriced=attempts.unpriced(),
         bill_problems=dict(attempts.bill_problems),
         max_calls=manifest.max_calls,
         injected=attempts.injected(trading.fault_kinds(manifest.inject)),
+        **_trade_counts(counters),
         budget_nusd=int(manifest.budget_usd * NANO),
-        intents=counters.intents,
-        intents_rejected=dict(counters.intents_rejected),
-        orders=counters.orders,
-        cancelled=dict(counters.cancelled),
         working=_working(played),
         open_positions=_open_positions(played),
-        fills=counters.fills,
-        first_fill_id=counters.first_fill_id,
-        fees=counters.fees,
         equity_start=trading.STARTING_CASH,
         equity_end=equity_end,
         pnl=EXACT.subtract(equity_end, trading.STARTING_CASH),
@@ -102,6 +95,22 @@ async def report_of(
         elapsed_s=elapsed_s,
         interrupted=manifest.interrupted,
     )
+
+
+def _trade_counts(counters: SessionCounters) -> dict[str, Any]:
+    """Return the counts of plans, intents, orders and fills, as fields of the report."""
+    return {
+        "plans": counters.plans,
+        "skips": dict(counters.skips),
+        "intents": counters.intents,
+        "intents_rejected": dict(counters.intents_rejected),
+        "orders": counters.orders,
+        "orders_refused": dict(counters.orders_refused),
+        "cancelled": dict(counters.cancelled),
+        "fills": counters.fills,
+        "first_fill_id": counters.first_fill_id,
+        "fees": counters.fees,
+    }
 
 
 async def _attempts_of(manifest: RunManifest, store: InteractionStore, tables: Tables) -> "_Attempts":

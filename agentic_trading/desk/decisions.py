@@ -123,7 +123,7 @@ class SessionCounters:
     """Counts of a session; `CountingGateway` counts all that is asked and recorded.
 
     `decisions` and `no_decisions` count by workflow, then by verdict or reason; `cancelled` counts orders by why the
-    rest of them was not filled. `plans` are those that were chosen, in order.
+    rest of them was not filled, `orders_refused` those that the exchange did not take, by its rule. `plans` are those that were chosen, in order.
     """
 
     calls: int = 0
@@ -133,6 +133,7 @@ class SessionCounters:
     intents: int = 0
     intents_rejected: Counter[str] = field(default_factory=Counter)
     orders: int = 0
+    orders_refused: Counter[str] = field(default_factory=Counter)
     cancelled: Counter[str] = field(default_factory=Counter)
     fills: int = 0
     first_fill_id: str = ""
@@ -152,13 +153,17 @@ class SessionCounters:
             case OrderIntent():
                 self.intents += 1
             case IntentDenied() | OrderDenied():
-                self.intents_rejected[body.rule] += 1
+                self._count_denial(body)
             case Order() | Cancellation() | Fill():
                 self._count_trade(body, event.id)
             case GenerationProposed() | GenerationRejected() | GenerationAccepted() | Triggered() | None:
                 pass
             case _:
                 assert_never(body)
+
+    def _count_denial(self, body: IntentDenied | OrderDenied) -> None:
+        refused = isinstance(body, OrderDenied) and body.order_id
+        (self.orders_refused if refused else self.intents_rejected)[body.rule] += 1
 
     def _count_decision(self, body: Assessment | StrategyChosen | PlanChosen) -> None:
         match body:

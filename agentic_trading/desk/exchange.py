@@ -208,8 +208,8 @@ class Exchange(Protocol):
     async def submit(self, order: Order) -> None:
         """Take an order; the same order twice is harmless.
 
-        Raises `OrderRefusedError` for an unknown symbol, a price or quantity off the grid, or an
-        id that another order has.
+        Raises `OrderRefusedError` for an unknown symbol, a price or quantity off the grid, an id that another order
+        has, and any other reason of a venue. The session records it as `order.denied` and continues.
         """
         ...
 

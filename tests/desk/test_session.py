@@ -2,19 +2,22 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from agentic_trading.app import trading
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.analysis.context import evidence_by_layer
 from agentic_trading.desk.analysis.judgement import Layer
+from agentic_trading.desk.exchange import Exchange, Order, OrderRefusedError
+from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.execution.agent import ExecutionAgent, ExecutionSettings
 from agentic_trading.desk.execution.order import FillLimits
 from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
@@ -36,10 +39,13 @@ from tests.gateway import MemoryGateway, gateway
 BTC = LOADED["btcusdt-5m"]
 
 
+NewExchange = Callable[[trading.PaperVenue], Exchange]
+
+
 class Stage:
     """A session on rules in memory, and what it has lived through."""
 
-    def __init__(self, **venue: Any) -> None:
+    def __init__(self, new_exchange: NewExchange, **venue: Any) -> None:
         self.clock = SimClock(trading.LONG_AGO)
         self.desk: MemoryGateway = gateway(rules(), clock=self.clock, checks=trading.CHECKS)
         self.client = GatewayClient(self.desk.broker)
@@ -53,7 +59,7 @@ class Stage:
             tenant="default",
             gateway=self.client,
             clock=self.clock,
-            exchange=trading.paper_exchange(where),
+            exchange=new_exchange(where),
             answers=trading.AnswerSource(
                 Providers.every(self.desk.provider), LLMProvider.RULES, trading.RULES_MODEL
             ),
@@ -78,8 +84,10 @@ class Stage:
 
 
 @asynccontextmanager
-async def on_stage(**venue: Any) -> AsyncGenerator[Stage]:
-    stage = Stage(**venue)
+async def on_stage(
+    *, new_exchange: NewExchange = trading.paper_exchange, **venue: Any
+) -> AsyncGenerator[Stage]:
+    stage = Stage(new_exchange, **venue)
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(stage.desk.pool.run())
         try:
@@ -217,6 +225,24 @@ async def test_an_intent_that_no_limit_lets_through_is_on_record_and_becomes_no_
     assert {event.body["rule"] for event in rejected} == {"min_quantity"}
     assert all(event.causation_id and event.body["symbol"] == "BTCUSDT" for event in rejected)
     assert not kinds.keys() & {"intent.approved", "order.submitted", "order.filled"}
+    assert stage.session.intents == []
+
+
+class EmptyVenue(PaperExchange):
+    """An exchange that refuses every order."""
+
+    @override
+    async def submit(self, order: Order) -> None:
+        raise OrderRefusedError("balance", order.quantity, "0")
+
+
+async def test_session_continues_after_a_refused_order() -> None:
+    async with on_stage(new_exchange=lambda venue: EmptyVenue(venue.instruments, cash=venue.cash)) as stage:
+        await stage.session.run([Feed(BTC[:900])])
+
+    kinds = Counter(event.kind for event in await stage.events())
+    assert kinds["order.denied"] == kinds["order.submitted"] > 1
+    assert len(stage.after) == 900
     assert stage.session.intents == []
 
 

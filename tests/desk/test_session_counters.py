@@ -78,6 +78,7 @@ def test_fees_are_added_exactly_and_the_first_fill_is_remembered() -> None:
         ("intent.skipped", {"reason": "position_open"}, {"skips": {"position_open": 1}}),
         ("intent.denied", {"rule": "min_quantity"}, {"intents_rejected": {"min_quantity": 1}}),
         ("order.denied", {"rule": "max_orders"}, {"intents_rejected": {"max_orders": 1}}),
+        ("order.denied", {"rule": "balance", "order_id": "o1"}, {"orders_refused": {"balance": 1}}),
         ("order.submitted", {}, {"orders": 1}),
         ("order.canceled", {"reason": "plan_passed"}, {"cancelled": {"plan_passed": 1}}),
         ("analysis.triggered", {"kind": "thesis_due"}, {}),
@@ -91,7 +92,7 @@ def test_each_kind_is_counted_under_its_name(
     nothing = SessionCounters()
     figures = {
         name: getattr(counters, name)
-        for name in ("skips", "intents_rejected", "orders", "cancelled", "fills", "intents")
+        for name in ("skips", "intents_rejected", "orders", "orders_refused", "cancelled", "fills", "intents")
     }
     empty = {name: getattr(nothing, name) for name in figures}
     assert figures == {**empty, **counted_as}

@@ -157,8 +157,8 @@ def _value(node: TraceNode) -> dict[str, Any]:
 
 
 STOPPED = {
-    Order.KIND: "unfilled",
     OrderDenied.KIND: "rejected",
+    Order.KIND: "unfilled",
     IntentDenied.KIND: "rejected",
     IntentSkipped.KIND: "skipped",
 }

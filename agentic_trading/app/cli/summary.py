@@ -272,6 +272,9 @@ def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "intents", f"{report.intents:,} · refused by pre-trade limits {refused:,}{why}"
     yield "sent", f"orders {report.orders:,} · fills {report.fills:,} · fees {report.fees:,.2f}"
     yield from _filling(report)
+    if report.orders_refused:
+        refused = sum(report.orders_refused.values())
+        yield "refused", f"{pluralize(refused, 'order')} by the exchange ({counts(report.orders_refused)})"
     if report.cancelled:
         yield "cancelled", f"{sum(report.cancelled.values()):,}: {counts(report.cancelled)}"
     for order in report.working:

@@ -1,7 +1,10 @@
 """What becomes of an assessment on record, beside intents, orders, fills and cancellations, which are bodies themselves."""
 
+import operator
 from decimal import Decimal
 from typing import Literal
+
+from pydantic import Field
 
 from agentic_trading.desk.execution.risk import Rejection
 from agentic_trading.desk.execution.strategy import FillStrategy
@@ -50,9 +53,13 @@ class StrategyChosen(FillStrategy, EventBody, frozen=True, extra="ignore"):
 
 
 class OrderDenied(Rejection, EventBody, frozen=True):
-    """Our own limits stopped the orders of a strategy: none was sent. What a venue refuses is `rejected`."""
+    """Our own limits stopped the orders of a strategy, or the exchange refused one of them.
+
+    `order_id` names the order that the exchange refused. It is empty if our own limits stopped the orders: none was sent.
+    """
 
     KIND = "order.denied"
     FORMERLY = "order.rejected"
 
     symbol: str
+    order_id: str = Field(default="", exclude_if=operator.not_)

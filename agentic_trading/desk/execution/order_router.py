@@ -17,6 +17,7 @@ from agentic_trading.desk.exchange import (
     Fill,
     OpenOrder,
     Order,
+    OrderRefusedError,
 )
 from agentic_trading.desk.execution.events import IntentUndecided, OrderDenied, StrategyChosen
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
@@ -66,6 +67,12 @@ class TradeJournal:
         denied = OrderDenied(symbol=intent.symbol, **dict(rejection))
         event_id = derived_id("order.rejected", intent.intent_id)
         await self._record(denied, event_id, intent, strategy_id(intent.intent_id))
+
+    async def refusal(self, intent: OrderIntent, order: Order, rejection: Rejection) -> None:
+        """Record that the exchange did not take an order, caused by the order."""
+        denied = OrderDenied(symbol=intent.symbol, order_id=order.order_id, **dict(rejection))
+        event_id = derived_id("order.rejected", order.order_id)
+        await self._record(denied, event_id, intent, order.order_id)
 
     async def order(self, intent: OrderIntent, order: Order) -> None:
         """Record an order under its own id, caused by the fill strategy."""
@@ -127,7 +134,12 @@ class OrderRouter:
     ) -> Sequence[Order] | Rejection:
         """Submit and record the orders of a strategy: all of them, or none if a limit stops one.
 
-        `known_at` is when the strategy was there: no bar that opened before it fills an order.
+        `known_at` is when the strategy was there: no bar that opened before it fills an order. An order that the
+        exchange refuses is recorded as denied, and the orders after it are not sent.
+
+        Returns:
+            The orders that the exchange took, or the rejection if it took none.
+
         """
         instrument = self._instruments[intent.symbol]
         limits = self._fill_limits.narrowed_to(intent, instrument)
@@ -140,11 +152,23 @@ class OrderRouter:
                 await self._journal.denial(intent, rejection)
                 return rejection
             facts = _with_pending(facts, order)
-        for order in orders:
-            await self._journal.order(intent, order)
-            await self._exchange.submit(order)
-            self._submitted.append(intent.as_of)
+        for count, order in enumerate(orders):
+            if (refused := await self._submit(intent, order)) is not None:
+                return orders[:count] or refused
         return orders
+
+    async def _submit(self, intent: OrderIntent, order: Order) -> Rejection | None:
+        """Record and submit an order; return why the exchange refused it, which is on record too."""
+        await self._journal.order(intent, order)
+        self._submitted.append(intent.as_of)  # a refused order counts too: the exchange had to answer it
+        try:
+            await self._exchange.submit(order)
+        except OrderRefusedError as e:
+            broken = Rejection(rule=e.rule, was=str(e.was), allowed=e.allowed)
+            rejection = broken.of(order.side, order.quantity, intent.sizing)
+            await self._journal.refusal(intent, order, rejection)
+            return rejection
+        return None
 
     async def fill_order(self, bars: Sequence[Bar]) -> Sequence[Bar]:
         """Return the bars of one moment in the order in which they fill orders: that of `bars`.

@@ -293,8 +293,10 @@ def _order_rejections(
     if not order.reduce_only:
         price = order.limit_price or facts.last_close
         yield from _size_rejections(order.side, order.quantity, price, limits, facts)
-    yield from _tick_rejections({"limit_price": order.limit_price}, instrument)
-    yield from _collar_rejections({"limit_price": order.limit_price}, limits, facts)
+    limit = {"limit_price": order.limit_price}
+    exits = {"stop_loss": order.stop_loss, "take_profit": order.take_profit}
+    yield from _tick_rejections({**limit, **exits}, instrument)
+    yield from _collar_rejections(limit, limits, facts)
     if order.peg_bps is not None and order.peg_bps.copy_abs() > limits.price_collar_bps:
         allowed = f"-{limits.price_collar_bps} to {limits.price_collar_bps} bps"
         yield Rejection(rule="price_collar", was=f"peg_bps {order.peg_bps}", allowed=allowed)

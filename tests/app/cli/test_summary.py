@@ -110,6 +110,8 @@ def test_what_happens_rarely_is_told_only_when_it_did() -> None:
     beside = told(data=[fed(companion="ETHUSDT, from ethusdt-5m")])
     assert "seen beside it, as no other market was given: ETHUSDT, from ethusdt-5m" in beside
     assert "cancelled" not in told(cancelled={})
+    refused = told(orders_refused={"balance": 2, "min_notional": 1})
+    assert line_with(refused, "refused") == "refused 3 orders by the exchange (balance 2 · min_notional 1)"
     assert "open at the end" not in told(open_positions=[])
     assert line_with(told(working=[working()]), "still working").endswith(
         "buy 0.25 BTCUSDT limit, until 2023-03-29 01:00"

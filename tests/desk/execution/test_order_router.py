@@ -4,9 +4,11 @@ from datetime import timedelta
 from decimal import Decimal
 
 import pytest
+from typing_extensions import override
 
 from agentic_trading.clock import SimClock
-from agentic_trading.desk.exchange import Exchange
+from agentic_trading.desk.exchange import Exchange, Order, OrderRefusedError
+from agentic_trading.desk.exchanges.paper import PaperExchange
 from agentic_trading.desk.execution.order import FillLimits
 from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
 from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits
@@ -16,6 +18,7 @@ from agentic_trading.desk.market.errors import NoBarsError
 from tests.desk.execution.asked import RuleGateway
 from tests.desk.trade import (
     BTC,
+    CHEAP,
     FIVE_MINUTES,
     START,
     bar,
@@ -211,3 +214,68 @@ async def test_a_strategy_that_came_late_is_not_filled_at_an_open_before_it() ->
 
     assert await router.on_bar(bar(1, CALM)) == []
     assert len(await router.on_bar(bar(2, CALM))) == 1
+
+
+@pytest.mark.parametrize("price", ["stop_loss", "take_profit"])
+async def test_order_with_off_tick_exit_price_is_denied(price: str) -> None:
+    gateway, exchange = RuleGateway(), paper()
+    router = router_on(exchange, gateway)
+    await router.on_bar(bar(0, CALM))
+    off_tick = {"stop_loss": Decimal("98.001"), "take_profit": Decimal("104.001")}[price]
+
+    outcome = await router.place(intent(**{price: off_tick}), strategy(), known_at=AS_OF)
+
+    assert isinstance(outcome, Rejection)
+    assert (outcome.rule, outcome.was) == ("tick_size", f"{price} {off_tick}")
+    assert outcome.allowed == "multiples of 0.01"
+    assert [event.kind for event in gateway.events] == ["order.denied"]
+    assert "order_id" not in gateway.events[0].body
+    assert await exchange.open_orders() == ()
+
+
+class Venue(PaperExchange):
+    """An exchange that accepts `accepts` orders and refuses all later ones."""
+
+    def __init__(self, accepts: int) -> None:
+        super().__init__(listed(BTC), cash=Decimal(10_000), costs=CHEAP)
+        self._accepts = accepts
+
+    @override
+    async def submit(self, order: Order) -> None:
+        if self._accepts == 0:
+            raise OrderRefusedError("balance", "2.50 USDT", "the value of the order")
+        self._accepts -= 1
+        await super().submit(order)
+
+
+async def test_order_refused_by_exchange_is_on_record_as_denied() -> None:
+    gateway, exchange = RuleGateway(), Venue(accepts=0)
+    router = router_on(exchange, gateway)
+    await router.on_bar(bar(0, CALM))
+
+    outcome = await router.place(intent(), strategy(), known_at=AS_OF)
+
+    assert isinstance(outcome, Rejection)
+    assert (outcome.rule, outcome.was, outcome.allowed) == ("balance", "2.50 USDT", "the value of the order")
+    submitted, denied = gateway.events
+    assert (submitted.kind, denied.kind) == ("order.submitted", "order.denied")
+    assert (denied.causation_id, denied.body["order_id"]) == (submitted.id, submitted.id)
+    assert denied.body["quantity"] == "1.000"
+    assert await router.on_bar(bar(1, CALM)) == []
+
+
+async def test_slices_after_a_refused_one_are_not_sent() -> None:
+    gateway, exchange = RuleGateway(), Venue(accepts=1)
+    router = router_on(exchange, gateway)
+    await router.on_bar(bar(0, CALM))
+
+    placed = await router.place(
+        intent(quantity=Decimal(3)),
+        strategy(algo="twap", slices=3, interval_seconds=300),
+        known_at=AS_OF,
+    )
+
+    assert not isinstance(placed, Rejection)
+    assert [entry.order for entry in await exchange.open_orders()] == list(placed)
+    assert len(placed) == 1
+    assert [event.kind for event in gateway.events] == ["order.submitted"] * 2 + ["order.denied"]
