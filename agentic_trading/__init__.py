@@ -2,7 +2,7 @@
 
 The packages are laid along the path of a call; data goes through them in one direction.
 
-- `errors`, `clock`, `ids`, `files`, `canonical`: the root error, the only time, the only chance, the reader of named files, one spelling of JSON
+- `errors`, `clock`, `ids`, `files`, `logger`, `canonical`: the root error, the only time, the only chance, the reader of named files, the log, one spelling of JSON
 - `llm`: what a call is, the providers that answer it, the log that keeps it
 - `bus`: how messages move
 - `governance`: may it run, and what did it cost

@@ -37,6 +37,7 @@ TYPES_AND_ROOTS: Final = frozenset({
     "canonical.py",
     "clock.py",
     "ids.py",
+    "logger.py",
     "errors.py",
     "cancellation.py",
     "files.py",

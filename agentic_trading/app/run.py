@@ -5,8 +5,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 
-import structlog
-
 from agentic_trading import __version__
 from agentic_trading.app import trading
 from agentic_trading.app.bar_files import BarFiles
@@ -38,13 +36,14 @@ from agentic_trading.errors import TradingError
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.events import RunData, RunStarted
 from agentic_trading.llm.runs import RunSummary, run_on_record
+from agentic_trading.logger import get_logger
 from agentic_trading.platform.adapters import factory_of
 from agentic_trading.platform.check import principal_problems
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.platform import Ports
 from agentic_trading.platform.tables import Tables, tables_of
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(slots=True)

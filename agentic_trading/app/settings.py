@@ -12,10 +12,11 @@ from structlog.types import Processor
 from typing_extensions import override
 
 from agentic_trading.llm.redaction import Redaction
+from agentic_trading.logger import get_logger
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.settings import LogFormat, LogLevel, Settings, load_config, load_settings
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def configured(path: Path | None = None) -> PlatformConfig:

@@ -8,7 +8,6 @@ from shutil import disk_usage
 from socket import gethostname
 from typing import Any, Final
 
-import structlog
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
@@ -21,6 +20,7 @@ from agentic_trading.cancellation import on_first_signal
 from agentic_trading.clock import AsOfClock
 from agentic_trading.governance.errors import ControlsUnavailableError, LedgerUnavailableError
 from agentic_trading.llm.errors import StoreError
+from agentic_trading.logger import get_logger
 from agentic_trading.platform.config import PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.settings import load_config
@@ -28,7 +28,7 @@ from agentic_trading.platform.workers import PlatformStatistics
 from agentic_trading.worker.claim import ClaimStoreUnavailableError
 from agentic_trading.worker.outbox import OutboxLag
 
-log = structlog.get_logger()
+log = get_logger()
 
 AWAY: Final = (
     BusUnavailableError,

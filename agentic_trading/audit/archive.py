@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
 from agentic_trading.audit.source_logs import (
@@ -47,8 +46,9 @@ from agentic_trading.llm.events import ArchiveStarted
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import IndexRow, index_row_of
 from agentic_trading.llm.store import ChainedRecord, Records
+from agentic_trading.logger import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 ARCHIVE_GROUP: Final = "archive"
 AT_ONCE: Final = 1000

@@ -8,7 +8,6 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final, Protocol, Self
 
-import structlog
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from agentic_trading.bus.codec import envelope_message, event_message
@@ -27,8 +26,9 @@ from agentic_trading.llm.event import Event, check_event
 from agentic_trading.llm.fields import long_ids
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.redaction import Redaction
+from agentic_trading.logger import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 GatewayReply = LLMInteraction | NoDecision
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
 
-import structlog
-
 from agentic_trading.bus.codec import (
     ReplyHead,
     read_dead_letter,
@@ -23,8 +21,9 @@ from agentic_trading.canonical import sha256_hex
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.logger import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,14 +6,13 @@ from decimal import Decimal
 from math import inf
 from typing import Any, Final, Literal, Self
 
-import structlog
-
 from agentic_trading.llm.result import Violation
+from agentic_trading.logger import get_logger
 from agentic_trading.structured.extract import read_document
 from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.validation import validate
 
-log = structlog.get_logger()
+log = get_logger()
 
 NextAction = Literal["continue", "finalize", "ask_user"]
 
@@ -92,7 +91,7 @@ class StructuredResponse:
         broken = validate(answer, ANSWER_SCHEMA)
         error = "; ".join(f"{rule.path}: {rule.message}" for rule in broken) or said.get("error") or None
         if error:
-            log.debug("answer_unusable", chars=len(raw), rules=[violation.keyword for violation in broken])
+            log.warning("answer_unusable", chars=len(raw), rules=[violation.keyword for violation in broken])
             return cls(
                 conclusion="" if broken else said["conclusion"],
                 confidence=_as_float(said.get("confidence")),
@@ -148,7 +147,9 @@ def parse_llm_response(raw: str) -> StructuredResponse:
     try:
         answer = read_document(raw, lossless=True)
     except UnreadableError as e:
-        log.debug("answer_unusable", chars=len(raw), rules=[violation.keyword for violation in e.violations])
+        log.warning(
+            "answer_unusable", chars=len(raw), rules=[violation.keyword for violation in e.violations]
+        )
         return StructuredResponse(error="invalid_json", raw_response=raw, violations=e.violations)
     return StructuredResponse.of(answer, raw)
 

@@ -7,12 +7,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
-import structlog
-
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.errors import TradingError
+from agentic_trading.logger import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 T = TypeVar("T")
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
-import structlog
-
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import RemoveLimit, SetLimit, execute_command
 from agentic_trading.governance.controls_document import ControlStore, TenantControls
@@ -23,10 +21,11 @@ from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import InteractionStore, Record
+from agentic_trading.logger import get_logger
 from agentic_trading.platform.config import PlatformConfig, TenantConfig
 from agentic_trading.worker.response_cache import ResponseCache
 
-log = structlog.get_logger()
+log = get_logger()
 
 CONFIG: Final = "config"
 """Who sets the limits of `[tenants]`: an operator's own limit in the same place is left alone."""

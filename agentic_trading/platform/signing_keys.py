@@ -7,15 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
-import structlog
-
 from agentic_trading.bus.errors import SigningKeyError
 from agentic_trading.bus.signing import Signer, Verifier, keys_by_principal, keys_stamp, read_keys
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.files import ANSWERED_WITHIN_S, UnreadableFileError, read_within
 from agentic_trading.governance.policy import Policy
+from agentic_trading.logger import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 T = TypeVar("T")
 

@@ -6,8 +6,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-import structlog
-
 from agentic_trading.bus.errors import BusError
 from agentic_trading.bus.topic import Broker, BrokerStatistics
 from agentic_trading.cancellation import run_shielded
@@ -27,6 +25,7 @@ from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import Providers, ToolDefinition
 from agentic_trading.llm.store import InteractionStore
+from agentic_trading.logger import get_logger
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.signing_keys import PrincipalKeys
 from agentic_trading.platform.tables import LoadedFiles
@@ -40,7 +39,7 @@ from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import CallRunner, RecordedAnswerSource, RunnerDependencies
 
-log = structlog.get_logger()
+log = get_logger()
 
 CANCELLED_WITHIN_S: Final = 2.0
 """How long calls under way go on after a cancellation."""

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import orjson
-import structlog
 from pydantic import BaseModel, ValidationError
 
 from agentic_trading.canonical import sha256_hex
@@ -17,6 +16,7 @@ from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, ToolDefinition, Transport
 from agentic_trading.llm.result import Stage, Violation
+from agentic_trading.logger import get_logger
 from agentic_trading.structured.decode import keys_in
 from agentic_trading.structured.outcome import (
     Accepted,
@@ -39,7 +39,7 @@ from agentic_trading.structured.pydantic_schema import SchemaLike, SemanticCheck
 from agentic_trading.structured.strict_schema import choice_for, unenforced_transport
 from agentic_trading.structured.tools import CALL_POLICY, offered, tools_of
 
-log = structlog.get_logger()
+log = get_logger()
 
 _PARSER_OF: dict[Transport, str] = {
     "native_schema": "StructuredLogProbsParser",

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
-import structlog
-
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.governance.admission_decisions import Admitted, Charge
 from agentic_trading.governance.sent_call import MOST_TOKENS
@@ -18,6 +16,7 @@ from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
 from agentic_trading.llm.result import LLMResult, Violation
+from agentic_trading.logger import get_logger
 from agentic_trading.structured.engine import Prepared
 from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.pydantic_schema import SemanticCheck
@@ -46,7 +45,7 @@ from agentic_trading.worker.slots import Parking
 COUNT_WITHIN_S = 5.0
 """A count that takes longer is given up."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class InputTokenCounter:

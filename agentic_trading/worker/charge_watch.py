@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import structlog
-
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.admission_decisions import Admitted, Charge
@@ -19,10 +17,11 @@ from agentic_trading.governance.controls_document import (
 from agentic_trading.governance.prices import price_advice
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.limits import NANO
+from agentic_trading.logger import get_logger
 from agentic_trading.worker.error_boundary import log_and_continue
 from agentic_trading.worker.recorder import Recorder
 
-log = structlog.get_logger()
+log = get_logger()
 
 GATEWAY = "gateway"
 """The operator of a halt that no person gave."""

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 
-import structlog
 from pydantic import ValidationError
 
 from agentic_trading.governance.errors import ControlError, LedgerError
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import LLMError, RecordError, StoreError
+from agentic_trading.logger import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def describe_error(e: Exception) -> str:

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Self
 
-import structlog
-
 from agentic_trading.governance.admission_decisions import Admitted
 from agentic_trading.governance.events import KINDS, AttemptDispatched
 from agentic_trading.governance.ledger import ReservationRequest, parts_of
@@ -18,6 +16,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
 from agentic_trading.llm.result import NextStep, Usage
+from agentic_trading.logger import get_logger
 from agentic_trading.structured.pipeline import text_of
 from agentic_trading.worker.attempt_result import Timing
 from agentic_trading.worker.claim import (
@@ -28,7 +27,7 @@ from agentic_trading.worker.claim import (
     ClaimStoreUnavailableError,
 )
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
 
-import structlog
-
 from agentic_trading.clock import Clock
 from agentic_trading.governance.burn_rate import Alert, Alerts, BurnRateMeter, Forecast
 from agentic_trading.governance.commands import store_raised_halts
@@ -43,10 +41,11 @@ from agentic_trading.governance.status_feed import (
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import RecordConflictError
 from agentic_trading.llm.event import PLATFORM, Event
+from agentic_trading.logger import get_logger
 from agentic_trading.worker.error_boundary import log_and_continue
 from agentic_trading.worker.recorder import Recorder
 
-log = structlog.get_logger()
+log = get_logger()
 
 _WARNINGS = {
     "threshold": BudgetThresholdReached,

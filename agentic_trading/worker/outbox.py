@@ -11,7 +11,6 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-import structlog
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, wait_exponential
 
 from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError
@@ -24,9 +23,10 @@ from agentic_trading.files import read_file
 from agentic_trading.ids import random_id
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.store import GENESIS, ChainedRecord, InteractionStore
+from agentic_trading.logger import get_logger
 from agentic_trading.worker.error_boundary import UnstreamedError
 
-log = structlog.get_logger()
+log = get_logger()
 
 DRAIN_S: Final = 10.0
 AWAY_S: Final = 1.0

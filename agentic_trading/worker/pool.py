@@ -8,8 +8,6 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-import structlog
-
 from agentic_trading.bus.codec import read_event
 from agentic_trading.bus.errors import (
     BacklogFullError,
@@ -24,6 +22,7 @@ from agentic_trading.governance.errors import LedgerUnavailableError
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import RecordError, StoreError
 from agentic_trading.llm.fields import long_ids
+from agentic_trading.logger import get_logger
 from agentic_trading.worker.claim import ClaimLostError, ClaimStore, ClaimStoreUnavailableError
 from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl, SendAge
 from agentic_trading.worker.error_boundary import UndeliverableError, UnstreamedError, describe_error
@@ -32,7 +31,7 @@ from agentic_trading.worker.recorder import DeadLetterPublisher, Recorder
 from agentic_trading.worker.runner import CallRunner
 from agentic_trading.worker.slots import Slot, Slots, StoppableWait
 
-log = structlog.get_logger()
+log = get_logger()
 
 EXECUTIONS = (EnvelopeWorkflow.EXECUTION,)
 """The lane with slots of its own: no execution waits for a slot that another workflow holds."""

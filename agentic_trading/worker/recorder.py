@@ -4,8 +4,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-import structlog
-
 from agentic_trading.bus.codec import dead_letter_message, reply_message
 from agentic_trading.bus.errors import MessageTooLargeError
 from agentic_trading.bus.message import Delivery, Message, header
@@ -19,9 +17,10 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
+from agentic_trading.logger import get_logger
 from agentic_trading.worker.error_boundary import UndeliverableError, id_conflict
 
-log = structlog.get_logger()
+log = get_logger()
 
 R = TypeVar("R", LLMInteraction, Event)
 

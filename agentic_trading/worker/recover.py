@@ -6,17 +6,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-import structlog
-
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.ledger import ReservationLedger, ReservationState
 from agentic_trading.governance.rebuild import LostAttempt
+from agentic_trading.logger import get_logger
 from agentic_trading.worker.claim import ClaimState, ClaimStore, ClaimStoreUnavailableError
 
 MOST_NAMED: Final = 20
 """How many attempts and envelopes the log of operators names one by one."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

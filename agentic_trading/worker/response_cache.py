@@ -9,14 +9,13 @@ from datetime import datetime
 from typing import Self
 from weakref import WeakValueDictionary
 
-import structlog
-
 from agentic_trading.clock import Clock
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope
 from agentic_trading.llm.envelope_rules import check_envelope
 from agentic_trading.llm.errors import EnvelopeValidationError
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
+from agentic_trading.logger import get_logger
 from agentic_trading.worker.claim import ClaimKey, ClaimStore, ClaimStoreUnavailableError
 from agentic_trading.worker.slots import Parking, StoppableWait
 
@@ -26,7 +25,7 @@ MOST_CACHED = 10_000
 SHARED_S = 24 * 3600.0
 """How long an answer without a deadline is kept for other processes."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 _Key = tuple[str, str, int]
 _NOT_CACHED: AbstractAsyncContextManager[None] = nullcontext()

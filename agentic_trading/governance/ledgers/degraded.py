@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 
-import structlog
-
 from agentic_trading.clock import Clock
 from agentic_trading.governance.errors import (
     LedgerError,
@@ -37,8 +35,9 @@ from agentic_trading.governance.ledger import (
 from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.limits import Limit
 from agentic_trading.governance.prices import NOTHING, Amount
+from agentic_trading.logger import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 REMEMBERED_S = 86_400.0
 """A call that has not ended for so long, a day, will not end any more."""

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Final, NamedTuple
 
-import structlog
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
@@ -24,6 +23,7 @@ from agentic_trading.governance.redis import (
     tag,
 )
 from agentic_trading.ids import random_id
+from agentic_trading.logger import get_logger
 from agentic_trading.redis import pool_of, within_time
 from agentic_trading.worker.claim import (
     Busy,
@@ -74,7 +74,7 @@ if held and string.sub(held, 1, #ARGV[1]) == ARGV[1] then
 end
 """
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(slots=True)

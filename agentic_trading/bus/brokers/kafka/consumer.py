@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Final
 
-import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 from aiokafka.errors import ConsumerStoppedError, IllegalOperation, KafkaError
@@ -25,8 +24,9 @@ from agentic_trading.bus.keyed_queues import Takers
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import CREATE, ConsumerLag, PartitionProgress
 from agentic_trading.cancellation import set_within
+from agentic_trading.logger import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 POLL_MS: Final = 200
 FETCH_WAIT_MS: Final = 100

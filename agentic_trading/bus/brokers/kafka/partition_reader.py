@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
-import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import ConsumerStoppedError, KafkaError
 from aiokafka.partitioner import DefaultPartitioner
@@ -28,8 +27,9 @@ from agentic_trading.bus.brokers.kafka.consumer import (
 from agentic_trading.bus.keyed_queues import ReplyQueue
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.cancellation import set_within
+from agentic_trading.logger import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _PARTITION_OF: Final = DefaultPartitioner()
 """What the producer chooses partitions by."""

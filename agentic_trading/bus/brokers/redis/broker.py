@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-import structlog
-
 from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
 from agentic_trading.bus.brokers.redis.consumer import RedisSubscription
 from agentic_trading.bus.brokers.redis.lease import PartitionLease
@@ -32,8 +30,9 @@ from agentic_trading.bus.topic import (
     summed,
 )
 from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.logger import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class RedisBroker:

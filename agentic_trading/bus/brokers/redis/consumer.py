@@ -6,8 +6,6 @@ from contextlib import suppress
 from itertools import groupby
 from typing import Any, Final
 
-import structlog
-
 from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
 from agentic_trading.bus.brokers.redis.lease import OwnedPartition, PartitionLease
 from agentic_trading.bus.brokers.redis.redis import StreamServer
@@ -17,8 +15,9 @@ from agentic_trading.bus.keyed_queues import Takers
 from agentic_trading.bus.message import Delivery
 from agentic_trading.bus.topic import ConsumerLag, PartitionProgress
 from agentic_trading.cancellation import OwnedTasks, set_within
+from agentic_trading.logger import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 WAIT_S: Final = 0.1
 """How long a reader waits for messages before it looks again which partitions it has."""

@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
-import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
@@ -15,8 +14,9 @@ from agentic_trading.bus.keyed_queues import ReplyQueue
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import REPLIES, Topic
 from agentic_trading.cancellation import OwnedTasks
+from agentic_trading.logger import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 WAIT_S: Final = 1.0
 RETRY_S: Final = 0.5

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-import structlog
-
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.stores.jsonl.file import START, Appended, Disk, LogFile, LogPosition
 from agentic_trading.llm.stores.record_codec import Identity, number_of
+from agentic_trading.logger import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 _WRITE_AT_BYTES = 1 << 20
 _WAIT_AT_BYTES = 8 << 20
