@@ -14,7 +14,15 @@ from agentic_trading.app import trading
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.session_folder import DataSource
 from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
-from agentic_trading.desk.market.feed import BarFeed, BarGrid, Calendar, Continuity, Duplicate, FeedItem, Gap
+from agentic_trading.desk.market.feed import (
+    BarFeed,
+    BarGrid,
+    Calendar,
+    Continuity,
+    FeedItem,
+    Gap,
+    UnreadColumns,
+)
 from agentic_trading.desk.market.samples import (
     PANELS,
     SAMPLES,
@@ -188,14 +196,21 @@ class ResumedFeed:
                 for admitted in continuity.admit(line, item):
                     yield admitted
         async for item in self._feed:
-            if isinstance(item, Gap) or item.open_time < last:
-                continue  # gaps are found again, with the one between the two feeds
-            if isinstance(item, Duplicate):
+            if _was_given(item, last):
+                continue
+            if not isinstance(item, Bar):
                 yield item
                 continue
             line += 1
             for admitted in continuity.admit(line, item):
                 yield admitted
+
+
+def _was_given(item: FeedItem, last: datetime) -> bool:
+    """Return whether a resumed feed has no use for an item: it is of before, or a gap, which is found again."""
+    if isinstance(item, UnreadColumns):
+        return False
+    return isinstance(item, Gap) or item.open_time < last
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ Counts = dict[str, int]
 class DataReport(BaseModel, frozen=True):
     """What was fed of one symbol; `gaps` stand as they were found, none was filled.
 
-    `quiet` are runs of three and more bars in which nothing traded.
+    `quiet` are runs of three and more bars in which nothing traded. `unclosed` counts rows that were left out because their
+    bar had not closed, `unread` are unknown columns.
     `is_sample` says that the bars ship with the package, so that the rules were written with them in view. `companion`
     is another market that the agents saw beside it without being asked for, and where it came from; empty for none.
     """
@@ -34,6 +35,8 @@ class DataReport(BaseModel, frozen=True):
     last: datetime | None
     gaps: list[str]
     duplicates: int
+    unclosed: int = 0
+    unread: list[str] = []
     quiet: list[str] = []
     is_sample: bool = False
     companion: str = ""

@@ -241,6 +241,8 @@ def _data_report(source: DataSource, played: SessionResult) -> DataReport:
             for gap in bars.gaps
         ],
         duplicates=bars.duplicates,
+        unclosed=bars.unclosed,
+        unread=bars.unread,
         is_sample=without_symbol(source.name) in {*SAMPLES, *PANELS},
         companion=_companion(source, played),
         quiet=[

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
+from typing import assert_never
 from zoneinfo import ZoneInfo
 
 from agentic_trading.app import trading
@@ -19,7 +20,7 @@ from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.instrument import Instruments
 from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
+from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap, Note, UnclosedBar, UnreadColumns
 from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.session import MovableClock, TradingSession
 from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
@@ -74,6 +75,8 @@ class BarCounts:
     last: Bar | None = None
     gaps: list[Gap] = field(default_factory=list)
     duplicates: int = 0
+    unclosed: int = 0
+    unread: list[str] = field(default_factory=list)
     _quiet: list[QuietBars] = field(default_factory=list)
 
     @property
@@ -89,12 +92,19 @@ class BarCounts:
         self.first = self.first or bar
         self.last = bar
 
-    def note(self, note: Gap | Duplicate) -> None:
+    def note(self, note: Note) -> None:
         """Take what a feed has noted."""
-        if isinstance(note, Gap):
-            self.gaps.append(note)
-        else:
-            self.duplicates += 1
+        match note:
+            case Gap():
+                self.gaps.append(note)
+            case Duplicate():
+                self.duplicates += 1
+            case UnclosedBar():
+                self.unclosed += 1
+            case UnreadColumns():
+                self.unread.extend(note.columns)
+            case _:
+                assert_never(note)
 
     def _add_quiet(self, bar: Bar) -> None:
         if self.last is not None and self.last.volume == 0:

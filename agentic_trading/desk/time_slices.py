@@ -7,7 +7,7 @@ from datetime import datetime
 
 from agentic_trading.desk.market.bar import Bar, Resampler, Timeframe
 from agentic_trading.desk.market.correlation import CLOSES_KEPT, Close, ReferenceMarket
-from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap
+from agentic_trading.desk.market.feed import BarFeed, FeedItem, Note
 from agentic_trading.desk.market.snapshot import BASE
 
 
@@ -20,7 +20,7 @@ class TimeSlice:
 
     at: datetime
     bars: tuple[Bar, ...]
-    notes: tuple[Gap | Duplicate, ...]
+    notes: tuple[Note, ...]
 
 
 async def merge_feeds(feeds: Sequence[BarFeed], *, most_bars: int | None = None) -> AsyncGenerator[TimeSlice]:
@@ -47,10 +47,10 @@ class _Reader:
     """One feed, read one bar ahead."""
 
     def __init__(self, feed: BarFeed, most_bars: int | None) -> None:
-        self._items: AsyncIterator[Bar | Gap | Duplicate] = aiter(feed)
+        self._items: AsyncIterator[FeedItem] = aiter(feed)
         self._left = most_bars
         self.head: Bar | None = None
-        self.notes: list[Gap | Duplicate] = []
+        self.notes: list[Note] = []
 
     async def advance(self) -> None:
         """Move to the next bar, or to the end; harmless there."""
@@ -66,7 +66,7 @@ class _Reader:
             self._left -= 1
 
 
-def _notes_of(readers: Sequence[_Reader]) -> tuple[Gap | Duplicate, ...]:
+def _notes_of(readers: Sequence[_Reader]) -> tuple[Note, ...]:
     """Return the notes that no time slice has had yet."""
     notes = tuple(note for reader in readers for note in reader.notes)
     for reader in readers:

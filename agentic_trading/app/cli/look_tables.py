@@ -30,7 +30,7 @@ from agentic_trading.app.log_check import LogCheck
 from agentic_trading.app.options import OptionError, pluralize
 from agentic_trading.audit.spend import SpendReport
 from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap
+from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap, UnreadColumns
 from agentic_trading.desk.market.samples import SAMPLES, Sample
 from agentic_trading.llm.store import Spend, SpendKey
 
@@ -141,6 +141,7 @@ class Contents:
     high: Decimal
     gaps: tuple[Gap, ...]
     duplicates: int
+    unread: tuple[str, ...]
     sha256: str
     licence: str
     source: str
@@ -188,6 +189,7 @@ async def read_contents(name: str) -> Contents:
         high=max(bar.high for bar in bars),
         gaps=tuple(item for item in items if isinstance(item, Gap)),
         duplicates=sum(isinstance(item, Duplicate) for item in items),
+        unread=tuple(name for item in items if isinstance(item, UnreadColumns) for name in item.columns),
         sha256=sample.sha256 if sample else await asyncio.to_thread(_sha256, name.rpartition("=")[2]),
         licence=sample.licence if sample else "",
         source=sample.source if sample else "",
@@ -217,6 +219,8 @@ def _facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
     ]):
         yield "", line
     yield "repeated bars", f"{contents.duplicates:,}"
+    if contents.unread:
+        yield "columns not read", ", ".join(capped(contents.unread))
     yield "licence", contents.licence or "not known"
     yield "source", contents.source or "not known"
 

@@ -145,6 +145,10 @@ def _notes(fed: DataReport) -> Iterator[tuple[str, str]]:
         yield "", f"seen beside it, as no other market was given: {fed.companion}"
     if fed.duplicates:
         yield "", f"repeated bars: {fed.duplicates}, left out"
+    if fed.unclosed:
+        yield "", f"left out: {pluralize(fed.unclosed, 'row')} of a bar that had not closed"
+    if fed.unread:
+        yield "", f"columns not read: {', '.join(capped(fed.unread))}"
 
 
 def _result(report: RunReport) -> Table:

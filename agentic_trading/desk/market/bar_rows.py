@@ -66,18 +66,49 @@ CELLS: Final[Mapping[str, Cell]] = MappingProxyType({
 
 
 REQUIRED: Final = tuple(field for field, cell in CELLS.items() if cell.required)
+OPEN_TIMES: Final = ("timestamp", "time", "datetime", "date")
 ALIASES: Final = {
-    "date": "open_time",
+    **dict.fromkeys(OPEN_TIMES, "open_time"),
     "quote_asset_volume": "quote_volume",
     "number_of_trades": "trades",
+    "trade_count": "trades",
+    "count": "trades",
     "taker_buy_base_asset_volume": "taker_buy_volume",
 }
-NOT_READ: Final = ("close_time", "taker_buy_quote_asset_volume", "ignore")
+NOT_READ: Final = (
+    "close_time",
+    "taker_buy_quote_asset_volume",
+    "taker_buy_quote_volume",
+    "ignore",
+    "vwap",
+    "adj_close",  # adjusted for later splits and dividends: it knows the future
+)
 IDENTITY: Final = ("symbol", "timeframe")
 COLUMNS: Final = (*CELLS, *ALIASES, *NOT_READ, *IDENTITY)
 
-KLINE: Final = (*REQUIRED, "close_time", "quote_volume", "trades", "taker_buy_volume", *NOT_READ[1:])
+KLINE: Final = (
+    *REQUIRED,
+    "close_time",
+    "quote_volume",
+    "trades",
+    "taker_buy_volume",
+    "taker_buy_quote_asset_volume",
+    "ignore",
+)
 WITHOUT_HEADER: Final = {len(layout): layout for layout in (REQUIRED, tuple(CELLS), KLINE)}
+
+LONGEST_LINE_BYTES: Final = 65_536
+MOST_NAMES: Final = 256
+"""How many names of a source are remembered: JSON lines may bring others for ever."""
+
+BINARY: Final = (
+    (b"PK\x03\x04", "a ZIP archive"),
+    (b"\x1f\x8b", "gzip data without the ending .gz"),
+    (b"PAR1", "a Parquet file"),
+    (b"\xff\xfe", "UTF-16 text"),
+    (b"\xfe\xff", "UTF-16 text"),
+)
+"""How files that are often taken for CSV begin."""
 
 Pairs = Iterable[tuple[str, object]]
 
@@ -88,20 +119,24 @@ class BarRows:
     A line is one row of CSV or one JSON object. The columns of CSV are named by a header before the first
     row or, without one, known by their count: 6 (the required ones), 9 (the shipped files) or 12 (the
     kline files of exchanges). Blank lines and lines that start with `#` hold no bar. `COLUMNS` are all
-    names; `symbol` and `timeframe` need not be there, but must be those of the source if they are.
+    names, in any case and with blanks for `_`; others are not read, and `unknown` names them. `symbol` and `timeframe`
+    need not be there, but must be those of the source if they are.
     """
 
     def __init__(self, source: str, symbol: str, timeframe: Timeframe) -> None:
+        self.symbol = symbol
         self._source = source
         self._identity = {"symbol": symbol, "timeframe": timeframe.value}
         self._header: tuple[str, ...] | None = None
+        self._fields: dict[str, str] = {}
+        self.unknown: list[str] = []
 
     def read(self, line: int, raw: bytes) -> Bar | None:
         """Return the bar on line `line` (from 1), or None if the line holds none.
 
         Raises `BarFormatError` with line, column, value and what was allowed.
         """
-        text = self._decoded(line, raw).strip()
+        text = line_text(self._source, line, raw).strip()
         if not text or text.startswith("#"):
             return None
         if text.startswith("{"):
@@ -109,19 +144,13 @@ class BarRows:
         cells = self._csv_cells(line, text)
         if self._header is None:
             if cells[0][:1].isalpha():
-                self._header = self._checked_names(line, [cell.lower() for cell in cells])
+                self._header = self._checked_names(line, cells)
                 return None
             self._header = self._layout_of(line, cells)
         if len(cells) != len(self._header):
             allowed = f"{len(self._header)} cells: {', '.join(self._header)}"
             raise self._error(line, "(row)", f"{len(cells)} cells", allowed)
         return self._bar(line, zip(self._header, cells, strict=True))
-
-    def _decoded(self, line: int, raw: bytes) -> str:
-        try:
-            return raw.decode("utf-8-sig" if line == 1 else "utf-8")
-        except UnicodeDecodeError as e:
-            raise self._error(line, "(row)", raw[:80], "UTF-8 text") from e
 
     def _csv_cells(self, line: int, text: str) -> list[str]:
         if '"' not in text:
@@ -150,22 +179,33 @@ class BarRows:
     def _checked_names(self, line: int, names: Sequence[str]) -> tuple[str, ...]:
         seen: set[str] = set()
         for name in names:
-            if name not in COLUMNS:
-                raise self._error(line, name, name, ", ".join(COLUMNS))
-            field = ALIASES.get(name, name)
-            if field in seen:
+            field = self._field(name)
+            if field in seen and field in CELLS:
                 raise self._error(line, name, name, f"one column for {field}")
             seen.add(field)
         for field in REQUIRED:
             if field not in seen:
-                raise self._error(line, field, None, f"a column for each of {', '.join(REQUIRED)}")
+                all_of = ", ".join(REQUIRED).replace("open_time", f"open_time (or {', '.join(OPEN_TIMES)})")
+                raise self._error(line, field, None, f"a column for each of {all_of}")
         return tuple(names)
+
+    def _field(self, name: str) -> str:
+        """Return the field that a column is; a name that is none of `COLUMNS` is added to `unknown` once."""
+        field = self._fields.get(name)
+        if field is None:
+            plain = "_".join(name.lower().split())
+            field = ALIASES.get(plain, plain)
+            if len(self._fields) < MOST_NAMES:
+                self._fields[name] = field
+                if plain not in COLUMNS:
+                    self.unknown.append(name)
+        return field
 
     def _bar(self, line: int, pairs: Pairs) -> Bar:
         columns: dict[str, str] = {}
         values: dict[str, Any] = dict(self._identity)
         for column, text in pairs:
-            field = ALIASES.get(column, column)
+            field = self._field(column)
             columns[field] = column
             cell = CELLS.get(field)
             if cell is not None:
@@ -182,3 +222,17 @@ class BarRows:
 
     def _error(self, line: int, column: str, value: object, allowed: str) -> BarFormatError:
         return BarFormatError(self._source, line, column, value, allowed)
+
+
+def line_text(source: str, line: int, raw: bytes) -> str:
+    """Return a line as text; raises `BarFormatError` for binary data and for more than `LONGEST_LINE_BYTES`."""
+    if b"\0" not in raw:
+        if len(raw) > LONGEST_LINE_BYTES:
+            allowed = f"at most {LONGEST_LINE_BYTES} bytes a line"
+            raise BarFormatError(source, line, "(row)", f"{len(raw)} bytes", allowed)
+        try:
+            return raw.decode("utf-8-sig" if line == 1 else "utf-8")
+        except UnicodeDecodeError:
+            pass
+    begins = next((kind for start, kind in BINARY if raw.startswith(start)), "bytes that are not UTF-8 text")
+    raise BarFormatError(source, line, "(row)", begins, "UTF-8 text: CSV or JSON lines, plain or .gz")

@@ -47,7 +47,25 @@ class Duplicate(BaseModel, frozen=True):
     open_time: datetime
 
 
-FeedItem = Bar | Gap | Duplicate
+class UnreadColumns(BaseModel, frozen=True):
+    """Columns of the source with names that no bar has; they are ignored."""
+
+    kind: Literal["unread_columns"] = "unread_columns"
+    symbol: str
+    columns: tuple[str, ...]
+
+
+class UnclosedBar(BaseModel, frozen=True):
+    """A row of a bar whose window had not ended when it was read; it is left out."""
+
+    kind: Literal["unclosed"] = "unclosed"
+    symbol: str
+    timeframe: Timeframe
+    open_time: datetime
+
+
+Note = Gap | Duplicate | UnreadColumns | UnclosedBar
+FeedItem = Bar | Note
 
 
 class BarFeed(Protocol):
@@ -55,7 +73,9 @@ class BarFeed(Protocol):
 
     Promise: every bar of the source comes out once, unchanged and in order of close time; nothing is
     invented, and nothing is left out without a note. A hole gives one `Gap` right before the next bar, a
-    repeated equal bar one `Duplicate` in its place. A repeated bar with other values and a bar that is
+    repeated equal bar one `Duplicate` in its place, columns that are not read one `UnreadColumns` before the bars. With a
+    clock, a bar is given when its window has ended by it: a row before that gives an `UnclosedBar` in its place, and a
+    later row with the same open time is read as new. A repeated bar with other values and a bar that is
     earlier than its predecessor raise `BarSequenceError`; text that is no bar raises `BarFormatError`; a bar
     of another symbol or timeframe raises one of the two. What came before has been given. Iterate once.
     """

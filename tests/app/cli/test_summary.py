@@ -109,6 +109,8 @@ def test_what_happens_rarely_is_told_only_when_it_did() -> None:
     assert "seen beside it" not in told()
     beside = told(data=[fed(companion="ETHUSDT, from ethusdt-5m")])
     assert "seen beside it, as no other market was given: ETHUSDT, from ethusdt-5m" in beside
+    assert "columns not read: rsi, macd" in told(data=[fed(unread=["rsi", "macd"])])
+    assert "left out: 1 row of a bar that had not closed" in told(data=[fed(unclosed=1)])
     assert "cancelled" not in told(cancelled={})
     refused = told(orders_refused={"balance": 2, "min_notional": 1})
     assert line_with(refused, "refused") == "refused 3 orders by the exchange (balance 2 · min_notional 1)"

@@ -1,14 +1,16 @@
 """Lines of CSV or JSON become bars, or an error that points at the cell."""
 
+import re
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
-from agentic_trading.desk.market.bar_rows import BarRows
+from agentic_trading.desk.market.bar_rows import COLUMNS, MOST_NAMES, BarRows
 from agentic_trading.desk.market.errors import BarFormatError
 from tests.desk.market.bars import MONDAY, rows, series
 
@@ -57,6 +59,80 @@ def test_kline_names_mean_the_same_as_ours() -> None:
 
     assert made is not None
     assert (made.quote_volume, made.trades, made.taker_buy_volume) == (Decimal("33.5"), 42, Decimal("1.25"))
+
+
+@pytest.mark.parametrize("name", ["timestamp", "time", "datetime", "date", "Date", "Open time", "OPEN_TIME"])
+def test_open_time_is_read_under_its_usual_names(name: str) -> None:
+    _, made = read(HEADER.replace("open_time", name), ROW)
+
+    assert made is not None
+    assert made.open_time == MONDAY
+
+
+@pytest.mark.parametrize("name", ["count", "trade_count", "Number of trades"])
+def test_trades_are_read_under_their_usual_names(name: str) -> None:
+    _, made = read(f"{HEADER},{name}", f"{ROW},42")
+
+    assert made is not None
+    assert made.trades == 42
+
+
+def test_unknown_columns_are_ignored_and_named_once() -> None:
+    reader = BarRows("bars.csv", "BTCUSDT", Timeframe.M5)
+
+    reader.read(1, f"{HEADER},vwap,Adj Close,Dividends,close_time".encode())
+    made = reader.read(2, f"{ROW},11.2,5.5,0,x".encode())
+    reader.read(
+        3, b'{"date":"2026-01-05","open":1,"high":1,"low":1,"close":1,"volume":1,"Dividends":0,"rsi":{}}'
+    )
+
+    assert made is not None
+    assert made.close == 11
+    assert reader.unknown == ["Dividends", "rsi"]
+
+
+def test_missing_column_is_named_with_the_names_it_may_have() -> None:
+    error = refusal("close,open,high,low,volume")
+
+    assert error.allowed.startswith(
+        "a column for each of open_time (or timestamp, time, datetime, date), open"
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "value"),
+    [
+        (b"PK\x03\x04\x14\x00\x00\x00", "a ZIP archive"),
+        (b"PAR1\x15\x04\x15\x00", "a Parquet file"),
+        (b"\x1f\x8b\x08\x00", "gzip data without the ending .gz"),
+        ("open_time".encode("utf-16"), "UTF-16 text"),
+        (b"\xe9\xff", "bytes that are not UTF-8 text"),
+        (b"1,\x00,2", "bytes that are not UTF-8 text"),
+    ],
+)
+def test_binary_data_is_named_in_one_line(raw: bytes, value: str) -> None:
+    error = refusal(raw)
+
+    assert error.value == value
+    assert str(error) == f"bars.csv, line 1, column '(row)': {value!r}; allowed: {error.allowed}"
+
+
+def test_page_lists_every_column() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "bars.md").read_text(encoding="utf-8")
+
+    listed = set(re.findall(r"`(\w+)`", page.partition("## Columns")[2].partition("\n## ")[0]))
+
+    assert set(COLUMNS) <= listed
+
+
+def test_names_of_json_lines_are_remembered_up_to_a_limit() -> None:
+    reader = BarRows("bars.csv", "BTCUSDT", Timeframe.M5)
+    line = '{"date":"2026-01-05","open":1,"high":1,"low":1,"close":1,"volume":1,"n%d":0}'
+
+    for number in range(1, 1000):
+        assert reader.read(number, (line % number).encode()) is not None
+
+    assert len(reader.unknown) == MOST_NAMES - 6
 
 
 def test_six_and_nine_columns_need_no_header() -> None:
@@ -156,7 +232,7 @@ def test_the_column_is_named_as_the_file_names_it() -> None:
     ("header", "column"),
     [
         ("open_time,open,high,low,close", "volume"),
-        (f"{HEADER},adj_close", "adj_close"),
+        (f"{HEADER},count,trade_count", "trade_count"),
         (f"{HEADER},volume", "volume"),
         (f"{HEADER},date", "date"),
         ("symbol", "open_time"),

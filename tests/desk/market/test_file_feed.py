@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.desk.market.bar import Timeframe
+from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import BarFormatError, BarSequenceError, FeedUnavailableError
-from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.market.feeds import CsvFeed
+from agentic_trading.desk.market.feed import Duplicate, FeedItem, UnreadColumns
+from agentic_trading.desk.market.feeds import CHUNK_BYTES, CsvFeed
 from tests.desk.market.bars import bar, rows
 
 
@@ -68,6 +68,28 @@ async def test_a_missing_file_is_reported_with_its_path(tmp_path: Path) -> None:
         await read(tmp_path / "none.csv")
 
     assert refused.value.source == str(tmp_path / "none.csv")
+
+
+async def test_columns_that_are_not_read_are_noted_once(tmp_path: Path) -> None:
+    path = tmp_path / "bars.csv"
+    path.write_bytes(b"date,open,high,low,close,volume,vwap,rsi\n" + b"2026-01-05,1,1,1,1,1,1,50\n" * 2)
+
+    first, *rest = await read(path)
+
+    assert first == UnreadColumns(symbol="BTCUSDT", columns=("rsi",))
+    assert [type(item) for item in rest] == [Bar, Duplicate]
+
+
+@pytest.mark.parametrize("name", ["bars.csv", "bars.csv.gz"])
+async def test_file_without_line_ends_is_not_read_whole(name: str, tmp_path: Path) -> None:
+    path, text = tmp_path / name, b"1" * 10_000_000
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+
+    with pytest.raises(BarFormatError) as refused:
+        await read(path)
+
+    assert refused.value.line == 1
+    assert refused.value.value == f"{2 * CHUNK_BYTES} bytes"
 
 
 @pytest.mark.parametrize("damage", ["not packed", "cut", "flipped"])

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.bar_rows import LONGEST_LINE_BYTES
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import FeedItem
-from agentic_trading.desk.market.feeds import LONGEST_LINE_BYTES, StdinFeed
+from agentic_trading.desk.market.feeds import StdinFeed
 from tests.desk.market.bars import bar, rows
 
 
