@@ -7,8 +7,6 @@ from types import MappingProxyType
 from typing import Final
 
 EXTRAS: Final[Mapping[str, str]] = MappingProxyType({
-    "aiokafka": "kafka",
-    "anthropic": "anthropic-sdk",
     "genai_prices": "prices",
     "jinja2": "desk",
     "json_repair": "salvage",

@@ -1,7 +1,7 @@
 """Check that the wheel runs on every declared Python version, with the same digests.
 
 Run: python -m benchmarks.wheel (`make wheel`). Builds the wheel, installs it without the source tree into a bare
-environment of each version in the classifiers of pyproject.toml, and runs six commands there. Exits with 1 if an
+environment of each version in the classifiers of pyproject.toml, imports the drivers of Kafka and of Anthropic, and runs six commands there. Exits with 1 if an
 interpreter is missing, a command fails, or two versions print different digests.
 """
 
@@ -39,7 +39,20 @@ SESSION: Final = (
     "1",
     "--json",
 )
-COMMANDS: Final = ("config check", "run", "replay run", "audit verify", "worker", "run --bus redis")
+COMMANDS: Final = (
+    "import drivers",
+    "config check",
+    "run",
+    "replay run",
+    "audit verify",
+    "worker",
+    "run --bus redis",
+)
+DRIVERS: Final = (
+    "import agentic_trading.bus.brokers.kafka.broker, agentic_trading.llm.providers.anthropic.sdk, cramjam"
+)
+"""What a plain install has to import: the bus on Kafka with zstd, and the SDK of Anthropic."""
+
 OUTCOMES: Final = ("decisions", "attempts_by_outcome", "orders", "fills", "fees", "equity_end")
 CONFIGURATION: Final = """\
 [providers.rules]
@@ -186,7 +199,9 @@ def verdict_digest(output: str) -> str:
 
 
 def make_sessions(bare: Bare) -> None:
-    """Check a configuration and run a session."""
+    """Import the drivers, check a configuration and run a session."""
+    ended = bare.run(str(bare.folder / "env" / "bin" / "python"), "-c", DRIVERS)
+    bare.results["import drivers"] = Result(ended.returncode, error=ended.stderr)
     (bare.folder / "wheel.toml").write_text(CONFIGURATION, encoding="utf-8")
     bare.keep("config check", digest_of_text, "config", "check", "--config", "wheel.toml")
     bare.keep("run", decision_digest, "run", *SESSION, "--out", "session")

@@ -194,7 +194,6 @@ ANTHROPIC: Final = ShippedAdapter(_anthropic, frozenset({"proxy", "stable_prefix
 ANTHROPIC_SDK: Final = ShippedAdapter(
     _anthropic_sdk,
     frozenset({"arguments", "client", "stable_prefix_ttl"}),
-    package="anthropic",
     needs_key=_where_no_other_sign_in,
 )
 OPENAI: Final = ShippedAdapter(_openai, frozenset({"bill", "proxy"}), needs_key=_at_the_vendor)

@@ -13,7 +13,6 @@ from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.topic import Broker
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import SystemClock
-from agentic_trading.errors import MissingExtraError
 from agentic_trading.files import MOST_SECRET_BYTES, read_file, read_utf8
 from agentic_trading.governance.control_stores.file import FileControlStore, MemoryControlStore
 from agentic_trading.governance.controls_document import ControlStore
@@ -130,11 +129,6 @@ def bus_settings_of(config: PlatformConfig) -> Any:
         place, found = "bus.certificate_file", f"{config.bus.certificate_file}, of no use ({e.reason or e})"
         allowed = "a certificate in PEM, with its key in it or in key_file"
         raise ConfigError([ConfigProblem(config.origin_of(place), place, found, allowed)]) from e
-    except MissingExtraError as e:
-        place, allowed = "bus.url", "an address of Redis, or of Kafka with its extra"
-        raise ConfigError([
-            ConfigProblem(config.origin_of(place), place, f"on Kafka, but {e}", allowed)
-        ]) from e
     except (OSError, ValueError) as e:
         allowed = "files that can be read"
         raise ConfigError([

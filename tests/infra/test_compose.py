@@ -198,7 +198,7 @@ def test_the_image_is_made_of_files_that_are_there_and_runs_without_rights() -> 
 
     assert all((ROOT / source).exists() for source in sources)
     assert {f"!{Path(source)}" for source in sources} == {line for line in ignored if line.startswith("!")}
-    assert "pip install --no-cache-dir '.[kafka]' -c constraints.txt" in DOCKERFILE
+    assert "pip install --no-cache-dir '.' -c constraints.txt" in DOCKERFILE
     assert re.search(r"^USER (?!root)\w+$", stage, re.MULTILINE)
     assert json.loads(entry.removeprefix("ENTRYPOINT ")) == ["agentic-trading"]
 

@@ -234,12 +234,10 @@ def test_an_unknown_adapter_is_refused_with_those_that_there_are() -> None:
 
 
 def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "anthropic", None)  # what cannot be imported
-    bedrock = ProviderConfig(adapter="anthropic-sdk", options={"client": "AsyncAnthropicBedrock"})
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)  # what cannot be imported
+    local = ProviderConfig(adapter="local")
 
-    assert "anthropic is not installed; run pip install 'agentic-trading[anthropic-sdk]'" in refused(
-        "bedrock", bedrock
-    )
+    assert "xllamacpp is not installed; run pip install 'agentic-trading[local]'" in refused("small", local)
 
 
 FOLDER_ADAPTER = """

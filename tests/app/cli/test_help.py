@@ -54,6 +54,15 @@ def test_help_takes_less_than_a_third_of_a_second_and_loads_nothing_heavy() -> N
     assert measured[0][1] & HEAVY == set()
 
 
+def test_import_of_the_front_door_loads_no_vendor_and_no_driver() -> None:
+    """Both are part of the core, and are loaded when they are used."""
+    code = "import sys, agentic_trading.llm, agentic_trading.platform; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+
+    roots = {name.partition(".")[0] for name in loaded.split()}
+    assert roots & {"aiokafka", "anthropic", "cramjam", "httpx2"} == set()
+
+
 def test_the_contract_on_light_commands_names_every_module_that_help_loads() -> None:
     listing = "import sys, agentic_trading.app.cli.commands, agentic_trading.app.cli.main; print(*[m for m in sys.modules if m.startswith('agentic_trading.app.cli.')])"
     loaded = subprocess.run(

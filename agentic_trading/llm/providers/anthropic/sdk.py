@@ -5,8 +5,10 @@ from contextlib import aclosing, contextmanager
 from datetime import datetime
 from typing import Any
 
+import anthropic
+import httpx2
+
 from agentic_trading.clock import Clock
-from agentic_trading.errors import extra_named
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.anthropic.messages import (
@@ -28,10 +30,6 @@ from agentic_trading.llm.providers.hosted import (
 )
 from agentic_trading.llm.providers.http import CONNECT_S, GRACE_S, meaning_of_client_error
 from agentic_trading.llm.redaction import Redaction
-
-with extra_named():
-    import anthropic
-    import httpx2
 
 _NEVER_CONNECTED = (httpx2.ConnectTimeout, httpx2.UnsupportedProtocol, httpx2.InvalidURL)
 _FORBIDDEN = StatusMapping(FailureKind.AUTH_ERROR, sent=False)
