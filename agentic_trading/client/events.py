@@ -57,7 +57,8 @@ class FrameClosed(EventBody, frozen=True):
 
     `stopped_by` says what kept it from more: `depth`, `children`, `calls`, `cost`, `questions`, `cycle`, `model_error`,
     `unusable`, or the kind of a failure. `conclusion` is cut to 500 characters. `cost_nusd` and `calls` are of the frame's
-    own calls (an answer from a record counts at the cost of its first call), `skipped` counts sub-tasks that were not asked.
+    own calls (an answer from a record counts at the cost of its first call), `skipped` counts sub-tasks that were not asked, those
+    without a query among them.
     """
 
     KIND = "recursion.frame_closed"

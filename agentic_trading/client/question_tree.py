@@ -122,8 +122,9 @@ class QuestionTree:
                 return await self._split(frame, call, answer)
             if not answer.should_ask_user:
                 stopped_by = "depth" if answer.should_continue else ""
+                skipped = len(answer.sub_tasks) + answer.without_query
                 return await self._close(
-                    frame, "concluded", answer=answer, stopped_by=stopped_by, skipped=len(answer.sub_tasks)
+                    frame, "concluded", answer=answer, stopped_by=stopped_by, skipped=skipped
                 )
             number = len(answers) + 1
             reply = await self._ask_user(frame, number, answer.conclusion, call)
@@ -177,7 +178,7 @@ class QuestionTree:
             findings = [*findings, finding_of(part, closed)]
             if closed is not None:
                 ended.append(closed)
-        skipped = len(tasks) - len(frame.parts)
+        skipped = len(tasks) + answer.without_query - len(frame.parts)
         if len(ended) < len(frame.parts):
             return None
         if all(closed.stopped_by == "cycle" for closed in ended):

@@ -35,9 +35,11 @@ ANSWER_SCHEMA: Final[Mapping[str, Any]] = {
             "description": "what to ask separately",
             "items": {
                 "type": "object",
-                "required": ["query"],
                 "properties": {
-                    "query": {"type": "string", "pattern": "\\S"},
+                    "query": {
+                        "type": ["string", "null"],
+                        "description": "required: without it the task is skipped",
+                    },
                     "priority": {"type": "integer", "minimum": 1, "description": "1 comes first"},
                 },
             },
@@ -64,6 +66,9 @@ class StructuredResponse:
     `next_action` are what the model wrote there, of whatever type, so that a wrong one is seen and not replaced.
     Of one that is valid, `confidence` is a number from 0 to 1 or None, `next_action` a `NextAction`.
 
+    A sub-task without a query, which is missing, null or blank, is skipped: `without_query` counts them, and `sub_tasks`
+    has the others.
+
     `error` is "invalid_json" for a text that is not one JSON document with one meaning; else the rules of the schema
     that it breaks; else what the model itself wrote there, if that is not empty: only then is there a `conclusion`
     although the answer is not valid, for people to read and no finding.
@@ -74,6 +79,7 @@ class StructuredResponse:
     confidence: Any = None
     files: list[str] = field(default_factory=list)
     sub_tasks: list[dict[str, Any]] = field(default_factory=list)
+    without_query: int = 0
     needs_more_info: bool | None = None
     next_action: Any = None
     error: str | None = None
@@ -101,12 +107,15 @@ class StructuredResponse:
                 violations=tuple(broken),
             )
         _log_savings(raw, said["conclusion"])
+        tasks = said.get("sub_tasks", [])
+        asked = [task for task in tasks if (task.get("query") or "").strip()]
         return cls(
             reasoning=said.get("reasoning", ""),
             conclusion=said["conclusion"],
             confidence=_as_float(said.get("confidence")),
             files=said.get("files", []),
-            sub_tasks=said.get("sub_tasks", []),
+            sub_tasks=asked,
+            without_query=len(tasks) - len(asked),
             needs_more_info=said.get("needs_more_info"),
             next_action=said.get("next_action", "finalize"),
             raw_response=raw,

@@ -72,6 +72,21 @@ async def test_parts_go_by_priority_and_then_as_they_were_written_those_without_
     assert [frame.priority for frame in ran.outcome.frames[1:]] == [1, 2, 2, None]
 
 
+async def test_sub_task_without_query_is_skipped_and_on_record() -> None:
+    ran = await tree(model({"root": says("so far", {"priority": 1}, "a", {"query": " "}, "b")}))
+
+    assert isinstance(ran.outcome, Concluded)
+    assert ran.asked == ["root", "a", "b", "[root]"]
+    assert (ran.frames["0"].skipped, ran.frames["0"].stopped_by) == (2, "")
+
+
+async def test_sub_tasks_all_without_query_end_in_the_conclusion() -> None:
+    ran = await tree(model({"root": says("so far", {"priority": 1}, {"query": None})}))
+
+    assert isinstance(ran.outcome, Concluded)
+    assert (ran.asked, ran.outcome.conclusion, ran.frames["0"].skipped) == (["root"], "so far", 2)
+
+
 async def test_every_call_is_in_the_trace_and_names_what_caused_it() -> None:
     ran = await tree(model({"root": says("so far", "a"), "a": says("split too", "b")}))
 
@@ -175,8 +190,8 @@ async def test_a_thousand_parts_beyond_the_cap_are_a_truncated_answer() -> None:
     assert (ran.frames["0"].state, ran.outcome.stopped_by) == ("failed", "truncated")
 
 
-async def test_a_part_without_a_question_is_asked_for_again_and_then_fails() -> None:
-    broken = says("so far", {"priority": 1})
+async def test_a_part_whose_question_is_a_number_is_asked_for_again_and_then_fails() -> None:
+    broken = says("so far", {"query": 1})
     ran = await tree(model({"root": says("so far", "a", "b"), "a": broken}))
 
     assert ran.asked == ["root", "a", "a", "b", "[root]"]

@@ -223,8 +223,7 @@ WRONG: Mapping[str, tuple[str, str]] = {
     "a file that is none": (answer(files=["bars.csv", 7]), "$.files[1]"),
     "sub-tasks as an object": (answer(sub_tasks={"query": "x"}), "$.sub_tasks"),
     "a sub-task as text": (answer(sub_tasks=["x"], next_action="continue"), "$.sub_tasks[0]"),
-    "a sub-task without a query": (answer(sub_tasks=[{"priority": 1}]), "$.sub_tasks[0].query"),
-    "a blank query": (answer(sub_tasks=[{"query": " "}]), "$.sub_tasks[0].query"),
+    "a query that is a number": (answer(sub_tasks=[{"query": 1}]), "$.sub_tasks[0].query"),
     "a priority of 0": (answer(sub_tasks=[{"query": "x", "priority": 0}]), "$.sub_tasks[0].priority"),
     "a priority in words": (answer(sub_tasks=[{"query": "x", "priority": "top"}]), "$.sub_tasks[0].priority"),
     "a confidence that is true": (answer(confidence=True), "$.confidence"),
@@ -300,6 +299,19 @@ def test_sub_tasks_are_taken_from_a_valid_answer_only() -> None:
     assert extract_sub_tasks(json.dumps(FULL)) == FULL["sub_tasks"]
     assert extract_sub_tasks(answer()) == []
     assert extract_sub_tasks(answer(sub_tasks=FULL["sub_tasks"], confidence=1.2)) == []
+
+
+@pytest.mark.parametrize("broken", [{}, {"priority": 1}, {"query": None}, {"query": " \n"}], ids=str)
+def test_sub_task_without_query_is_skipped_and_counted(broken: dict[str, Any]) -> None:
+    parsed = parse_llm_response(answer(sub_tasks=[broken, {"query": "x"}], next_action="continue"))
+
+    assert (parsed.sub_tasks, parsed.without_query, parsed.should_continue) == ([{"query": "x"}], 1, True)
+
+
+def test_sub_tasks_all_without_query_leave_the_conclusion() -> None:
+    parsed = parse_llm_response(answer(sub_tasks=[{}, {"query": ""}], next_action="continue"))
+
+    assert (parsed.is_valid, parsed.should_continue, parsed.without_query) == (True, False, 2)
 
 
 def test_sub_tasks_are_ordered_by_priority_and_those_without_one_come_last() -> None:
