@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any, Final, Self
 
 from agentic_trading.desk.planning.allowlist import split_header
@@ -10,6 +11,7 @@ from agentic_trading.desk.planning.panel import Flags, Floats
 from agentic_trading.desk.planning.params import MeanReversionParams, StrategyParams, VolatilityParams
 from agentic_trading.desk.planning.sandbox import Ran, SandboxJob, Stopped
 from agentic_trading.errors import extra_named
+from agentic_trading.ids import fraction
 
 with extra_named():
     import numpy as np
@@ -19,7 +21,7 @@ TOLERANCE: Final = 1e-9
 """Of sums and limits: n times 1/n is not always 1."""
 
 CUTS: Final = 8
-"""So many times the panel is cut off to see whether later bars count."""
+"""So many times the panel is cut off at bars that the code's hash draws, beside those at which weights change."""
 
 
 class Promise(StrEnum):
@@ -121,13 +123,15 @@ def broken_by_look_ahead(
     """Return how the weights of code depend on later bars, if they do; `run` is that of a sandbox.
 
     The first n rows must be, bit for bit, those of a run over n bars alone, and those of a run in which all later figures
-    are others. Bars are cut off after changes of weights where there are any: a later bar shows nowhere else.
+    are others. Bars are cut off after every change of weights and every rebalance bar, where a later bar shows, and after
+    bars that are drawn from the hash of the code, which it cannot know.
     """
     full = run(replace(job, bars=None, altered_from=None))
     if isinstance(full, Stopped):
         return (_broken_form(full.text),)
-    cuts = _cuts(full.weights)
-    late = cuts[len(cuts) * 5 // 8]
+    cuts = _cuts(full.weights, job)
+    shown = _cuts(full.weights) or cuts
+    late = shown[len(shown) * 5 // 8]
     truncated = (
         _difference(Promise.TRUNCATION, full.weights, cut, run(replace(job, bars=cut))) for cut in cuts
     )
@@ -135,17 +139,16 @@ def broken_by_look_ahead(
     return tuple(filter(None, (next(filter(None, truncated), None), altered)))
 
 
-def _cuts(weights: Floats) -> list[int]:
-    """Return numbers of bars that end with a change of weights, and evenly spread ones if these are few."""
-    every = np.arange(len(weights) - 1)
-    changes = every[1:][(weights[1:-1] != weights[:-2]).any(axis=1)]
-    few = [] if len(changes) >= CUTS else [changes]
-    ends = np.concatenate((*few, _spread(every if few else changes)))
-    return sorted({end + 1 for end in ends.tolist()})
-
-
-def _spread(ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return ends[np.linspace(0, len(ends) - 1, CUTS).astype(np.int64)]
+def _cuts(weights: Floats, job: SandboxJob | None = None) -> list[int]:
+    """Return the numbers of bars that end with a change of weights or a rebalance bar, and some that the code draws."""
+    last = len(weights) - 1  # no bar is later than the last one
+    before = np.vstack((np.zeros_like(weights[:1]), weights[:-1]))
+    changed = np.flatnonzero((weights != before)[:last].any(axis=1)).tolist()
+    if job is not None:  # a look-ahead that prevents a change shows on a rebalance bar
+        digest = sha256(job.code.encode("utf-8", "surrogatepass")).hexdigest()
+        changed += np.flatnonzero(job.rebalance[:last]).tolist()
+        changed += [int(fraction(digest, number) * last) for number in range(CUTS)]
+    return sorted({bar + 1 for bar in changed})
 
 
 def _difference(promise: Promise, full: Floats, cut: int, outcome: Ran | Stopped) -> BrokenPromise | None:

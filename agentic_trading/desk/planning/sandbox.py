@@ -16,6 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import IO, Any, Final, Literal, Self, cast, get_args
 
@@ -199,7 +200,10 @@ class Sandbox:
         )  # fmt: skip
         child = _Child(process, cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout))
         try:
-            answer = child.ask(self._setup(), within_s=self._limits.start_s)
+            with TemporaryDirectory(
+                prefix="agentic-sandbox-"
+            ) as root:  # empty, and removed once it is entered
+                answer = child.ask(self._setup(root), within_s=self._limits.start_s)
         except (OSError, EOFError):
             answer = None
         except BaseException:
@@ -210,9 +214,10 @@ class Sandbox:
         self._child = child
         return child
 
-    def _setup(self) -> bytes:
+    def _setup(self, root: str) -> bytes:
         bars, assets = self.panel.close.shape
-        words = {"bars": bars, "assets": assets, "catalysts": [*self.catalysts], **asdict(self._limits)}
+        words = {"root": root, "bars": bars, "assets": assets, "catalysts": [*self.catalysts]}
+        words |= asdict(self._limits)
         frames = (self.panel.filled, self.panel.volume, *self.catalysts.values())
         return json.dumps(words).encode() + b"\n" + b"".join(frame.tobytes() for frame in frames)
 

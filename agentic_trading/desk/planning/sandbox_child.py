@@ -9,12 +9,15 @@ import ctypes
 import json
 import mmap
 import os
+import posix
 import resource
 import signal
 import sys
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from types import FunctionType
 from typing import Any, BinaryIO, Final, NoReturn
 
@@ -35,6 +38,14 @@ REASON_BY_EXIT: Final = {MEMORY: "memory", REFUSED: "refused", ERROR: "error"}
 TEXT_BYTES: Final = 1024
 """The shared block begins with the message of the job, of at most so many bytes; its weights follow."""
 
+NONCE_BYTES: Final = 16
+"""The shared block ends with the nonce of the job, if it has written its weights: the exit code alone proves nothing."""
+
+UNAUDITED: Final = (
+    "access", "chroot", "getcwd", "getcwdb", "lstat", "mkfifo", "mknod", "pathconf", "readlink", "stat", "statvfs",
+)  # fmt: skip
+"""Functions of `os` about paths that Python does not audit."""
+
 
 class Server:
     """Has the panel and the limits, and runs one job after the other."""
@@ -49,9 +60,12 @@ class Server:
         self._memory_bytes: int = setup["memory_bytes"]
         self._close, self._volume = self._read_frame(), self._read_frame()
         self._catalysts = {name: self._read_frame() for name in setup["catalysts"]}
-        self._shared = mmap.mmap(-1, TEXT_BYTES + self._close.nbytes)
+        self._shared = mmap.mmap(-1, TEXT_BYTES + self._close.nbytes + NONCE_BYTES)
         self._libc = ctypes.CDLL(None)
-        self._weights: Floats = np.frombuffer(self._shared, np.float64, offset=TEXT_BYTES)
+        self._weights: Floats = np.frombuffer(
+            self._shared, np.float64, count=self._close.size, offset=TEXT_BYTES
+        )
+        enter_root(setup["root"])
 
     def serve(self) -> None:
         """Answer jobs until the input ends: the parent has closed it, or has ended."""
@@ -61,13 +75,17 @@ class Server:
             code = self._source.read(job["code"])
             rebalance = np.frombuffer(self._source.read(self._shape[0]), np.bool_)
             self._shared[:TEXT_BYTES] = bytes(TEXT_BYTES)
+            self._shared[-NONCE_BYTES:] = bytes(NONCE_BYTES)
+            nonce = os.urandom(NONCE_BYTES)
             start = time.monotonic()
             pid = os.fork()
             if pid == 0:
-                self._work(job, code, rebalance)
+                self._work(job, code, rebalance, nonce)
             _, status, usage = os.wait4(pid, 0)
             wall_s = time.monotonic() - start
             reason = self._reason(status, usage.ru_utime + usage.ru_stime)
+            if reason is None and self._shared[-NONCE_BYTES:] != nonce:
+                reason = "crash"
             if reason is None:
                 shape = (job["bars"], self._shape[1])
                 weights = self._weights[: shape[0] * shape[1]].tobytes()
@@ -91,7 +109,12 @@ class Server:
         return "crash"
 
     def _work(
-        self, job: dict[str, Any], code: bytes, rebalance: Flags, leave: Callable[[int], NoReturn] = os._exit
+        self,
+        job: dict[str, Any],
+        code: bytes,
+        rebalance: Flags,
+        nonce: bytes,
+        leave: Callable[[int], NoReturn] = os._exit,
     ) -> NoReturn:
         """Do the job in this process, which is a fork, and end it; code could give `os` another way out."""
         end = CRASH
@@ -99,6 +122,8 @@ class Server:
             self._limit()
             arguments = self._arguments(job, rebalance)
             end = self._call(code, arguments)
+            if end == RAN:
+                self._shared[-NONCE_BYTES:] = nonce
         except MemoryError as e:
             end = self._end(MEMORY, str(e) or "out of memory")
         except BaseException as e:  # noqa: BLE001 - whatever generated code raises is the outcome of its job
@@ -109,6 +134,10 @@ class Server:
     def _call(self, code: bytes, arguments: list[npt.NDArray[Any]]) -> int:
         namespace: dict[str, Any] = {"__name__": "strategy", "__builtins__": __builtins__}
         module = FunctionType(compile(code.decode(), "strategy", "exec", dont_inherit=True), namespace)
+        for name in UNAUDITED:
+            refused = partial(self._refuse_call, f"os.{name}")
+            setattr(os, name, refused)
+            setattr(posix, name, refused)
         sys.addaudithook(self._refuse)
         shape = arguments[0].shape
         module()
@@ -125,6 +154,10 @@ class Server:
         of = f" {arguments[0][:200]!r}" if arguments and isinstance(arguments[0], str) else ""
         leave(self._end(REFUSED, event + of))
 
+    def _refuse_call(self, event: str, *arguments: object, **_: object) -> NoReturn:
+        self._refuse(event, arguments)
+        raise PermissionError(event)  # not reached: the job has ended
+
     def _end(self, code: int, text: str) -> int:
         said = text.encode("utf-8", "replace")[:TEXT_BYTES]
         self._shared[: len(said)] = said
@@ -133,6 +166,7 @@ class Server:
     def _limit(self) -> None:
         if sys.platform == "linux":
             self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also in another session than the child's
+        os.chdir("/")  # into the root: the working directory of the child is outside of it
         os.closerange(0, 2)  # the pipe of its errors stays: it shows a parent that kills it when it has ended
         signal.setitimer(signal.ITIMER_REAL, self._wall_s + 1)  # if there is no parent left to kill it
         for limit, value in (
@@ -153,7 +187,8 @@ class Server:
         if altered_from is not None:
             frames = [altered(frame, altered_from) for frame in frames]
             rebalance = np.concatenate((rebalance[:altered_from], ~rebalance[altered_from:]))
-        arguments = [frame[:bars] for frame in (*frames, rebalance)]
+        # Copies: behind a view of the first bars are the later ones.
+        arguments = [frame[:bars].copy() for frame in (*frames, rebalance)]
         for argument in arguments:
             argument.flags.writeable = False
         return arguments
@@ -161,6 +196,17 @@ class Server:
     def _read_frame(self) -> Floats:
         count = self._shape[0] * self._shape[1]
         return np.frombuffer(self._source.read(8 * count), np.float64).reshape(self._shape)
+
+
+def enter_root(folder: str) -> None:
+    """Make an empty folder the root of this process, which is allowed to root, also of a user namespace.
+
+    The parent then removes the folder, so that no file can be made in it. Each job makes it its working directory.
+    """
+    with suppress(
+        PermissionError
+    ):  # the functions of `UNAUDITED` and the audited ones are refused all the same
+        os.chroot(folder)
 
 
 def altered(frame: Floats, start: int) -> Floats:

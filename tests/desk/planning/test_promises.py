@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 
 from agentic_trading.desk.planning.panel import Floats
 from agentic_trading.desk.planning.promises import (
+    CUTS,
     BrokenPromise,
     Promise,
     WeightRules,
+    _cuts,
     broken_by_look_ahead,
     broken_promises,
 )
-from agentic_trading.desk.planning.sandbox import Sandbox, SandboxLimits
+from agentic_trading.desk.planning.sandbox import Sandbox, SandboxJob, SandboxLimits
 from tests.desk.planning.strategy_code import events, every, follow_lead, job, panel
 
 BARS, ASSETS = 12, 5
@@ -132,6 +134,53 @@ def test_code_that_sees_later_days_fails_both_checks(days: int, sandbox: Sandbox
     found = broken_by_look_ahead(sandbox.run, follow_lead(days))
 
     assert [each.promise for each in found] == [Promise.TRUNCATION, Promise.ALTERATION]
+
+
+def ahead_at(when: str, weight: str = "0.25") -> SandboxJob:
+    """Return a job that holds what is dearer one bar later, at some bars only, as if it knew."""
+    return job(
+        "weights = np.zeros(close.shape)",
+        "for bar in range(1, close.shape[0]):",
+        f"    seen = min(bar + 1, close.shape[0] - 1) if {when} else bar",
+        f"    weights[bar] = np.where(close[seen] > close[bar - 1], {weight}, 0.0)",
+        "return weights",
+        rebalance=every(1),
+    )
+
+
+@pytest.mark.parametrize(("period", "phase"), [(m, phase) for m in (5, 10) for phase in range(m)])
+def test_look_ahead_at_one_bar_in_so_many_is_found(period: int, phase: int, sandbox: Sandbox) -> None:
+    found = broken_by_look_ahead(sandbox.run, ahead_at(f"bar % {period} == {phase}"))
+
+    assert Promise.TRUNCATION in [each.promise for each in found]
+
+
+def test_look_ahead_that_prevents_a_change_is_found(sandbox: Sandbox) -> None:
+    """Weights stay as they were at a rebalance bar, because the next close is known."""
+    planted = job(
+        "weights = np.zeros(close.shape)",
+        "weights[:20, 0] = 0.25",
+        "weights[20:, 1] = 0.25",
+        "if close.shape[0] > 36:",
+        "    weights[35] = weights[34]",
+        "elif close.shape[0] == 36:",
+        "    weights[35, 0] = 0.25",
+        "return weights",
+    )
+
+    [found] = broken_by_look_ahead(sandbox.run, planted)
+
+    assert (found.promise, found.bar) == (Promise.TRUNCATION, 35)
+
+
+def test_cuts_drawn_from_the_code_differ_between_codes() -> None:
+    flat = np.zeros((BARS * 20, ASSETS))
+    none = np.zeros(BARS * 20, dtype=np.bool_)
+
+    drawn = [_cuts(flat, SandboxJob(code, none)) for code in ("a", "b", "a")]
+
+    assert drawn[0] == drawn[2] != drawn[1]
+    assert 1 < len(drawn[0]) <= CUTS
 
 
 def test_the_last_close_in_every_row_fails_both_checks(sandbox: Sandbox) -> None:

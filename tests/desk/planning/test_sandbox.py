@@ -1,5 +1,6 @@
 """Generated code in its sandbox: what it gets, what comes back, and what ends it."""
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -151,6 +152,27 @@ ENDED = {
         "ctypes.string_at; allowed: arithmetic over the arguments",
     ),
     "a crash": (job("import os", "os.abort()"), SandboxReason.CRASH, "ended by SIGABRT"),
+    "a named pipe": (
+        job("import os", "os.mkfifo('/tmp/sandbox-pipe')"),
+        SandboxReason.REFUSED,
+        "os.mkfifo '/tmp/sandbox-pipe'; allowed: arithmetic over the arguments",
+    ),
+    "a node": (
+        job("import posix", "posix.mknod('/tmp/sandbox-node')"),
+        SandboxReason.REFUSED,
+        "os.mknod '/tmp/sandbox-node'; allowed: arithmetic over the arguments",
+    ),
+    "a question about a path": (
+        job("import os", "return close * os.path.exists('/etc/passwd')"),
+        SandboxReason.REFUSED,
+        "os.stat '/etc/passwd'; allowed: arithmetic over the arguments",
+    ),
+    "access to a path": (
+        job("import os", "return close * os.access('/etc/passwd', 0)"),
+        SandboxReason.REFUSED,
+        "os.access '/etc/passwd'; allowed: arithmetic over the arguments",
+    ),
+    "an end as after weights": (job("import os", "os._exit(64)"), SandboxReason.CRASH, "ended with exit code 64"),
     "an end without an answer": (job("import os", "os._exit(0)"), SandboxReason.CRASH, "ended with exit code 0"),
 }  # fmt: skip
 
@@ -167,6 +189,36 @@ def test_what_ends_code_is_a_value_and_the_child_still_serves(name: str, sandbox
     assert outcome.text == f"{reason}: {message}"
     assert weights_of(sandbox.run(EVEN)) == [[0.25] * ASSETS] * BARS
     assert sandbox.pid == before
+
+
+def test_first_bars_are_a_copy_without_later_bars(sandbox: Sandbox) -> None:
+    outcome = sandbox.run(
+        job("raise ValueError([each.base is None for each in (close, volume, catalyst, rebalance)])", bars=5)
+    )
+
+    assert isinstance(outcome, Stopped)
+    assert outcome.message == "line 5: ValueError: [True, True, True, True]"
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["found['stat']('/etc/passwd')", "found['mkfifo']('/sandbox-pipe', dir_fd=None)", "found['stat']('etc')"],
+)
+def test_root_directory_is_empty_and_takes_no_file(call: str, sandbox: Sandbox) -> None:
+    """Functions that Python does not audit, taken from where they are not replaced."""
+    if sandbox.network != "isolated" and os.getuid():
+        pytest.skip("without user namespaces only root may change its root directory")
+    code = job(
+        "import os",
+        "found = {each.__name__: each for each in os.supports_dir_fd | os.supports_follow_symlinks}",
+        call,
+        "return close",
+    )
+
+    outcome = sandbox.run(code)
+
+    assert isinstance(outcome, Stopped)
+    assert outcome.message.startswith("line 7: FileNotFoundError")
 
 
 def test_warnings_of_arithmetic_neither_print_nor_end_code(sandbox: Sandbox) -> None:
