@@ -6,9 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
 from pathlib import Path
-from typing import Final
 
 from agentic_trading.app import trading
 from agentic_trading.app.options import OptionError
@@ -35,9 +33,6 @@ STDIN = "-"
 _STDIN_SYMBOL = "BTCUSDT"
 _RULE = "SYMBOL= before it is of letters, digits, _ and ., at most 64"
 _SYMBOL = re.compile(r"\w[\w.]{0,63}")
-
-_BARS_TO_JUDGE: Final = 4
-"""How many bars show the length of a source's bars: three equal steps in a row are no gaps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,24 +93,66 @@ async def open_feed(data: DataSource) -> BarFeed:
     return trading.file_feed(Path(bare), symbol=data.symbol)
 
 
-class ReadAhead:
-    """The feed of a source called `name`; its first bars can be peeked at before it is iterated."""
+class BarSteps:
+    """Shows of which length the bars of a source are: its shortest step, of which all steps must be multiples.
 
-    def __init__(self, feed: BarFeed, name: str) -> None:
+    A step between two bars proves no length beyond its own, because bars may be missing. So a source of five-minute bars
+    is known by two bars five minutes apart, or by `--timeframe` (`is_known`).
+    """
+
+    def __init__(self, name: str, timeframe: Timeframe, *, is_known: bool = False) -> None:
+        self._name = name
+        self._timeframe = timeframe
+        self._steps: set[timedelta] = set()
+        self._last: Bar | None = None
+        self.is_known = is_known
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was no bar yet."""
+        return self._last is None
+
+    def add(self, bar: Bar) -> bool:
+        """Take the next bar; return whether the length is known."""
+        if not self.is_known and self._last is not None and bar.open_time > self._last.open_time:
+            self._steps.add(bar.open_time - self._last.open_time)
+            self.is_known = self._timeframe.length in self._steps
+        self._last = bar
+        return self.is_known
+
+    def refuse_unknown(self) -> None:
+        """Raise `OptionError` if all steps so far are longer than the timeframe; one bar has no step."""
+        if self.is_known or not self._steps:
+            return
+        shortest, own = min(self._steps), self._timeframe
+        looks = f"which looks like bars of {_length_text(shortest)}"
+        if any(step % shortest for step in self._steps):
+            looks = f"whose bars are {', '.join(map(_length_text, sorted(self._steps)[:4]))} apart"
+        allowed = (
+            f"bars of {own}; if they are of {own} and others are missing between them, --timeframe {own}"
+        )
+        raise OptionError("--data", f"{self._name}, {looks}", allowed)
+
+
+class ReadAhead:
+    """The feed of a source called `name`; its first bars can be read before it is iterated."""
+
+    def __init__(self, feed: BarFeed, name: str, *, is_known: bool = False) -> None:
         self.name = name
         self.symbol = feed.symbol
         self.timeframe = feed.timeframe
+        self.steps = BarSteps(name, feed.timeframe, is_known=is_known)
         self._items = aiter(feed)
         self._ahead: deque[FeedItem] = deque()
 
-    async def peek(self, most: int) -> list[Bar]:
-        """Return at most `most` of the next bars; waits for them, or for the end."""
-        peeked = [item for item in self._ahead if isinstance(item, Bar)][:most]
-        while len(peeked) < most and (item := await anext(self._items, None)) is not None:
+    async def check(self) -> None:
+        """Read until the length of the bars is known; raise `OptionError` for no bar and for bars of another length."""
+        async for item in self._items:
             self._ahead.append(item)
-            if isinstance(item, Bar):
-                peeked.append(item)
-        return peeked
+            if isinstance(item, Bar) and self.steps.add(item):
+                break
+        _refuse_empty(self.name, self.steps)
+        self.steps.refuse_unknown()
 
     async def skip_to(self, moment: datetime) -> bool:
         """Leave out all before the next bar that opens at or after `moment`, and wait for it; returns whether there is one."""
@@ -129,48 +166,55 @@ class ReadAhead:
         return False
 
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
-        """Yield what was peeked at, then the rest."""
+        """Yield what was read ahead, then the rest."""
         while self._ahead:
             yield self._ahead.popleft()
         async for item in self._items:
             yield item
 
 
-async def open_feeds(named: Sequence[BarSource]) -> list[ReadAhead]:
-    """Open every source, and check the first bars of all but standard input.
+async def open_feeds(named: Sequence[BarSource], timeframe: str = "") -> list[ReadAhead]:
+    """Open every source, and check the length of the bars of all but standard input.
 
-    Raises `OptionError` for one without a bar or with longer bars than its timeframe's, and what a feed raises for
-    text that is no bar.
+    `timeframe` is what `--timeframe` says, empty if it is left out. Raises `OptionError` for a source without a bar or with
+    bars of another length, and what a feed raises for text that is no bar.
     """
     feeds = []
     for source in named:
-        feed = ReadAhead(await open_feed(source.data), source.data.name)
-        if without_symbol(source.data.name) != STDIN:
-            first = await feed.peek(_BARS_TO_JUDGE)
-            _refuse_empty(feed.name, first)
-            _refuse_longer_bars(feed.name, first, feed.timeframe)
+        bare = without_symbol(source.data.name)
+        feed = await open_feed(source.data)
+        if timeframe not in {"", feed.timeframe}:
+            raise OptionError(
+                "--timeframe", timeframe, f"{feed.timeframe}: no other bars of {bare} are traded"
+            )
+        is_known = bool(timeframe) or bare in {*SAMPLES, *PANELS}
+        feed = ReadAhead(feed, source.data.name, is_known=is_known)
+        if bare != STDIN:
+            await feed.check()
         feeds.append(feed)
     return feeds
 
 
 class CheckedFeed:
-    """Give what `feed` gives; raise `OptionError` for longer bars than its timeframe's, and at the end for no bar."""
+    """Give what `feed` gives; raise `OptionError` at the first step that contradicts its timeframe, and at the end for no bar.
 
-    def __init__(self, feed: BarFeed, name: str) -> None:
+    `steps` are those that were seen before the feed; once they are known, a longer step is a gap.
+    """
+
+    def __init__(self, feed: BarFeed, name: str, steps: BarSteps) -> None:
         self.symbol = feed.symbol
         self.timeframe = feed.timeframe
         self._feed = feed
         self._name = name
+        self._steps = steps
 
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
         """Yield bars and notes, as long as they can feed a run."""
-        first: list[Bar] = []
         async for item in self._feed:
-            if isinstance(item, Bar) and len(first) < _BARS_TO_JUDGE:
-                first.append(item)
-                _refuse_longer_bars(self._name, first, self.timeframe)
+            if isinstance(item, Bar) and not self._steps.add(item):
+                self._steps.refuse_unknown()
             yield item
-        _refuse_empty(self._name, first)
+        _refuse_empty(self._name, self._steps)
 
 
 class ResumedFeed:
@@ -276,17 +320,10 @@ def _symbol_of_file(path: Path) -> str:
     return stem.upper()
 
 
-def _refuse_empty(name: str, first: Sequence[Bar]) -> None:
+def _refuse_empty(name: str, steps: BarSteps) -> None:
     """Raise `OptionError` where a source has ended without a bar."""
-    if not first:
+    if steps.is_empty:
         raise OptionError("--data", f"{name}, which holds no bar", "a source of one closed bar and more")
-
-
-def _refuse_longer_bars(name: str, first: Sequence[Bar], timeframe: Timeframe) -> None:
-    """Raise `OptionError` if the first bars, `_BARS_TO_JUDGE` of them, are all the same longer step apart."""
-    steps = {after.open_time - before.open_time for before, after in pairwise(first)}
-    if len(first) == _BARS_TO_JUDGE and len(steps) == 1 and min(steps) > timeframe.length:
-        raise OptionError("--data", f"{name}, which looks like bars of {_length_text(*steps)}", timeframe)
 
 
 def _length_text(step: timedelta) -> str:

@@ -67,7 +67,8 @@ class OptionError(TradingError, ValueError):
 class RunOptions:
     """A run: its market data, its configuration, its provider, and how much it may use.
 
-    `data` names samples, CSV files, or `-` for lines on standard input. `bars` limits the bars of each symbol, not
+    `data` names samples, CSV files, or `-` for lines on standard input, `timeframe` the length of their bars, an empty text
+    if the bars show it. `bars` limits the bars of each symbol, not
     counting the first `warm_up` ones. `inject` is a list of faults such as `malformed=5%,timeout=2%`; `seed` fixes which calls they hit.
     Of `config` the name, the folder and the rows of other tenants are not for a run. `provider` is one that answers every
     call with its `model`, where an empty one is its default; `config` stands for the models of the configuration, each
@@ -84,6 +85,7 @@ class RunOptions:
     config: PlatformConfig = field(default_factory=lambda: PlatformConfig(mode="backtest"))
     provider: str = "rules"
     recorded_from: Path | None = None
+    timeframe: str = ""
     bars: int | None = None
     warm_up: int = 0
     budget_usd: Decimal | None = None

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from agentic_trading.app import budget_controls, trading
-from agentic_trading.app.feeds import STDIN, BarSource, open_feed, sources, without_symbol
+from agentic_trading.app.feeds import STDIN, BarSource, open_feeds, sources, without_symbol
 from agentic_trading.app.options import CONFIGURED, RunOptions
 from agentic_trading.app.providers import ProviderSelection, ready, select_provider
 from agentic_trading.app.run import loaded_tables, stop_on_signals
@@ -175,7 +175,7 @@ async def _rehearse(
     remaining: _Remaining,
     rehearsal: Rehearsal,
 ) -> None:
-    feeds = [await open_feed(source.data) for source in named]
+    feeds = await open_feeds(named, options.timeframe)
     setup = SessionSetup(
         session_id="preflight",
         config=PlatformConfig(mode="backtest", concurrency=options.workers),

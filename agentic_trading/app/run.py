@@ -116,7 +116,7 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
     started = clock.monotonic()
     named = await asyncio.to_thread(sources, options.data)
     tables = await loaded_tables(options)
-    feeds = await open_feeds(named)
+    feeds = await open_feeds(named, options.timeframe)
     folder = SessionFolder(options.out)
     await asyncio.to_thread(_refuse_unknown_principal, options)
     durability = options.config.durability
@@ -248,8 +248,8 @@ class ActiveRun:
     def _feed(self, feed: ReadAhead) -> BarFeed:
         fed = self.opened.earlier.bars[feed.symbol] if self.opened.earlier else None
         if fed is None or not fed.count:
-            return CheckedFeed(feed, feed.name)
-        return CheckedFeed(ResumedFeed(fed.feed(), feed, fed.grid.calendar), feed.name)
+            return CheckedFeed(feed, feed.name, feed.steps)
+        return CheckedFeed(ResumedFeed(fed.feed(), feed, fed.grid.calendar), feed.name, feed.steps)
 
     def _refuse_misses(self) -> None:
         recorded = self.opened.answers.recorded

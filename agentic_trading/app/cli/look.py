@@ -7,6 +7,7 @@ import typer
 
 from agentic_trading.app.cli.exits import ExitCode, say, stop
 from agentic_trading.app.cli.log_selection import AsJson, OfTenant, Store, log_of, trace_list
+from agentic_trading.app.cli.run import TimeframeOption
 from agentic_trading.cancellation import run_async
 
 trace_app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
@@ -289,12 +290,12 @@ def list_samples(*, as_json: AsJson = False) -> None:
 
 
 @data_app.command("describe", short_help="Read a sample or a file as a run would.")
-def describe_source(name: Source, *, as_json: AsJson = False) -> None:
+def describe_source(name: Source, *, timeframe: TimeframeOption = "", as_json: AsJson = False) -> None:
     """Read a sample or a file as a run would, and print its rows, span, gaps, licence and checksum."""
     from agentic_trading.app.cli.look_tables import contents_text, read_contents
     from agentic_trading.app.cli.output import print_table, show_json
 
-    contents = run_async(read_contents(name))
+    contents = run_async(read_contents(name, timeframe))
     if as_json:
         show_json(contents)
     else:

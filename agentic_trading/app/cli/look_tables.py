@@ -25,7 +25,7 @@ from agentic_trading.app.cli.output import (
     unbroken,
     usd,
 )
-from agentic_trading.app.feeds import CheckedFeed, open_feed, sources
+from agentic_trading.app.feeds import CheckedFeed, open_feeds, sources
 from agentic_trading.app.log_check import LogCheck
 from agentic_trading.app.options import OptionError, pluralize
 from agentic_trading.audit.spend import SpendReport
@@ -167,15 +167,14 @@ def sample_table(samples: Iterable[Sample]) -> Table:
     )
 
 
-async def read_contents(name: str) -> Contents:
+async def read_contents(name: str, timeframe: str = "") -> Contents:
     """Read a source to its end and return what it holds.
 
     Raises `OptionError` for a name that is no source and for one that cannot feed a run, and what a feed raises for a
     broken bar.
     """
-    [found] = await asyncio.to_thread(sources, [name])
-    feed = CheckedFeed(await open_feed(found.data), name)
-    items: list[FeedItem] = [item async for item in feed]
+    [feed] = await open_feeds(await asyncio.to_thread(sources, [name]), timeframe)
+    items: list[FeedItem] = [item async for item in CheckedFeed(feed, name, feed.steps)]
     bars = [item for item in items if isinstance(item, Bar)]
     sample = SAMPLES.get(name.rpartition("=")[2])
     return Contents(

@@ -50,6 +50,14 @@ MarketData = Annotated[
         autocompletion=sample_names,
     ),
 ]
+TimeframeOption = Annotated[
+    str,
+    typer.Option(
+        "--timeframe",
+        metavar="5m",
+        help="Length of the bars in files and on standard input; if left out, their shortest step shows it.",
+    ),
+]
 Mode = Annotated[
     Literal["backtest", "paper"] | None,
     typer.Option(
@@ -213,6 +221,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, 
 def run_command(
     *,
     data: MarketData,
+    timeframe: TimeframeOption = "",
     config: ConfigFile = None,
     mode: Mode = None,
     provider: ProviderOption = "",
@@ -251,7 +260,13 @@ def run_command(
     own: dict[str, Any] = {"provider": provider, "base_url": base_url, "ledger_url": ledger, "bus_url": bus}
     own |= {"mode": mode, "concurrency": workers, "policy": policy, "sign_as": principal or None}
     session: dict[str, Any] = {"inject": inject, "seed": seed, "family": family, "rounds": rounds}
-    session |= {"bars": bars, "budget_usd": budget_usd, "max_calls": max_calls, "estimate": estimate}
+    session |= {
+        "timeframe": timeframe,
+        "bars": bars,
+        "budget_usd": budget_usd,
+        "max_calls": max_calls,
+        "estimate": estimate,
+    }
     runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
     options = RunOptions(
         data=(names := names_in(data)),

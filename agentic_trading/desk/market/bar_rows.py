@@ -130,6 +130,7 @@ class BarRows:
         self._header: tuple[str, ...] | None = None
         self._fields: dict[str, str] = {}
         self.unknown: list[str] = []
+        self._last: Bar | None = None
 
     def read(self, line: int, raw: bytes) -> Bar | None:
         """Return the bar on line `line` (from 1), or None if the line holds none.
@@ -216,9 +217,18 @@ class BarRows:
             elif field in IDENTITY and text != self._identity[field]:
                 raise self._error(line, column, text, self._identity[field])
         try:
-            return Bar.model_validate(values)
+            bar = Bar.model_validate(values)
         except BarError as e:
-            raise self._error(line, columns[e.field], str(e.value), e.allowed) from e
+            allowed = e.allowed + (self._distance(values["open_time"]) if e.field == "open_time" else "")
+            raise self._error(line, columns[e.field], str(e.value), allowed) from e
+        self._last = bar
+        return bar
+
+    def _distance(self, open_time: datetime) -> str:
+        """Return how far a bar off the grid is from the one before it: bars of another length show so."""
+        if self._last is None:
+            return ""
+        return f"; it opens {open_time - self._last.open_time} after the bar before: other lengths are not traded"
 
     def _error(self, line: int, column: str, value: object, allowed: str) -> BarFormatError:
         return BarFormatError(self._source, line, column, value, allowed)

@@ -39,7 +39,7 @@ def test_a_file_is_described_by_what_is_read_from_it(command: Command) -> None:
     file = Path("abc-5m.csv")
     file.write_text(ROWS, encoding="utf-8")
 
-    contents = json.loads(command("data", "describe", file, "--json").out)
+    contents = json.loads(command("data", "describe", file, "--timeframe", "5m", "--json").out)
 
     assert (contents["symbol"], contents["rows"], contents["duplicates"]) == ("ABC", 2, 1)
     assert (contents["low"], contents["high"]) == ("99", "104")
