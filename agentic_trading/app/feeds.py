@@ -11,6 +11,7 @@ from pathlib import Path
 from agentic_trading.app import trading
 from agentic_trading.app.options import OptionError
 from agentic_trading.app.session_folder import DataSource
+from agentic_trading.clock import Clock
 from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
 from agentic_trading.desk.market.feed import (
     BarFeed,
@@ -80,8 +81,11 @@ def bar_grid(data: DataSource) -> BarGrid:
     return trading.GRID
 
 
-async def open_feed(data: DataSource) -> BarFeed:
-    """Return the feed that a source names; a sample is read and checked now, the others as they are iterated."""
+async def open_feed(data: DataSource, clock: Clock | None = None) -> BarFeed:
+    """Return the feed that a source names; a sample is read and checked now, the others as they are iterated.
+
+    With a `clock`, files and standard input give no bar before it has closed.
+    """
     if data.name in PANELS:
         bars, grid = await asyncio.to_thread(lambda: (load_panel_bars(data.name), bar_grid(data)))
         return trading.bars_feed(bars[data.symbol], symbol=data.symbol, name=data.name, grid=grid)
@@ -89,8 +93,8 @@ async def open_feed(data: DataSource) -> BarFeed:
     if bare in SAMPLES:
         return trading.bars_feed(await asyncio.to_thread(load_sample, bare), symbol=data.symbol, name=bare)
     if bare == STDIN:
-        return trading.stdin_feed(symbol=data.symbol)
-    return trading.file_feed(Path(bare), symbol=data.symbol)
+        return trading.stdin_feed(symbol=data.symbol, clock=clock)
+    return trading.file_feed(Path(bare), symbol=data.symbol, clock=clock)
 
 
 class BarSteps:
@@ -173,16 +177,18 @@ class ReadAhead:
             yield item
 
 
-async def open_feeds(named: Sequence[BarSource], timeframe: str = "") -> list[ReadAhead]:
+async def open_feeds(
+    named: Sequence[BarSource], timeframe: str = "", clock: Clock | None = None
+) -> list[ReadAhead]:
     """Open every source, and check the length of the bars of all but standard input.
 
-    `timeframe` is what `--timeframe` says, empty if it is left out. Raises `OptionError` for a source without a bar or with
+    `timeframe` is what `--timeframe` says, empty if it is left out. On paper, `clock` is the machine's. Raises `OptionError` for a source without a bar or with
     bars of another length, and what a feed raises for text that is no bar.
     """
     feeds = []
     for source in named:
         bare = without_symbol(source.data.name)
-        feed = await open_feed(source.data)
+        feed = await open_feed(source.data, clock)
         if timeframe not in {"", feed.timeframe}:
             raise OptionError(
                 "--timeframe", timeframe, f"{feed.timeframe}: no other bars of {bare} are traded"

@@ -175,7 +175,7 @@ async def _rehearse(
     remaining: _Remaining,
     rehearsal: Rehearsal,
 ) -> None:
-    feeds = await open_feeds(named, options.timeframe)
+    feeds = await open_feeds(named, options.timeframe, trading.wall_clock(options.mode))
     setup = SessionSetup(
         session_id="preflight",
         config=PlatformConfig(mode="backtest", concurrency=options.workers),

@@ -116,7 +116,7 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
     started = clock.monotonic()
     named = await asyncio.to_thread(sources, options.data)
     tables = await loaded_tables(options)
-    feeds = await open_feeds(named, options.timeframe)
+    feeds = await open_feeds(named, options.timeframe, trading.wall_clock(options.mode))
     folder = SessionFolder(options.out)
     await asyncio.to_thread(_refuse_unknown_principal, options)
     durability = options.config.durability

@@ -10,7 +10,7 @@ from pathlib import Path
 from agentic_trading.app.options import RunMode
 from agentic_trading.app.session_folder import AskedProvider
 from agentic_trading.client.gateway import Gateway
-from agentic_trading.clock import MarketClock, PacedClock, SimClock
+from agentic_trading.clock import Clock, MarketClock, PacedClock, SimClock, SystemClock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
 from agentic_trading.desk.analysis.check import check_cmt_assessment
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
@@ -182,9 +182,9 @@ def bars_feed(bars: Sequence[Bar], *, symbol: str, name: str, grid: BarGrid = GR
     return MemoryFeed(bars, symbol=symbol, timeframe=grid.timeframe, calendar=grid.calendar, name=name)
 
 
-def file_feed(path: Path, *, symbol: str) -> BarFeed:
-    """Return a feed of the bars in a CSV file."""
-    return CsvFeed(path, symbol=symbol, timeframe=BASE)
+def file_feed(path: Path, *, symbol: str, clock: Clock | None = None) -> BarFeed:
+    """Return a feed of the bars in a CSV file, with a `clock` of those that have closed by it."""
+    return CsvFeed(path, symbol=symbol, timeframe=BASE, clock=clock)
 
 
 def kept_feed(path: Path, *, symbol: str, grid: BarGrid, most_bars: int | None = None) -> BarFeed:
@@ -199,9 +199,17 @@ def kept_feed(path: Path, *, symbol: str, grid: BarGrid, most_bars: int | None =
     )
 
 
-def stdin_feed(*, symbol: str) -> BarFeed:
-    """Return a feed of the bars that come on standard input."""
-    return StdinFeed(sys.stdin.fileno(), symbol=symbol, timeframe=BASE)
+def stdin_feed(*, symbol: str, clock: Clock | None = None) -> BarFeed:
+    """Return a feed of the bars that come on standard input, with a `clock` of those that have closed by it."""
+    return StdinFeed(sys.stdin.fileno(), symbol=symbol, timeframe=BASE, clock=clock)
+
+
+def wall_clock(mode: RunMode) -> Clock | None:
+    """Return the clock by which bars must have closed: the machine's on paper, None in a backtest.
+
+    It is not the clock of the session: that one follows the bars.
+    """
+    return SystemClock() if mode == "paper" else None
 
 
 def unread_log() -> DiscardingInteractionStore:

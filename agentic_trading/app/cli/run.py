@@ -260,13 +260,7 @@ def run_command(
     own: dict[str, Any] = {"provider": provider, "base_url": base_url, "ledger_url": ledger, "bus_url": bus}
     own |= {"mode": mode, "concurrency": workers, "policy": policy, "sign_as": principal or None}
     session: dict[str, Any] = {"inject": inject, "seed": seed, "family": family, "rounds": rounds}
-    session |= {
-        "timeframe": timeframe,
-        "bars": bars,
-        "budget_usd": budget_usd,
-        "max_calls": max_calls,
-        "estimate": estimate,
-    }
+    session |= {"bars": bars, "budget_usd": budget_usd, "max_calls": max_calls, "estimate": estimate}
     runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
     options = RunOptions(
         data=(names := names_in(data)),
@@ -278,6 +272,7 @@ def run_command(
         resume=resume,
         answers_from=tuple(answers_from or ()),
         model=model,
+        timeframe=timeframe,
         record=record or base_url is not None,
         **session,
     )

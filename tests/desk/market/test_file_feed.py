@@ -1,15 +1,19 @@
 """The file feed reads plain and packed files and says where one is broken."""
 
 import gzip
+import os
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from typing_extensions import override
 
+from agentic_trading.clock import SimClock
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import BarFormatError, BarSequenceError, FeedUnavailableError
-from agentic_trading.desk.market.feed import Duplicate, FeedItem, UnreadColumns
-from agentic_trading.desk.market.feeds import CHUNK_BYTES, CsvFeed
+from agentic_trading.desk.market.feed import Duplicate, FeedItem, UnclosedBar, UnreadColumns
+from agentic_trading.desk.market.feeds import CHUNK_BYTES, CsvFeed, StdinFeed
 from tests.desk.market.bars import bar, rows
 
 
@@ -121,3 +125,65 @@ def open_files() -> set[str]:
         with suppress(OSError):  # closed meanwhile
             found.add(str(link.readlink()))
     return found
+
+
+class WallClock(SimClock):
+    """A clock that a wait moves."""
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        self.advance_to(self.now() + timedelta(seconds=seconds))
+
+
+async def read_at(path: Path, clock: WallClock) -> list[FeedItem]:
+    feed = CsvFeed(path, symbol="BTCUSDT", timeframe=Timeframe.M5, clock=clock)
+    return [item async for item in feed]
+
+
+@pytest.mark.parametrize(("ahead_s", "waited_s"), [(0, 0), (-1, 0), (3, 3), (5, 5)])
+async def test_bar_that_closes_soon_is_waited_for(tmp_path: Path, ahead_s: int, waited_s: int) -> None:
+    path = tmp_path / "bars.csv"
+    path.write_bytes(rows([bar(0), bar(1)]))
+    clock = WallClock(start := bar(1).close_time - timedelta(seconds=ahead_s))
+
+    assert await read_at(path, clock) == [bar(0), bar(1)]
+    assert clock.now() - start == timedelta(seconds=waited_s)
+
+
+async def test_bar_that_closes_later_is_left_out_and_noted(tmp_path: Path) -> None:
+    path = tmp_path / "bars.csv"
+    path.write_bytes(rows([bar(0), bar(1)]))
+    clock = WallClock(start := bar(1).close_time - timedelta(seconds=5.001))
+
+    note = UnclosedBar(symbol="BTCUSDT", timeframe=Timeframe.M5, open_time=bar(1).open_time)
+    assert await read_at(path, clock) == [bar(0), note]
+    assert clock.now() == start
+
+
+async def test_row_after_an_unclosed_one_is_read_as_new(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    clock = WallClock(bar(1).open_time + timedelta(seconds=20))
+    feed = aiter(StdinFeed(reader, symbol="BTCUSDT", timeframe=Timeframe.M5, clock=clock))
+    sent = rows([bar(0), bar(1, "99"), bar(1, "101"), bar(1, "102")]).splitlines(keepends=True)
+
+    os.write(writer, b"".join(sent[:4]))
+    before = [await anext(feed) for _ in range(3)]
+    clock.advance_to(bar(1).close_time)
+    os.write(writer, sent[4])
+    os.close(writer)
+    after = [item async for item in feed]
+    os.close(reader)
+
+    assert before[0] == bar(0)
+    assert [type(item) for item in before[1:]] == [UnclosedBar, UnclosedBar]
+    assert after == [bar(1, "102")]
+
+
+async def test_unclosed_row_does_not_count_as_a_bar(tmp_path: Path) -> None:
+    path = tmp_path / "bars.csv"
+    path.write_bytes(rows([bar(0), bar(1)]))
+    clock = WallClock(bar(0).open_time)
+
+    feed = CsvFeed(path, symbol="BTCUSDT", timeframe=Timeframe.M5, clock=clock, most_bars=1)
+
+    assert [type(item) for item in [each async for each in feed]] == [UnclosedBar, UnclosedBar]
