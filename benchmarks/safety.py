@@ -8,7 +8,7 @@ if it does not mend a slip that has one. The first run installs the peers, each 
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -27,9 +27,9 @@ from benchmarks.peers.contender import (
     peer,
     versions,
 )
-from benchmarks.peers.order import ORDER, SCHEMAS
+from benchmarks.peers.order import EXPECTED, ORDER, SCHEMAS
 from benchmarks.peers.reader import same
-from benchmarks.peers.slips import GUESSES, SLIPS, meant
+from benchmarks.peers.slips import GUESSES, SLIPS, THINKING, meant
 
 Reading = Literal["refused", "right", "wrong"]
 OURS = "agentic_trading"
@@ -42,10 +42,11 @@ QUICK_PEERS = ("json_repair",)
 
 @dataclass(frozen=True)
 class Damaged:
-    """The order, cut at each position and with each character lost."""
+    """The order, cut at each position, with each character lost, and cut behind thinking with a draft of it."""
 
     cuts: tuple[str, ...]
     losses: tuple[str, ...]
+    thoughts: tuple[str, ...]
 
 
 def damaged(every: int) -> Damaged:
@@ -54,7 +55,29 @@ def damaged(every: int) -> Damaged:
     return Damaged(
         tuple(ORDER[:place] for place in places),
         tuple(ORDER[:place] + ORDER[place + 1 :] for place in places),
+        tuple(_thoughts(every)),
     )
+
+
+DRAFTS = {
+    "typical": json.dumps({"symbol": "BTCUSDT", "side": "SELL", "qty": 2}),
+    "full": json.dumps({**EXPECTED, "side": "SELL", "rationale": "A draft.", "legs": EXPECTED["legs"][:1]}),
+}
+"""Orders that the model thought of, which fit their schemas."""
+
+
+def _thoughts(every: int) -> Iterator[str]:
+    """Yield orders behind a draft in thinking, cut at each position with one kind of marks in turn.
+
+    Without the opening mark they are cut behind the closing one: before it, no text tells a draft from an answer.
+    """
+    for number, (opening, closing) in enumerate(THINKING.values()):
+        thinking = f"It is {DRAFTS['typical']} or {DRAFTS['full']}, or not.{closing}"
+        opened, step = f"{opening}{thinking}{ORDER}", every * len(THINKING)
+        yield from (opened[:place] for place in range(number, len(opened), step))
+        yield from (
+            f"{thinking}{ORDER}"[:place] for place in range(len(thinking), len(thinking) + len(ORDER), step)
+        )
 
 
 @dataclass
@@ -70,11 +93,16 @@ class Row:
     losses: dict[str, list[Reading]] = field(default_factory=dict)
     slips: list[Reading] = field(default_factory=list)
     guesses: list[Reading] = field(default_factory=list)
+    thoughts: dict[str, list[Reading]] = field(default_factory=dict)
     unavailable: str = ""
 
     def wrong_cuts(self, schema: str) -> int:
         """Count the cuts that fit the schema and are not what was written."""
         return self.cuts[schema].count("wrong")
+
+    def wrong_thoughts(self, schema: str) -> int:
+        """Count the drafts that were taken for the order."""
+        return self.thoughts.get(schema, []).count("wrong")
 
     def beyond(self, floor: "Row", schema: str) -> int:
         """Count the losses that give a wrong value where strict JSON gives none."""
@@ -138,12 +166,14 @@ def readings(program: Program, row: Row, schema: str, texts: Sequence[str]) -> l
 
 def sweep(program: Program, row: Row, texts: Damaged) -> None:
     """Fill a row."""
-    order, every = exact(ORDER), [*texts.cuts, *texts.losses]
+    order, every = exact(ORDER), [*texts.cuts, *texts.losses, *texts.thoughts]
     blind = [] if row.takes_schema else readings(program, row, BLIND, every)
     for schema in ("typical", "full"):
         told = blind or readings(program, row, schema, every)
         found = [judged(one, order, schema) for one in told]
-        row.cuts[schema], row.losses[schema] = found[: len(texts.cuts)], found[len(texts.cuts) :]
+        thoughts = len(found) - len(texts.thoughts)
+        row.cuts[schema], row.losses[schema] = found[: len(texts.cuts)], found[len(texts.cuts) : thoughts]
+        row.thoughts[schema] = found[thoughts:]
     slips = [text for kind in SLIPS.values() for text in kind]
     told = readings(program, row, "ticket", slips)
     row.slips = [
@@ -207,6 +237,10 @@ def print_kinds(table: Sequence[Row]) -> None:
     there = [row for row in table if not row.unavailable]
     _print_kinds("Slips mended, by kind", SLIPS, [row.slips for row in there], "right")
     _print_kinds("Guesses taken, by kind", GUESSES, [row.guesses for row in there], "wrong")
+    print("\nDrafts in thinking taken for an order that was cut; the columns are the same")
+    for schema, draft in DRAFTS.items():
+        counts = "".join(f"{row.wrong_thoughts(schema) or '.':>5}" for row in there)
+        print(f"  {f'{schema} ({len(draft)} characters)':<38}{counts}")
 
 
 def _print_kinds(
@@ -234,6 +268,7 @@ def kept(table: Sequence[Row]) -> bool:
             print(f"{row.title}: {row.unavailable}")
             return False
         invented = sum(row.wrong_cuts(schema) + row.beyond(floor, schema) for schema in ("typical", "full"))
+        invented += row.wrong_thoughts("typical") + row.wrong_thoughts("full")
         invented += row.slips.count("wrong") + row.guesses.count("wrong")
         missed = len(row.slips) - row.slips.count("right")
         verdict = "holds" if invented == missed == 0 else "DOES NOT HOLD"
@@ -253,6 +288,9 @@ def main() -> int:
     measure(table, texts, quick=quick)
     print(
         f"An order of {len(ORDER):,} characters, cut at {len(texts.cuts):,} positions, and without one character at as many."
+    )
+    print(
+        f"{len(texts.thoughts):,} texts have a draft in the model's thinking before the order, and are cut as well."
     )
     print("Peers: " + "; ".join(f"{name} ({versions(name)})" for name in PEERS))
     if table[0].unavailable:

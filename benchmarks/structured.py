@@ -39,6 +39,7 @@ HAZARDS = {
     "1e999": _TICKET.replace("null", "1e999"),
     "a key twice": _TICKET.replace('"qty": 0.25', '"qty": 0.25, "qty": 2.5'),
     "half a character": _TICKET.replace("trend", "\\ud800"),
+    "a draft in thinking": f"{_TICKET}, or not.</think>I stay out.",
 }
 """Texts that no reader should take; the first three stand where the schema wants a number without bounds."""
 

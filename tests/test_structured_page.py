@@ -26,11 +26,12 @@ def table(header: str) -> list[list[str]]:
 
 def code(cell: str) -> str:
     """Return what stands in a cell as code."""
-    return cell[1:-1].strip().replace("⏎", "\n")
+    return cell[1:-1].strip().replace("⏎", "\n").replace("\\|", "|")
 
 
 STAGES = table("stage ")
 REPAIRED = table("syntax error ")
+THINKING = table("marks of ")
 REFUSED = table("text ")
 FITTED = table("the schema wants ")
 WORKFLOWS = table("workflow ")
@@ -53,6 +54,11 @@ def test_a_syntax_error_is_repaired_as_the_page_says(error: str, text: str, mean
     found = read_json(code(text), mode="lossless")
 
     assert exact_bytes(found) == exact_bytes(read_json(meaning[1:-1], mode="strict"))
+
+
+@pytest.mark.parametrize(("marks", "text", "meaning"), THINKING, ids=[row[0] for row in THINKING])
+def test_thinking_is_left_out_as_the_page_says(marks: str, text: str, meaning: str) -> None:
+    assert read_json(code(text), mode="lossless") == read_json(meaning[1:-1], mode="strict"), marks
 
 
 @pytest.mark.parametrize(("text", "stage", "why"), REFUSED, ids=[row[0] for row in REFUSED])

@@ -12,6 +12,7 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, LLMResult, NextStep, Stage, Usage
 from agentic_trading.structured.decode import decode
 from agentic_trading.structured.outcome import UnreadableError
+from agentic_trading.structured.thinking import strip_thinking
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,10 +185,18 @@ def _failing_stage(last: LLMResult) -> Stage | None:
     return last.reading.verdict
 
 
+def _text_without_thinking(text: str) -> str:
+    try:
+        said, thinking = strip_thinking(text)
+    except UnreadableError:  # the record of a release that accepted such a text
+        return text
+    return said.strip() if thinking else text
+
+
 def _accepted_text(result: LLMResult) -> str:
     """Return the text of an accepted object: the model's own where reading it strictly gives this very object."""
     if result.reading is not None and result.reading.transport == "text":
-        return result.raw_output
+        return _text_without_thinking(result.raw_output)
     spelled = exact_bytes(result.parsed_output)
     is_changed = result.reading is not None and result.reading.fixes
     try:

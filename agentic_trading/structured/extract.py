@@ -16,13 +16,13 @@ from agentic_trading.structured.decode import (
 )
 from agentic_trading.structured.json_repair import RepairedJson, repair_json
 from agentic_trading.structured.outcome import ParserException, UnreadableError
+from agentic_trading.structured.thinking import strip_thinking
 from agentic_trading.structured.tokens import COMMENT_CHARS, SHOWN_CHARS, blank_kind, refuse, skip_blank
 
 MOST_CANDIDATES: Final = 100
 MOST_BRACKETS: Final = 1_000
 """In prose; with more of them a text takes too long."""
 _LINE_CHARS: Final = 200
-_THINKING = re.compile(r"\s*+<(think|thinking|reasoning)>")
 _FENCE_LINE = re.compile(r"^[ \t]*+```([\w+-]*+)[ \t]*+\r?+$", re.MULTILINE)
 _JSON: Final = frozenset({"json", "json5", "jsonc"})
 _BRACKET = re.compile(r"[{}\[\]]")
@@ -293,23 +293,6 @@ def _around(words: str, offset: int, *, is_fenced: bool) -> Fix:
 
 def _has_words(words: str) -> bool:
     return skip_blank(words, 0) < len(words)
-
-
-def strip_thinking(text: str) -> tuple[str, tuple[Fix, ...]]:
-    """Return `text` with blanks in the place of the thinking that it begins with, and what was left out.
-
-    Raises `UnreadableError` (`truncated`) where the thinking has no end: no object in it is the answer.
-    """
-    opening = _THINKING.match(text)
-    if opening is None:
-        return text, ()
-    closing = f"</{opening[1]}>"
-    place = text.find(closing, opening.end())
-    if place < 0:
-        refuse(Stage.TRUNCATED, "thinking", opening.start(1), "truncated: unclosed thinking")
-    end = place + len(closing)
-    fix = Fix(kind="thinking", where="0", before=text[:end].strip()[:SHOWN_CHARS])
-    return " " * end + text[end:], (fix,)
 
 
 class CodeFences:

@@ -7,6 +7,7 @@ from typing import Final, Optional
 
 from agentic_trading.llm.result import Fix, Stage
 from agentic_trading.structured.decode import MAX_DEPTH
+from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.tokens import NUMBER, SHOWN_CHARS, STRING, Tokens, refuse
 
 _SCALAR = rf"(?:{STRING}|{NUMBER}|true|false|null)"
@@ -52,6 +53,19 @@ def repair_json(text: str, start: int, *, keys: Collection[str] = ()) -> Repaire
     return _Value(text, start, keys).read()
 
 
+def json_extent(text: str, start: int) -> tuple[int, str | None]:
+    """Return where the value that begins at `start` ends, and the value as strict JSON.
+
+    If it has no end or no meaning, return how far it was read, and None. Reading goes on from there in linear time.
+    """
+    value = _Value(text, start, ())
+    try:
+        whole = value.read()
+    except UnreadableError as e:
+        return len(text) if e.stage is Stage.TRUNCATED else value.reached, None
+    return whole.end, whole.text
+
+
 _Step = Callable[["_Value"], Optional["_Step"]]
 
 
@@ -65,6 +79,11 @@ class _Value:
         self._open: list[str] = []
         self._last = ("", "")  # kind and spelling of the value just read, where that was a scalar
         self._comma = (0, 0)  # place in the output and in the text
+
+    @property
+    def reached(self) -> int:
+        """How far the text was read."""
+        return self._now.position
 
     def read(self) -> RepairedJson:
         """Return the value."""

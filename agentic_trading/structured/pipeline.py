@@ -27,6 +27,7 @@ from agentic_trading.structured.outcome import Accepted, ParserException, Unread
 from agentic_trading.structured.patch import declared_names
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.structured.schema import check_sentinel_is_free
+from agentic_trading.structured.thinking import strip_thinking
 from agentic_trading.structured.tokens import SHOWN_CHARS
 from agentic_trading.structured.validation import CompiledSchema, compile_schema, schema_bytes
 
@@ -153,7 +154,9 @@ def _read_loosely(
     except UnreadableError as e:
         if policy.decode == "lossless" or e.stage is not Stage.JSON_PARSE:
             raise
-        return "guess", (salvage_json(text, e),)
+        said, thinking = strip_thinking(text)
+        guess = salvage_json(said, e)
+        return "guess", (guess._replace(fixes=(*guess.fixes, *thinking)),)
 
 
 def _parse(answer: RawAnswer) -> Accepted:
@@ -169,7 +172,7 @@ def _parse(answer: RawAnswer) -> Accepted:
     if not text.strip():
         _fail(Stage.RESPONSE_EMPTY, "json", "the answer is empty")
     if answer.transport == "text":
-        return Accepted({}, text, text, answer.trace(Stage.DONE))
+        return _plain_text(text, answer)
     schema = usable_schema(answer.schema, answer.schema_json, answer.policy)
     level, candidates = read_candidates(text, answer.policy, schema.schema)
     wanted = AnswerRequirements(schema, answer.policy, answer.check)
@@ -189,6 +192,15 @@ def _parse(answer: RawAnswer) -> Accepted:
         semantic_check=answer.check_name,
     )
     return Accepted(found.value, found.text, text, trace)
+
+
+def _plain_text(text: str, answer: RawAnswer) -> Accepted:
+    said, thinking = strip_thinking(text)
+    if not thinking:
+        return Accepted({}, text, text, answer.trace(Stage.DONE))
+    if not said.strip():
+        _fail(Stage.RESPONSE_EMPTY, "text", "the answer is empty: there is only thinking")
+    return Accepted({}, said.strip(), text, answer.trace(Stage.DONE, fixes=thinking))
 
 
 def _fail(stage: Stage, keyword: str, message: str) -> Never:

@@ -199,6 +199,7 @@ class Tokens:
             return escaped, 2
         if _CUT_ESCAPE.match(self.text, at):
             refuse(Stage.TRUNCATED, "string", self.at, "truncated: unclosed string")
+        self.position = at
         refuse(Stage.JSON_PARSE, "escape", at, f"\\{escaped} is no escape")
 
     def fix(self, kind: str, before: str, after: str = "", *, at: int = -1, chars: int = SHOWN_CHARS) -> None:

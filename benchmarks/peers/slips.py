@@ -33,6 +33,18 @@ _BARE = ", ".join(f"{key}: {json.dumps(value)}" for key, value in TICKET.items()
 _PYTHON = _with("false", "False", _with("null", "None"))
 _APOSTROPHE = _with("it's", "it\\'s")
 
+THINKING: Mapping[str, tuple[str, str]] = {
+    "DeepSeek, Qwen": ("<think>", "</think>"),
+    "Gemini": ("<thought>", "</thought>"),
+    "Mistral": ("[THINK]", "[/THINK]"),
+    "Seed": ("<seed:think>", "</seed:think>"),
+    "gpt-oss": ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    "gpt-oss without tokens": ("analysis", "assistantfinal"),
+}
+"""The marks around the thinking of a model. A chat template may have written the first one already."""
+
+_DRAFT = f"My first idea was {json.dumps({**TICKET, 'side': 'SELL', 'qty': 2})}, but funding turned."
+
 SLIPS: Mapping[str, tuple[str, ...]] = {
     "none": (_STRICT, _INDENTED, f"\n\t {_STRICT} \n", json.dumps(TICKET, separators=(",", ":"))),
     "fence": (
@@ -103,6 +115,11 @@ SLIPS: Mapping[str, tuple[str, ...]] = {
         _INDENTED.replace('"trend",', '"trend"'),
     ),
     "repeated key, equal value": (_STRICT[:-1] + ', "side": "BUY"}', _with('"qty"', '"qty": 0.25, "qty"')),
+    "thinking in front": (
+        *(f"{opening}{_DRAFT}{closing}\n{_STRICT}" for opening, closing in THINKING.values()),
+        *(f"{_DRAFT}{closing}```json\n{_INDENTED}\n```" for _, closing in THINKING.values()),
+        f"<think>{_DRAFT}</think>{_with('see desk', 'see </think>')}",
+    ),
     "several at once": (
         f"```json\n{{{_BARE},}}\n```",
         f"Here it is:\n{_PYTHON[:-1]},}}",
@@ -118,6 +135,7 @@ _MEANT = {
     SLIPS["raw control characters"][1]: {**TICKET, "note": "it's #1, see\ndesk // book"},
     SLIPS["raw control characters"][2]: {**TICKET, "note": "it's #1, see\r\ndesk // book"},
     SLIPS["odd white space"][2]: {**TICKET, "note": "", "tags": []},
+    SLIPS["thinking in front"][-1]: {**TICKET, "note": "it's #1, see </think> // book"},
 }
 
 
@@ -176,6 +194,11 @@ GUESSES: Mapping[str, tuple[str, ...]] = {
         f"Here it is: {_STRICT[:-1]}",
         f"```json\n{_STRICT[:-2]}\n```",
         _STRICT + " /* as long as",
+    ),
+    "a draft in thinking": (
+        *(f"{opening}{_DRAFT}{closing}I stay out." for opening, closing in THINKING.values()),
+        *(f"{_DRAFT}{closing}" for _, closing in THINKING.values()),
+        *(f"{opening}{_DRAFT}" for opening, _ in THINKING.values()),
     ),
     "no answer": (
         "I cannot help with placing orders.",

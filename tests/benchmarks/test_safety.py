@@ -9,7 +9,7 @@ from benchmarks.ours_reading import WAYS, RefusedError
 from benchmarks.peers.order import EXPECTED, ORDER, SCHEMAS
 from benchmarks.peers.reader import same
 from benchmarks.peers.slips import GUESSES, SLIPS, TICKET, meant
-from benchmarks.safety import Reading, Row, damaged, judged, kept, validator
+from benchmarks.safety import DRAFTS, Reading, Row, damaged, judged, kept, validator
 
 
 def row(
@@ -30,6 +30,24 @@ def test_every_position_is_cut_and_every_character_lost_once() -> None:
     assert all(ORDER.startswith(cut) and cut != ORDER for cut in texts.cuts)
     assert {len(text) for text in texts.losses} == {len(ORDER) - 1}
     assert len(texts.losses) == len(ORDER)
+
+
+def test_drafts_fit_their_schemas_and_every_position_is_cut() -> None:
+    texts = damaged(every=1).thoughts
+
+    assert all(validator(schema).is_valid(json.loads(draft)) for schema, draft in DRAFTS.items())
+    assert {len(text) for text in texts} >= set(range(len(ORDER)))
+    assert not any(text.endswith(ORDER) for text in texts)
+
+
+@pytest.mark.parametrize("way", ["planning", "analysis", "read_json"])
+@pytest.mark.parametrize("schema", DRAFTS)
+def test_draft_is_not_taken_from_a_cut_text(way: str, schema: str) -> None:
+    read = WAYS[way](schema)
+
+    for text in damaged(every=16).thoughts:
+        with pytest.raises((ParserException, RefusedError)):
+            read(text)
 
 
 def test_the_order_and_the_ticket_fit_their_schemas() -> None:

@@ -105,6 +105,18 @@ def test_a_plain_text_that_was_asked_for_is_given_as_text() -> None:
     assert (outcome.ok, outcome.json, outcome.json_text) == (True, {}, "The trend is up.")
 
 
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [("It may.</think>\n It is up. ", "It is up."), ("<think>It may.", "<think>It may.")],
+)
+def test_plain_text_is_returned_without_thinking(raw: str, text: str) -> None:
+    trace = ACCEPTED.model_copy(update={"transport": "text", "decode": "none"})
+
+    outcome = outcome_of([accepted(raw, parsed_output={}, reading=trace)])
+
+    assert (outcome.ok, outcome.json_text) == (True, text)
+
+
 async def test_each_attempt_says_how_it_was_read_and_its_result() -> None:
     made = await run([not_connected(), "no json", '{"action":"buy","size":1.50}'])
 

@@ -204,6 +204,16 @@ def test_plain_text_is_an_empty_object() -> None:
     )
 
 
+def test_plain_text_is_read_without_thinking() -> None:
+    outcome = accepted("It may fall.</think> Up. {", transport="text")
+    empty = read(response("It may fall.</think> "), {}, STRICT, transport="text")
+    cut = read(response("<think>It may fall."), {}, STRICT, transport="text")
+
+    assert (outcome.text, [fix.kind for fix in outcome.trace.fixes]) == ("Up. {", ["thinking"])
+    assert outcome.raw_output == "It may fall.</think> Up. {"
+    assert (empty.trace.verdict, cut.trace.verdict) == (Stage.RESPONSE_EMPTY, Stage.TRUNCATED)
+
+
 def test_without_a_schema_any_object_is_accepted_and_nothing_else() -> None:
     assert accepted('{"anything": [1.0]}', schema={}).value == {"anything": [Decimal("1.0")]}
     assert rejected("prose", schema={}).trace.verdict is Stage.JSON_PARSE

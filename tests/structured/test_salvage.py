@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.envelope_rules import output_policy
 from agentic_trading.llm.result import Stage, Violation
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.pipeline import MAX_SALVAGE_CHARS, salvage_json
+from agentic_trading.structured.pipeline import MAX_SALVAGE_CHARS, read_candidates, salvage_json
 
 WHY = UnreadableError(Stage.JSON_PARSE, [Violation(path="$", keyword="word", message="a word")])
 
@@ -28,6 +30,15 @@ def test_a_guess_reads_what_nothing_else_can(text: str, value: Any) -> None:
     assert not found.is_whole
     assert found.is_repaired
     assert [fix.kind for fix in found.fixes] == ["guess"]
+
+
+def test_draft_in_thinking_is_no_guess() -> None:
+    policy = output_policy(EnvelopeWorkflow.GENERAL)
+
+    level, (found,) = read_candidates("{a: SELL, b: 2}</think>{a: BUY, b: 5}", policy, {})
+
+    assert (level, found.value) == ("guess", {"a": "BUY", "b": 5})
+    assert [fix.kind for fix in found.fixes] == ["guess", "thinking"]
 
 
 def test_numbers_stand_digit_for_digit_in_the_text() -> None:
