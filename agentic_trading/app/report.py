@@ -13,6 +13,7 @@ from agentic_trading.desk.execution.risk import RiskLimits
 from agentic_trading.desk.execution.shortfall import Shortfall, TotalShortfall
 from agentic_trading.desk.instrument import Side
 from agentic_trading.desk.intents import TradingRules
+from agentic_trading.desk.market.bar import TradingYear
 from agentic_trading.desk.metrics import Performance
 from agentic_trading.desk.planning.events import PlanChosen
 
@@ -40,6 +41,20 @@ class DataReport(BaseModel, frozen=True):
     quiet: list[str] = []
     is_sample: bool = False
     companion: str = ""
+
+
+class MarketYear(BaseModel, frozen=True):
+    """What a year is for the yearly figures: bars of a session, and sessions."""
+
+    bars_per_session: int
+    sessions: int
+
+    @classmethod
+    def of(cls, year: TradingYear | None) -> "MarketYear | None":
+        """Return the year of the market that was fed; None without a bar."""
+        if year is None:
+            return None
+        return cls(bars_per_session=year.bars_per_session, sessions=year.sessions_per_year)
 
 
 class RefusedBudget(BaseModel, frozen=True):
@@ -159,6 +174,7 @@ class RunReport(BaseModel, frozen=True):
     market_now_pnl: Decimal
     shortfall: FillingCost = FillingCost()
     performance: Performance | None = None
+    year: MarketYear | None = None
     knowledge: Counts
     assumed: list[str] = []
     log: Path

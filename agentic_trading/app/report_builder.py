@@ -13,6 +13,7 @@ from agentic_trading.app.report import (
     Counts,
     DataReport,
     FillingCost,
+    MarketYear,
     OpenPosition,
     RefusedBudget,
     RunReport,
@@ -28,7 +29,7 @@ from agentic_trading.desk.execution.shortfall import shortfalls, total_shortfall
 from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.intents import TradingRules
 from agentic_trading.desk.market.samples import PANELS, SAMPLES
-from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance, performance
+from agentic_trading.desk.metrics import Performance, performance
 from agentic_trading.governance.limits import SHORT_LIVED
 from agentic_trading.governance.prices import price_advice
 from agentic_trading.llm.envelope import LLMEnvelope
@@ -86,7 +87,8 @@ async def report_of(
         buy_and_hold_pnl=baselines.buy_and_hold_pnl,
         market_now_pnl=baselines.market_now_pnl,
         shortfall=_filling_cost(played, baselines.market_now_fills),
-        performance=_performance(played, is_portfolio=_is_portfolio(manifest)),
+        performance=_performance(played),
+        year=MarketYear.of(played.curve.year),
         knowledge=dict(attempts.knowledge),
         assumed=_assumed(manifest),
         log=folder.log,
@@ -321,14 +323,13 @@ def _equity(played: SessionResult) -> Decimal:
     return trading.STARTING_CASH if played.account is None else played.account.equity(played.marks)
 
 
-def _performance(played: SessionResult, *, is_portfolio: bool) -> Performance | None:
-    """Return the figures of the account, in years of a market that never closes, or of a stock exchange; None without a bar."""
-    timeframe = next((each.first.timeframe for each in played.bars.values() if each.first is not None), None)
-    if timeframe is None:
+def _performance(played: SessionResult) -> Performance | None:
+    """Return the figures of the account, in years of the market's own calendar; None without a bar."""
+    curve = played.curve
+    if curve.year is None:
         return None
-    equity = [float(trading.STARTING_CASH), *played.curve.equity]
-    bars_per_year = DAYS_PER_YEAR if is_portfolio else timeframe.bars_per_year
-    return performance(equity, played.curve.traded, bars_per_year=bars_per_year)
+    equity = [float(trading.STARTING_CASH), *curve.equity]
+    return performance(equity, curve.traded, bars_per_year=curve.year.bars)
 
 
 def _open_positions(played: SessionResult) -> list[OpenPosition]:

@@ -19,7 +19,7 @@ from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.shortfall import Baselines
 from agentic_trading.desk.instrument import Instruments
-from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.bar import Bar, TradingYear
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap, Note, UnclosedBar, UnreadColumns
 from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.desk.session import MovableClock, TradingSession
@@ -120,15 +120,20 @@ class BarCounts:
 class EquityCurve:
     """What the account is worth at each close, and the value bought and sold in each bar.
 
-    They are floats, as nothing but ratios is made of them: a year of bars is kept in two megabytes.
+    They are floats, as nothing but ratios is made of them: a year of bars is kept in two megabytes. `year` is the market's,
+    None before the first bar.
     """
 
     equity: MutableSequence[float] = field(default_factory=lambda: array("d"))
     traded: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    year: TradingYear | None = None
     _fills: int = 0
 
-    def add(self, equity: Decimal, fills: Sequence[Fill]) -> None:
-        """Take the next bar; `fills` are all so far."""
+    def add(self, bars: Sequence[Bar], equity: Decimal, fills: Sequence[Fill]) -> None:
+        """Take the next bars, which close at once; `fills` are all so far."""
+        if bars:
+            self.year = self.year or TradingYear(bars[0].timeframe)
+            self.year.add(bars[0].open_time)
         self.equity.append(float(equity))
         self.traded.append(float(sum(fill.notional for fill in fills[self._fills :])))
         self._fills = len(fills)
@@ -249,7 +254,8 @@ async def _trade(
             result.bars[bar.symbol].add(bar)
         for note in time_slice.notes:
             result.bars[note.symbol].note(note)
-        result.curve.add((await exchange.account()).equity(result.marks), result.fills)
+        equity = (await exchange.account()).equity(result.marks)
+        result.curve.add(time_slice.bars, equity, result.fills)
         if result.baselines is not None:
             await result.baselines.on_bars(time_slice.bars, result.intents)
         await observer.after_slice(time_slice, gateway.close())

@@ -17,7 +17,7 @@ from agentic_trading.app.cli.output import (
 )
 from agentic_trading.app.options import pluralize
 from agentic_trading.app.strategy import Proposals, Scene, SetResult
-from agentic_trading.desk.metrics import Performance
+from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance
 from agentic_trading.desk.planning.agent import Plan, Round
 from agentic_trading.desk.planning.evaluation import Evaluation, Halves
 from agentic_trading.desk.planning.params import CLASSES, RULES, Family, StrategyParams
@@ -83,7 +83,7 @@ def proposals_lines(found: Proposals) -> Iterator[RenderableType]:
 
 def scene_line(scene: Scene) -> RenderableType:
     days, window = scene.panel.days, scene.window
-    span = f"{len(scene.panel.symbols)} stocks, {len(days)} days, {days[0]} … {days[-1]}"
+    span = f"{len(scene.panel.symbols)} stocks, {len(days)} days, {days[0]} … {days[-1]}, {DAYS_PER_YEAR:.0f} a year"
     halves = f"chosen on bars {window.start}-{window.split - 1}, reported on {window.split}-{window.end - 1}"
     return paragraph(f"{scene.panel.name}: {span} · {halves}", "bold")
 

@@ -26,7 +26,7 @@ from agentic_trading.app.cli.output import (
 )
 from agentic_trading.app.options import pluralize
 from agentic_trading.app.replay import ReplayReport
-from agentic_trading.app.report import DataReport, RefusedBudget, RunReport
+from agentic_trading.app.report import DataReport, MarketYear, RefusedBudget, RunReport
 from agentic_trading.desk.market.samples import PANELS
 from agentic_trading.desk.metrics import Performance
 from agentic_trading.desk.planning.events import PlanChosen
@@ -179,7 +179,7 @@ def _share(pnl: Decimal, report: RunReport) -> str:
 def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
     """Say how the figures are to be read: by risk, what was assumed, and whether the period was known beforehand."""
     if report.performance is not None:
-        yield "risk", _risk(report.performance)
+        yield "risk", _risk(report.performance, report.year)
     if report.assumed:
         yield "assumptions", "; ".join(report.assumed)
     if report.provider == RULES:
@@ -192,12 +192,19 @@ def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
         yield "P&L by training cutoff", f"in calls: {counts(calls)}"
 
 
-def _risk(figures: Performance) -> str:
+def _risk(figures: Performance, year: MarketYear | None) -> str:
     """Return what the account's closes come to; of a year, however short the session was."""
+    factor = _factor(figures, year) if year and figures.bars else ""
     drawdown, cagr = map(_percent, (figures.max_drawdown, figures.cagr))
     ratios = {"Sharpe": figures.sharpe, "Sortino": figures.sortino, "turnover": figures.turnover}
     spelled = ", ".join(f"{name} {'-' if of is None else f'{of:,.2f}'}" for name, of in ratios.items())
-    return f"largest drawdown {drawdown}; a year, from {pluralize(figures.bars, 'bar')}: return {cagr}, {spelled}"
+    return f"largest drawdown {drawdown}; a year{factor}, from {pluralize(figures.bars, 'bar')}: return {cagr}, {spelled}"
+
+
+def _factor(figures: Performance, year: MarketYear) -> str:
+    """Return how many times the session a year is, and what the year is made of."""
+    times = year.sessions * year.bars_per_session / figures.bars
+    return f" (x {times:,.3g}: {year.sessions} sessions of {pluralize(year.bars_per_session, 'bar')})"
 
 
 def _percent(share: float | None) -> str:

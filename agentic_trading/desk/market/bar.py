@@ -33,11 +33,6 @@ class Timeframe(StrEnum):
     def length(self) -> timedelta:
         return LENGTHS[self]
 
-    @property
-    def bars_per_year(self) -> float:
-        """Bars in 365 days of a market that never closes."""
-        return 365 * 86_400 / self.seconds
-
     def start_of(self, moment: datetime) -> datetime:
         """Return when the window that holds `moment` opens; a boundary belongs to the window it opens."""
         return EPOCH + (moment - EPOCH) // self.length * self.length
@@ -53,6 +48,67 @@ SECONDS = {
 LENGTHS = {timeframe: timedelta(seconds=seconds) for timeframe, seconds in SECONDS.items()}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+DAY_SECONDS = 86_400
+SATURDAY = 5
+
+
+class TradingYear:
+    """How many bars a year of a market has, by the bars that were seen so far: bars per session, times sessions per year.
+
+    A session is a day in UTC. Round the clock, it has a bar at every time of the day; otherwise as many as the fullest day
+    so far. A market with bars on a Saturday has 365 sessions a year. Without them it has 260 if it trades round the
+    clock, else 252. While no Saturday was seen, a market that trades round the clock counts as one that never closes.
+    """
+
+    __slots__ = ("_a_day", "_count", "_day", "_first", "_most", "_saturdays", "_times")
+
+    def __init__(self, timeframe: Timeframe) -> None:
+        self._a_day = DAY_SECONDS // timeframe.seconds
+        self._times: set[int] = set()
+        self._first = self._day = -1
+        self._count = self._most = 0
+        self._saturdays = False
+
+    def add(self, open_time: datetime) -> None:
+        """Take the open time of the next bar."""
+        day, second = divmod(int(open_time.timestamp()), DAY_SECONDS)
+        if day != self._day:
+            if self._first < 0:
+                self._first = day
+            self._day, self._count = day, 0
+            self._saturdays = self._saturdays or _weekday(day) == SATURDAY
+        self._times.add(second)
+        self._count += 1
+        self._most = max(self._most, self._count)
+
+    @property
+    def bars_per_session(self) -> int:
+        """How many bars a whole session has."""
+        return self._a_day if self._is_round_the_clock else self._most
+
+    @property
+    def sessions_per_year(self) -> int:
+        """How many sessions a year has."""
+        saw_saturday = self._day - self._first > (SATURDAY - _weekday(self._first)) % 7
+        if self._saturdays or (self._is_round_the_clock and not saw_saturday):
+            return 365
+        return 260 if self._is_round_the_clock else 252
+
+    @property
+    def bars(self) -> int:
+        """How many bars a year has."""
+        return self.bars_per_session * self.sessions_per_year
+
+    @property
+    def _is_round_the_clock(self) -> bool:
+        return len(self._times) == self._a_day > 1
+
+
+def _weekday(day: int) -> int:
+    """Return the weekday of a day since 1970-01-01, a Thursday; Monday is 0."""
+    return (day + 3) % 7
 
 
 def in_utc(moment: datetime) -> datetime:

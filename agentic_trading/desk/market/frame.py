@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from agentic_trading.desk.market.bar import ClosedBar, Timeframe
+from agentic_trading.desk.market.bar import ClosedBar, Timeframe, TradingYear
 from agentic_trading.desk.market.gauges import (
     MomentumGauge,
     MomentumReading,
@@ -39,13 +39,14 @@ class Trend(StrEnum):
 class Frame:
     """All that is known of one timeframe when `last` has closed.
 
-    `bars` counts the bars so far. `touch_highs` and `touch_lows` are the highs and lows of the last 100
+    `bars` counts the bars so far, `bars_per_year` those of a year as far as they show it (`TradingYear`). `touch_highs` and `touch_lows` are the highs and lows of the last 100
     bars, oldest first. Measures take a hole in the data as if the bars on its sides were neighbours.
     """
 
     timeframe: Timeframe
     last: ClosedBar
     bars: int
+    bars_per_year: int
     trend: TrendReading
     momentum: MomentumReading
     volatility: VolatilityReading
@@ -93,12 +94,13 @@ class FrameGauge:
 
     __slots__ = (
         "_bars", "_frame", "_last", "_momentum", "_patterns", "_sentiment", "_swings", "_timeframe",
-        "_touch_highs", "_touch_lows", "_trend", "_volatility",
+        "_touch_highs", "_touch_lows", "_trend", "_volatility", "_year",
     )  # fmt: skip
 
     def __init__(self, timeframe: Timeframe) -> None:
         self._timeframe = timeframe
         self._bars = 0
+        self._year = TradingYear(timeframe)
         self._last: ClosedBar | None = None
         self._trend = TrendGauge()
         self._momentum = MomentumGauge()
@@ -115,6 +117,7 @@ class FrameGauge:
         bar = closed.bar
         opened, high, low, close = map(float, (bar.open, bar.high, bar.low, bar.close))
         self._bars += 1
+        self._year.add(bar.open_time)
         self._last = closed
         self._trend.update(opened, high, low, close, float(bar.volume))
         self._momentum.update(high, low, close, float(bar.volume))
@@ -140,6 +143,7 @@ class FrameGauge:
             timeframe=self._timeframe,
             last=last,
             bars=self._bars,
+            bars_per_year=self._year.bars,
             trend=self._trend.read(),
             momentum=self._momentum.read(),
             volatility=volatility,

@@ -55,7 +55,7 @@ def test_the_table_says_what_was_chosen_on_which_half_and_that_it_proves_nothing
     assert ended.code == 0
     lines = ended.out.splitlines()
     assert lines[0].strip() == (
-        "sp500-sample: 50 stocks, 245 days, 2009-08-21 … 2010-08-20 · chosen on bars 121-182, reported on 183-244"
+        "sp500-sample: 50 stocks, 245 days, 2009-08-21 … 2010-08-20, 252 a year · chosen on bars 121-182, reported on 183-244"
     )
     assert "revenue, earnings not offered" in lines[1]
     for text in (

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from agentic_trading.app.cli.output import print_table
 from agentic_trading.app.cli.summary import next_steps, summary
-from agentic_trading.app.report import FillingCost, RefusedBudget, UnpricedWord
+from agentic_trading.app.report import FillingCost, MarketYear, RefusedBudget, UnpricedWord
 from agentic_trading.desk.metrics import performance
 from tests.app.cli.reports import fed, report, sent, working
 
@@ -190,6 +190,16 @@ def test_the_risk_of_a_run_is_that_of_its_closes() -> None:
     )
     assert "return +0.00 %, Sharpe -, Sortino -, turnover 0.00" in line_with(told(performance=still), "risk")
     assert "risk" not in told()
+
+
+def test_risk_of_a_year_names_its_factor() -> None:
+    moved = performance([100.0] * 2808 + [96.02], [0.0] * 2808, bars_per_year=78 * 252)
+    year = MarketYear(bars_per_session=78, sessions=252)
+
+    assert line_with(told(performance=moved, year=year), "risk") == (
+        "risk largest drawdown -3.98 %; a year (x 7: 252 sessions of 78 bars), from 2,808 bars: "
+        "return -24.75 %, Sharpe -2.65, Sortino -2.65, turnover 0.00"
+    )
 
 
 def test_a_yearly_rate_of_a_moment_is_not_spelled_out() -> None:

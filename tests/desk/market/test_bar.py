@@ -1,14 +1,16 @@
 """A bar says when it is known and refuses to contradict itself."""
 
-from datetime import UTC, datetime, timedelta, timezone
+from collections.abc import Iterable
+from datetime import UTC, datetime, time, timedelta, timezone
 from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from pydantic import ValidationError
 
-from agentic_trading.desk.market.bar import Bar, Timeframe
+from agentic_trading.desk.market.bar import Bar, Timeframe, TradingYear
 from agentic_trading.desk.market.errors import BarError
+from agentic_trading.desk.metrics import performance
 from tests.desk.market.bars import MONDAY, bar, series
 
 
@@ -39,8 +41,63 @@ def test_a_window_boundary_belongs_to_the_window_it_opens() -> None:
     assert Timeframe.H4.start_of(MONDAY + timedelta(hours=4, microseconds=-1)) == MONDAY
 
 
-def test_a_year_has_365_days_of_bars() -> None:
-    assert Timeframe.H1.bars_per_year == 8_760
+def year_of(timeframe: Timeframe, days: Iterable[int], first: time, bars: int) -> TradingYear:
+    """Return the year of a market with `bars` bars on each of `days` after Monday, from `first` on."""
+    year = TradingYear(timeframe)
+    for day in days:
+        opened = datetime.combine(MONDAY.date() + timedelta(days=day), first, UTC)
+        for place in range(bars):
+            year.add(opened + place * timeframe.length)
+    return year
+
+
+WORKDAYS = [day for day in range(52) if day % 7 < 5 and day not in {14, 21}]
+"""36 sessions of 52 days: two were holidays."""
+
+
+@pytest.mark.parametrize(
+    ("timeframe", "days", "first", "bars", "of_session", "sessions"),
+    [
+        (Timeframe.M5, WORKDAYS, time(14, 30), 78, 78, 252),
+        (Timeframe.M5, range(9), time(), 288, 288, 365),
+        (Timeframe.M5, range(2), time(), 288, 288, 365),
+        (Timeframe.M5, range(2), time(14, 30), 78, 78, 252),
+        (Timeframe.M5, [day for day in range(14) if day % 7 < 5], time(), 288, 288, 260),
+        (Timeframe.M5, range(5), time(), 288, 288, 365),
+        (Timeframe.H1, WORKDAYS, time(14), 7, 7, 252),
+        (Timeframe.D1, WORKDAYS, time(), 1, 1, 252),
+        (Timeframe.D1, range(3), time(), 1, 1, 252),
+        (Timeframe.D1, range(30), time(), 1, 1, 365),
+    ],
+)
+def test_year_follows_the_sessions_of_the_data(
+    timeframe: Timeframe, days: Iterable[int], first: time, bars: int, of_session: int, sessions: int
+) -> None:
+    year = year_of(timeframe, days, first, bars)
+
+    assert (year.bars_per_session, year.sessions_per_year) == (of_session, sessions)
+    assert year.bars == of_session * sessions
+
+
+def test_half_days_and_gaps_do_not_change_the_year() -> None:
+    year = year_of(Timeframe.M5, WORKDAYS, time(14, 30), 78)
+    for place in range(42):
+        year.add(
+            datetime.combine(MONDAY.date() + timedelta(days=53), time(14, 30), UTC)
+            + place * Timeframe.M5.length
+        )
+
+    assert year.bars == 78 * 252
+
+
+def test_loss_of_52_days_of_a_stock_is_a_quarter_a_year() -> None:
+    year = year_of(Timeframe.M5, WORKDAYS, time(14, 30), 78)
+    bars = 78 * len(WORKDAYS)
+    equity = [100.0] * bars + [96.02]
+
+    figures = performance(equity, [0.0] * bars, bars_per_year=year.bars)
+
+    assert figures.cagr == pytest.approx(-0.2475, abs=0.0001)
 
 
 def test_digits_are_kept_as_the_source_wrote_them() -> None:

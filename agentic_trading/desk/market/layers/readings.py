@@ -129,14 +129,14 @@ def _indicators_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:
 def volatility_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     """Return ATR, realised volatility, their ranks and the regime of each timeframe.
 
-    Realised volatility is in percent a year of 365 days. `next_bar_low` and `next_bar_high` lie one
+    Realised volatility is in percent a year of the market's own calendar (`TradingYear`). `next_bar_low` and `next_bar_high` lie one
     standard deviation of the last 20 log returns below and above the close.
     """
     return features_by_timeframe("volatility", frames, _volatility_of)
 
 
 def _volatility_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:
-    reading, bars_per_year = frame.volatility, frame.timeframe.bars_per_year
+    reading, bars_per_year = frame.volatility, frame.bars_per_year
     swing = reading.realised_20
     return features.keep(
         frame,
