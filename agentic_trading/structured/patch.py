@@ -17,7 +17,7 @@ from agentic_trading.llm.result import Fix, Violation
 from agentic_trading.structured.complexity import is_deeper
 from agentic_trading.structured.decode import decode
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.suggestions import near_miss
+from agentic_trading.structured.suggestions import misspelt, near_miss
 from agentic_trading.structured.validation import (
     MAX_ERRORS,
     CompiledSchema,
@@ -251,7 +251,7 @@ class _Patcher:
             self._spend(20 + 20 * len(absent))
             if _letters(key) in own or self._must_stay(key, node[key]):
                 continue
-            if near_miss(key, absent) or near_miss(key, self._policy.protected_keys):
+            if misspelt(key, absent) or near_miss(key, self._policy.protected_keys):
                 continue
             where = (*place, key)
             yield _Change(where, _GONE, [_fix("dropped", where, node[key], _GONE)])

@@ -9,6 +9,8 @@ from typing import Any
 
 _SHOWN_CHARS = 200
 _EXACT_INTEGER = 2**63
+_SHORTEST_STEM = 3
+_ANOTHER_WORD = 4
 _PRECISION = 700  # a number that is read has at most 308 places on either side of the point
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _SPELLED_NUMBER = re.compile(r"[$€£]? ?(-?[0-9]{1,20}(?:\.[0-9]{1,20})?) ?(%?)")
@@ -17,6 +19,16 @@ _SPELLED_NUMBER = re.compile(r"[$€£]? ?(-?[0-9]{1,20}(?:\.[0-9]{1,20})?) ?(%?
 def near_miss(name: str, names: Iterable[str]) -> str | None:
     """Return the one of `names` that `name` misspells, abbreviates or spells out; None if there is none."""
     return _nearest_name(name[:_SHOWN_CHARS], tuple(names))
+
+
+def misspelt(name: str, names: Iterable[str]) -> str | None:
+    """Return what `near_miss` does of the `names` that `name` does not merely contain.
+
+    `sides`, `reasoning` and `price_usd` may be meant for `side`, `reason` and `price`. `note` is not meant for `n`, nor
+    `price_reason` for `price`: four letters more are another word, and a name of one or two letters is in many words.
+    """
+    letters = _letters(name[:_SHOWN_CHARS])
+    return near_miss(name, [other for other in names if not _merely_contains(letters, _letters(other))])
 
 
 def nearest_option(actual: Any, options: Sequence[Any]) -> Any:
@@ -69,6 +81,16 @@ def plain_number(value: int | Decimal) -> int | float | str:
         return value if abs(value) < _EXACT_INTEGER else str(value)[:_SHOWN_CHARS]
     rounded = float(value)
     return rounded if Decimal(repr(rounded)) == value else str(value)[:_SHOWN_CHARS]
+
+
+def _merely_contains(letters: str, other: str) -> bool:
+    if other not in letters or letters == other:
+        return False
+    return len(other) < _SHORTEST_STEM or len(letters) - len(other) >= _ANOTHER_WORD
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 @lru_cache(maxsize=1024)  # a list of a thousand items has the same error a thousand times

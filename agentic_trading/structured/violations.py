@@ -10,7 +10,7 @@ from jsonschema_rs import ValidationError
 
 from agentic_trading.llm.result import Violation
 from agentic_trading.structured.decode import member_path, pointer_steps
-from agentic_trading.structured.suggestions import near_miss, nearest_number, nearest_option, plain_number
+from agentic_trading.structured.suggestions import misspelt, nearest_number, nearest_option, plain_number
 
 MAX_VIOLATIONS = 20
 _SHOWN_CHARS = 200
@@ -160,8 +160,8 @@ def _undeclared(case: _Case, keyword: str, name: str) -> Violation:
         message="is not a property of the schema",
         expected="no such property",
         allowed=names if declared is not None else None,
-        suggestion=near_miss(name, [option for option in names if option not in case.actual])
-        or near_miss(name, names),
+        suggestion=misspelt(name, [option for option in names if option not in case.actual])
+        or misspelt(name, names),
     )
 
 

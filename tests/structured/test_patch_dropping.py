@@ -3,9 +3,12 @@
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.structured.patch import is_protected
+from agentic_trading.structured.suggestions import near_miss
 from tests.structured.patching import (
     ALL,
     CLOSED,
@@ -17,6 +20,8 @@ from tests.structured.patching import (
     at_x,
     change,
 )
+
+NAMES = st.text(st.sampled_from("abcdefgh"), min_size=1, max_size=8)
 
 
 class TestUndeclaredProperties:
@@ -79,6 +84,60 @@ class TestUndeclaredProperties:
     @pytest.mark.parametrize("key", ["sides", "Side", "s_ide", "qty", "quantiy", "reasoning", "leg", "LEGS"])
     def test_one_that_may_be_a_misspelt_declared_one_stays(self, key: str) -> None:
         assert change({key: "x"}, CLOSED).value == {key: "x"}
+
+    @pytest.mark.parametrize(
+        ("declared", "key"),
+        [
+            ("n", "note"),
+            ("no", "notional"),
+            ("id", "idea"),
+            ("price", "price_reason"),
+            ("price", "entryPrice"),
+            ("side", "sidenote"),
+            ("confidence", "Confidence-Level"),
+            ("qty", "qty comment"),
+        ],
+    )
+    def test_key_that_merely_contains_a_declared_name_is_dropped(self, declared: str, key: str) -> None:
+        schema = {"properties": {"a": INTEGER, declared: STRING}, "additionalProperties": False}
+
+        assert change({"a": 1, key: "x"}, schema).value == {"a": 1}
+        assert change({"a": 1, key: "x"}, {**schema, "required": [declared]}).violations
+
+    @pytest.mark.parametrize(
+        ("declared", "key"),
+        [
+            ("price", "price_usd"),
+            ("vol", "volume"),
+            ("quantity", "qty"),
+            ("qty", "quantity"),
+            ("confidence", "conf"),
+            ("id", "ID"),
+            ("n", "N"),
+            ("legs", "my legs"),
+        ],
+    )
+    def test_key_that_contains_a_declared_name_and_little_more_stays(self, declared: str, key: str) -> None:
+        schema = {"properties": {"a": INTEGER, declared: STRING}, "additionalProperties": False}
+
+        assert change({"a": 1, key: "x"}, schema).value == {"a": 1, key: "x"}
+
+    def test_key_that_misspells_another_declared_name_stays(self) -> None:
+        schema = {"properties": {"n": INTEGER, "notes": STRING}, "additionalProperties": False}
+
+        assert change({"note": "x"}, schema).value == {"note": "x"}
+
+    @given(NAMES, NAMES, NAMES)
+    def test_declared_name_within_a_longer_key_never_keeps_it(
+        self, name: str, before: str, behind: str
+    ) -> None:
+        key = f"{before}_{name}_{behind}"
+        assume(len(before + behind) > 3 and not is_protected(key, ALL))
+        assume(not near_miss(key, ALL.protected_keys))
+
+        schema = {"properties": {name: STRING}, "additionalProperties": False}
+
+        assert change({key: "x"}, schema).value == {}
 
     def test_one_that_is_like_a_declared_one_that_is_there_goes(self) -> None:
         value = {"reason": "trend", "reasoning": "long"}
