@@ -122,7 +122,9 @@ def test_a_malformed_file_is_named_with_line_and_column(command: Command) -> Non
 
 
 def test_gaps_and_repeated_bars_are_told(command: Command) -> None:
-    ended = command("run", "--data", bars_file(ROWS[0], ROWS[0], ROWS[2]), "--out", "out")
+    file = bars_file(ROWS[0], ROWS[0], ROWS[2])
+
+    ended = command("run", "--data", file, "--timeframe", "5m", "--out", "out")
 
     assert "1 bar missing from 2023-03-20 00:05 to 2023-03-20 00:10" in ended.out
     assert "repeated bars: 1, left out" in ended.out
