@@ -35,7 +35,13 @@ from agentic_trading.structured.prompts import (
     reask_request,
     request_over,
 )
-from agentic_trading.structured.pydantic_schema import SchemaLike, SemanticCheck, schema_of, violation_at
+from agentic_trading.structured.pydantic_schema import (
+    SchemaLike,
+    SemanticCheck,
+    instance_of,
+    schema_of,
+    violation_at,
+)
 from agentic_trading.structured.strict_schema import choice_for, unenforced_transport
 from agentic_trading.structured.tools import CALL_POLICY, offered, tools_of
 
@@ -149,7 +155,7 @@ def read(
     """Return the object that an answer is, or why it must not be used; raises nothing for any answer.
 
     `schema` is a JSON Schema or a pydantic model, whose own validators then run last; `Accepted.instance` is its
-    instance (pydantic rounds a Decimal of more digits than a double has; `value` and `text` keep them), and a protected
+    instance, whose decimals are exact, and a protected
     property that the instance would leave out is refused. `max_tokens` is the cap of the request: an answer that
     reaches it counts as truncated. `transport="text"` accepts any text as an empty object. `schema_json` saves spelling
     the schema again (`LLMEnvelope.output_schema_json`). `shown` is what the model was shown (`ModelRequest.user`): an
@@ -348,7 +354,7 @@ class PydanticCheck:
 
     def __call__(self, text: str, /) -> Sequence[Violation]:
         """Return what is wrong with `text`."""
-        instance = self.instances[text] = self.model.model_validate_json(text)
+        instance = self.instances[text] = instance_of(self.model, text)
         if lost := self._lost(text, instance):
             return lost
         return self._then(text) if self._then else ()
@@ -358,7 +364,7 @@ class PydanticCheck:
         if not any(is_protected(key, self._policy) for key in keys_in(orjson.loads(text))):
             return []
         try:
-            self.model.model_validate_json(text, extra="forbid")
+            instance_of(self.model, text, extra="forbid")
         except ValidationError as e:
             unknown = [
                 error["loc"] for error in e.errors(include_url=False) if error["type"] == "extra_forbidden"

@@ -1,14 +1,21 @@
 """A pydantic model as the schema of an answer, and its own validators as a check of it."""
 
+import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ValidationError
+from pydantic.config import ExtraValues
 
+from agentic_trading.canonical import exact_value
 from agentic_trading.llm.result import Stage, Violation
 from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.violations import MAX_VIOLATIONS, json_path, more_broken
+
+# Digits that a double may not hold, or an exponent; texts without either are validated as they are.
+_LONG_NUMBER = re.compile(r"[0-9.]{17}|[0-9][eE]")
 
 SchemaLike = Mapping[str, Any] | type[BaseModel]
 """What an answer may be held against: a JSON Schema, or a pydantic model."""
@@ -45,10 +52,46 @@ def check_of_model(model: type[BaseModel]) -> SemanticCheck:
     """
 
     def check(text: str, /) -> Sequence[Violation]:
-        model.model_validate_json(text)
+        instance_of(model, text)
         return ()
 
     return check
+
+
+def instance_of(model: type[BaseModel], text: str, *, extra: ExtraValues | None = None) -> BaseModel:
+    """Return the instance of an accepted JSON text; its validators see every decimal as it is written.
+
+    `model_validate_json` rounds a number to a double before a `Decimal` field or a validator gets it. So a text with a
+    number that no double holds is validated as Python values, in which this number is a `Decimal` and every other one
+    an int or a float, as in JSON. The types are those of the schema already: `strict` would refuse a date in a text.
+    Raises `ValidationError`.
+    """
+    if _LONG_NUMBER.search(text):
+        value = exact_value(text.encode())
+        as_read = _with_floats(value)
+        if _has_decimal(as_read):
+            return model.model_validate(as_read, strict=False, extra=extra)
+    return model.model_validate_json(text, extra=extra)
+
+
+def _with_floats(value: Any) -> Any:
+    """Return `value` with a float in the place of every Decimal that a double holds."""
+    match value:
+        case Decimal():
+            rounded = float(value)
+            return rounded if Decimal(repr(rounded)) == value else value
+        case dict():
+            return {key: _with_floats(child) for key, child in value.items()}
+        case list():
+            return [_with_floats(child) for child in value]
+        case _:
+            return value
+
+
+def _has_decimal(value: Any) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_has_decimal, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, Decimal)
 
 
 def violations_of(check: SemanticCheck, text: str) -> list[Violation]:

@@ -1,14 +1,27 @@
 """The instance of a model holds what the answer says: a protected property is not left out of it in silence."""
 
+from datetime import date
+from decimal import Decimal
 from typing import Any
 
 import pytest
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, RootModel
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    RootModel,
+    ValidationInfo,
+    field_validator,
+)
 
 from agentic_trading.llm.result import Stage
-from agentic_trading.structured import Accepted, Rejected, read
+from agentic_trading.structured import Accepted, Rejected, read, validate
+from agentic_trading.structured.prompts import reask_request
 from tests.build import response
-from tests.structured.asking import REASKED, STRICT
+from tests.structured.asking import REASKED, STRICT, capability, request
 
 
 class Leg(BaseModel):
@@ -112,3 +125,74 @@ def test_a_rule_of_the_caller_runs_after_the_models_own() -> None:
     assert isinstance(read(response('{"qty": 6}'), Small, STRICT, check=note), Rejected)
     assert isinstance(read(response('{"qty": 5}'), Small, STRICT, check=note), Accepted)
     assert seen == ['{"qty": 5}']
+
+
+class Level(BaseModel):
+    """A price, its label, and a number that may be rounded."""
+
+    model_config = ConfigDict(strict=True)
+
+    price: Decimal
+    share: float = 0.0
+    on: date = date(2026, 1, 1)
+    marks: dict[str, list[Decimal | int]] = Field(default_factory=dict)
+
+
+LONG = "27000.123456789012345678901"
+DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, places=25) | st.decimals(
+    min_value=-1000, max_value=1000, places=2
+)
+
+
+@given(DECIMALS, st.integers())
+def test_decimals_of_an_instance_are_exact(number: Decimal, whole: int) -> None:
+    text = f'{{"price": {number:f}, "share": {number:f}, "on": "2026-03-01", "marks": {{"a": [{number:f}, {whole}]}}}}'
+
+    outcome = read(response(text), Level, STRICT)
+
+    assert isinstance(outcome, Accepted)
+    assert outcome.instance == Level(
+        price=number, share=float(number), on=date(2026, 3, 1), marks={"a": [number, whole]}
+    )
+
+
+def test_validator_and_reask_have_every_digit_of_a_decimal() -> None:
+    class Tick(BaseModel):
+        price: Decimal
+
+        @field_validator("price")
+        @classmethod
+        def refuse(cls, price: Decimal) -> Decimal:
+            raise ValueError(f"{price} is not on the tick")
+
+    outcome = read(response(f'{{"price": {LONG}}}'), Tick, REASKED)
+
+    assert isinstance(outcome, Rejected)
+    assert [v.message for v in outcome.errors] == [f"Value error, {LONG} is not on the tick"]
+    again = reask_request(request(capability(native_schema=False)), outcome, attempt=2)
+    assert f"{LONG} is not on the tick" in again.user
+    assert validate({"price": Decimal(LONG)}, Tick) == list(outcome.errors)
+
+
+def test_protected_property_beside_a_long_decimal_is_refused() -> None:
+    outcome = read(response(f'{{"price": {LONG}, "veto": true}}'), Level, REASKED)
+
+    assert isinstance(outcome, Rejected)
+    assert [(v.path, v.keyword) for v in outcome.errors] == [("$.veto", "protected")]
+
+
+def test_texts_with_many_digits_and_exponents_are_validated_as_json() -> None:
+    class Seen(BaseModel):
+        mode: str
+        note: str
+
+        @field_validator("mode")
+        @classmethod
+        def of(cls, mode: str, info: ValidationInfo) -> str:
+            assert info.mode == mode
+            return mode
+
+    text = (
+        '{"mode": "json", "note": "12345678901234567890 and 2E", "other": [12345678901234567890, 1e2, 0.5]}'
+    )
+    assert isinstance(read(response(text), Seen, STRICT), Accepted)
