@@ -2,7 +2,7 @@
 
 Run: python benchmarks/safety.py [--quick]. Exits with 1 if one of our ways gives a value that was not written: from a cut
 order any, from one that lost a character any that strict JSON does not give as well, from a text without one reading any; or
-if it does not mend a slip that has one. The first run installs the peers, each into an environment of its own; `--quick` takes those that are there.
+if it does not mend a slip that has one, or if it takes a whole order beside a stop reason that does not mean complete. The first run installs the peers, each into an environment of its own; `--quick` takes those that are there.
 """
 
 import argparse
@@ -18,6 +18,11 @@ from typing import Any, Literal
 
 import jsonschema_rs
 
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.envelope_rules import output_policy
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.result import Usage
+from agentic_trading.structured import Accepted, read
 from benchmarks.peers.contender import (
     Contender,
     Program,
@@ -277,6 +282,38 @@ def kept(table: Sequence[Row]) -> bool:
     return holds
 
 
+NOT_COMPLETE = (
+    "max_tokens", "MAX_TOKENS", "length", "model_length", "model_context_window_exceeded", "pause_turn", "error", "abort",
+    "insufficient_system_resource", "OTHER", "MALFORMED_FUNCTION_CALL", "a new word", "content_filter", "SAFETY", "refusal",
+)  # fmt: skip
+"""Stop reasons of servers beside which a text may be cut, given up or filtered."""
+COMPLETE = ("stop", "STOP", "end_turn", "tool_calls", "tool_use", "eos_token")
+
+
+def is_taken(workflow: EnvelopeWorkflow, reason: str) -> bool:
+    """Whether a workflow accepts the whole order beside this stop reason."""
+    policy = output_policy(workflow)
+    text = f'{ORDER.rstrip()[:-1]}, "end": "ok"}}' if policy.require_sentinel else ORDER
+    response = ModelResponse(text, reason, Usage(input_tokens=100, output_tokens=50), "none")
+    return isinstance(read(response, SCHEMAS["full"], policy), Accepted)
+
+
+def stop_reasons_hold() -> bool:
+    """Print beside which stop reasons each workflow takes a whole order; return whether it does so where it should."""
+    holds = True
+    print(
+        f"\nWhole orders taken, of {len(NOT_COMPLETE)} stop reasons that are not complete, of {len(COMPLETE)} that are, of none"
+    )
+    for workflow in EnvelopeWorkflow:
+        wrong = sum(is_taken(workflow, reason) for reason in NOT_COMPLETE)
+        right = sum(is_taken(workflow, reason) for reason in COMPLETE)
+        without = is_taken(workflow, "")
+        fits = (wrong, right, without) == (0, len(COMPLETE), workflow is not EnvelopeWorkflow.EXECUTION)
+        print(f"  {workflow:<38}{wrong:>5}{right:>5}{without:>5}   {'holds' if fits else 'DOES NOT HOLD'}")
+        holds &= fits
+    return holds
+
+
 def main() -> int:
     """Print the tables; return the exit code."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -298,7 +335,8 @@ def main() -> int:
         return 1
     print_table(table, texts)
     print_kinds(table)
-    return 0 if kept(table) else 1
+    holds = [stop_reasons_hold(), kept(table)]
+    return 0 if all(holds) else 1
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple, Never
 from urllib.parse import unquote
@@ -24,7 +24,16 @@ _KEY_CHARS = 80
 _SHORT_NUMBER = 16  # 15 digits and the point: as many as every double keeps apart
 _SHORT_INTEGER = 18  # below 2^63
 _LARGEST_EXPONENT = 308  # with one more digit before or behind the point a double has no place for it
-_STOPPED_EARLY = frozenset({"max_tokens", "length", "model_context_window_exceeded"})
+_COMPLETE = frozenset({
+    "stop", "tool_calls", "function_call",  # OpenAI
+    "end_turn", "stop_sequence", "tool_use",  # Anthropic
+    "eos",  # Together
+    "eos_token",  # Hugging Face
+    "complete", "tool_call",  # Cohere
+})  # fmt: skip
+"""The stop reasons that mean a complete answer. No list of the others can be whole."""
+_STOPPED_EARLY = frozenset({"max_tokens", "length", "model_length", "model_context_window_exceeded"})
+_AROUND = " \t\r\n`~"
 _OPENING = re.compile(r"[{\[]")
 
 
@@ -121,16 +130,28 @@ def check_size(text: str) -> None:
 
 
 def truncation_sign(response: ModelResponse, max_tokens: int | None) -> str:
-    """Return what says that the provider stopped early, or nothing.
+    """Return what says that the answer may be cut, or nothing: a stop reason that is not known to mean complete.
 
-    Servers give wrong reasons, so that an answer as long as the cap counts as truncated whatever its reason.
+    Reasons are read in any case. Servers give wrong ones, so that an answer as long as the cap counts as truncated
+    whatever its reason. Without a reason the text has to show its end (`has_ended`).
     """
-    if response.stop_reason in _STOPPED_EARLY:
+    word = response.stop_reason.strip().lower()
+    if word in _STOPPED_EARLY:
         return f"stop reason {response.stop_reason}"
+    if word and word not in _COMPLETE:
+        return (
+            f"stop reason {response.stop_reason} is not known to mean a complete answer; "
+            f"known are {', '.join(sorted(_COMPLETE))}"
+        )
     used = response.usage.output_tokens
     if max_tokens is not None and used >= max_tokens:
         return f"{used} output tokens reach the cap of {max_tokens}"
     return ""
+
+
+def has_ended(text: str, candidates: Sequence[JsonCandidate]) -> bool:
+    """Whether a text ends with its last object, but for white space and a fence: no later one can be cut off."""
+    return bool(candidates) and not text[max(one.end for one in candidates) :].strip(_AROUND)
 
 
 def check_closed(text: str) -> None:

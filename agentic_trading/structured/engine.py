@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel, ValidationError
 
 from agentic_trading.canonical import sha256_hex
-from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureReason
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.models import Capability
@@ -151,6 +151,7 @@ def read(
     schema_json: bytes | None = None,
     shown: str = "",
     tool: str = "",
+    needs_stop_reason: bool = False,
 ) -> Accepted | Rejected:
     """Return the object that an answer is, or why it must not be used; raises nothing for any answer.
 
@@ -160,7 +161,8 @@ def read(
     reaches it counts as truncated. `transport="text"` accepts any text as an empty object. `schema_json` saves spelling
     the schema again (`LLMEnvelope.output_schema_json`). `shown` is what the model was shown (`ModelRequest.user`): an
     object that is repeated from it within other text is not the answer. `tool` is the one whose call is to be read; a call
-    of any other is rejected. Without `parser` the record names the one that
+    of any other is rejected. An answer without a stop reason has to end with its object; with `needs_stop_reason`, and
+    under a policy that demands the sentinel, it is rejected. Without `parser` the record names the one that
     the transport belongs to.
     """
     model_check = None if isinstance(schema, Mapping) else PydanticCheck(schema, check, policy)
@@ -176,6 +178,7 @@ def read(
         transport=transport,
         shown=shown,
         tool=tool,
+        needs_stop_reason=needs_stop_reason or policy.require_sentinel,
     )
     try:
         if model_check is None:
@@ -208,6 +211,7 @@ def read_answer(
         schema_json=tool.parameters_json if tool else envelope.output_schema_json,
         shown="" if tool else request.user,
         tool=tool.name if tool else "",
+        needs_stop_reason=envelope.workflow is EnvelopeWorkflow.EXECUTION,
     )
     if isinstance(outcome, Accepted):
         log.debug("answer_accepted", parser_type=parser, model=envelope.model)

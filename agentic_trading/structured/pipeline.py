@@ -20,6 +20,7 @@ from agentic_trading.structured.decode import (
     JsonCandidate,
     check_closed,
     decode,
+    has_ended,
     truncation_sign,
 )
 from agentic_trading.structured.json_repair import RepairedJson, repair_json
@@ -36,11 +37,18 @@ DecodeLevel = Literal["strict", "lossless", "guess"]
 _UNSPELLABLE = "\0 an object that JSON cannot spell"  # no mode reads a text with this character in it
 # A text that begins otherwise is neither an object nor a string with one in it: it is not worth a strict decoding.
 _STRICT_OPENINGS = ("{", "[", '"')
-_REFUSED = frozenset({"refusal", "content_filter"})
+_REFUSED = frozenset({
+    "refusal", "content_filter", "content_filtered", "guardrail_intervened",
+    "safety", "recitation", "blocklist", "prohibited_content", "spii", "image_safety",  # Gemini
+})  # fmt: skip
+_NO_REASON = "no stop reason, and "
 
 
 class RawAnswer(NamedTuple):
-    """One answer, and all that decides how it is read. `schema_json` is `schema` in canonical JSON, if that is known."""
+    """One answer, and all that decides how it is read. `schema_json` is `schema` in canonical JSON, if that is known.
+
+    `needs_stop_reason` refuses an answer without one, however complete its text is.
+    """
 
     response: ModelResponse
     schema: Mapping[str, Any]
@@ -53,6 +61,7 @@ class RawAnswer(NamedTuple):
     transport: Transport
     shown: str = ""
     tool: str = ""
+    needs_stop_reason: bool = False
 
     @property
     def raw_output(self) -> str:
@@ -161,10 +170,8 @@ def _read_loosely(
 
 def _parse(answer: RawAnswer) -> Accepted:
     response = answer.response
-    if response.stop_reason in _REFUSED:
-        _fail(Stage.REFUSAL, "stop_reason", f"the model refused (stop reason {response.stop_reason})")
-    if sign := truncation_sign(response, answer.max_tokens):
-        _fail(Stage.TRUNCATED, "stop_reason", f"truncated: {sign}")
+    has_reason = bool(response.stop_reason.strip())
+    _check_stop_reason(answer, has_reason=has_reason)
     if response.tool_called != answer.tool:
         allowed = "allowed is the answer, or one call of a tool that is offered"
         _fail(Stage.SCHEMA_VALIDATION, "tool", f"calls {response.tool_called!r}; {allowed}")
@@ -172,9 +179,13 @@ def _parse(answer: RawAnswer) -> Accepted:
     if not text.strip():
         _fail(Stage.RESPONSE_EMPTY, "json", "the answer is empty")
     if answer.transport == "text":
+        if not has_reason:
+            _fail_as_cut(f"{_NO_REASON}a text without a schema does not show its end")
         return _plain_text(text, answer)
     schema = usable_schema(answer.schema, answer.schema_json, answer.policy)
     level, candidates = read_candidates(text, answer.policy, schema.schema)
+    if not has_reason and (level == "guess" or not has_ended(text, candidates)):
+        _fail_as_cut(f"{_NO_REASON}the text does not end with the object")
     wanted = AnswerRequirements(schema, answer.policy, answer.check)
     try:
         found = select_candidate(candidates, wanted, text=text, is_copy=answer.was_shown)
@@ -201,6 +212,21 @@ def _plain_text(text: str, answer: RawAnswer) -> Accepted:
     if not said.strip():
         _fail(Stage.RESPONSE_EMPTY, "text", "the answer is empty: there is only thinking")
     return Accepted({}, said.strip(), text, answer.trace(Stage.DONE, fixes=thinking))
+
+
+def _check_stop_reason(answer: RawAnswer, *, has_reason: bool) -> None:
+    """Refuse an answer that refuses, and one that is not known to be complete."""
+    reason = answer.response.stop_reason
+    if reason.strip().lower() in _REFUSED:
+        _fail(Stage.REFUSAL, "stop_reason", f"the model refused (stop reason {reason})")
+    if sign := truncation_sign(answer.response, answer.max_tokens):
+        _fail_as_cut(sign)
+    if answer.needs_stop_reason and not has_reason:
+        _fail_as_cut(f"{_NO_REASON}an execution needs one")
+
+
+def _fail_as_cut(sign: str) -> Never:
+    _fail(Stage.TRUNCATED, "stop_reason", f"truncated: {sign}")
 
 
 def _fail(stage: Stage, keyword: str, message: str) -> Never:

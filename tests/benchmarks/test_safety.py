@@ -9,7 +9,7 @@ from benchmarks.ours_reading import WAYS, RefusedError
 from benchmarks.peers.order import EXPECTED, ORDER, SCHEMAS
 from benchmarks.peers.reader import same
 from benchmarks.peers.slips import GUESSES, SLIPS, TICKET, meant
-from benchmarks.safety import DRAFTS, Reading, Row, damaged, judged, kept, validator
+from benchmarks.safety import DRAFTS, Reading, Row, damaged, judged, kept, stop_reasons_hold, validator
 
 
 def row(
@@ -149,3 +149,7 @@ def test_a_slip_with_one_reading_is_mended(kind: str, way: str) -> None:
 
     for text in SLIPS[kind]:
         assert same(read(text), meant(text)), text
+
+
+def test_no_workflow_takes_an_order_beside_a_stop_reason_that_is_not_complete() -> None:
+    assert stop_reasons_hold()

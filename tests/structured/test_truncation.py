@@ -1,14 +1,18 @@
 """A cut answer is seen by what the provider says and by where the text ends."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.result import Usage
+from agentic_trading.llm.result import Stage, Usage
 from agentic_trading.structured.decode import is_open, truncation_sign
+from agentic_trading.structured.engine import read
+from agentic_trading.structured.outcome import Rejected
 from tests.build import response
+from tests.structured.asking import ORDER, REASKED, SEALED
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -17,9 +21,72 @@ VALUES = st.recursive(
 )
 
 
-@pytest.mark.parametrize("reason", ["max_tokens", "length", "model_context_window_exceeded"])
-def test_a_stop_reason_that_means_cut_is_a_sign(reason: str) -> None:
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "max_tokens",
+        "length",
+        "model_context_window_exceeded",
+        "MAX_TOKENS",
+        " Length ",
+        "model_length",
+        "error",
+        "OTHER",
+        "pause_turn",
+        "a new word",
+    ],
+)
+def test_a_stop_reason_that_is_not_known_as_complete_is_a_sign(reason: str) -> None:
     assert reason in truncation_sign(response(stop_reason=reason), None)
+
+
+@pytest.mark.parametrize(
+    "reason", ["stop", "STOP", "end_turn", "stop_sequence", "tool_use", "Tool_Calls", "eos_token", ""]
+)
+def test_a_stop_reason_that_is_known_as_complete_is_no_sign(reason: str) -> None:
+    assert not truncation_sign(response(stop_reason=reason), None)
+
+
+@given(st.text(min_size=1).filter(str.strip))
+def test_a_stop_reason_that_is_no_known_word_is_never_accepted(reason: str) -> None:
+    outcome = read(response('{"side":"BUY","qty":1}', stop_reason=f"x{reason}"), ORDER, REASKED)
+
+    assert isinstance(outcome, Rejected)
+    assert outcome.trace.verdict is Stage.TRUNCATED
+
+
+@pytest.mark.parametrize(
+    ("text", "verdict"),
+    [
+        ('{"side":"BUY","qty":1}', Stage.DONE),
+        ('Here:\n```json\n{"side":"BUY","qty":1,}\n```', Stage.DONE),
+        ('{"side":"BUY","qty":1} and', Stage.TRUNCATED),
+        ('{"side":"BUY","qty":1', Stage.TRUNCATED),
+        ("plain", Stage.JSON_PARSE),
+    ],
+)
+def test_without_a_stop_reason_the_text_has_to_end_with_its_object(text: str, verdict: Stage) -> None:
+    assert read(response(text, stop_reason=""), ORDER, REASKED).trace.verdict is verdict
+
+
+@pytest.mark.parametrize("changes", [{"transport": "text"}, {"needs_stop_reason": True}])
+def test_without_a_stop_reason_a_text_and_an_execution_are_refused(changes: dict[str, Any]) -> None:
+    outcome = read(response('{"side":"BUY","qty":1}', stop_reason=""), ORDER, REASKED, **changes)
+
+    assert outcome.trace.verdict is Stage.TRUNCATED
+
+
+def test_without_a_stop_reason_the_sentinel_is_not_enough() -> None:
+    outcome = read(response('{"side":"BUY","qty":1,"end":"ok"}', stop_reason=""), ORDER, SEALED)
+
+    assert outcome.trace.verdict is Stage.TRUNCATED
+
+
+@pytest.mark.parametrize("reason", ["SAFETY", "Content_Filter", "RECITATION", "guardrail_intervened"])
+def test_a_stop_reason_of_a_filter_is_a_refusal(reason: str) -> None:
+    outcome = read(response('{"side":"BUY","qty":1}', stop_reason=reason), ORDER, REASKED)
+
+    assert outcome.trace.verdict is Stage.REFUSAL
 
 
 @pytest.mark.parametrize(
