@@ -2,7 +2,8 @@
 
 Run: python -m benchmarks.usage [--quick]. A stub on the loopback reports each shape and keeps its own bill; each is asked
 through a platform with the OpenAI adapter. Exits with 1 if less is recorded than billed, if a shape that a vendor
-documents is not recorded exactly, if a bill above the reservation does not halt its model, or if a usage that tells no bill is not charged in doubt. `--quick` is the same.
+documents is not recorded exactly, if a bill above the reservation does not halt its model, or if an answer whose usage tells no bill
+is refused, or not charged what was set aside. `--quick` is the same.
 """
 
 import asyncio
@@ -10,9 +11,9 @@ import json
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,7 @@ from typing import Any
 from typing_extensions import override
 
 from agentic_trading.llm import EnvelopeBuilder, FailureKind, LLMInteraction, LLMProvider
+from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.platform import ModelConfig, Platform, PlatformConfig, PriceConfig, ProviderConfig
 
 PLAIN, CACHED, WRITTEN, OUTPUT = 1250, Decimal("125.7"), 1500, 10_000
@@ -35,7 +37,7 @@ HIDDEN = (60, 0, 25)
 class Shape:
     """A usage as a server spells it, where that was seen, and the tokens billed: plain, cached, output.
 
-    `written` are those of the prompt that are billed as written to the cache. `usd` is what the server itself bills. `is_exact` says that the fields tell the bill. Without it they allow a larger one, or, where `is_told` is not set
+    `written` are those of the prompt that are billed as written to the cache. `usd` is what the server itself bills. `page` is what else its body holds, where that is no answer. `is_exact` says that the fields tell the bill. Without it they allow a larger one, or, where `is_told` is not set
     either, none.
     """
 
@@ -47,6 +49,7 @@ class Shape:
     is_told: bool = True
     written: int = 0
     usd: str = ""
+    page: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def bill_nusd(self) -> int:
@@ -135,7 +138,33 @@ UNTOLD = (
     _untold("a cache above its prompt", _usage(60, 25, 85, cached=61)),
     _untold("details that are none", _usage(60, 25, 85) | {"prompt_tokens_details": 7}),
 )
-SHAPES = DOCUMENTED + ROUTED + ALLOWING_MORE + UNTOLD + OVERBILLED
+_NOTHING, _PARTLY = (0, 0, 0), (60, 0, 25)
+
+
+def _failed(
+    what: str, page: Mapping[str, Any], usage: Any, billed: tuple[int, int, int], **more: Any
+) -> Shape:
+    return Shape(f"a 200 with {what}", usage, billed, "", page=page, **more)
+
+
+def _error(code: int | None) -> Mapping[str, Any]:
+    return {"choices": None, "error": {"code": code, "message": "no"}}
+
+
+FAILED = (
+    *(_failed(f"error {code}", _error(code), None, _NOTHING) for code in (400, 401, 402, 403, 404, 429)),
+    _failed("error 429 and zeros", _error(429), _usage(0, 0, 0), _NOTHING),
+    _failed("error 429 and a usage", _error(429), _usage(60, 25, 85), _PARTLY),
+    _failed("error 500 and a usage", _error(500), _usage(60, 25, 85), _PARTLY),
+    _failed("error 500", _error(500), None, HIDDEN, is_told=False),
+    _failed("error 422", _error(422), None, HIDDEN, is_told=False),
+    _failed("an unknown error", _error(None), None, HIDDEN, is_told=False),
+    _failed("error 400 and a broken usage", _error(400), _usage("60", 25), HIDDEN, is_told=False),
+    _failed("an answer broken off", {"choices": [{"message": {"content": "{"}, "finish_reason": "error"}]}, _usage(60, 25, 85), _PARTLY),
+    _failed("no choices", {"choices": []}, _usage(60, 25, 85), _PARTLY),
+    _failed("no choices and no usage", {"choices": []}, None, HIDDEN, is_told=False),
+)  # fmt: skip
+SHAPES = DOCUMENTED + ROUTED + ALLOWING_MORE + UNTOLD + FAILED + OVERBILLED
 
 
 class _Server(BaseHTTPRequestHandler):
@@ -150,7 +179,7 @@ class _Server(BaseHTTPRequestHandler):
         shape = SHAPES[int(body["messages"][0]["content"].split()[0])]
         choice = {"index": 0, "message": {"role": "assistant", "content": "{}"}, "finish_reason": "stop"}
         page = {"id": "c-1", "object": "chat.completion", "created": 1, "model": "m-1", "choices": [choice]}
-        raw = json.dumps(page | {"usage": shape.usage}).encode()
+        raw = json.dumps(page | {"usage": shape.usage, **shape.page}).encode()
         self.send_response(200)
         self.send_header("content-type", "application/json")
         self.send_header("content-length", str(len(raw)))
@@ -173,9 +202,9 @@ def _serving() -> Iterator[str]:
 async def _recorded(base_url: str, folder: Path) -> list[tuple[LLMInteraction, bool]]:
     """Ask for every shape; return its record, and whether its model is halted from then on.
 
-    All shapes have the model m-0, but for those that are billed too much, which have one each.
+    All shapes have the model m-0, but for those that fail or are billed too much, which have one each.
     """
-    first = len(SHAPES) - len(OVERBILLED)
+    first = len(SHAPES) - len(FAILED) - len(OVERBILLED)
     models = [f"m-{max(0, number - first)}" for number in range(1, len(SHAPES) + 1)]
     rows = [ModelConfig(
         model=model, context_tokens=100_000, max_output_tokens=8000, source="the stub", checked_on=date(2026, 1, 1),
@@ -187,6 +216,7 @@ async def _recorded(base_url: str, folder: Path) -> list[tuple[LLMInteraction, b
 
         async def ask(number: int, again: str = "") -> LLMInteraction:
             asked = EnvelopeBuilder().for_general().with_instructions(f"{number} Answer{again}.")
+            asked = asked.with_retry_policy(RetryPolicy(max_retries=0))
             answer = await platform.ask(asked.with_provider(LLMProvider("stub"), models[number]).build())
             assert isinstance(answer, LLMInteraction)
             return answer
@@ -207,10 +237,15 @@ def problem_of(shape: Shape, answer: LLMInteraction, *, is_halted: bool = False)
         return "" if is_halted and result.cost_nusd == shape.bill_nusd else "NOT HALTED, OR NOT EXACT"
     if is_halted:
         return "HALTED"
-    if not shape.is_told and not (result.in_doubt and result.cost_nusd == result.reserved_nusd):
-        return "NOT IN DOUBT"
-    if shape.is_told and (result.in_doubt or not result.success):
+    if shape in FAILED:
+        if result.in_doubt == shape.is_told or result.success:
+            return "NOT REFUSED, OR NOT IN DOUBT"
+        expected = shape.bill_nusd if shape.is_told else result.reserved_nusd
+        return "" if result.cost_nusd == expected else "NOT EXACT"
+    if result.in_doubt or not result.success:
         return "REFUSED"
+    if not shape.is_told and not (result.unmetered and result.cost_nusd == result.reserved_nusd):
+        return "NOT CHARGED IN FULL"
     return "NOT EXACT" if shape.is_exact and result.cost_nusd != shape.bill_nusd else ""
 
 
@@ -237,7 +272,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     told = (
         f"{len(DOCUMENTED)} documented shapes, {len(ROUTED)} with the server's own bill, {len(OVERBILLED)} with one above "
-        f"the reservation, {len(ALLOWING_MORE)} that allow more, {len(UNTOLD)} that tell no bill"
+        f"the reservation, {len(ALLOWING_MORE)} that allow more, {len(UNTOLD)} that tell no bill, {len(FAILED)} that are no answer"
     )
     print(
         f"{told}: "

@@ -11,7 +11,7 @@ from functools import cached_property
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
 from pydantic import BaseModel, Field, PlainSerializer, PlainValidator, PositiveInt
 
@@ -323,6 +323,10 @@ def _valid_from(price: ModelPrice) -> date:
     return price.valid_from
 
 
+UNMETERED: Final = "usage=unknown"
+"""The word of an answer whose tokens are not known."""
+
+
 def charged_models(asked: str, served: str, served_as: Collection[str]) -> frozenset[str]:
     """Return the models whose prices count: the one asked for, and one that served and is not known as the same."""
     return frozenset({asked, served} if served and served not in served_as else {asked})
@@ -340,9 +344,11 @@ def cost_of(
     """Return the cost in nano-dollars, and the word that the book has no price for, such as `service_tier=on_demand`.
 
     The cost is the largest of that at the price of each of `models` and the server's own bill. A word or a model
-    without a price costs the whole reservation, at least.
+    without a price costs the whole reservation, at least; so does a usage whose tokens are not known.
     """
     costs, unpriced = [usage.bill_nusd or 0], ""
+    if usage.unmetered:
+        return max(*costs, reserved_nusd), UNMETERED
     for model in sorted(models):
         try:
             costs.append(prices.cost_nusd(provider, model, usage, at=at))
@@ -357,6 +363,8 @@ def cost_of(
 
 def price_advice(model: str, unpriced: str) -> str:
     """Return what to add to the tables, so that a word without a price (`service_tier=on_demand`) gets one."""
+    if unpriced == UNMETERED:
+        return f"have the server of {model} report prompt and completion tokens; `unmetered` of a result says what is missing"
     field, _, word = unpriced.partition("=")
     if field == "served_as":
         return f"add {word!r} to served_as of {model}, if that is the same model, or a price for {word!r}"

@@ -274,7 +274,7 @@ class LedgerRebuild:
         )
         sent_at = result.dispatched_at or result.timestamp
         at = envelope.as_of if self.mode in SIMULATED and envelope.as_of is not None else sent_at
-        used = result.reserved_tokens if result.in_doubt else result.usage.total_tokens
+        used = result.charged_tokens
         charged = Amount(result.cost_nusd, used, 0 if _was_unsent(record) else 1)
         reserved = Amount(max(result.reserved_nusd, result.cost_nusd), max(result.reserved_tokens, used))
         entry = LedgerEntry(

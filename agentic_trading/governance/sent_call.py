@@ -21,6 +21,7 @@ from agentic_trading.governance.prices import Amount, PriceBook, charged_models,
 from agentic_trading.governance.throttle import FAIR_PATIENCE_S, Failed, Throttle
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
+from agentic_trading.llm.provider import UnusableAnswerError
 from agentic_trading.llm.result import Usage
 
 MOST_TOKENS = 10**9
@@ -46,16 +47,22 @@ class ReservationLifecycle:
         """
         await self.ledger.dispatch(admission.reservation_id, lease_s=patience_s + _GRACE_S)
 
-    async def settle(self, admission: Admitted, usage: Usage, *, served_model: str = "") -> Charge:
+    async def settle(
+        self, admission: Admitted, usage: Usage, *, served_model: str = "", failure: Failed | None = None
+    ) -> Charge:
         """Charge what the provider reports; harmless twice.
 
         Another model than the one asked for, if `served_model` names one, is charged at the dearer price of the two.
         A usage or a model without a price costs the whole reservation at least, and no charge is below the server's
-        own bill.
+        own bill. `failure` is that of an answer that cannot be used, and counts against the provider.
         """
-        await self.throttle.answered(admission.permit, usage.total_tokens)
+        tokens = admission.amount.tokens if usage.unmetered else usage.total_tokens
+        if failure is None:
+            await self.throttle.answered(admission.permit, tokens)
+        else:
+            await self.throttle.failed(admission.permit, failure)
         cost_nusd, unpriced = self._cost(admission, usage, served_model)
-        actual = Amount(cost_nusd, usage.total_tokens)
+        actual = Amount(cost_nusd, tokens)
         charge = _charge(await self.ledger.settle(admission.reservation_id, actual))
         return _billed(replace(charge, unpriced=unpriced), admission, usage.bill_nusd)
 
@@ -154,8 +161,8 @@ class SentCall:
     was halted since its admission: it is charged nothing.
 
     Within the block the provider has `patience_s` seconds to answer, and less if the envelope is halted. Leaving it
-    without `answered` charges nothing if a `ProviderError` says that nothing was sent, and else the whole reservation,
-    in doubt; a time-out and a halt become a `ProviderError`, whatever else was raised is raised. All this is done to
+    without `answered` charges nothing if a `ProviderError` says that nothing was sent, the usage of an answer that cannot
+    be used, and else the whole reservation, in doubt; a time-out and a halt become a `ProviderError`, whatever else was raised is raised. All this is done to
     the end though the caller is cancelled. Then `is_charged` holds, unless the ledger failed, and `charge` and
     `failure` say what the call came to.
     """
@@ -260,15 +267,26 @@ class SentCall:
             self.charge, self.is_charged = await self._settle(), True  # it was cancelled while it was settled
             return
         kind = FailureKind.SHUTDOWN if isinstance(e, asyncio.CancelledError) else FailureKind.INTERNAL_ERROR
-        failed, bill_nusd = Failed(kind=kind, sent=True), 0
+        failed, bill_nusd, metered = Failed(kind=kind, sent=True), 0, metered_answer(self.failure)
         if self.failure is not None:
             failed = replace(failed_by(self.failure), gave_up_early=self._gave_up_early)
             bill_nusd = self.failure.bill_nusd
-        if failed.sent:
+        if metered is not None:
+            self.charge = await self._lifecycle.settle(
+                self._admission, metered.usage, served_model=metered.model, failure=failed
+            )
+        elif failed.sent:
             self.charge = await self._lifecycle.in_doubt(self._admission, failed, bill_nusd=bill_nusd)
         else:
             self.charge = await self._lifecycle.settle_unsent(self._admission, failed)
         self.is_charged = True
+
+
+def metered_answer(e: ProviderError | None) -> UnusableAnswerError | None:
+    """Return `e` if it is an answer that cannot be used, whose usage is charged."""
+    if isinstance(e, UnusableAnswerError) and e.usage.total_tokens <= MOST_TOKENS:
+        return e
+    return None
 
 
 def failed_by(e: ProviderError) -> Failed:

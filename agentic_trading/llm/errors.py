@@ -8,6 +8,7 @@ TradingError
     ├── LLMResponseValidationError   the answer does not fit the schema
     ├── LLMCallError                 any other failed call, with its reason
     ├── ProviderError                one attempt failed at the provider; never leaves the worker
+    │   └── UnusableAnswerError      it was answered, and its usage is charged (in llm/provider.py)
     ├── UnknownModelError            no row in the capability table or the price book
     ├── RecordError                  one record cannot be kept; the log takes others
     │   └── RecordConflictError      its id is taken by another record

@@ -111,6 +111,33 @@ class ModelResponse:
     tool_called: str = ""
 
 
+class UnusableAnswerError(ProviderError):
+    """One attempt was answered by `model`, and the answer cannot be used. Its `usage` is known, and is charged."""
+
+    def __init__(
+        self,
+        kind: FailureKind,
+        message: str,
+        *,
+        usage: Usage,
+        model: str = "",
+        retry_after_s: float | None = None,
+        provider_request_id: str = "",
+        text: str = "",
+    ) -> None:
+        super().__init__(
+            kind,
+            message,
+            sent=True,
+            retry_after_s=retry_after_s,
+            provider_request_id=provider_request_id,
+            text=text,
+            bill_nusd=usage.bill_nusd or 0,
+        )
+        self.usage = usage
+        self.model = model
+
+
 class Provider(Protocol):
     """Answer once. Never retry, parse, meter or cache."""
 

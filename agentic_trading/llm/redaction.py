@@ -14,7 +14,7 @@ import orjson
 from typing_extensions import override
 
 from agentic_trading.llm.errors import ProviderError
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import ModelResponse, UnusableAnswerError
 from agentic_trading.llm.result import Usage
 
 MARK: Final = "***"
@@ -117,12 +117,15 @@ class Redaction:
         changed: dict[str, Any] = {}
         for field in fields(response):
             value = getattr(response, field.name)
-            is_usage = isinstance(value, Usage)
-            said = {**vars(value), **(value.model_extra or {})} if is_usage else value
-            redacted = self.value(said)
-            if redacted != said:
-                changed[field.name] = Usage.model_validate(redacted) if is_usage else redacted
+            redacted = self._usage(value) if isinstance(value, Usage) else self.value(value)
+            if redacted != value:
+                changed[field.name] = redacted
         return replace(response, **changed) if changed else response
+
+    def _usage(self, usage: Usage) -> Usage:
+        said = {**vars(usage), **(usage.model_extra or {})}
+        redacted = self.value(said)
+        return usage if redacted == said else Usage.model_validate(redacted)
 
     def _is_plain(self, response: ModelResponse) -> bool:
         """Whether an answer is one of the usual kind and holds no secret: looked at as one text, as each call is."""
@@ -130,6 +133,7 @@ class Redaction:
         words = (
             text, response.stop_reason, response.model, response.provider_request_id,
             response.provider_response_id, usage.service_tier, usage.speed, usage.inference_geo,
+            usage.bill_problem, usage.unmetered,
         )  # fmt: skip
         return (
             response.structured is None
@@ -144,6 +148,8 @@ class Redaction:
         """Take the secrets out of an error, and its cause if that has one; returns the error."""
         e.message, e.text = self.text(e.message), self.text(e.text)
         e.provider_request_id = self.text(e.provider_request_id)
+        if isinstance(e, UnusableAnswerError):
+            e.model, e.usage = self.text(e.model), self._usage(e.usage)
         e.args = (f"{e.kind}: {e.message}",)
         if e.__cause__ is not None and self.text(said := str(e.__cause__)) is not said:
             e.__cause__ = None

@@ -107,6 +107,7 @@ class Usage(BaseModel, frozen=True, extra="allow"):
     """Tokens of one attempt as billed. `input_tokens` is the uncached part; `output_tokens` includes thinking.
 
     `bill_nusd` is the server's own bill, None if it reports none; `bill_problem` is why a part of it was not read.
+    `unmetered` is why the tokens are not known: the call is then charged what was set aside.
     """
 
     input_tokens: Count = 0
@@ -120,6 +121,7 @@ class Usage(BaseModel, frozen=True, extra="allow"):
     inference_geo: Text = ""
     bill_nusd: UnlessNone = None
     bill_problem: Text = Field(default="", exclude_if=operator.not_)
+    unmetered: Text = Field(default="", exclude_if=operator.not_)
 
     @property
     def total_input_tokens(self) -> int:
@@ -193,7 +195,8 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
 
     `cost_nusd` is in whole nano-dollars; `cost_usd` is derived from it (or sets it, if it is given alone). It is never
     below `bill_nusd`, the server's own bill. `unpriced` is the word of the answer that has no price, such as
-    `service_tier=on_demand`: the call is then charged at least what was set aside.
+    `service_tier=on_demand`, and `usage=unknown` if its tokens are not known (`unmetered` says why): the call is then
+    charged at least what was set aside.
     `first_cost_nusd` is set if the answer was served from a record: the cost of the first call, which this one did not
     pay again. Rules on money use `original_cost_nusd`, so that they decide the same in a replay.
     `price_book` names the book and `priced_on` the UTC day whose prices counted; `reserved_nusd` and
@@ -232,6 +235,7 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
     inference_geo: Text = ""
     bill_nusd: UnlessNone = None
     bill_problem: Text = Field(default="", exclude_if=operator.not_)
+    unmetered: Text = Field(default="", exclude_if=operator.not_)
     unpriced: Text = Field(default="", exclude_if=operator.not_)
     cost_nusd: Count = 0
     cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
@@ -305,6 +309,11 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
         return Usage(**{name: getattr(self, name) for name in Usage.model_fields})
 
     @property
+    def charged_tokens(self) -> int:
+        """The tokens that count against limits: those that were set aside where the used ones are not known."""
+        return self.reserved_tokens if self.in_doubt or self.unmetered else self.usage.total_tokens
+
+    @property
     def original_cost_nusd(self) -> int:
         """The cost of the first call with this answer: the same in a run, in its replay and in a replay of that."""
         return self.cost_nusd if self.first_cost_nusd is None else self.first_cost_nusd
@@ -376,6 +385,7 @@ _LEFT_OUT: Final = (
     "tool_called",
     "bill_nusd",
     "bill_problem",
+    "unmetered",
     "unpriced",
     "first_cost_nusd",
 )

@@ -12,7 +12,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.models import Capability
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, UnusableAnswerError
 from agentic_trading.llm.result import ExactObject, LLMResult, NextStep
 from agentic_trading.structured.outcome import Accepted, Rejected
 
@@ -101,7 +101,7 @@ def late_event(
         attempt=admission.request.attempt,
         reservation_id=admission.reservation_id,
         cost_nusd=charge.cost_nusd,
-        tokens=response.usage.total_tokens,
+        tokens=admission.amount.tokens if response.usage.unmetered else response.usage.total_tokens,
         model=response.model,
         raw_output=response.text,
     )
@@ -189,12 +189,18 @@ def failed_result(
     in_doubt: bool = False,
     provider_request_id: str = "",
     raw_output: str = "",
+    metered: UnusableAnswerError | None = None,
 ) -> LLMResult:
     """Return the result of an attempt that gave no answer, sent or not; without `timing` it was never sent.
 
-    `raw_output` is what was read before the answer was cut off.
+    `raw_output` is what was read before the answer was cut off. `metered` is an answer that cannot be used, whose usage
+    was charged.
     """
+    used = {} if metered is None else {**vars(metered.usage), **(metered.usage.model_extra or {})}
     return LLMResult(
+        **{name: value for name, value in used.items() if name != "bill_nusd"},
+        model="" if metered is None else metered.model,
+        unpriced=charge.unpriced if charge else "",
         result_id=derived_id("result", envelope.envelope_id, attempt),
         envelope_id=envelope.envelope_id,
         timestamp=now,

@@ -14,7 +14,7 @@ from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capability
-from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Transport, UnusableAnswerError
 from agentic_trading.llm.result import NextStep, Usage
 from agentic_trading.logger import get_logger
 from agentic_trading.structured.pipeline import text_of
@@ -81,6 +81,8 @@ class KeptAnswer:
                 "text": failure.text,
                 **({"bill_nusd": failure.bill_nusd} if failure.bill_nusd else {}),
             }
+            if isinstance(failure, UnusableAnswerError):
+                fields["failure"] |= {"usage": failure.usage.model_dump(mode="json"), "model": failure.model}
         if self.refusal is not None:
             fields["refusal"] = self.refusal.model_dump(mode="json")
         return json.dumps(fields).encode()
@@ -106,8 +108,7 @@ class KeptAnswer:
             usage, logprobs = Usage(**response.pop("usage")), tuple(response.pop("logprobs"))
             fields["response"] = ModelResponse(**response, usage=usage, logprobs=logprobs)
         if failure is not None:
-            kind, message = FailureKind(failure.pop("kind")), failure.pop("message")
-            fields["failure"] = ProviderError(kind, message, **failure)
+            fields["failure"] = _failure(**failure)
         return cls(
             timing=Timing(
                 datetime.fromisoformat(dispatched_at), datetime.fromisoformat(finished_at), latency_ms
@@ -115,6 +116,13 @@ class KeptAnswer:
             priced_at=datetime.fromisoformat(fields.pop("priced_at")),
             **fields,
         )
+
+
+def _failure(*, kind: str, message: str, usage: dict[str, Any] | None = None, **more: Any) -> ProviderError:
+    if usage is None:
+        return ProviderError(FailureKind(kind), message, **more)
+    known = {name: value for name, value in more.items() if name not in {"sent", "bill_nusd"}}
+    return UnusableAnswerError(FailureKind(kind), message, usage=Usage(**usage), **known)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from agentic_trading.governance.admission_decisions import (
 from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.rebuild import LostAttempt
-from agentic_trading.governance.sent_call import failed_by
+from agentic_trading.governance.sent_call import failed_by, metered_answer
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, UnknownModelError
 from agentic_trading.llm.interaction import LLMInteraction
@@ -303,6 +303,7 @@ class CallRunner:
             FailureKind.SHUTDOWN, "the worker was stopped during the call", sent=True
         )
         failure = self._parts.recorder.redaction.error(failure)
+        metered = metered_answer(failure)
         reason = FailureReason(
             category=failure.kind, description=failure.message, recoverable=not failure.sent
         )
@@ -315,10 +316,11 @@ class CallRunner:
             admission=admission,
             charge=charge,
             timing=timing,
-            in_doubt=failure.sent and not charge.overbilled,
+            in_doubt=failure.sent and not charge.overbilled and metered is None,
             provider_request_id=failure.provider_request_id
             or (response.provider_request_id if response else ""),
             raw_output=failure.text,
+            metered=metered,
         )
         return FailedAttempt(to_result, failed_by(failure), kept.step)
 

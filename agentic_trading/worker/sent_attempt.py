@@ -16,7 +16,7 @@ from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LostAttempt
-from agentic_trading.governance.sent_call import SentCall
+from agentic_trading.governance.sent_call import SentCall, metered_answer
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, RecordError, StoreError
 from agentic_trading.llm.event import Event
@@ -65,6 +65,11 @@ class RequestInFlight:
     def charge(self) -> Charge:
         """What the call was charged; nothing, if it was not sent."""
         return Charge(0) if self.sent is None else self.sent.charge
+
+    @property
+    def bill_problem(self) -> str:
+        """Why a part of the server's own bill was not read."""
+        return _bill_problem(self.response, self.failure)
 
     @property
     def is_charged(self) -> bool:
@@ -135,7 +140,7 @@ class AttemptSender:
             await run_shielded(self._note_unsent(noted, exchange, describe_error(e)))
             return _not_dispatched(request, e)
         finally:
-            problem = exchange.response.usage.bill_problem if exchange.response is not None else ""
+            problem = exchange.bill_problem
             if sent.is_charged and (sent.charge.unpriced or sent.charge.overbilled or problem):
                 await self._watch.note(request.envelope, admission, sent.charge, problem)
         return None
@@ -260,7 +265,7 @@ class EarlierAttempts:
             await self.gate.lifecycle.abandon(reservation_id)
         else:
             calls = 0 if result.failure is not None and not result.cost_nusd else 1
-            actual = Amount(result.cost_nusd, result.usage.total_tokens, calls)
+            actual = Amount(result.cost_nusd, result.charged_tokens, calls)
             await self.gate.lifecycle.settle_recorded(reservation_id, actual)
         return None if result.next_step in {"", "final"} else result
 
@@ -299,7 +304,7 @@ class EarlierAttempts:
             await claim.keep(request.attempt, kept)
         admission = left.admission(capability, kept.price_book, kept.priced_at)
         charge = await self._charged(admission, kept)
-        problem = kept.response.usage.bill_problem if kept.response is not None else ""
+        problem = _bill_problem(kept.response, kept.failure)
         await self.watch.note(request.envelope, admission, charge, problem)
         return EarlierAttempt(admission, charge, kept)
 
@@ -325,9 +330,17 @@ class EarlierAttempts:
         if kept.response is not None and kept.failure is None:
             usage, served = kept.response.usage, kept.response.model
             return await self.gate.lifecycle.settle_again(admission, usage, served_model=served)
+        if (metered := metered_answer(kept.failure)) is not None:
+            settle = self.gate.lifecycle.settle_again
+            return await settle(admission, metered.usage, served_model=metered.model)
         if kept.failure is not None and kept.failure.sent:
             return await self.gate.lifecycle.abandon_billed(admission, kept.failure.bill_nusd)
         return Charge(0)
+
+
+def _bill_problem(response: ModelResponse | None, failure: ProviderError | None) -> str:
+    answered = response or metered_answer(failure)
+    return "" if answered is None else answered.usage.bill_problem
 
 
 def _not_dispatched(

@@ -2,17 +2,27 @@
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from datetime import date
 from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from typing_extensions import override
 
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.clock import Clock, SimClock
+from agentic_trading.governance.gate import Gate
+from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.prices import PriceBook
 from agentic_trading.llm import EnvelopeBuilder, LLMEnvelope, LLMInteraction, LLMProvider
+from agentic_trading.llm.models import Capabilities, DatedTable
+from agentic_trading.llm.provider import Providers
+from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform import (
     LedgerConfig,
     ModelConfig,
@@ -22,6 +32,9 @@ from agentic_trading.platform import (
     ProviderConfig,
     TenantConfig,
 )
+from agentic_trading.worker.recorder import Recorder
+from agentic_trading.worker.runner import CallRunner, RunnerDependencies
+from tests.gateway import START
 
 PUBLIC = Path(__file__).parent / "public"
 """Bodies of answers, made by hand after public bug reports."""
@@ -30,10 +43,38 @@ PRICE = PriceConfig(input=1000, output=4000, cache_read=100, cache_write_5m=1250
 MODEL = "stub/quant-7b"
 
 
+class Reply(NamedTuple):
+    """One answer of the server, as it goes over the wire."""
+
+    body: bytes
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of_file(cls, name: str) -> Self:
+        """Return the answer in a file of `PUBLIC`: a body, a packed body (`.gz`), or a whole response (`.http`)."""
+        raw = (PUBLIC / name).read_bytes()
+        if name.endswith(".gz"):
+            return cls(raw, headers=(("content-encoding", "gzip"),))
+        if not name.endswith(".http"):
+            return cls(raw)
+        head, _, body = raw.replace(b"\r\n", b"\n").partition(b"\n\n")
+        status, *lines = head.decode().split("\n")
+        pairs = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+        kept = tuple(pair for pair in pairs if pair[0].lower() not in {"content-length", "connection"})
+        return cls(body, int(status.split()[1]), kept)
+
+
 @contextmanager
-def answering(body: bytes, before: Callable[[int], object] = lambda _: None) -> Iterator[str]:
-    """Answer every request with `body`, after `before` of its number; yield the base URL."""
+def answering(
+    first: bytes | Reply, *more: bytes | Reply, before: Callable[[int], object] = lambda _: None
+) -> Iterator[str]:
+    """Answer each request with the next of these, and all further ones with the last; yield the base URL.
+
+    `before` is called with the number of each request.
+    """
     numbers = count()
+    replies = [one if isinstance(one, Reply) else Reply(one) for one in (first, *more)]
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -44,12 +85,15 @@ def answering(body: bytes, before: Callable[[int], object] = lambda _: None) -> 
 
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
-            before(next(numbers))
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(body)))
+            number = next(numbers)
+            before(number)
+            reply = replies[min(number, len(replies) - 1)]
+            self.send_response(reply.status)
+            for name, value in (("content-type", "application/json"), *reply.headers):
+                self.send_header(name, value)
+            self.send_header("content-length", str(len(reply.body)))
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(reply.body)
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -61,8 +105,8 @@ def answering(body: bytes, before: Callable[[int], object] = lambda _: None) -> 
             thread.join()
 
 
-def order(number: int = 0) -> LLMEnvelope:
-    """Return a request for an order, asked for planning."""
+def order(number: int = 0, *, workflow: str = "planning", cap: int = 4096) -> LLMEnvelope:
+    """Return a request for an order whose answer has at most `cap` tokens."""
     schema = {
         "type": "object",
         "properties": {
@@ -72,8 +116,9 @@ def order(number: int = 0) -> LLMEnvelope:
         "required": ["side", "qty"],
         "additionalProperties": False,
     }
-    builder = EnvelopeBuilder().for_planning().with_instructions("Give an order.").with_output_schema(schema)
-    builder = builder.with_context({"n": number})
+    builder: EnvelopeBuilder = getattr(EnvelopeBuilder(clock=SimClock(START)), f"for_{workflow}")()
+    builder = builder.with_instructions("Give an order.").with_output_schema(schema)
+    builder = builder.with_context({"n": number}).with_budget(max_output_tokens=cap)
     return builder.with_provider(LLMProvider("stub"), "quant-7b").build()
 
 
@@ -98,10 +143,35 @@ def config(
     )  # fmt: skip
 
 
-async def asked(body: bytes, folder: Path, **changes: Any) -> LLMInteraction:
+async def asked(body: bytes | Reply, folder: Path, **changes: Any) -> LLMInteraction:
     """Return the record of one order that the server answers with `body`."""
     with answering(body) as url:
         async with Platform(config(url, folder, **changes)) as platform:
             answer = await platform.ask(order())
     assert isinstance(answer, LLMInteraction)
     return answer
+
+
+async def attempts_at(
+    envelope: LLMEnvelope, *replies: bytes | Reply, clock: Clock | None = None, **changes: Any
+) -> list[LLMInteraction]:
+    """Return the attempts at an order, as they are on record, whose requests are answered with `replies`.
+
+    They pass a gate in memory, with the model of `config` and without limits and real waits.
+    """
+    store, clock = MemoryInteractionStore(), clock or SimClock(START)
+    with answering(*replies) as url:
+        row = config(url, None, **changes).providers["stub"].models[0]
+        price, capabilities = row.price_of("stub"), Capabilities([row.capability_of("stub")])
+        assert price is not None
+        prices = PriceBook(DatedTable(Path("stub.json"), (price,), {"name": "stub"}, "0" * 64))
+        gate = Gate(
+            ledger=MemoryLedger(), prices=prices, capabilities=capabilities, clock=clock, mode="paper"
+        )
+        async with aclosing(OpenAIProvider(OneKey("sk-stub-1"), base_url=url, clock=clock)) as provider:
+            parts = RunnerDependencies(
+                gate=gate, providers=Providers.every(provider), recorder=Recorder(store, MemoryBroker()),
+                capabilities=capabilities, clock=clock, checks={},
+            )  # fmt: skip
+            await CallRunner(parts).run(envelope)
+    return await store.get_by_trace_id(envelope.trace_id)

@@ -20,6 +20,7 @@ from agentic_trading.governance.sent_call import SentCall
 from agentic_trading.governance.throttle import Throttle
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.provider import UnusableAnswerError
 from agentic_trading.llm.result import Usage
 from tests.build import NOW
 from tests.governance.asking import balance
@@ -31,6 +32,7 @@ LANE = Deployment(LLMProvider.SCRIPTED, "scripted-1")
 ASKED = request()
 REFUSED = ProviderError(FailureKind.SERVER_ERROR, "connection refused", sent=False)
 LOST = ProviderError(FailureKind.SERVER_ERROR, "connection lost", sent=True)
+UNUSABLE = UnusableAnswerError(FailureKind.SERVER_ERROR, "broken off", usage=USAGE)
 
 
 class SlowLedger(AwayLedger):
@@ -102,6 +104,7 @@ async def left_with(case: Case, sent: SentCall, error: BaseException | None) -> 
     [
         (REFUSED, ReservationState.SETTLED, 0),
         (LOST, ReservationState.IN_DOUBT, MOST_NUSD),
+        (UNUSABLE, ReservationState.SETTLED, USED_NUSD),
         (RuntimeError("a bug"), ReservationState.IN_DOUBT, MOST_NUSD),
     ],
 )
@@ -119,6 +122,29 @@ async def test_a_call_that_fails_is_charged_unless_it_surely_was_not_sent(
     assert sent.failure is (error if isinstance(error, ProviderError) else None)
     assert (sent.is_charged, sent.charge.cost_nusd) == (True, nusd)
     assert await case.charged(admission) == (state, nusd)
+
+
+@pytest.mark.parametrize(
+    ("usage", "tokens", "nusd", "unpriced"),
+    [
+        (USAGE, USAGE.total_tokens, USED_NUSD, ""),
+        (Usage(unmetered="none"), None, MOST_NUSD, "usage=unknown"),
+        (Usage(unmetered="none", bill_nusd=MOST_NUSD + 1), None, MOST_NUSD + 1, "usage=unknown"),
+    ],
+    ids=["metered", "unmetered", "unmetered and billed"],
+)
+async def test_answer_without_a_usage_is_charged_at_its_reservation(
+    usage: Usage, tokens: int | None, nusd: int, unpriced: str
+) -> None:
+    case = Case()
+    admission = await case.admit()
+
+    async with case.sent(admission) as sent:
+        charge = await sent.answered(usage)
+
+    assert (charge.cost_nusd, charge.in_doubt, charge.unpriced) == (nusd, False, unpriced)
+    counter = await balance(case.ledger, ScopeKind.TENANT, "default", Window.NONE, tenant="default")
+    assert counter.spent.tokens == (admission.amount.tokens if tokens is None else tokens)
 
 
 async def test_a_usage_that_no_call_can_have_is_in_doubt() -> None:

@@ -156,7 +156,7 @@ async def test_call_in_flight_of_an_overbilled_model_is_charged_its_own_bill(tmp
         if number:
             first_is_over.wait(timeout=30)
 
-    with answering(answer(), before) as url:
+    with answering(answer(), before=before) as url:
         async with Platform(config(url, tmp_path)) as platform, asyncio.TaskGroup() as group:
             calls = [group.create_task(result_of(platform, number)) for number in range(2)]
             await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.llm import FailureKind, ProviderError, Usage
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import ModelResponse, UnusableAnswerError
 from agentic_trading.worker.attempt_result import Timing
 from agentic_trading.worker.held_claim import KeptAnswer, LeftAttempt
 from tests.build import event, response
@@ -34,6 +34,18 @@ def test_bill_of_a_failed_attempt_is_kept(bill_nusd: int) -> None:
     read = KeptAnswer.read(kept.spell()).failure
     assert read is not None
     assert read.bill_nusd == bill_nusd
+
+
+def test_usage_of_an_answer_that_cannot_be_used_is_kept() -> None:
+    usage = Usage(input_tokens=7, output_tokens=3, bill_nusd=5)
+    failure = UnusableAnswerError(
+        FailureKind.RATE_LIMIT, "m", usage=usage, model="m-1", retry_after_s=3.0, provider_request_id="r"
+    )
+
+    read = KeptAnswer.read(KeptAnswer(**FACTS, failure=failure).spell()).failure
+
+    assert type(read) is UnusableAnswerError
+    assert vars(read) == vars(failure)
 
 
 @given(ANY_TEXT, ANY_TEXT, st.lists(st.floats(-9, 0)), st.integers(0, 10**9))

@@ -1,4 +1,4 @@
-"""What an answer that is an error means: by the words of its body, else by its status."""
+"""What an error means, as an answer or within one: by the words of its body, else by its status."""
 
 import json
 import re
@@ -8,8 +8,17 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
-from agentic_trading.llm.providers.hosted import StatusMapping, meaning_of_status, retry_after_s
+from agentic_trading.llm.provider import UnusableAnswerError
+from agentic_trading.llm.providers.bills import Bill
+from agentic_trading.llm.providers.hosted import (
+    LONGEST_WAIT_S,
+    HttpReply,
+    StatusMapping,
+    meaning_of_status,
+    retry_after_s,
+)
 from agentic_trading.llm.redaction import Redaction
+from agentic_trading.llm.result import Usage
 
 Vendor = Literal["anthropic", "openai"]
 """Whose form of requests and errors a server speaks."""
@@ -47,6 +56,50 @@ A word that is not here leaves it to the status. Whether a request was processed
 `_TURNED_AWAY`.
 """
 
+STATUS_BY_WORD: Final[Mapping[str, int]] = {
+    "invalid_request_error": 400,
+    "context_length_exceeded": 400,
+    "content_filter": 400,
+    "content_policy_violation": 400,
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "UNAUTHENTICATED": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "PERMISSION_DENIED": 403,
+    "not_found_error": 404,
+    "model_not_found": 404,
+    "NOT_FOUND": 404,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "billing_hard_limit_reached": 429,
+    "billing_not_active": 429,
+    "RESOURCE_EXHAUSTED": 429,
+    "api_error": 500,
+    "INTERNAL": 500,
+    "UNAVAILABLE": 503,
+    "timeout_error": 504,
+    "DEADLINE_EXCEEDED": 504,
+    "overloaded_error": 529,
+}
+"""The status that an error's code or type has as an answer of its own, by the documents of Anthropic, OpenAI and Google.
+
+Read where an error comes with another status, such as 200, and without a number.
+"""
+
+FREE_IN_AN_ANSWER: Final = frozenset({400, 401, 402, 403, 404, 429})
+"""The codes by which an error within a good answer was not billed, unless a usage comes with it."""
+
+_SPEND_LIMIT: Final = re.compile(
+    r"\bspend(?:ing)?[ _-](?:limit|cap)|\binsufficient[ _-](?:quota|credits?|balance|funds)"
+    r"|\b(?:out of|no|not enough) credits\b|\bcredit balance\b",
+    re.IGNORECASE,
+)
+"""Words of a rate limit that waiting does not lift."""
+
 _TURNED_AWAY: Final = frozenset(word for vendor, word in KINDS_BY_WORD if vendor == "openai")
 """Words by which a server says that it did not work on a request, whatever the status."""
 
@@ -83,22 +136,82 @@ def provider_error(
     held a schema to be enforced: a refusal of that has a kind of its own.
     """
     error = _error_in(body)
-    kind, sent = meaning_of_error(form.vendor, status, _words(error))
+    meaning = meaning_of_error(form.vendor, status, _words(error))
     said = redaction.text(f"HTTP {status}: {_said(error)}")
-    message = said[:MESSAGE_CHARS]
-    if with_schema and kind is FailureKind.INVALID_REQUEST and status in _SCHEMA_STATUSES:
-        about = f"{error.get('param')} {said}" if isinstance(error, Mapping) else said
-        if form.schema_words.search(about):
-            kind = FailureKind.SCHEMA_REFUSED
-    if kind in form.hints:
-        message = f"{message}; {form.hints[kind]}"
+    kind = _exact_kind(form, meaning.kind, status, error, said, with_schema=with_schema)
+    return ProviderError(
+        kind,
+        _message(form, kind, said),
+        sent=meaning.sent,
+        retry_after_s=_longer(retry_after_s(headers, now=now), _wait_in(error)),
+        provider_request_id=headers.get(form.request_id, ""),
+    )
+
+
+def error_in_answer(
+    form: ErrorForm, page: Any, reply: HttpReply, usage: Usage | None, bill: Bill
+) -> ProviderError:
+    """Return the error that an answer with a good status holds; `page` is its body, or the part that is the error.
+
+    It means what it would as a status. With a `usage` that is charged. Without one `FREE_IN_AN_ANSWER` were not billed,
+    unless the server reports a bill. All others may have been: in doubt.
+    """
+    error = _error_of(page)
+    code = _code(error, page)
+    words = tuple(_words(error))
+    kind = meaning_of_error(form.vendor, code or _UNKNOWN, iter(words)).kind
+    said = f"HTTP 200 with an error{f' {code}' if code else ''}: {_said(error)}"
+    kind = _exact_kind(form, kind, code, error, said, with_schema=reply.with_schema)
+    return unusable_answer(
+        kind,
+        _message(form, kind, said),
+        reply,
+        usage,
+        bill,
+        sent=code not in FREE_IN_AN_ANSWER or usage is not None or bool(bill.nusd),
+        wait_s=_wait_in(error),
+    )
+
+
+def unusable_answer(
+    kind: FailureKind,
+    message: str,
+    reply: HttpReply,
+    usage: Usage | None,
+    bill: Bill,
+    *,
+    sent: bool = True,
+    model: str = "",
+    wait_s: float | None = None,
+) -> ProviderError:
+    """Return the error of an answer that cannot be used: its usage is charged, if that can be read.
+
+    `wait_s` is the wait that the body asks for, next to the one in the headers.
+    """
+    request_id, wait_s = reply.request_id, _longer(reply.retry_after_s, wait_s)
+    if usage is not None and not usage.unmetered:
+        return UnusableAnswerError(
+            kind, message, usage=usage, model=model, retry_after_s=wait_s, provider_request_id=request_id
+        )
     return ProviderError(
         kind,
         message,
         sent=sent,
-        retry_after_s=retry_after_s(headers, now=now),
-        provider_request_id=headers.get(form.request_id, ""),
+        retry_after_s=wait_s,
+        provider_request_id=request_id,
+        bill_nusd=bill.nusd or 0,
     )
+
+
+def error_in(page: Mapping[str, Any]) -> Any:
+    """Return what is an error in the body of an answer, or None: an `error` that is not empty, or the body itself."""
+    if page.get("error"):
+        return page
+    return page if page.get("object") == "error" or page.get("type") == "error" else None
+
+
+_UNKNOWN: Final = 500
+"""An error without a code, or with an unknown one, is the server's."""
 
 
 def meaning_of_error(vendor: Vendor, status: int, words: Iterator[str]) -> StatusMapping:
@@ -110,13 +223,81 @@ def meaning_of_error(vendor: Vendor, status: int, words: Iterator[str]) -> Statu
     return meaning
 
 
+def _exact_kind(
+    form: ErrorForm, kind: FailureKind, status: int | None, error: Any, said: str, *, with_schema: bool
+) -> FailureKind:
+    """Return the kind of an error by its message, where that says more than its status."""
+    if kind is FailureKind.RATE_LIMIT and _SPEND_LIMIT.search(said):
+        return FailureKind.BILLING
+    if with_schema and kind is FailureKind.INVALID_REQUEST and status in _SCHEMA_STATUSES:
+        about = f"{error.get('param')} {said}" if isinstance(error, Mapping) else said
+        if form.schema_words.search(about):
+            return FailureKind.SCHEMA_REFUSED
+    return kind
+
+
+def _message(form: ErrorForm, kind: FailureKind, said: str) -> str:
+    message = said[:MESSAGE_CHARS]
+    return f"{message}; {form.hints[kind]}" if kind in form.hints else message
+
+
 def _error_in(body: bytes) -> Any:
     """Return the error that a body holds, in any of the forms that servers have for it; a page as its text."""
     try:
-        page = json.loads(body)
+        return _error_of(json.loads(body))
     except (ValueError, RecursionError):
         return body.decode("utf-8", errors="replace")
+
+
+def _error_of(page: Any) -> Any:
+    if isinstance(page, list) and len(page) == 1:  # as Google's OpenAI endpoint answers
+        page = page[0]
     return page.get("error", page) if isinstance(page, Mapping) else page
+
+
+def _wait_in(error: Any) -> float | None:
+    """Return the wait in seconds that an error's details ask for, in Google's form (`RetryInfo`)."""
+    details = error.get("details") if isinstance(error, Mapping) else None
+    infos = details if isinstance(details, list) else [details]
+    waits = [_seconds(info.get("retryDelay")) for info in infos if isinstance(info, Mapping)]
+    return max((wait for wait in waits if wait is not None), default=None)
+
+
+def _seconds(delay: Any) -> float | None:
+    """Return a duration in JSON: `3.5s`, or its seconds and nanoseconds as an object."""
+    if isinstance(delay, Mapping):
+        seconds, nanos = delay.get("seconds", 0), delay.get("nanos", 0)
+        parts = [str(seconds), str(nanos)]
+        if not all(_WHOLE.fullmatch(part) for part in parts):
+            return None
+        return min(float(parts[0]) + float(parts[1]) / 1e9, LONGEST_WAIT_S)
+    found = _DELAY.fullmatch(delay) if isinstance(delay, str) else None
+    return None if found is None else min(float(found[1]), LONGEST_WAIT_S)
+
+
+_DELAY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)s")
+_WHOLE = re.compile("[0-9]{1,12}")
+
+
+def _longer(first: float | None, second: float | None) -> float | None:
+    return max((wait for wait in (first, second) if wait is not None), default=None)
+
+
+def _code(error: Any, page: Any) -> int | None:
+    """Return the status that an error names, as a number or by a word; None for none and for an unknown one."""
+    places = [place for place in (error, page) if isinstance(place, Mapping)]
+    named = [place.get(name) for place in places for name in ("code", "status", "status_code")]
+    numbers = (
+        int(one) for one in named if type(one) is int or (isinstance(one, str) and _STATUS.fullmatch(one))
+    )
+    words = [*_words(error), *(one for one in named if isinstance(one, str))]
+    return next(
+        (one for one in numbers if 400 <= one < 600),
+        next((STATUS_BY_WORD[word] for word in words if word in STATUS_BY_WORD), None),
+    )
+
+
+_STATUS = re.compile("[45][0-9]{2}")
 
 
 def _words(error: Any) -> Iterator[str]:
@@ -128,5 +309,9 @@ def _words(error: Any) -> Iterator[str]:
 
 
 def _said(error: Any) -> str:
-    said = (error.get("message") or error.get("detail")) if isinstance(error, Mapping) else error
-    return str(said or "no message")
+    if not isinstance(error, Mapping):
+        return str(error or "no message")
+    said = str(error.get("message") or error.get("detail") or "no message")
+    metadata = error.get("metadata")
+    upstream = metadata.get("raw") if isinstance(metadata, Mapping) else None
+    return f"{said} ({upstream})" if isinstance(upstream, str) and upstream else said

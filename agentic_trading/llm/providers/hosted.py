@@ -3,7 +3,7 @@
 import json
 import re
 import zlib
-from collections.abc import AsyncIterable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -84,6 +84,76 @@ def _until(date: str, now: datetime) -> float | None:
     return min(max((at - now).total_seconds(), 0.0), LONGEST_WAIT_S)
 
 
+GIVEN_UP: Final = frozenset({"abort", "aborted", "error", "insufficient_system_resource"})
+"""Stop reasons of an answer that its server gave up: vLLM's and SGLang's, those of routers, DeepSeek's. Read in any case."""
+
+
+def word_of(value: object) -> str:
+    """Return a word of an answer, such as its stop reason: empty where there is none, as JSON where it is no text."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value)[:_WORD_CHARS]
+
+
+def response_id_of(value: object) -> str:
+    """Return an id of an answer, which may be a number; nothing depends on it."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
+
+
+def counts_any(usage: object) -> bool:
+    """Whether a usage says anything: zeros and nulls do not."""
+    if isinstance(usage, dict | list):
+        return any(map(counts_any, usage.values() if isinstance(usage, dict) else usage))
+    return bool(usage)
+
+
+_WORD_CHARS = 40
+_TEXTS = frozenset({"text", "output_text"})
+
+
+class ContentError(ValueError):
+    """A content in a form that no API has."""
+
+
+class PartsText(NamedTuple):
+    """The text of an answer's content, and the text by which it refuses; thinking is in neither."""
+
+    text: str
+    refusal: str = ""
+
+
+def text_of_parts(content: object) -> PartsText:
+    """Return what a content says: a text, nothing, or typed parts, of which those of text are joined.
+
+    Parts of another type, such as thinking, are left out. Raises `ContentError` for a content in another form.
+    """
+    if content is None or isinstance(content, str):
+        return PartsText(content or "")
+    parts = [content] if isinstance(content, dict) else content
+    if not isinstance(parts, list):
+        raise ContentError(
+            f"its content is {json.dumps(content):.40}; allowed are a text and a list of parts"
+        )
+    said: list[str] = []
+    refusals: list[str] = []
+    for part in parts:
+        kind = part.get("type", "text") if isinstance(part, dict) else None
+        if not isinstance(kind, str):
+            raise ContentError("a part of its content has no type")
+        if kind in _TEXTS:
+            said.append(_part_text(part, "text"))
+        elif kind == "refusal":
+            refusals.append(_part_text(part, "refusal"))
+    return PartsText("".join(said), "".join(refusals))
+
+
+def _part_text(part: Mapping[str, object], name: str) -> str:
+    text = part.get(name)
+    if not isinstance(text, str):
+        raise ContentError(f"a part of its content has no {name}")
+    return text
+
+
 @contextmanager
 def nothing_sent() -> Iterator[None]:
     """Raise whatever goes wrong while a client is loaded and made as `invalid_request`, not sent.
@@ -106,48 +176,120 @@ ACCEPT_ENCODING: Final = "gzip"
 
 
 class HttpReply(NamedTuple):
-    """The body of a good answer, and the id that the server gave the request."""
+    """The body of an answer with a good status, and the id that the server gave the request.
+
+    `retry_after_s` is the wait in its headers, `with_schema` whether the request held a schema to be enforced: the body
+    may be an error all the same.
+    """
 
     body: bytes
     request_id: str
+    retry_after_s: float | None = None
+    with_schema: bool = False
+
+
+def reply_of(
+    body: bytes, headers: Mapping[str, str], request_id: str, *, with_schema: bool, now: datetime
+) -> HttpReply:
+    """Return the reply with these headers, whose names are read in any case."""
+    asks_to_wait = "retry-after" in headers or "retry-after-ms" in headers
+    wait_s = retry_after_s(headers, now=now) if asks_to_wait else None
+    return HttpReply(body, headers.get(request_id, ""), wait_s, with_schema)
 
 
 async def read_up_to(pieces: AsyncIterable[bytes], packing: str, max_bytes: int, *, is_answer: bool) -> bytes:
     """Return a body, unpacked, up to `max_bytes`; `packing` is its `Content-Encoding`.
 
     A longer answer raises `ProviderError`, as it may have been billed, with what was read as its `text`; of a page that
-    goes with an error the rest is left out. No more than the limit and one packed piece is held.
+    goes with an error the rest is left out. No more than the limit and one packed piece is held, and no more is read than
+    an answer of that size can take. A page that cannot be unpacked, or breaks off, is what is legible of it: its status
+    counts all the same.
     """
-    unpacked = _unpacking(packing.strip().lower(), max_bytes + 1)
-    body = bytearray()
-    async for piece in pieces:
-        body += unpacked(piece)
-        if len(body) > max_bytes:
-            break
+    unpacking = _Unpacking(packing.strip().lower(), max_bytes + 1)
+    body, raw = bytearray(), bytearray()
+    try:
+        async for piece in pieces:
+            if not is_answer:
+                raw += piece[: max_bytes - len(raw)]
+            body += unpacking.unpacked(piece)
+            if len(body) > max_bytes or unpacking.is_over:
+                break
+    except ProviderError:
+        if is_answer:
+            raise
+        body = raw if _is_legible(bytes(raw)) else body
     if len(body) > max_bytes and is_answer:
         raise _too_large(bytes(body[:max_bytes]), max_bytes)
     return bytes(body[:max_bytes])
 
 
-def _unpacking(packing: str, most: int) -> Callable[[bytes], bytes]:
-    """Return what unpacks one piece after the other, each to `most` bytes: the rest is then of no use."""
-    if packing in {"", "identity"}:
-        return bytes
-    if packing != ACCEPT_ENCODING:
-        message = (
-            f"the answer is packed as {packing[:40]!r}, which was not asked for; allowed is {ACCEPT_ENCODING}"
-        )
-        raise ProviderError(FailureKind.SERVER_ERROR, message, sent=True)
-    unpack = zlib.decompressobj(wbits=31)  # gzip
+def _is_legible(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
-    def unpacked(piece: bytes) -> bytes:
-        try:
-            return unpack.decompress(piece, most)
-        except zlib.error as e:
-            message = f"the answer is no {packing}, as it says: {e}"
-            raise ProviderError(FailureKind.SERVER_ERROR, message, sent=True) from e
 
-    return unpacked
+_PACKED_ROOM: Final = 1 << 16
+_MEMBER = b"\x1f\x8b"
+
+
+class _Unpacking:
+    """Unpacks one piece after the other, each to `most` bytes: the rest is then of no use.
+
+    A gzip body is one member or several (RFC 1952). `is_over` is set at the first byte behind a member that begins no other
+    one: what follows is not read. An input that is longer than any answer of `most` bytes raises `ProviderError`: it is
+    made of members without a content.
+    """
+
+    def __init__(self, packing: str, most: int) -> None:
+        self.is_over = False
+        self._packing = packing
+        self._most = most
+        self._left = 2 * most + _PACKED_ROOM
+        self._member = zlib.decompressobj(wbits=_GZIP)
+        self._start = b""
+
+    def unpacked(self, piece: bytes) -> bytes:
+        """Return a piece unpacked; raises `ProviderError` for one that cannot be, or that is packed in another way."""
+        if self._packing in {"", "identity"}:
+            return piece
+        if self._packing not in _GZIP_NAMES:
+            name, allowed = repr(self._packing[:40]), f"allowed is {ACCEPT_ENCODING}"
+            raise _unpackable(f"the answer is packed as {name}, which was not asked for; {allowed}")
+        self._left -= len(piece)
+        if self._left < 0:
+            raise _unpackable("the packed answer is longer than one of its size can be")
+        body = bytearray()
+        rest = self._start + piece
+        self._start = b""
+        while rest and not self.is_over and len(body) < self._most:
+            if self._member.eof and not self._begins_member(rest):
+                break
+            try:
+                body += self._member.decompress(rest, self._most - len(body))
+            except zlib.error as e:
+                raise _unpackable(f"the answer is no {self._packing}, as it says: {e}") from e
+            rest = self._member.unused_data if self._member.eof else b""
+        return bytes(body)
+
+    def _begins_member(self, rest: bytes) -> bool:
+        """Whether another member begins; of a single byte that may begin one, the next piece says so."""
+        if len(rest) == 1 and _MEMBER.startswith(rest):
+            self._start = rest
+            return False
+        self.is_over = not rest.startswith(_MEMBER)
+        self._member = zlib.decompressobj(wbits=_GZIP)
+        return not self.is_over
+
+
+_GZIP: Final = 31  # zlib's word for a gzip member with its checksum
+_GZIP_NAMES: Final = frozenset({"gzip", "x-gzip"})
+
+
+def _unpackable(message: str) -> ProviderError:
+    return ProviderError(FailureKind.SERVER_ERROR, message, sent=True)
 
 
 def _too_large(read: bytes, max_bytes: int) -> ProviderError:
@@ -202,3 +344,48 @@ def text_of_calls(calls: Sequence[ToolCall]) -> CallsText:
     return CallsText(
         json.dumps([{"name": call.name, "arguments": call.arguments} for call in calls]), f"({names})"
     )
+
+
+_BLANK = frozenset(" \t\n\r")
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # the values are only measured
+
+
+def member_of(text: str, name: str) -> str:
+    """Return the one value of a member of an object, as it is written; raises `ValueError` for none and for several."""
+    values = [value for key, value in members_of(text) if key == name]
+    if len(values) != 1:
+        raise ValueError(f"{name!r} stands {len(values)} times in one object; allowed is once")
+    return values[0]
+
+
+def members_of(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the members of an object, or the items of a list without a name, as they are written: a parsed one loses digits.
+
+    Raises `ValueError` for what is neither, and `RecursionError` for one that is nested without end.
+    """
+    at = _past(text, 0, "{[")
+    is_object = text[at - 1] == "{"
+    at = _skip(text, at)
+    while text[at : at + 1] not in {"}", "]"}:
+        name = ""
+        if is_object:
+            name, at = _DECODER.raw_decode(text, at)
+            at = _skip(text, _past(text, at, ":"))
+        _, end = _DECODER.raw_decode(text, at)
+        yield name, text[at:end]
+        at = _skip(text, end)
+        if text[at : at + 1] == ",":
+            at = _skip(text, at + 1)
+
+
+def _past(text: str, at: int, signs: str) -> int:
+    at = _skip(text, at)
+    if text[at : at + 1] not in set(signs):
+        raise ValueError(f"no {' or '.join(signs)} at {at}")
+    return at + 1
+
+
+def _skip(text: str, at: int) -> int:
+    while text[at : at + 1] in _BLANK:
+        at += 1
+    return at

@@ -5,6 +5,7 @@ import io
 import json
 import ssl
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ from agentic_trading.llm.providers.hosted import (
     StatusMapping,
     nothing_sent,
     read_up_to,
+    reply_of,
 )
 from agentic_trading.llm.providers.keys import Keys
 from agentic_trading.llm.redaction import Redaction
@@ -107,6 +109,7 @@ class HttpSession:
         sent = spelled(body)
         read_s = request.envelope.retry_policy.attempt_timeout_s + GRACE_S
         client = self._client or await self._open()
+        answer = b""
         try:
             async with client.post(
                 f"{self._base_url.rstrip('/')}{path}",
@@ -117,14 +120,22 @@ class HttpSession:
             ) as reply:
                 is_answer = 200 <= reply.status < 300
                 packing = reply.headers.get("content-encoding", "")
-                answer = await read_up_to(
-                    reply.content.iter_any(), packing, self._max_answer_bytes, is_answer=is_answer
-                )
+                with nullcontext() if is_answer else suppress(aiohttp.ClientError, OSError):
+                    # A status and its wait count, though the page with the error breaks off.
+                    answer = await read_up_to(
+                        reply.content.iter_any(), packing, self._max_answer_bytes, is_answer=is_answer
+                    )
         except (aiohttp.ClientError, OSError) as e:
             # aiohttp puts the request's headers, the key among them, into errors about an answer.
             raise self._unanswered(e) from (None if isinstance(e, aiohttp.ClientResponseError) else e)
         if is_answer:
-            return HttpReply(answer, reply.headers.get(self._form.request_id, ""))
+            return reply_of(
+                answer,
+                reply.headers,
+                self._form.request_id,
+                with_schema=with_schema,
+                now=self._clock.now(),
+            )
         raise provider_error(
             self._form,
             reply.status,

@@ -3,8 +3,9 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
+from itertools import count
 
 import pytest
 
@@ -14,6 +15,7 @@ from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider, AnthropicSdkProvider
+from agentic_trading.llm.providers.hosted import read_up_to
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 from tests.llm.providers.openai_calls import CAPABILITY
@@ -52,7 +54,8 @@ async def server_of(body: bytes, packing: str, status: str) -> AsyncGenerator[tu
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         heads.append(await reader.readuntil(b"\r\n\r\n"))
         packed = f"Content-Encoding: {packing}\r\n" if packing else ""
-        head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n{packed}Content-Length: {len(body)}\r\n\r\n"
+        size = "" if "chunked" in status else f"Content-Length: {len(body)}\r\n"
+        head = f"HTTP/1.1 {status}\r\nContent-Type: application/json\r\n{packed}{size}\r\n"
         writer.write(head.encode() + body)
         writer.close()
 
@@ -130,3 +133,99 @@ async def test_a_large_page_with_an_error_has_the_meaning_of_its_status(name: st
         await answered(name, b"x" * (2 * LIMIT), status="429 Too Many Requests")
 
     assert (caught.value.kind, caught.value.sent) == (FailureKind.RATE_LIMIT, False)
+
+
+HALVES = (slice(None, 40), slice(40, None))
+
+
+@EACH
+@pytest.mark.parametrize("packing", ["gzip", "x-gzip", "GZIP"])
+@pytest.mark.parametrize(
+    "behind", [b"", bytes(512), b"nothing of it"], ids=["nothing", "zeros", "other bytes"]
+)
+async def test_answer_of_several_members_is_read_up_to_its_end(
+    name: str, packing: str, behind: bytes
+) -> None:
+    body = answer_of(name, "a" * 100)
+    members = b"".join(gzip.compress(body[half]) for half in HALVES)
+
+    response, _ = await answered(name, members + behind, packing)
+
+    assert response.text == "a" * 100
+
+
+async def test_members_are_read_however_they_are_cut_into_pieces() -> None:
+    body = b'{"a": "' + b"b" * 200 + b'"}'
+    packed = b"".join(gzip.compress(body[half]) for half in HALVES) + bytes(9)
+
+    for size in range(1, len(packed)):
+        pieces = [packed[start : start + size] for start in range(0, len(packed), size)]
+        assert await read_up_to(each_of(pieces), "gzip", LIMIT, is_answer=True) == body
+
+
+async def each_of(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:
+    for piece in pieces:
+        yield piece
+
+
+async def test_bytes_behind_an_answer_are_not_read() -> None:
+    read = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal read
+        yield gzip.compress(b"{}")
+        while True:
+            read += 1
+            yield bytes(65_536)
+
+    assert await read_up_to(endless(), "gzip", LIMIT, is_answer=True) == b"{}"
+    assert read == 1
+
+
+async def test_members_without_a_content_are_not_read_without_end() -> None:
+    endless = (gzip.compress(b"") * 100 for _ in count())
+
+    with pytest.raises(ProviderError, match="longer than one of its size") as caught:
+        await read_up_to(each_of(endless), "gzip", LIMIT, is_answer=True)
+
+    assert (caught.value.kind, caught.value.sent) == (FailureKind.SERVER_ERROR, True)
+
+
+async def test_second_member_that_is_broken_is_no_answer() -> None:
+    broken = gzip.compress(b"{}") + b"\x1f\x8b" + b"\xff" * 30
+
+    with pytest.raises(ProviderError, match="no gzip, as it says"):
+        await read_up_to(each_of([broken]), "gzip", LIMIT, is_answer=True)
+
+
+@EACH
+@pytest.mark.parametrize(
+    ("packing", "body"),
+    [
+        ("gzip", b'{"error": {"message": "slow down"}}'),
+        ("br", b'{"error": {"message": "slow down"}}'),
+        ("gzip", gzip.compress(b'{"error": {"message": "slow down"}}' * 9)[:40]),
+        ("zstd", b"\x28\xb5\x2f\xfd"),
+    ],
+    ids=["not packed", "packed as another word says", "cut", "unknown"],
+)
+async def test_status_and_wait_of_an_error_count_though_its_body_cannot_be_unpacked(
+    name: str, packing: str, body: bytes
+) -> None:
+    with pytest.raises(ProviderError) as caught:
+        await answered(name, body, packing, "429 Too Many Requests\r\nRetry-After: 7")
+
+    error = caught.value
+    assert (error.kind, error.sent, error.retry_after_s) == (FailureKind.RATE_LIMIT, False, 7)
+    assert ("slow down" in error.message) == body.startswith(b"{")
+
+
+@EACH
+async def test_status_of_an_error_counts_though_its_page_breaks_off(name: str) -> None:
+    head = "503 Service Unavailable\r\nRetry-After: 7\r\nTransfer-Encoding: chunked"
+
+    with pytest.raises(ProviderError) as caught:
+        await answered(name, b"5\r\nab", status=head)
+
+    assert (caught.value.kind, caught.value.retry_after_s) == (FailureKind.SERVER_ERROR, 7)
+    assert "HTTP 503" in caught.value.message

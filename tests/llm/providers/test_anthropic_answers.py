@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import ModelResponse, UnusableAnswerError
 from agentic_trading.llm.providers.anthropic.messages import count_in, read_message
 from agentic_trading.llm.providers.anthropic.sdk import error_of
 from agentic_trading.llm.providers.hosted import HttpReply
@@ -43,12 +43,65 @@ def meant(e: anthropic.AnthropicError, key: str = "good") -> ProviderError:
     return error_of(e, redaction=Redaction(key), base_url="http://host", with_schema=False, now=NOW)
 
 
-@pytest.mark.parametrize("content", [["text"], [None], [{"type": "text"}], [{"type": "text", "text": 5}]])
-def test_blocks_that_are_none_are_no_answer(content: list[object]) -> None:
-    with pytest.raises(ProviderError, match="other blocks") as failed:
-        read(content=content)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"content": ["text"]},
+        {"content": [None]},
+        {"content": [{"type": "text"}]},
+        {"content": [{"type": "text", "text": 5}]},
+        {"stop_reason": "pause_turn"},
+        {"stop_reason": "tool_use"},
+        {"stop_reason": "error"},
+        {"content": None},
+    ],
+)
+def test_usage_of_an_answer_that_cannot_be_used_is_charged(changes: dict[str, object]) -> None:
+    with pytest.raises(UnusableAnswerError) as failed:
+        read(**changes)
 
     assert (failed.value.kind, failed.value.sent) == (FailureKind.SERVER_ERROR, True)
+    assert (failed.value.usage.input_tokens, failed.value.usage.output_tokens) == (7, 3)
+    assert (failed.value.model, failed.value.provider_request_id) == ("claude-sonnet-5-5", "req_1")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "sent"),
+    [
+        ({"type": "invalid_request_error"}, FailureKind.INVALID_REQUEST, False),
+        ({"type": "authentication_error"}, FailureKind.AUTH_ERROR, False),
+        ({"type": "billing_error"}, FailureKind.BILLING, False),
+        ({"type": "permission_error"}, FailureKind.AUTH_ERROR, False),
+        ({"type": "not_found_error"}, FailureKind.INVALID_REQUEST, False),
+        ({"type": "rate_limit_error"}, FailureKind.RATE_LIMIT, False),
+        ({"type": "rate_limit_error", "message": "spend limit reached"}, FailureKind.BILLING, False),
+        ({"type": "request_too_large"}, FailureKind.INVALID_REQUEST, True),
+        ({"type": "overloaded_error"}, FailureKind.SERVER_ERROR, True),
+        ({"type": "api_error"}, FailureKind.SERVER_ERROR, True),
+        ({"type": "timeout_error"}, FailureKind.TIMEOUT, True),
+        ({"type": "new_error"}, FailureKind.SERVER_ERROR, True),
+        ({"code": 429}, FailureKind.RATE_LIMIT, False),
+        ({"code": 502}, FailureKind.SERVER_ERROR, True),
+        ({}, FailureKind.SERVER_ERROR, True),
+    ],
+)
+def test_error_in_a_message_is_read_by_the_table_of_errors(
+    error: dict[str, object], kind: FailureKind, *, sent: bool
+) -> None:
+    body = {"type": "error", "error": {"message": "its words", **error}}
+
+    with pytest.raises(ProviderError, match=r"its words|spend limit") as failed:
+        read_message(HttpReply(json.dumps(body).encode(), "req_1"))
+
+    assert (failed.value.kind, failed.value.sent) == (kind, sent)
+
+
+def test_usage_of_an_error_in_a_message_is_charged() -> None:
+    with pytest.raises(UnusableAnswerError) as failed:
+        read(error={"type": "rate_limit_error"})
+
+    assert failed.value.kind is FailureKind.RATE_LIMIT
+    assert failed.value.usage.input_tokens == 7
 
 
 @pytest.mark.parametrize(
@@ -58,34 +111,46 @@ def test_a_page_without_a_count_has_none(page: bytes) -> None:
     assert count_in(HttpReply(page, "")) is None
 
 
-@pytest.mark.parametrize("reason", [None, "", 5, ["end_turn"]])
-def test_an_answer_without_a_word_for_its_end_was_cut(reason: object) -> None:
-    with pytest.raises(ProviderError, match="no stop reason"):
-        read(stop_reason=reason)
+@pytest.mark.parametrize(
+    ("reason", "word"),
+    [(None, ""), ("", ""), (5, "5"), (["end_turn"], '["end_turn"]'), ("END_TURN", "END_TURN")],
+)
+def test_stop_reason_is_kept_as_it_is_spelled(reason: object, word: str) -> None:
+    assert read(stop_reason=reason).stop_reason == word
+
+
+@pytest.mark.parametrize(
+    "content", ["{}", {"type": "text", "text": "{}"}, [{"type": "thinking"}, {"type": "text", "text": "{}"}]]
+)
+def test_text_of_a_message_is_that_of_its_parts(content: object) -> None:
+    assert read(content=content).text == "{}"
 
 
 @pytest.mark.parametrize("nonsense", [None, 5, {}])
 def test_a_server_that_does_not_say_who_it_is_has_no_name(nonsense: object) -> None:
     answer = read(id=nonsense, model=nonsense)
 
-    assert (answer.model, answer.provider_response_id) == ("", "")
+    assert (answer.model, answer.provider_response_id) == ("", "5" if nonsense == 5 else "")
 
 
 @pytest.mark.parametrize("count", [True, "7", 7.5, 7.0, -7, None, 2**60])
 @pytest.mark.parametrize("name", ["input_tokens", "output_tokens"])
 def test_a_count_that_is_no_whole_number_is_no_usage(name: str, count: object) -> None:
-    with pytest.raises(ProviderError, match="what it used") as failed:
-        read(usage=USED | {name: count})
+    answer = read(usage=USED | {name: count})
 
-    assert (failed.value.sent, failed.value.kind) == (True, FailureKind.INTERNAL_ERROR)
+    assert answer.text == "{}"
+    assert "no usage that can be read" in answer.usage.unmetered
 
 
 @pytest.mark.parametrize(
     "nothing", [{"input_tokens": 0, "output_tokens": 0}, {"output_tokens": 0}, {"input_tokens": 0}]
 )
 def test_an_answer_that_used_nothing_does_not_say_what_it_used(nothing: dict[str, int]) -> None:
-    with pytest.raises(ProviderError, match="charged at what was set aside"):
-        read(usage=USED | {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0} | nothing)
+    usage = read(
+        usage=USED | {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0} | nothing
+    ).usage
+
+    assert "for a call that it answered" in usage.unmetered
 
 
 @pytest.mark.parametrize(
@@ -107,8 +172,7 @@ def test_what_was_written_to_the_cache_is_counted_by_sum_or_by_parts(
 
 
 def test_a_negative_write_to_the_cache_is_no_usage() -> None:
-    with pytest.raises(ProviderError, match="what it used"):
-        read(usage=USED | {"cache_creation_input_tokens": -5})
+    assert read(usage=USED | {"cache_creation_input_tokens": -5}).usage.unmetered
 
 
 @pytest.mark.parametrize(

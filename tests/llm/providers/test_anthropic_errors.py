@@ -177,11 +177,8 @@ async def test_a_schema_that_is_too_large_has_a_kind_of_its_own_from_other_bad_r
 @pytest.mark.parametrize(
     "word",
     [
-        "no_stop",
         "paused",
         "tool",
-        "no_usage",
-        "broken_usage",
         "no_message",
         "page",
         "broken_json",
@@ -193,8 +190,14 @@ async def test_a_schema_that_is_too_large_has_a_kind_of_its_own_from_other_bad_r
 async def test_an_answer_that_is_cut_or_none_may_have_been_billed(claude: Provider, word: str) -> None:
     error = await failure(claude, playing(word))
 
-    unmetered = word in {"no_usage", "broken_usage"}
-    assert (error.kind, error.sent) == (K.INTERNAL_ERROR if unmetered else K.SERVER_ERROR, True)
+    assert (error.kind, error.sent) == (K.SERVER_ERROR, True)
+
+
+async def test_answer_without_a_stop_reason_or_a_usage_is_an_answer(claude: Provider) -> None:
+    answers = [await claude.complete(playing(word)) for word in ("no_stop", "no_usage", "broken_usage")]
+
+    assert [one.stop_reason for one in answers] == ["", "end_turn", "end_turn"]
+    assert [bool(one.usage.unmetered) for one in answers] == [False, True, True]
 
 
 @pytest.mark.parametrize("nowhere", ["http://127.0.0.1:1", "http://nowhere.invalid"])

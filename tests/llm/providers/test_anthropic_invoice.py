@@ -45,9 +45,10 @@ REFUSED = [
     "too_large",
     "unprocessable",
 ]
-BILLED_UNSEEN = ["cut", "hangs_up", "silent", "endless", "no_stop", "paused", "tool", "page", "broken_json"]
+BILLED_UNSEEN = ["cut", "hangs_up", "silent", "endless", "page", "broken_json"]
+BILLED_UNUSED = ["no_stop", "paused", "tool"]
 NEVER_OVER = ["silent", "endless"]
-NEVER_BILLED = ["error_500", "error_502", "error_503", "error_504", "error_408", "conflict", "no_usage"]
+NEVER_BILLED = ["error_500", "error_502", "error_503", "error_504", "error_408", "conflict", "no_message"]
 
 
 @pytest.fixture
@@ -135,6 +136,25 @@ async def test_a_lost_answer_is_charged_at_its_reservation_and_the_invoice_is_ne
     assert len(results) == len(bill["lines"]) == len(BILLED_UNSEEN)
     assert all(result.in_doubt and result.cost_nusd == result.reserved_nusd for result in results)
     assert max(line["nusd"] for line in bill["lines"]) <= min(result.reserved_nusd for result in results)
+
+
+async def test_usage_of_an_answer_that_is_not_used_is_charged_as_it_is_invoiced(
+    desk: MemoryGateway, address: str
+) -> None:
+    calls = [playing(word, workflow="execution", max_retries=0) for word in BILLED_UNUSED]
+
+    results = await run(desk, calls)
+
+    bill = await invoice(address)
+    assert {result.success or result.in_doubt for result in results} == {False}
+    assert sum(result.cost_nusd for result in results) == bill["total_nusd"] > 0
+
+
+async def test_answer_without_a_usage_is_charged_at_its_reservation(desk: MemoryGateway) -> None:
+    (result,) = await run(desk, [playing("no_usage")])
+
+    assert (result.success, result.in_doubt) == (True, False)
+    assert result.cost_nusd == result.reserved_nusd > 0
 
 
 async def test_a_failure_inside_is_charged_at_its_reservation_though_it_may_never_be_billed(

@@ -9,7 +9,7 @@ import pytest
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.providers.errors import MESSAGE_CHARS, provider_error
-from agentic_trading.llm.providers.openai.provider import ERRORS
+from agentic_trading.llm.providers.openai.chat import ERRORS
 from agentic_trading.llm.redaction import Redaction
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
@@ -175,3 +175,55 @@ def test_the_id_and_the_wait_of_an_error_are_kept() -> None:
     e = mapped(refused(429, None, **{"x-request-id": "req-9", "retry-after": "3"}))
 
     assert (e.provider_request_id, e.retry_after_s) == ("req-9", 3)
+
+
+def google(delay: object) -> dict[str, Any]:
+    info = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay}
+    return {"code": 429, "message": "m", "details": [{"@type": "QuotaFailure"}, info]}
+
+
+@pytest.mark.parametrize(
+    ("delay", "wait_s"),
+    [
+        ("3s", 3),
+        ("3.5s", 3.5),
+        ("0s", 0),
+        ({"seconds": 3, "nanos": 500_000_000}, 3.5),
+        ({"seconds": "3"}, 3),
+        ("9999999s", 86_400),
+        ("3", None),
+        ("-3s", None),
+        ("nans", None),
+        ({"seconds": -3}, None),
+        (3.25, None),
+        (None, None),
+    ],
+)
+def test_wait_in_the_body_is_kept(delay: object, wait_s: float | None) -> None:
+    error = google(delay)
+
+    for page in ({"error": error}, [{"error": error}], {"error": {**error, "details": error["details"][1]}}):
+        answer = Refused(429, json.dumps(page).encode(), {})
+        assert mapped(answer).retry_after_s == wait_s
+        assert mapped(answer).kind is FailureKind.RATE_LIMIT
+
+
+@pytest.mark.parametrize(("header", "wait_s"), [("1", 3), ("7", 7)])
+def test_longer_wait_of_headers_and_body_counts(header: str, wait_s: float) -> None:
+    assert mapped(refused(429, google("3s"), **{"retry-after": header})).retry_after_s == wait_s
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("You have reached your monthly spend limit", FailureKind.BILLING),
+        ("Insufficient credits. Add more", FailureKind.BILLING),
+        ("insufficient_quota", FailureKind.BILLING),
+        ("Your credit balance is too low", FailureKind.BILLING),
+        ("Quota of this minute is used up", FailureKind.RATE_LIMIT),
+        ("You exceeded your current quota, please check your plan and billing details", FailureKind.RATE_LIMIT),
+        ("rate limit of tokens per minute", FailureKind.RATE_LIMIT),
+    ],
+)  # fmt: skip
+def test_rate_limit_whose_words_name_a_spend_limit_is_billing(message: str, kind: FailureKind) -> None:
+    assert mapped(refused(429, {"message": message})).kind is kind

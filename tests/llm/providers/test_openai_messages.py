@@ -182,11 +182,16 @@ def test_a_server_may_leave_out_what_is_not_needed() -> None:
     assert (answer.model, answer.provider_response_id, answer.usage.service_tier) == ("", "", "")
 
 
-@pytest.mark.parametrize("reason", [None, "", "abort", "error"])
-def test_an_answer_that_was_broken_off_is_a_servers_error(reason: str | None) -> None:
+@pytest.mark.parametrize("reason", ["abort", "error", "ERROR", "insufficient_system_resource"])
+def test_an_answer_that_was_broken_off_is_a_servers_error(reason: str) -> None:
     completion = {"choices": [{"message": {"content": "{}"}, "finish_reason": reason}]}
 
     assert failure(json.dumps(completion).encode()).kind is FailureKind.SERVER_ERROR
+
+
+@pytest.mark.parametrize(("reason", "word"), [(None, ""), ("", ""), ("MAX_TOKENS", "MAX_TOKENS"), (7, "7")])
+def test_stop_reason_is_kept_as_it_is_spelled(reason: object, word: str) -> None:
+    assert read({"finish_reason": reason}).stop_reason == word
 
 
 def test_a_logprob_that_no_record_can_spell_is_left_out() -> None:

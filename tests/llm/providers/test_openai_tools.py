@@ -104,6 +104,12 @@ async def test_the_arguments_of_the_call_are_the_answer(stub: str, outcome: str,
     assert answer.usage.output_tokens == 20
 
 
+async def test_arguments_as_an_object_are_the_answer_as_they_are_written(stub: str) -> None:
+    answer = await answered(stub, "call-without-text")
+
+    assert (answer.text, answer.tool_called) == ('{"action": "buy", "size": 1}', "")
+
+
 async def test_a_text_beside_the_call_is_kept_apart(stub: str) -> None:
     answer = await answered(stub, "call-beside-text")
 
@@ -122,7 +128,7 @@ async def test_a_call_that_was_announced_and_is_not_there_leaves_no_answer(stub:
 
 @pytest.mark.parametrize(
     ("outcome", "called"),
-    [("two-calls", "(answer, answer)"), ("other-call", "buy"), ("call-without-text", "(no name)")],
+    [("two-calls", "(answer, answer)"), ("other-call", "buy")],
 )
 async def test_other_calls_are_named_as_such(stub: str, outcome: str, called: str) -> None:
     assert (await answered(stub, outcome)).tool_called == called

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm import FailureKind
-from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.providers.hosted import HttpReply
 from agentic_trading.llm.providers.openai.chat import model_response
 from agentic_trading.llm.providers.openai.usage import UnmeteredError, billed_usage
@@ -44,16 +42,13 @@ def test_of_several_readings_the_largest_counts(shape: Shape) -> None:
 
 
 @pytest.mark.parametrize("shape", UNTOLD, ids=lambda shape: shape.server)
-def test_a_usage_that_tells_no_bill_ends_the_call_in_doubt_and_is_not_asked_for_again(shape: Shape) -> None:
+def test_usage_that_tells_no_bill_is_unmetered(shape: Shape) -> None:
     completion = {"choices": [{"message": {"content": "{}"}, "finish_reason": "stop"}], "usage": shape.usage}
 
-    with pytest.raises(
-        ProviderError, match="cannot be metered, and is charged at what was set aside"
-    ) as failed:
-        model_response(HttpReply(json.dumps(completion).encode(), "r-1"))
+    answer = model_response(HttpReply(json.dumps(completion).encode(), "r-1"))
 
-    assert (failed.value.sent, failed.value.kind) == (True, FailureKind.INTERNAL_ERROR)
-    assert failed.value.provider_request_id == "r-1"
+    assert (answer.text, answer.usage.total_tokens) == ("{}", 0)
+    assert answer.usage.unmetered
 
 
 @pytest.mark.parametrize("place", ["prompt_tokens_details", "input_tokens_details", ""])

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -14,14 +14,21 @@ from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
 from agentic_trading.llm.providers.anthropic.schema import enforceable_schema
 from agentic_trading.llm.providers.bills import NO_BILL, Bill, bill_of
-from agentic_trading.llm.providers.errors import ErrorForm
+from agentic_trading.llm.providers.errors import ErrorForm, error_in, error_in_answer, unusable_answer
 from agentic_trading.llm.providers.hosted import (
+    GIVEN_UP,
     TOOL_DESCRIPTION,
     CallsText,
     HttpReply,
     PromptCacheTtl,
     ToolCall,
+    counts_any,
+    member_of,
+    members_of,
+    response_id_of,
     text_of_calls,
+    text_of_parts,
+    word_of,
 )
 from agentic_trading.llm.result import Usage
 
@@ -150,64 +157,84 @@ def read_message(reply: HttpReply, *, offers_tools: bool = False) -> ModelRespon
 
     `offers_tools` says that tools were offered: the text is then the input of a call, cut out of the body as it stands
     there, for a parsed one has lost digits. An answer that says that it calls a tool, and holds no call, has no text.
-    Refusals and answers cut at the cap are answers too, with the stop reason that says so. Raises `ProviderError`,
-    sent, for an answer that was cut on its way, that waits for something that was not offered, or that is no message;
-    it has the server's own bill, if the message reports one.
+    Refusals and answers cut at the cap are answers too, with the stop reason that says so. A usage that cannot be read
+    is unmetered. Raises `ProviderError`, sent, for an answer that waits for something that was not offered, one that its
+    server gave up, and a body that is an error or no message. Its usage is charged, if that can be read.
     """
     message = _message(reply)
     bill = bill_of(message.get("usage"))
-    try:
-        return _response(message, reply, bill, offers_tools=offers_tools)
-    except ProviderError as e:
-        e.bill_nusd = bill.nusd or 0
-        raise
+    served = message.get("model")
+    model = served if isinstance(served, str) else ""
 
+    def failed(kind: FailureKind, why: str) -> ProviderError:
+        usage = _usage(message, bill, has_answer=False)
+        return unusable_answer(kind, why, reply, usage, bill, model=model)
 
-def _response(
-    message: Mapping[str, Any], reply: HttpReply, bill: Bill, *, offers_tools: bool
-) -> ModelResponse:
-    request_id = reply.request_id
-    reason = _word(message.get("stop_reason"))
-    if not reason:
-        raise _unusable("the answer was cut: it has no stop reason", request_id)
+    if (error := error_in(message)) is not None:
+        usage = _usage(message, bill, has_answer=False) if counts_any(message.get("usage")) else None
+        raise error_in_answer(ERRORS, error, reply, usage, bill)
+    if not isinstance(message.get("content"), list | str | dict):
+        why = "the answer is no message; is this the address of the Messages API?"
+        raise failed(FailureKind.SERVER_ERROR, why)
+    reason = word_of(message.get("stop_reason"))
     try:
-        kinds = {block["type"] for block in message["content"]}
-        text = "".join(block["text"] for block in message["content"] if block["type"] == "text")
-    except (KeyError, TypeError) as e:
-        raise _unusable("the answer is made of other blocks than those of the API", request_id) from e
-    calls_tool = reason == "tool_use" or "tool_use" in kinds
-    if reason == "pause_turn" or (calls_tool and not offers_tools):
-        raise _unusable(f"the answer waits for a tool ({reason}), and none was offered", request_id)
-    called, beside = CallsText(text), ""
-    if calls_tool and reason != "refusal":
-        called, beside = _called(reply.body, request_id), text
-    try:
-        usage = usage_of(message["usage"], bill)
-    except (AttributeError, KeyError, TypeError, ValidationError) as e:
-        raise _unmetered(request_id) from e
-    if not usage.total_input_tokens or (called.text and not usage.output_tokens):
-        raise _unmetered(request_id)
+        called, beside = _text(message, reply, reason, offers_tools=offers_tools)
+    except (ValueError, RecursionError) as e:
+        raise failed(FailureKind.SERVER_ERROR, f"the answer cannot be read: {e}") from e
     return ModelResponse(
         text=called.text,
         stop_reason=reason,
-        usage=usage,
-        model=_word(message.get("model")),
-        provider_request_id=request_id,
-        provider_response_id=_word(message.get("id")),
+        usage=_usage(message, bill, has_answer=bool(called.text)),
+        model=model,
+        provider_request_id=reply.request_id,
+        provider_response_id=response_id_of(message.get("id")),
         beside=beside,
         tool_called=called.tool_called,
     )
+
+
+def _text(
+    message: Mapping[str, Any], reply: HttpReply, reason: str, *, offers_tools: bool
+) -> tuple[CallsText, str]:
+    """Return the answer's text and what stands beside it; raises `ValueError` for an answer that cannot be used."""
+    content, word = message["content"], reason.lower()
+    text = text_of_parts(content).text
+    has_call = isinstance(content, list) and any(block.get("type") == "tool_use" for block in content)
+    calls_tool = word == "tool_use" or has_call
+    if word in GIVEN_UP:
+        raise ValueError(f"it was broken off (stop_reason {reason!r})")
+    if word == "pause_turn" or (calls_tool and not offers_tools):
+        raise ValueError(f"it waits for a tool ({reason}), and none was offered")
+    if not calls_tool or word == "refusal":
+        return CallsText(text), ""
+    calls = calls_in(reply.body)
+    return text_of_calls(calls) if calls else CallsText(""), text
 
 
 def _message(reply: HttpReply) -> Mapping[str, Any]:
     try:  # not by orjson: it refuses half a surrogate pair, which an answer may end in
         message = json.loads(reply.body)
     except (ValueError, RecursionError) as e:
-        raise _unusable(f"the answer is no JSON: {e}", reply.request_id) from e
-    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
+        raise unusable_answer(
+            FailureKind.SERVER_ERROR, f"the answer is no JSON: {e}", reply, None, NO_BILL
+        ) from e
+    if not isinstance(message, dict):
         why = "the answer is no message; is this the address of the Messages API?"
-        raise _unusable(why, reply.request_id)
+        raise unusable_answer(FailureKind.SERVER_ERROR, why, reply, None, NO_BILL)
     return message
+
+
+def _usage(message: Mapping[str, Any], bill: Bill, *, has_answer: bool) -> Usage:
+    """Return the usage of a message; one that cannot be read says why."""
+    try:
+        usage = usage_of(message["usage"], bill)
+    except (AttributeError, KeyError, TypeError, ValidationError):
+        why = "the server reports no usage that can be read"
+        return Usage(unmetered=why, bill_nusd=bill.nusd, bill_problem=bill.problem)
+    if usage.total_input_tokens and (usage.output_tokens or not has_answer):
+        return usage
+    why = f"the server reports {usage.total_input_tokens} tokens in and {usage.output_tokens} out for a call that it answered"
+    return Usage(unmetered=why, bill_nusd=bill.nusd, bill_problem=bill.problem)
 
 
 def count_in(reply: HttpReply) -> int | None:
@@ -218,15 +245,6 @@ def count_in(reply: HttpReply) -> int | None:
         return None
     tokens = count.get("input_tokens") if isinstance(count, dict) else None
     return tokens if type(tokens) is int and tokens >= 0 else None
-
-
-def _called(body: bytes, request_id: str) -> CallsText:
-    """Return the text of the message's calls, and what was called; nothing where it holds none."""
-    try:
-        calls = calls_in(body)
-    except (ValueError, RecursionError) as e:
-        raise _unusable(f"the answer's tool call cannot be read: {e}", request_id) from e
-    return text_of_calls(calls) if calls else CallsText("")
 
 
 def usage_of(billed: Mapping[str, Any], bill: Bill = NO_BILL) -> Usage:
@@ -265,24 +283,6 @@ def _written(billed: Mapping[str, Any]) -> tuple[int, int]:
     return for_5m, max(written - for_5m, parts.get("ephemeral_1h_input_tokens") or 0)
 
 
-def _word(value: object) -> str:
-    """Return a text of the answer; another server may have anything in its place."""
-    return value if isinstance(value, str) else ""
-
-
-def _unusable(why: str, request_id: str = "") -> ProviderError:
-    return ProviderError(FailureKind.SERVER_ERROR, why, sent=True, provider_request_id=request_id)
-
-
-def _unmetered(request_id: str) -> ProviderError:
-    message = "the answer does not say what it used: the call is charged at what was set aside for it"
-    return ProviderError(FailureKind.INTERNAL_ERROR, message, sent=True, provider_request_id=request_id)
-
-
-_BLANK = frozenset(" \t\n\r")
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # the values are only measured
-
-
 def calls_in(body: bytes) -> list[ToolCall]:
     """Return the tool calls of a message in their order, with their input as it stands in `body`.
 
@@ -290,47 +290,9 @@ def calls_in(body: bytes) -> list[ToolCall]:
     that is nested without end.
     """
     message = body.decode(json.detect_encoding(body), "surrogatepass")
-    blocks = [block for _, block in _parts(_only(message, "content"))]
+    blocks = [block for _, block in members_of(member_of(message, "content"))]
     return [
-        ToolCall(name=str(json.loads(_only(block, "name"))), arguments=_only(block, "input"))
+        ToolCall(name=str(json.loads(member_of(block, "name"))), arguments=member_of(block, "input"))
         for block in blocks
-        if json.loads(_only(block, "type")) == "tool_use"
+        if json.loads(member_of(block, "type")) == "tool_use"
     ]
-
-
-def _only(text: str, name: str) -> str:
-    """Return the one value of a member of an object."""
-    values = [value for key, value in _parts(text) if key == name]
-    if len(values) != 1:
-        raise ValueError(f"{name!r} stands {len(values)} times in one object; allowed is once")
-    return values[0]
-
-
-def _parts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the members of an object, or the items of a list without a name, as they are written."""
-    at = _past(text, 0, "{[")
-    is_object = text[at - 1] == "{"
-    at = _skip(text, at)
-    while text[at : at + 1] not in {"}", "]"}:
-        name = ""
-        if is_object:
-            name, at = _DECODER.raw_decode(text, at)
-            at = _skip(text, _past(text, at, ":"))
-        _, end = _DECODER.raw_decode(text, at)
-        yield name, text[at:end]
-        at = _skip(text, end)
-        if text[at : at + 1] == ",":
-            at = _skip(text, at + 1)
-
-
-def _past(text: str, at: int, signs: str) -> int:
-    at = _skip(text, at)
-    if text[at : at + 1] not in set(signs):
-        raise ValueError(f"no {' or '.join(signs)} at {at}")
-    return at + 1
-
-
-def _skip(text: str, at: int) -> int:
-    while text[at : at + 1] in _BLANK:
-        at += 1
-    return at

@@ -1,7 +1,7 @@
 """One client of the Anthropic SDK, for what it signs in to and our own HTTP does not; the SDK is loaded with this module."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, nullcontext, suppress
 from datetime import datetime
 from typing import Any
 
@@ -27,6 +27,7 @@ from agentic_trading.llm.providers.hosted import (
     PromptCacheTtl,
     StatusMapping,
     read_up_to,
+    reply_of,
 )
 from agentic_trading.llm.providers.http import CONNECT_S, GRACE_S, meaning_of_client_error
 from agentic_trading.llm.redaction import Redaction
@@ -123,7 +124,13 @@ class AnthropicSdkClient:
         read_s = request.envelope.retry_policy.attempt_timeout_s + GRACE_S
         with self._errors_mapped(with_schema=with_schema):
             reply = await ask(**arguments, timeout=anthropic.Timeout(read_s, connect=CONNECT_S))
-            return HttpReply(await reply.read(), reply.headers.get(ERRORS.request_id, ""))
+            return reply_of(
+                await reply.read(),
+                reply.headers,
+                ERRORS.request_id,
+                with_schema=with_schema,
+                now=self._clock.now(),
+            )
 
     @contextmanager
     def _errors_mapped(self, *, with_schema: bool) -> Iterator[None]:
@@ -181,9 +188,12 @@ def bounded(max_bytes: int) -> Callable[[Any], Awaitable[None]]:
     """Return a hook of the SDK's HTTP client that reads each response before the SDK does, up to a limit."""
 
     async def read(response: Any) -> None:
-        packing = response.headers.get("content-encoding", "")
-        async with aclosing(response.aiter_raw()) as pieces:
-            body = await read_up_to(pieces, packing, max_bytes, is_answer=response.is_success)
+        packing, is_answer = response.headers.get("content-encoding", ""), response.is_success
+        body = b""
+        with nullcontext() if is_answer else suppress(httpx2.TransportError):
+            # A status and its wait count, though the page with the error breaks off.
+            async with aclosing(response.aiter_raw()) as pieces:
+                body = await read_up_to(pieces, packing, max_bytes, is_answer=is_answer)
         response._content = body  # noqa: SLF001 - where the client looks before it reads on
 
     return read

@@ -2,23 +2,31 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from re import sub
-from typing import Annotated, Any, Literal, Never
-
-from pydantic import BaseModel, Field, ValidationError
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
-from agentic_trading.llm.providers.bills import NO_BILL, Bill, BillUnit, bill_of
+from agentic_trading.llm.providers.bills import Bill, BillUnit, bill_of
+from agentic_trading.llm.providers.errors import ErrorForm, error_in, error_in_answer, unusable_answer
 from agentic_trading.llm.providers.hosted import (
+    GIVEN_UP,
     TOOL_DESCRIPTION,
     CallsText,
     HttpReply,
     ToolCall,
+    counts_any,
+    member_of,
+    members_of,
+    response_id_of,
     text_of_calls,
+    text_of_parts,
+    word_of,
 )
 from agentic_trading.llm.providers.openai.usage import UnmeteredError, billed_usage
+from agentic_trading.llm.result import Usage
 
 Dialect = Literal["openai", "compatible"]
 """OpenAI's own API, or a server that speaks an older form of it (llama.cpp, vLLM and the like)."""
@@ -92,7 +100,7 @@ def _tools(request: ModelRequest) -> dict[str, Any]:
 def _name(request: ModelRequest) -> str:
     """Return the schema's `$id` in the letters that the API allows."""
     name = str(request.envelope.expected_output_schema.get("$id", ""))
-    return sub(r"[^a-zA-Z0-9_-]", "_", name)[:_NAME_CHARS] or "answer"
+    return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:_NAME_CHARS] or "answer"
 
 
 def takes_strict(schema: Mapping[str, Any]) -> bool:
@@ -123,37 +131,68 @@ def _nested(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 _CALLS = frozenset({"tool_calls", "function_call"})
-_BROKEN_OFF = frozenset({"abort", "error"})  # vLLM's and some routers' words for an answer that was given up
+
+ERRORS = ErrorForm(
+    vendor="openai",
+    request_id="x-request-id",
+    schema_words=re.compile(
+        r"response_format|json[_ ]schema|invalid schema|grammar|\btools?\b|\btool_choice\b|\bstrict\b",
+        re.IGNORECASE,
+    ),
+)
 
 
-class _Logprob(BaseModel, frozen=True):
-    logprob: float
+@dataclass(frozen=True, slots=True)
+class _Completion:
+    """The body of an answer: its first choice and the message in that, empty where there is none, and the server's bill.
 
+    Only what an answer needs is looked at; servers leave out, add and spell the rest as they like.
+    """
 
-class _Logprobs(BaseModel, frozen=True):
-    content: list[_Logprob] | None = None
+    reply: HttpReply
+    page: Mapping[str, Any]
+    bill: Bill
 
+    @property
+    def choice(self) -> Mapping[str, Any]:
+        choices = self.page.get("choices")
+        return _object(choices[0]) if isinstance(choices, list) and choices else {}
 
-class _Message(BaseModel, frozen=True):
-    content: str | None = None
-    refusal: str | None = None
-    tool_calls: Any = None
+    @property
+    def message(self) -> Mapping[str, Any]:
+        return _object(self.choice.get("message"))
 
+    @property
+    def model(self) -> str:
+        model = self.page.get("model")
+        return model if isinstance(model, str) else ""
 
-class _Choice(BaseModel, frozen=True):
-    message: _Message
-    finish_reason: str | None = None
-    logprobs: _Logprobs | None = None
+    def usage(self, *, has_answer: bool) -> Usage:
+        """Return the usage; one that no bill can be made from says why."""
+        tier, bill = word_of(self.page.get("service_tier")), self.bill
+        try:
+            return billed_usage(self.page.get("usage"), service_tier=tier, has_answer=has_answer, bill=bill)
+        except UnmeteredError as e:
+            why, nusd, problem = str(e), bill.nusd, bill.problem
+            return Usage(unmetered=why, service_tier=tier, bill_nusd=nusd, bill_problem=problem)
 
+    def unusable(self, message: str) -> ProviderError:
+        """Return the error of an answer that cannot be used."""
+        usage = self.usage(has_answer=False)
+        kind = FailureKind.SERVER_ERROR
+        return unusable_answer(kind, message, self.reply, usage, self.bill, model=self.model)
 
-class _Chat(BaseModel, frozen=True):
-    """A chat completion as far as it is used; servers leave out and add what they like."""
-
-    choices: Annotated[list[_Choice], Field(min_length=1)]
-    usage: Any = None
-    id: str | None = None
-    model: str | None = None
-    service_tier: str | None = None
+    def error(self) -> ProviderError | None:
+        """Return the error that the body holds in the place of an answer."""
+        error = error_in(self.page)
+        if error is None and self.choice.get("error"):
+            error = self.choice
+        if error is None and not self.choice and {"message", "detail"} & self.page.keys():
+            error = self.page
+        if error is None:
+            return None
+        usage = self.usage(has_answer=False) if counts_any(self.page.get("usage")) else None
+        return error_in_answer(ERRORS, error, self.reply, usage, self.bill)
 
 
 def model_response(
@@ -163,73 +202,123 @@ def model_response(
 
     `offers_tools` says that tools were offered: the text is then the input of the call, where there is one,
     whatever the stop reason (a demanded call ends in `stop`). An answer that says that it calls a tool, and holds no
-    call that was offered, has no text. `bill_unit` is how the server's own bill is read (see `bill_of`). Raises `ProviderError`, with the request sent, for a body that is no chat
-    completion, an answer that was broken off, and one with a usage that no bill can be made from.
+    call that was offered, has no text. `bill_unit` is how the server's own bill is read (see `bill_of`). A usage that no
+    bill can be made from is unmetered. Raises `ProviderError`, with the request sent, for an answer that was broken off, and
+    for a body that is an error or no chat completion. Its usage is charged, if that can be read.
     """
-    request_id = answered.request_id
-    chat, bill = _read(answered, bill_unit)
-    choice = chat.choices[0]
-    reason = choice.finish_reason or ""
-    if not reason or reason in _BROKEN_OFF:
-        message = f"the answer was broken off (finish_reason {reason!r})"
-        _fail(FailureKind.SERVER_ERROR, message, request_id, bill)
-    refusal = choice.message.refusal
-    called, beside = _text(choice, reason, offers_tools=offers_tools)
-    has_answer = bool(refusal or choice.message.content or choice.message.tool_calls)
+    completion = _read(answered, bill_unit)
+    if (error := completion.error()) is not None:
+        raise error
+    message, reason = completion.message, word_of(completion.choice.get("finish_reason"))
+    if not message:
+        raw = answered.body
+        excerpt = raw[:_EXCERPT_BYTES].decode("utf-8", errors="replace")
+        raise completion.unusable(f"{_NO_COMPLETION}: {excerpt}")
+    if reason.lower() in GIVEN_UP:
+        raise completion.unusable(f"the answer was broken off (finish_reason {reason!r})")
     try:
-        tier = chat.service_tier or ""
-        usage = billed_usage(chat.usage, service_tier=tier, has_answer=has_answer, bill=bill)
-    except UnmeteredError as e:
-        message = f"the call cannot be metered, and is charged at what was set aside for it: {e}"
-        _fail(FailureKind.INTERNAL_ERROR, message, request_id, bill)
+        said = text_of_parts(message.get("content"))
+        calls = _calls(completion)
+    except (ValueError, RecursionError) as e:
+        raise completion.unusable(f"the answer cannot be read: {e}") from e
+    refusal = _refusal(message) or said.refusal
+    called, beside = _text(said.text, calls, reason, offers_tools=offers_tools)
     return ModelResponse(
         text=refusal or called.text,
         stop_reason="refusal" if refusal else reason,
-        usage=usage,
-        model=chat.model or "",
-        provider_request_id=request_id,
-        provider_response_id=chat.id or "",
-        logprobs=_logprobs(choice),
+        usage=completion.usage(has_answer=bool(refusal or said.text or calls)),
+        model=completion.model,
+        provider_request_id=answered.request_id,
+        provider_response_id=response_id_of(completion.page.get("id")),
+        logprobs=_logprobs(completion.choice),
         beside=beside,
         tool_called="" if refusal else called.tool_called,
     )
 
 
-def _text(choice: _Choice, reason: str, *, offers_tools: bool) -> tuple[CallsText, str]:
+_EXCERPT_BYTES = 200
+_NO_COMPLETION = "what came back is no chat completion; check the base URL"
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _refusal(message: Mapping[str, Any]) -> str:
+    """Return the text by which the model refuses; servers that have none spell that as null, false or empty."""
+    refusal = message.get("refusal")
+    if isinstance(refusal, str):
+        return refusal
+    return json.dumps(refusal) if refusal else ""
+
+
+def _text(
+    content: str, calls: Sequence[ToolCall], reason: str, *, offers_tools: bool
+) -> tuple[CallsText, str]:
     """Return the answer's text and what stands beside it."""
-    content, calls = choice.message.content or "", choice.message.tool_calls
     if offers_tools and calls:
-        return text_of_calls([_call(one) for one in (calls if isinstance(calls, list) else [calls])]), content
-    return (CallsText(""), content) if reason in _CALLS else (CallsText(content), "")
+        return text_of_calls(calls), content
+    return (CallsText(""), content) if reason.lower() in _CALLS else (CallsText(content), "")
 
 
-def _call(call: Any) -> ToolCall:
-    """Return a call as the API spells it; one in another form than the API's is a call of nothing that was offered."""
-    function = call.get("function") if isinstance(call, dict) else None
-    match function:
+def _calls(completion: _Completion) -> list[ToolCall]:
+    """Return the calls as the model wrote them: `tool_calls`, or the one `function_call` of the older API.
+
+    Arguments are a text. Some servers send them as an object, which is cut out of the body: a parsed one has lost digits.
+    Raises `ValueError` for a body that holds a part twice.
+    """
+    called = completion.message.get("tool_calls") or []
+    name = "tool_calls"
+    if not called and (old := completion.message.get("function_call")):
+        called, name = [{"function": old}], "function_call"
+    calls = called if isinstance(called, list) else [called]
+    if not any(isinstance(_function(call).get("arguments"), dict) for call in calls):
+        return [_call(call) for call in calls]
+    body = completion.reply.body
+    text = body.decode(json.detect_encoding(body), "surrogatepass")
+    _, choice = next(members_of(member_of(text, "choices")))
+    written = member_of(member_of(choice, "message"), name)
+    functions = (
+        [member_of(call, "function") for _, call in _items(written, called)]
+        if name == "tool_calls"
+        else [written]
+    )
+    return [
+        _call(call, member_of(function, "arguments")) for call, function in zip(calls, functions, strict=True)
+    ]
+
+
+def _items(written: str, called: Any) -> Iterable[tuple[str, str]]:
+    return members_of(written) if isinstance(called, list) else [("", written)]
+
+
+def _function(call: Any) -> Mapping[str, Any]:
+    return _object(_object(call).get("function"))
+
+
+def _call(call: Any, written: str = "") -> ToolCall:
+    """Return a call, with its arguments as they are `written`; one in another form is a call of nothing that was offered."""
+    match _function(call):
         case {"name": str(name), "arguments": str(arguments)}:
             return ToolCall(name, arguments)
+        case {"name": str(name), "arguments": dict()}:
+            return ToolCall(name, written)
         case _:
             return ToolCall("", json.dumps(call))
 
 
-def _read(answered: HttpReply, bill_unit: BillUnit) -> tuple[_Chat, Bill]:
-    bill = NO_BILL
+def _read(answered: HttpReply, bill_unit: BillUnit) -> _Completion:
     try:  # not pydantic's own reader: it refuses half a surrogate pair, which an answer may end in
-        page = json.loads(answered.body)
-        bill = bill_of(page.get("usage") if isinstance(page, dict) else None, bill_unit)
-        return _Chat.model_validate(page), bill
-    except (ValidationError, ValueError, RecursionError):
-        message = "what came back is no chat completion; check the base URL"
-        _fail(FailureKind.SERVER_ERROR, message, answered.request_id, bill)
+        page = _object(json.loads(answered.body))
+    except (ValueError, RecursionError):
+        page = {}
+    return _Completion(answered, page, bill_of(page.get("usage"), bill_unit))
 
 
-def _logprobs(choice: _Choice) -> tuple[float, ...]:
+def _logprobs(choice: Mapping[str, Any]) -> tuple[float, ...]:
     """Return those that are numbers: an impossible token is reported as minus infinity, which no record spells."""
-    content = choice.logprobs.content if choice.logprobs else None
-    return tuple(token.logprob for token in content or () if math.isfinite(token.logprob))
-
-
-def _fail(kind: FailureKind, message: str, request_id: str, bill: Bill = NO_BILL) -> Never:
-    billed = bill.nusd or 0
-    raise ProviderError(kind, message, sent=True, provider_request_id=request_id, bill_nusd=billed)
+    content = _object(choice.get("logprobs")).get("content")
+    if not isinstance(content, list):
+        return ()
+    each = [_object(token).get("logprob") for token in content]
+    return tuple(float(one) for one in each if isinstance(one, int | float) and math.isfinite(one))

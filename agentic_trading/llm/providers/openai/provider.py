@@ -1,6 +1,5 @@
 """The adapter for OpenAI's chat completions, and for any server that speaks them."""
 
-import re
 from urllib.parse import urlsplit
 
 from agentic_trading.clock import Clock, SystemClock
@@ -8,22 +7,12 @@ from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import MAX_ANSWER_BYTES, ModelRequest, ModelResponse, check_address
 from agentic_trading.llm.providers.bills import BillUnit, unit_at
-from agentic_trading.llm.providers.errors import ErrorForm
 from agentic_trading.llm.providers.http import HttpSession
 from agentic_trading.llm.providers.keys import Keys
-from agentic_trading.llm.providers.openai.chat import Dialect, completion_body, model_response
+from agentic_trading.llm.providers.openai.chat import ERRORS, Dialect, completion_body, model_response
 from agentic_trading.llm.redaction import Redaction
 
 OPENAI_URL = "https://api.openai.com/v1"
-
-ERRORS = ErrorForm(
-    vendor="openai",
-    request_id="x-request-id",
-    schema_words=re.compile(
-        r"response_format|json[_ ]schema|invalid schema|grammar|\btools?\b|\btool_choice\b|\bstrict\b",
-        re.IGNORECASE,
-    ),
-)
 
 _system_clock = SystemClock()
 
