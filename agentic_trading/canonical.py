@@ -4,11 +4,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
 from hashlib import sha256
+from numbers import Integral, Real
+from operator import index
 from typing import Any
 from uuid import UUID
 
@@ -107,8 +109,23 @@ def sha256_hex(*parts: bytes) -> str:
 
 
 def utc_text(moment: datetime) -> str:
-    """Return `moment` in UTC as ISO 8601 with `Z`; microseconds only where there are any."""
+    """Return `moment` in UTC as ISO 8601 with `Z`; microseconds only where there are any.
+
+    Raises `TypeError` for a subclass of datetime with nanoseconds.
+    """
+    if type(moment) is not datetime:
+        moment = _plain_time(moment)
     return _utc_text(moment if moment.tzinfo is UTC else moment.astimezone(UTC))
+
+
+def _plain_time(moment: datetime) -> datetime:
+    """Return the value of a subclass, such as pandas' Timestamp, as a datetime."""
+    if getattr(moment, "nanosecond", 0):
+        raise TypeError("it has nanoseconds; allowed are microseconds")
+    return datetime.combine(
+        date(moment.year, moment.month, moment.day),
+        time(moment.hour, moment.minute, moment.second, moment.microsecond, moment.tzinfo, fold=moment.fold),
+    )
 
 
 @lru_cache(maxsize=1024)  # one call spells its few moments some twenty times
@@ -193,11 +210,13 @@ def _plain_scalar(value: Any) -> Any:
             raise TypeError("no time zone")
         return utc_text(value)
     if isinstance(value, Decimal):
-        if not value.is_finite():
+        if not Decimal.is_finite(value):
             raise TypeError("not a number")
-        return str(value)
+        return Decimal.__str__(value)
     if isinstance(value, date):
-        return value.isoformat()
+        return date.isoformat(value)
+    if type(value).__module__ == "numpy" and type(value).__name__ in {"bool", "bool_"}:
+        return bool(value)
     raise TypeError(type(value).__name__)
 
 
@@ -220,9 +239,9 @@ def _leaf(value: Any, path: str) -> Any:
         case str():
             return _text(value, path)
         case int():
-            return _integer(value, path)
+            return _integer(int.__int__(value), path)
         case float():
-            return _float(value, path)
+            return _float(float.__float__(value), path)
         case UUID():
             return str(value)
         case _:
@@ -231,24 +250,47 @@ def _leaf(value: Any, path: str) -> Any:
 
 def _scalar(value: Any, path: str) -> Any:
     try:
+        if isinstance(value, Integral):
+            return _integer(index(value), path)
+        if isinstance(value, Real):
+            return _float(_exact_double(value), path)
         return _plain_scalar(value)
-    except TypeError as e:
+    except (TypeError, ValueError, OverflowError) as e:
+        if isinstance(e, CanonicalError):
+            raise
         allowed = "allowed are str, int, finite float and Decimal, bool, None, UTC datetime, dict, list"
-        raise CanonicalError(path, f"{value!r:.80} has no JSON spelling ({e}); {allowed}") from e
+        raise CanonicalError(path, f"{shown(value)} has no JSON spelling ({e}); {allowed}") from e
+
+
+def _exact_double(value: Any) -> float:
+    """Return a number of a foreign type, such as NumPy's float32, as a float of the same value."""
+    double = float(value)
+    if math.isfinite(double) and double != value:
+        raise ValueError("a double does not hold it exactly")
+    return double
+
+
+def shown(value: Any) -> str:
+    """Return the start of what `value` prints; an object whose `repr` fails is named by its type."""
+    try:
+        return f"{value!r:.80}"
+    except Exception:  # noqa: BLE001 - code of the caller's; the error to report is another one
+        return f"a {type(value).__name__}"
 
 
 def _key(key: Any, path: str) -> str:
     if not isinstance(key, str):
-        raise CanonicalError(path, f"the key {key!r:.80} is not a string; allowed are string keys")
-    return str(_text(key, path))  # of an enum, its value: the encoder takes no subclass of str as a key
+        raise CanonicalError(path, f"the key {shown(key)} is not a string; allowed are string keys")
+    return _text(key, path)
 
 
 def _text(value: str, path: str) -> str:
+    text = str.__str__(value)  # the value of a subclass, whatever it prints: the encoder takes none as a key
     try:
-        value.encode()
+        text.encode()
     except UnicodeEncodeError as e:
         raise CanonicalError(path, "holds a lone surrogate; allowed is text that UTF-8 can spell") from e
-    return value
+    return text
 
 
 def _integer(value: int, path: str) -> Any:
@@ -286,8 +328,8 @@ def ecmascript_number(value: float) -> str:
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, Decimal) and value.is_finite():
-        return Fragment(str(value))
+    if isinstance(value, Decimal) and Decimal.is_finite(value):
+        return Fragment(Decimal.__str__(value))
     raise TypeError(type(value).__name__)
 
 
@@ -297,7 +339,7 @@ def _exact(value: Any, path: str, depth: int) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):
-        return Fragment(str(value))
+        return Fragment(int.__repr__(value))
     if isinstance(value, str):
         return _text(value, path)
     if isinstance(value, Mapping):

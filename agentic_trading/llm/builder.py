@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from agentic_trading.canonical import CanonicalError
+from agentic_trading.canonical import CanonicalError, shown
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.ids import NewId, random_id
 from agentic_trading.llm.envelope import (
@@ -209,7 +209,7 @@ class EnvelopeBuilder:
             raise EnvelopeValidationError([_problem(error) for error in e.errors()]) from e
         except CanonicalError as e:
             raise EnvelopeValidationError([str(e)]) from e
-        except (TypeError, ValueError, OverflowError) as e:
+        except (TypeError, ValueError, ArithmeticError) as e:
             raise EnvelopeValidationError([f"a value has no JSON spelling: {e}"]) from e
         check_envelope(envelope)
         return envelope
@@ -249,4 +249,4 @@ class EnvelopeBuilder:
 
 def _problem(error: Any) -> str:
     where, what = ".".join(map(str, error["loc"])), error["msg"].removeprefix("Value error, ")
-    return f"{where}: {what} (was {error.get('input')!r:.80})" if where else what
+    return f"{where}: {what} (was {shown(error.get('input'))})" if where else what

@@ -153,7 +153,7 @@ def _exact_numbers(value: Any) -> Any:
     if type(value) is ExactObject:
         return value
     if isinstance(value, float):
-        return Decimal(repr(value))
+        return Decimal(float.__repr__(value))
     if isinstance(value, dict):
         return {key: _exact_numbers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -251,7 +251,7 @@ def _text(response: ModelResponse) -> str:
 def _exact(value: Any, depth: int) -> Any:
     """Give a float the Decimal that its shortest spelling says: NaN and Infinity are then seen, not nulled."""
     if isinstance(value, float):
-        return Decimal(repr(value))
+        return Decimal(float.__repr__(value))
     if depth > MAX_DEPTH:
         return value
     if isinstance(value, Mapping):

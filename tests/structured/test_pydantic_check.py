@@ -139,9 +139,7 @@ class Level(BaseModel):
 
 
 LONG = "27000.123456789012345678901"
-DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, places=25) | st.decimals(
-    min_value=-1000, max_value=1000, places=2
-)
+DECIMALS = st.from_regex(r"-?(0|[1-9][0-9]{0,5})\.([0-9]{1,4}|[0-9]{10,30})", fullmatch=True).map(Decimal)
 
 
 @given(DECIMALS, st.integers())
