@@ -275,7 +275,7 @@ class LedgerRebuild:
         sent_at = result.dispatched_at or result.timestamp
         at = envelope.as_of if self.mode in SIMULATED and envelope.as_of is not None else sent_at
         used = result.charged_tokens
-        charged = Amount(result.cost_nusd, used, 0 if _was_unsent(record) else 1)
+        charged = Amount(result.cost_nusd, used, int(result.counts_as_sent))
         reserved = Amount(max(result.reserved_nusd, result.cost_nusd), max(result.reserved_tokens, used))
         entry = LedgerEntry(
             reservation_request(envelope, result.attempt_number, reserved, at),
@@ -383,8 +383,3 @@ def _sum(amounts: Iterable[Amount]) -> Amount:
 
 def _dearer(one: Amount, other: Amount) -> Amount:
     return Amount(*map(max, one.units, other.units))
-
-
-def _was_unsent(record: LLMInteraction) -> bool:
-    """Whether a dispatched attempt surely never arrived: it was not answered, and is not in doubt."""
-    return record.result.reading is None and not record.result.in_doubt

@@ -314,6 +314,15 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
         return self.reserved_tokens if self.in_doubt or self.unmetered else self.usage.total_tokens
 
     @property
+    def counts_as_sent(self) -> bool:
+        """Whether a dispatched attempt counts as a call: it was answered or charged, or may have been.
+
+        An answer that could not be used has no `reading`, and it may be free: its tokens then show that it came.
+        """
+        is_metered = bool(self.cost_nusd or self.usage.total_tokens or self.unmetered)
+        return is_metered or self.in_doubt or self.reading is not None
+
+    @property
     def original_cost_nusd(self) -> int:
         """The cost of the first call with this answer: the same in a run, in its replay and in a replay of that."""
         return self.cost_nusd if self.first_cost_nusd is None else self.first_cost_nusd

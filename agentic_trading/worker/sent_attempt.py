@@ -264,8 +264,7 @@ class EarlierAttempts:
         if result.in_doubt:
             await self.gate.lifecycle.abandon(reservation_id)
         else:
-            calls = 0 if result.failure is not None and not result.cost_nusd else 1
-            actual = Amount(result.cost_nusd, result.charged_tokens, calls)
+            actual = Amount(result.cost_nusd, result.charged_tokens, int(result.counts_as_sent))
             await self.gate.lifecycle.settle_recorded(reservation_id, actual)
         return None if result.next_step in {"", "final"} else result
 

@@ -19,7 +19,8 @@ from agentic_trading.governance.rebuild import (
     rollback_error,
 )
 from agentic_trading.llm import RetryPolicy
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.provider import ModelResponse, UnusableAnswerError
 from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.llm.result import AttemptTrace, Stage, Usage
 from tests.build import event, interaction
@@ -110,6 +111,18 @@ async def test_a_refused_connection_counts_no_call() -> None:
     (booked,) = (await read(desk)).entries()
 
     assert (booked.state, booked.charged) == (ReservationState.SETTLED, Amount(0, 0, 0))
+
+
+async def test_an_answer_that_could_not_be_used_counts_as_the_call_that_it_was() -> None:
+    usage = Usage(input_tokens=200, output_tokens=50)
+    broken_off = UnusableAnswerError(FailureKind.SERVER_ERROR, "broken off", usage=usage)
+    desk = gateway([broken_off], limits=EVERY_COUNTER)
+    await desk.runner.run(asking().with_retry_policy(ONCE).build())
+
+    (booked,) = (await read(desk)).entries()
+
+    assert (booked.charged.calls, booked.charged.tokens) == (1, 250)
+    assert await used(await again(desk)) == await used(desk.ledger)
 
 
 async def test_what_was_served_from_a_recording_counts_nothing() -> None:

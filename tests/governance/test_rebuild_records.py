@@ -77,6 +77,11 @@ def answered(key: str, nusd: int, **more: Any) -> LLMInteraction:
     return interaction(envelope=asked, dispatched_at=START, finished_at=START, cost_nusd=nusd, **more)
 
 
+def unconnected(key: str) -> LLMInteraction:
+    """Return a call whose connection was refused."""
+    return answered(key, 0, input_tokens=0, output_tokens=0)
+
+
 def booked(*records: Record) -> list[tuple[str, str, int]]:
     """Return what these records book, in whatever order they are read, and however often."""
     found = []
@@ -158,7 +163,7 @@ def test_a_dispatch_after_one_that_was_taken_back_counts() -> None:
 
 def test_the_end_of_a_dispatch_that_was_taken_back_is_none_of_a_lost_one() -> None:
     first, second = sent("k", id="d-1"), sent("k", id="d-2")
-    refused = answered("k", 0)  # a connection that was refused
+    refused = unconnected("k")
 
     assert booked(first, taken_back(first), refused, second) == [("default:k:1", "in_doubt", 40)]
     assert booked(first, taken_back(first), refused) == [("default:k:1", "settled", 0)]
@@ -215,7 +220,7 @@ def test_each_time_that_a_call_was_sent_and_not_answered_counts() -> None:
 
 
 def test_a_connection_that_was_refused_takes_nothing_of_an_answer_back() -> None:
-    refused = answered("k", 0)
+    refused = unconnected("k")
 
     assert booked(answered("k", 70), refused) == [("default:k:1", "settled", 70)]
 

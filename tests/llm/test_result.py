@@ -334,3 +334,21 @@ def test_a_first_cost_is_on_the_wire_only_if_there_is_one(first: int | None) -> 
     assert LLMResult.from_wire(kept.wire) == kept
     assert LLMResult.from_wire(kept.wire).wire == kept.wire
     assert kept.original_cost_nusd == (first or 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_sent"),
+    [
+        ({}, False),
+        ({"input_tokens": 1}, True),
+        ({"cache_read_tokens": 1}, True),
+        ({"cost_nusd": 1}, True),
+        ({"unmetered": "no usage"}, True),
+        ({"in_doubt": True}, True),
+        ({"reading": AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE)}, True),
+    ],
+)
+def test_attempt_that_was_answered_or_charged_counts_as_sent(fields: dict[str, Any], is_sent: bool) -> None:
+    free = {"cost_nusd": 0, "input_tokens": 0, "output_tokens": 0}
+
+    assert interaction(**{**free, **fields}).result.counts_as_sent is is_sent
