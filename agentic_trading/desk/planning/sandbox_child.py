@@ -46,6 +46,9 @@ UNAUDITED: Final = (
 )  # fmt: skip
 """Functions of `os` about paths that Python does not audit."""
 
+KEPT_IN: Final = ("supports_dir_fd", "supports_effective_ids", "supports_fd", "supports_follow_symlinks")
+"""Sets of `os` that hold the same functions."""
+
 
 class Server:
     """Has the panel and the limits, and runs one job after the other."""
@@ -138,6 +141,8 @@ class Server:
             refused = partial(self._refuse_call, f"os.{name}")
             setattr(os, name, refused)
             setattr(posix, name, refused)
+        for name in KEPT_IN:
+            getattr(os, name).clear()
         sys.addaudithook(self._refuse)
         shape = arguments[0].shape
         module()
@@ -203,9 +208,8 @@ def enter_root(folder: str) -> None:
 
     The parent then removes the folder, so that no file can be made in it. Each job makes it its working directory.
     """
-    with suppress(
-        PermissionError
-    ):  # the functions of `UNAUDITED` and the audited ones are refused all the same
+    # Without permission, the functions of `UNAUDITED` and the audited ones are refused all the same.
+    with suppress(PermissionError):
         os.chroot(folder)
 
 

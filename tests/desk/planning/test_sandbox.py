@@ -205,12 +205,12 @@ def test_first_bars_are_a_copy_without_later_bars(sandbox: Sandbox) -> None:
     ["found['stat']('/etc/passwd')", "found['mkfifo']('/sandbox-pipe', dir_fd=None)", "found['stat']('etc')"],
 )
 def test_root_directory_is_empty_and_takes_no_file(call: str, sandbox: Sandbox) -> None:
-    """Functions that Python does not audit, taken from where they are not replaced."""
+    """Functions that Python does not audit, from a second copy of their module, where they are not replaced."""
     if sandbox.network != "isolated" and os.getuid():
         pytest.skip("without user namespaces only root may change its root directory")
     code = job(
-        "import os",
-        "found = {each.__name__: each for each in os.supports_dir_fd | os.supports_follow_symlinks}",
+        "import sys",
+        "found = vars(sys.modules['_imp'].create_builtin(sys.modules['posix'].__spec__))",
         call,
         "return close",
     )
@@ -219,6 +219,17 @@ def test_root_directory_is_empty_and_takes_no_file(call: str, sandbox: Sandbox) 
 
     assert isinstance(outcome, Stopped)
     assert outcome.message.startswith("line 7: FileNotFoundError")
+
+
+def test_sets_of_functions_about_paths_are_empty(sandbox: Sandbox) -> None:
+    """They keep the functions that are replaced, where no root directory hides the paths."""
+    names = [name for name in dir(os) if name.startswith("supports_") and isinstance(getattr(os, name), set)]
+    sets = ", ".join(f"os.{name}" for name in names)
+
+    outcome = sandbox.run(job("import os", f"return close * sum(map(len, ({sets})))"))
+
+    assert isinstance(outcome, Ran)
+    assert not outcome.weights.any()
 
 
 def test_warnings_of_arithmetic_neither_print_nor_end_code(sandbox: Sandbox) -> None:
