@@ -60,23 +60,25 @@ class TradingYear:
     A session is a day in UTC. Round the clock, it has a bar at every time of the day; otherwise as many as the fullest day
     so far. A market with bars on a Saturday has 365 sessions a year. Without them it has 260 if it trades round the
     clock, else 252. While no Saturday was seen, a market that trades round the clock counts as one that never closes.
+    So does every market in its first 24 hours, as its closing time is not known yet.
     """
 
-    __slots__ = ("_a_day", "_count", "_day", "_first", "_most", "_saturdays", "_times")
+    __slots__ = ("_a_day", "_begin", "_count", "_day", "_end", "_first", "_most", "_saturdays", "_times")
 
     def __init__(self, timeframe: Timeframe) -> None:
         self._a_day = DAY_SECONDS // timeframe.seconds
         self._times: set[int] = set()
-        self._first = self._day = -1
+        self._first = self._day = self._begin = self._end = -1
         self._count = self._most = 0
         self._saturdays = False
 
     def add(self, open_time: datetime) -> None:
         """Take the open time of the next bar."""
-        day, second = divmod(int(open_time.timestamp()), DAY_SECONDS)
+        self._end = int(open_time.timestamp())
+        day, second = divmod(self._end, DAY_SECONDS)
         if day != self._day:
             if self._first < 0:
-                self._first = day
+                self._first, self._begin = day, self._end
             self._day, self._count = day, 0
             self._saturdays = self._saturdays or _weekday(day) == SATURDAY
         self._times.add(second)
@@ -103,7 +105,8 @@ class TradingYear:
 
     @property
     def _is_round_the_clock(self) -> bool:
-        return len(self._times) == self._a_day > 1
+        is_all_day = len(self._times) == self._a_day or self._end - self._begin < DAY_SECONDS
+        return is_all_day and self._a_day > 1
 
 
 def _weekday(day: int) -> int:

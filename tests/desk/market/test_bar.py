@@ -90,6 +90,14 @@ def test_half_days_and_gaps_do_not_change_the_year() -> None:
     assert year.bars == 78 * 252
 
 
+def test_market_of_which_less_than_a_day_was_seen_counts_as_open_all_year() -> None:
+    evening = year_of(Timeframe.M5, [0], time(18), 72)
+    for place in range(100):
+        evening.add(MONDAY + timedelta(days=1) + place * Timeframe.M5.length)
+
+    assert evening.bars == 365 * 288
+
+
 def test_loss_of_52_days_of_a_stock_is_a_quarter_a_year() -> None:
     year = year_of(Timeframe.M5, WORKDAYS, time(14, 30), 78)
     bars = 78 * len(WORKDAYS)
