@@ -84,7 +84,7 @@ def add_model_command(
 ) -> None:
     """Add a model of your own to the file of the configuration, with its price and its context.
 
-    A file that does not exist is created. `run --provider NAME --model MODEL` then needs no other option.
+    A file that does not exist is created. `run --provider NAME --model MODEL --record` then needs no other option.
     """
     from agentic_trading.app.models.catalogue import add_model
     from agentic_trading.app.options import OptionError, own_model_row

@@ -417,7 +417,7 @@ def test_run_price_without_a_model_or_a_server_is_refused(command: Command) -> N
     assert "--price is given; allowed: the price of a model of --provider" in by_rules.err
 
 
-def test_models_add_then_run_needs_the_name_alone(command: Command) -> None:
+def test_models_add_then_run_names_provider_and_model_only(command: Command) -> None:
     with served({}) as server:
         added = command("models", "add", "Qwen/Qwen3-8B", *OWN, "--base-url", server.url)
         again = command("models", "add", "small", "--price", "0.15,0.6", "--context", 8192)
