@@ -22,7 +22,7 @@ async def opened(kafka: KafkaService) -> KafkaBroker:
     """Return a broker on a topic that is there and was used."""
     servers = await asyncio.to_thread(lambda: kafka.bootstrap_servers)
     await kafka_server.make_topics(servers, [TOPIC], partitions=1)
-    broker = kafka_server.broker(servers, publish_s=1.0, connect_s=2.0)
+    broker = kafka_server.broker(servers, publish_s=1.0, connect_s=5.0)
     await broker.publish(TOPIC, Message("a", b"before", {}))
     return broker
 
