@@ -321,6 +321,22 @@ def test_price_with_a_fraction_bounds_a_call_in_every_tier(tmp_path: Path) -> No
     assert (short, long) == (1757, 1830)  # (100 x 7 + 10 x 0.28) x 2.5, (101 x 7 + 10 x 2.5) x 2.5
 
 
+@pytest.mark.parametrize(
+    ("changes", "is_free"),
+    [({}, True), ({"output": 1}, False), ({"cache_write_1h": 1}, False), ({"tiers": [{"input": 1}]}, False)],
+)
+def test_a_price_is_free_only_if_every_token_of_every_tier_is(
+    changes: dict[str, Any],
+    is_free: bool,  # noqa: FBT001 - a row of the table
+) -> None:
+    nothing = dict.fromkeys(FRACTIONS, 0) | {"output": 0}
+    tiers = [{**nothing, "over_input_tokens": 100, **tier} for tier in changes.get("tiers", ())]
+
+    price = ModelPrice.model_validate({**ROW, **nothing, **changes, "tiers": tiers})
+
+    assert price.is_free is is_free
+
+
 def test_price_survives_a_dump(tmp_path: Path) -> None:
     price = next(iter(PriceBook.load(book(tmp_path, {**ROW, **FRACTIONS}))))
 
