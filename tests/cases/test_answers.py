@@ -347,6 +347,26 @@ async def test_usage_of_an_answer_that_cannot_be_read_is_charged(choices: Any) -
     assert [seen(one) for one in made] == [Seen("server_error", PAID)] * 4
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"choices": says("long text", "error")},
+        {"choices": says(7)},
+        {"choices": says([{"type": "text"}])},
+        {"choices": says("", "error", tool_calls=[{"function": {"name": "answer", "arguments": "{}"}}])},
+        {"choices": says(None, "error", reasoning_content="long thoughts")},
+        {"choices": [{**says("long text", "error")[0], "error": {"code": 429, "message": "m"}}]},
+        {"choices": says("long text"), "error": {"code": 502, "message": "m"}},
+    ],
+)
+async def test_text_beside_a_usage_without_output_is_charged_at_the_reservation(
+    changes: dict[str, Any],
+) -> None:
+    made = await attempts_at(order(), good(usage=USED, **changes))
+
+    assert {seen(one)[1:] for one in made} == {(made[0].result.reserved_nusd, True)}
+
+
 NO_USAGE: list[Any] = [
     None,
     {},

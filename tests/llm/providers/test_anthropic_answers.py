@@ -66,6 +66,23 @@ def test_usage_of_an_answer_that_cannot_be_used_is_charged(changes: dict[str, ob
 
 
 @pytest.mark.parametrize(
+    "changes",
+    [
+        {"stop_reason": "error"},
+        {"stop_reason": "error", "content": "long text"},
+        {"content": [{"type": "text"}]},
+        {"error": {"type": "rate_limit_error"}},
+    ],
+)
+def test_text_beside_a_usage_without_output_is_in_doubt(changes: dict[str, object]) -> None:
+    with pytest.raises(ProviderError) as failed:
+        read(usage={"input_tokens": 200, "output_tokens": 0}, **changes)
+
+    assert not isinstance(failed.value, UnusableAnswerError)
+    assert failed.value.sent
+
+
+@pytest.mark.parametrize(
     ("error", "kind", "sent"),
     [
         ({"type": "invalid_request_error"}, FailureKind.INVALID_REQUEST, False),

@@ -165,13 +165,14 @@ def read_message(reply: HttpReply, *, offers_tools: bool = False) -> ModelRespon
     bill = bill_of(message.get("usage"))
     served = message.get("model")
     model = served if isinstance(served, str) else ""
+    says_any = bool(message.get("content"))  # of whatever form: that is billed as output
 
     def failed(kind: FailureKind, why: str) -> ProviderError:
-        usage = _usage(message, bill, has_answer=False)
+        usage = _usage(message, bill, has_answer=says_any)
         return unusable_answer(kind, why, reply, usage, bill, model=model)
 
     if (error := error_in(message)) is not None:
-        usage = _usage(message, bill, has_answer=False) if counts_any(message.get("usage")) else None
+        usage = _usage(message, bill, has_answer=says_any) if counts_any(message.get("usage")) else None
         raise error_in_answer(ERRORS, error, reply, usage, bill)
     if not isinstance(message.get("content"), list | str | dict):
         why = "the answer is no message; is this the address of the Messages API?"

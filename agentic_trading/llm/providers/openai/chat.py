@@ -167,6 +167,11 @@ class _Completion:
         model = self.page.get("model")
         return model if isinstance(model, str) else ""
 
+    @property
+    def says_any(self) -> bool:
+        """Whether the message holds anything that the model wrote, of whatever form: that is billed as output."""
+        return any(self.message.get(name) for name in _WRITTEN)
+
     def usage(self, *, has_answer: bool) -> Usage:
         """Return the usage; one that no bill can be made from says why."""
         tier, bill = word_of(self.page.get("service_tier")), self.bill
@@ -178,7 +183,7 @@ class _Completion:
 
     def unusable(self, message: str) -> ProviderError:
         """Return the error of an answer that cannot be used."""
-        usage = self.usage(has_answer=False)
+        usage = self.usage(has_answer=self.says_any)
         kind = FailureKind.SERVER_ERROR
         return unusable_answer(kind, message, self.reply, usage, self.bill, model=self.model)
 
@@ -191,7 +196,7 @@ class _Completion:
             error = self.page
         if error is None:
             return None
-        usage = self.usage(has_answer=False) if counts_any(self.page.get("usage")) else None
+        usage = self.usage(has_answer=self.says_any) if counts_any(self.page.get("usage")) else None
         return error_in_answer(ERRORS, error, self.reply, usage, self.bill)
 
 
@@ -236,6 +241,7 @@ def model_response(
     )
 
 
+_WRITTEN = ("content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call")
 _EXCERPT_BYTES = 200
 _NO_COMPLETION = "what came back is no chat completion; check the base URL"
 
