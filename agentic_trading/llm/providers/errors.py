@@ -149,11 +149,11 @@ def provider_error(
 
 
 def error_in_answer(
-    form: ErrorForm, page: Any, reply: HttpReply, usage: Usage | None, bill: Bill
+    form: ErrorForm, page: Any, reply: HttpReply, usage: Usage | None, bill: Bill, *, model: str = ""
 ) -> ProviderError:
     """Return the error that an answer with a good status holds; `page` is its body, or the part that is the error.
 
-    It means what it would as a status. With a `usage` that is charged. Without one `FREE_IN_AN_ANSWER` were not billed,
+    It means what it would as a status. With a `usage` that is charged, at the price of the `model` that served. Without one `FREE_IN_AN_ANSWER` were not billed,
     unless the server reports a bill. All others may have been: in doubt.
     """
     error = _error_of(page)
@@ -168,6 +168,7 @@ def error_in_answer(
         reply,
         usage,
         bill,
+        model=model,
         sent=code not in FREE_IN_AN_ANSWER or usage is not None or bool(bill.nusd),
         wait_s=_wait_in(error),
     )

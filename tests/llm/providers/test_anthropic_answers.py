@@ -117,7 +117,7 @@ def test_usage_of_an_error_in_a_message_is_charged() -> None:
     with pytest.raises(UnusableAnswerError) as failed:
         read(error={"type": "rate_limit_error"})
 
-    assert failed.value.kind is FailureKind.RATE_LIMIT
+    assert (failed.value.kind, failed.value.model) == (FailureKind.RATE_LIMIT, "claude-sonnet-5-5")
     assert failed.value.usage.input_tokens == 7
 
 

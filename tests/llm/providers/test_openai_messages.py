@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.models import Capabilities
-from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.provider import ModelResponse, UnusableAnswerError
 from agentic_trading.llm.providers.hosted import HttpReply
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.providers.openai.chat import (
@@ -250,3 +250,11 @@ def test_a_base_url_with_a_password_is_refused_without_repeating_it() -> None:
 )
 def test_the_host_says_which_dialect_is_spoken(url: str | None, dialect: str) -> None:
     assert OpenAIProvider(OneKey("none"), base_url=url)._dialect == dialect
+
+
+def test_error_with_a_usage_names_the_model_that_served() -> None:
+    used = {"prompt_tokens": 10, "completion_tokens": 5}
+    failed = failure(json.dumps({"error": {"message": "m"}, "model": "big", "usage": used}).encode())
+
+    assert isinstance(failed, UnusableAnswerError)
+    assert failed.model == "big"

@@ -173,7 +173,7 @@ def read_message(reply: HttpReply, *, offers_tools: bool = False) -> ModelRespon
 
     if (error := error_in(message)) is not None:
         usage = _usage(message, bill, has_answer=says_any) if counts_any(message.get("usage")) else None
-        raise error_in_answer(ERRORS, error, reply, usage, bill)
+        raise error_in_answer(ERRORS, error, reply, usage, bill, model=model)
     if not isinstance(message.get("content"), list | str | dict):
         why = "the answer is no message; is this the address of the Messages API?"
         raise failed(FailureKind.SERVER_ERROR, why)

@@ -197,7 +197,7 @@ class _Completion:
         if error is None:
             return None
         usage = self.usage(has_answer=self.says_any) if counts_any(self.page.get("usage")) else None
-        return error_in_answer(ERRORS, error, self.reply, usage, self.bill)
+        return error_in_answer(ERRORS, error, self.reply, usage, self.bill, model=self.model)
 
 
 def model_response(
