@@ -160,7 +160,7 @@ def error_in_answer(
     code = _code(error, page)
     words = tuple(_words(error))
     kind = meaning_of_error(form.vendor, code or _UNKNOWN, iter(words)).kind
-    said = f"HTTP 200 with an error{f' {code}' if code else ''}: {_said(error)}"
+    said = reply.redaction.text(f"HTTP 200 with an error{f' {code}' if code else ''}: {_said(error)}")
     kind = _exact_kind(form, kind, code, error, said, with_schema=reply.with_schema)
     return unusable_answer(
         kind,

@@ -12,6 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ANSWER_TOOL, MAX_ANSWER_BYTES
+from agentic_trading.llm.redaction import Redaction
 
 PromptCacheTtl = Literal["", "5m", "1h"]
 """How long a provider keeps a prompt's stable prefix: five minutes or an hour; empty requests no caching."""
@@ -179,22 +180,29 @@ class HttpReply(NamedTuple):
     """The body of an answer with a good status, and the id that the server gave the request.
 
     `retry_after_s` is the wait in its headers, `with_schema` whether the request held a schema to be enforced: the body
-    may be an error all the same.
+    may be an error all the same. `redaction` knows the key that was sent: a message is shortened without it.
     """
 
     body: bytes
     request_id: str
     retry_after_s: float | None = None
     with_schema: bool = False
+    redaction: Redaction = Redaction()
 
 
 def reply_of(
-    body: bytes, headers: Mapping[str, str], request_id: str, *, with_schema: bool, now: datetime
+    body: bytes,
+    headers: Mapping[str, str],
+    request_id: str,
+    *,
+    with_schema: bool,
+    redaction: Redaction,
+    now: datetime,
 ) -> HttpReply:
     """Return the reply with these headers, whose names are read in any case."""
     asks_to_wait = "retry-after" in headers or "retry-after-ms" in headers
     wait_s = retry_after_s(headers, now=now) if asks_to_wait else None
-    return HttpReply(body, headers.get(request_id, ""), wait_s, with_schema)
+    return HttpReply(body, headers.get(request_id, ""), wait_s, with_schema, redaction)
 
 
 async def read_up_to(pieces: AsyncIterable[bytes], packing: str, max_bytes: int, *, is_answer: bool) -> bytes:

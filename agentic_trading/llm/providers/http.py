@@ -134,6 +134,7 @@ class HttpSession:
                 reply.headers,
                 self._form.request_id,
                 with_schema=with_schema,
+                redaction=self._redaction,
                 now=self._clock.now(),
             )
         raise provider_error(

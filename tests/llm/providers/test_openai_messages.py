@@ -20,6 +20,7 @@ from agentic_trading.llm.providers.openai.chat import (
     takes_strict,
 )
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+from agentic_trading.llm.redaction import Redaction
 from tests.structured.asking import ANSWER, ORDER, request
 
 OPEN = {"type": "string"}
@@ -258,3 +259,23 @@ def test_error_with_a_usage_names_the_model_that_served() -> None:
 
     assert isinstance(failed, UnusableAnswerError)
     assert failed.model == "big"
+
+
+KEY = "sk-stub-0123456789"
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        {"error": {"message": "@", "code": 401}},
+        {"choices": [{"error": {"message": "@", "code": 401}}]},
+        {"text": "@"},
+    ],
+)
+def test_key_in_an_error_is_taken_out_before_its_message_is_shortened(page: dict[str, Any]) -> None:
+    for before in (*range(160, 200, 4), *range(440, 500, 4)):
+        body = json.dumps(page).replace("@", f"{'.' * before}{KEY}").encode()
+        with pytest.raises(ProviderError) as failed:
+            model_response(HttpReply(body, "r-1", redaction=Redaction(KEY)))
+
+        assert "sk-" not in failed.value.message

@@ -129,6 +129,7 @@ class AnthropicSdkClient:
                 reply.headers,
                 ERRORS.request_id,
                 with_schema=with_schema,
+                redaction=self._redaction,
                 now=self._clock.now(),
             )
 

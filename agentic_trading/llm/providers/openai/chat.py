@@ -216,9 +216,8 @@ def model_response(
         raise error
     message, reason = completion.message, word_of(completion.choice.get("finish_reason"))
     if not message:
-        raw = answered.body
-        excerpt = raw[:_EXCERPT_BYTES].decode("utf-8", errors="replace")
-        raise completion.unusable(f"{_NO_COMPLETION}: {excerpt}")
+        page = answered.redaction.text(answered.body.decode("utf-8", errors="replace"))
+        raise completion.unusable(f"{_NO_COMPLETION}: {page[:_EXCERPT_CHARS]}")
     if reason.lower() in GIVEN_UP:
         raise completion.unusable(f"the answer was broken off (finish_reason {reason!r})")
     try:
@@ -242,7 +241,7 @@ def model_response(
 
 
 _WRITTEN = ("content", "refusal", "reasoning_content", "reasoning", "tool_calls", "function_call")
-_EXCERPT_BYTES = 200
+_EXCERPT_CHARS = 200
 _NO_COMPLETION = "what came back is no chat completion; check the base URL"
 
 
