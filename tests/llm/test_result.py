@@ -348,7 +348,9 @@ def test_a_first_cost_is_on_the_wire_only_if_there_is_one(first: int | None) -> 
         ({"reading": AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE)}, True),
     ],
 )
-def test_attempt_that_was_answered_or_charged_counts_as_sent(fields: dict[str, Any], *, is_sent: bool) -> None:
+def test_attempt_that_was_answered_or_charged_counts_as_sent(
+    fields: dict[str, Any], *, is_sent: bool
+) -> None:
     free = {"cost_nusd": 0, "input_tokens": 0, "output_tokens": 0}
 
     assert interaction(**{**free, **fields}).result.counts_as_sent is is_sent

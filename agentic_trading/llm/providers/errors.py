@@ -14,6 +14,7 @@ from agentic_trading.llm.providers.hosted import (
     LONGEST_WAIT_S,
     HttpReply,
     StatusMapping,
+    counts_any,
     meaning_of_status,
     retry_after_s,
 )
@@ -205,8 +206,11 @@ def unusable_answer(
 
 
 def error_in(page: Mapping[str, Any]) -> Any:
-    """Return what is an error in the body of an answer, or None: an `error` that is not empty, or the body itself."""
-    if page.get("error"):
+    """Return what is an error in the body of an answer, or None: an `error` that is not empty, or the body itself.
+
+    An object of nulls and empty texts is empty.
+    """
+    if counts_any(page.get("error")):
         return page
     return page if page.get("object") == "error" or page.get("type") == "error" else None
 
@@ -253,7 +257,10 @@ def _error_in(body: bytes) -> Any:
 def _error_of(page: Any) -> Any:
     if isinstance(page, list) and len(page) == 1:  # as Google's OpenAI endpoint answers
         page = page[0]
-    return page.get("error", page) if isinstance(page, Mapping) else page
+    if not isinstance(page, Mapping):
+        return page
+    error = page.get("error")
+    return error if counts_any(error) else page
 
 
 def _wait_in(error: Any) -> float | None:

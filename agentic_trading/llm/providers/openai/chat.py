@@ -190,7 +190,7 @@ class _Completion:
     def error(self) -> ProviderError | None:
         """Return the error that the body holds in the place of an answer."""
         error = error_in(self.page)
-        if error is None and self.choice.get("error"):
+        if error is None and counts_any(self.choice.get("error")):
             error = self.choice
         if error is None and not self.choice and {"message", "detail"} & self.page.keys():
             error = self.page
