@@ -101,11 +101,16 @@ def response_id_of(value: object) -> str:
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
-def counts_any(usage: object) -> bool:
-    """Whether a usage says anything: zeros and nulls do not."""
-    if isinstance(usage, dict | list):
-        return any(map(counts_any, usage.values() if isinstance(usage, dict) else usage))
-    return bool(usage)
+def counts_any(said: object) -> bool:
+    """Whether a usage or an error says anything, however deep: zeros, nulls and empty texts do not."""
+    left = [said]
+    while left:
+        one = left.pop()
+        if isinstance(one, dict | list):
+            left.extend(one.values() if isinstance(one, dict) else one)
+        elif one:
+            return True
+    return False
 
 
 _WORD_CHARS = 40

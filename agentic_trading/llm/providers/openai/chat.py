@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.fields import LARGEST_COUNT
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
 from agentic_trading.llm.providers.bills import Bill, BillUnit, bill_of
 from agentic_trading.llm.providers.errors import ErrorForm, error_in, error_in_answer, unusable_answer
@@ -326,4 +327,8 @@ def _logprobs(choice: Mapping[str, Any]) -> tuple[float, ...]:
     if not isinstance(content, list):
         return ()
     each = [_object(token).get("logprob") for token in content]
-    return tuple(float(one) for one in each if isinstance(one, int | float) and math.isfinite(one))
+    return tuple(
+        float(one)
+        for one in each
+        if (type(one) is int and abs(one) <= LARGEST_COUNT) or (type(one) is float and math.isfinite(one))
+    )
