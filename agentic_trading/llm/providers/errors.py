@@ -208,11 +208,24 @@ def unusable_answer(
 def error_in(page: Mapping[str, Any]) -> Any:
     """Return what is an error in the body of an answer, or None: an `error` that is not empty, or the body itself.
 
-    An object of nulls and empty texts is empty.
+    An object of nulls and empty texts is empty. A body without an answer, but with a message or a detail, is an error.
     """
     if counts_any(page.get("error")):
         return page
-    return page if page.get("object") == "error" or page.get("type") == "error" else None
+    has_answer = page.get("content") is not None or page.get("choices")
+    is_error = page.get("object") == "error" or page.get("type") == "error"
+    return page if is_error or (not has_answer and {"message", "detail"} & page.keys()) else None
+
+
+def page_in(body: bytes) -> Any:
+    """Return the JSON of an answer's body; raises `ValueError` and `RecursionError` for a body that is none.
+
+    A list of one error is that error, as Google's endpoint answers. Not read by orjson nor pydantic: they refuse half a
+    surrogate pair, which an answer may end in.
+    """
+    page = json.loads(body)
+    item = _item_of(page)
+    return item if isinstance(item, dict) and error_in(item) is not None else page
 
 
 _UNKNOWN: Final = 500
@@ -254,9 +267,12 @@ def _error_in(body: bytes) -> Any:
         return body.decode("utf-8", errors="replace")
 
 
+def _item_of(page: Any) -> Any:
+    return page[0] if isinstance(page, list) and len(page) == 1 else page
+
+
 def _error_of(page: Any) -> Any:
-    if isinstance(page, list) and len(page) == 1:  # as Google's OpenAI endpoint answers
-        page = page[0]
+    page = _item_of(page)  # a list, as Google's OpenAI endpoint answers
     if not isinstance(page, Mapping):
         return page
     error = page.get("error")

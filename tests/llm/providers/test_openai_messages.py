@@ -1,6 +1,7 @@
 """The body that is sent and the body that comes back, without a server."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelResponse, UnusableAnswerError
+from agentic_trading.llm.providers.anthropic.messages import read_message
 from agentic_trading.llm.providers.hosted import HttpReply
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.providers.openai.chat import (
@@ -279,3 +281,49 @@ def test_key_in_an_error_is_taken_out_before_its_message_is_shortened(page: dict
             model_response(HttpReply(body, "r-1", redaction=Redaction(KEY)))
 
         assert "sk-" not in failed.value.message
+
+
+NO_ERROR = {"message": "", "type": "", "param": "", "code": None}
+
+
+def test_error_of_nulls_and_empty_texts_is_no_error() -> None:
+    assert read(error=NO_ERROR).text == "{}"
+    assert read({"error": NO_ERROR}).text == "{}"
+
+
+def test_field_of_any_size_or_depth_fails_no_answer() -> None:
+    each = [{"logprob": one} for one in (10**400, True, -0.5, -2)]
+    usage = "[" * 900 + "1" + "]" * 900
+
+    assert read({"logprobs": {"content": each}}).logprobs == (-0.5, -2.0)
+    error = failure(b'{"error": {"message": "m"}, "usage": {"a": %b}}' % usage.encode())
+    assert error.message == "HTTP 200 with an error: m"
+
+
+@pytest.mark.parametrize(
+    ("page", "kind", "sent", "wait_s"),
+    [
+        (
+            [{"error": {"code": 429, "message": "m", "details": [{"retryDelay": "7s"}]}}],
+            FailureKind.RATE_LIMIT,
+            False,
+            7,
+        ),
+        ({"message": "m", "code": 401}, FailureKind.AUTH_ERROR, False, None),
+        ({"detail": "m", "status_code": 404}, FailureKind.INVALID_REQUEST, False, None),
+    ],
+)
+@pytest.mark.parametrize("reader", [model_response, read_message])
+def test_error_in_a_list_or_at_the_root_is_read(
+    reader: Callable[[HttpReply], ModelResponse],
+    page: Any,
+    kind: FailureKind,
+    wait_s: float | None,
+    *,
+    sent: bool,
+) -> None:
+    with pytest.raises(ProviderError, match=": m") as failed:
+        reader(HttpReply(json.dumps(page).encode(), "r-1"))
+
+    e = failed.value
+    assert (e.kind, e.sent, e.retry_after_s) == (kind, sent, wait_s)

@@ -14,7 +14,7 @@ from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
 from agentic_trading.llm.providers.anthropic.schema import enforceable_schema
 from agentic_trading.llm.providers.bills import NO_BILL, Bill, bill_of
-from agentic_trading.llm.providers.errors import ErrorForm, error_in, error_in_answer, unusable_answer
+from agentic_trading.llm.providers.errors import ErrorForm, error_in, error_in_answer, page_in, unusable_answer
 from agentic_trading.llm.providers.hosted import (
     GIVEN_UP,
     TOOL_DESCRIPTION,
@@ -213,8 +213,8 @@ def _text(
 
 
 def _message(reply: HttpReply) -> Mapping[str, Any]:
-    try:  # not by orjson: it refuses half a surrogate pair, which an answer may end in
-        message = json.loads(reply.body)
+    try:
+        message = page_in(reply.body)
     except (ValueError, RecursionError) as e:
         raise unusable_answer(
             FailureKind.SERVER_ERROR, f"the answer is no JSON: {e}", reply, None, NO_BILL

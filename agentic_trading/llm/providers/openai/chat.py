@@ -11,7 +11,7 @@ from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import LARGEST_COUNT
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
 from agentic_trading.llm.providers.bills import Bill, BillUnit, bill_of
-from agentic_trading.llm.providers.errors import ErrorForm, error_in, error_in_answer, unusable_answer
+from agentic_trading.llm.providers.errors import ErrorForm, error_in, error_in_answer, page_in, unusable_answer
 from agentic_trading.llm.providers.hosted import (
     GIVEN_UP,
     TOOL_DESCRIPTION,
@@ -193,8 +193,6 @@ class _Completion:
         error = error_in(self.page)
         if error is None and counts_any(self.choice.get("error")):
             error = self.choice
-        if error is None and not self.choice and {"message", "detail"} & self.page.keys():
-            error = self.page
         if error is None:
             return None
         usage = self.usage(has_answer=self.says_any) if counts_any(self.page.get("usage")) else None
@@ -314,8 +312,8 @@ def _call(call: Any, written: str = "") -> ToolCall:
 
 
 def _read(answered: HttpReply, bill_unit: BillUnit) -> _Completion:
-    try:  # not pydantic's own reader: it refuses half a surrogate pair, which an answer may end in
-        page = _object(json.loads(answered.body))
+    try:
+        page = _object(page_in(answered.body))
     except (ValueError, RecursionError):
         page = {}
     return _Completion(answered, page, bill_of(page.get("usage"), bill_unit))
