@@ -215,33 +215,27 @@ async def read_up_to(pieces: AsyncIterable[bytes], packing: str, max_bytes: int,
 
     A longer answer raises `ProviderError`, as it may have been billed, with what was read as its `text`; of a page that
     goes with an error the rest is left out. No more than the limit and one packed piece is held, and no more is read than
-    an answer of that size can take. A page that cannot be unpacked, or breaks off, is what is legible of it: its status
-    counts all the same.
+    an answer of that size can take. A page with an error that cannot be unpacked is as it came, unless its beginning could
+    be: its status counts all the same.
     """
     unpacking = _Unpacking(packing.strip().lower(), max_bytes + 1)
-    body, raw = bytearray(), bytearray()
-    try:
-        async for piece in pieces:
-            if not is_answer:
-                raw += piece[: max_bytes - len(raw)]
-            body += unpacking.unpacked(piece)
-            if len(body) > max_bytes or unpacking.is_over:
-                break
-    except ProviderError:
-        if is_answer:
-            raise
-        body = raw if _is_legible(bytes(raw)) else body
+    body, raw, is_unpackable = bytearray(), bytearray(), False
+    async for piece in pieces:
+        if not is_answer:
+            raw += piece[: max_bytes - len(raw)]
+        try:
+            body += b"" if is_unpackable else unpacking.unpacked(piece)
+        except ProviderError:
+            if is_answer:
+                raise
+            is_unpackable = True
+        if len(body) > max_bytes or unpacking.is_over or (is_unpackable and (body or len(raw) == max_bytes)):
+            break
+    if is_unpackable and not body:
+        body = raw
     if len(body) > max_bytes and is_answer:
         raise _too_large(bytes(body[:max_bytes]), max_bytes)
     return bytes(body[:max_bytes])
-
-
-def _is_legible(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 _PACKED_ROOM: Final = 1 << 16
