@@ -240,14 +240,15 @@ async def read_up_to(pieces: AsyncIterable[bytes], packing: str, max_bytes: int,
 
 _PACKED_ROOM: Final = 1 << 16
 _MEMBER = b"\x1f\x8b"
+_MOST_MEMBERS: Final = 1000
 
 
 class _Unpacking:
     """Unpacks one piece after the other, each to `most` bytes: the rest is then of no use.
 
     A gzip body is one member or several (RFC 1952). `is_over` is set at the first byte behind a member that begins no other
-    one: what follows is not read. An input that is longer than any answer of `most` bytes raises `ProviderError`: it is
-    made of members without a content.
+    one: what follows is not read. An input that is longer than any answer of `most` bytes, or has more than `_MOST_MEMBERS`,
+    raises `ProviderError`: it is made of members without a content, each of which takes a copy of the rest.
     """
 
     def __init__(self, packing: str, most: int) -> None:
@@ -257,6 +258,7 @@ class _Unpacking:
         self._left = 2 * most + _PACKED_ROOM
         self._member = zlib.decompressobj(wbits=_GZIP)
         self._start = b""
+        self._members = 1
 
     def unpacked(self, piece: bytes) -> bytes:
         """Return a piece unpacked; raises `ProviderError` for one that cannot be, or that is packed in another way."""
@@ -287,6 +289,9 @@ class _Unpacking:
             self._start = rest
             return False
         self.is_over = not rest.startswith(_MEMBER)
+        self._members += 1
+        if self._members > _MOST_MEMBERS and not self.is_over:
+            raise _unpackable(f"the packed answer has more than {_MOST_MEMBERS} parts")
         self._member = zlib.decompressobj(wbits=_GZIP)
         return not self.is_over
 

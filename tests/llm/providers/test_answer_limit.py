@@ -182,10 +182,20 @@ async def test_bytes_behind_an_answer_are_not_read() -> None:
     assert read == 1
 
 
-async def test_members_without_a_content_are_not_read_without_end() -> None:
-    endless = (gzip.compress(b"") * 100 for _ in count())
+@pytest.mark.parametrize(
+    ("start", "part", "message"),
+    [
+        (b"", gzip.compress(b""), "more than 1000 parts"),
+        (gzip.compress(b"")[:10], b"\0\0\0\xff\xff", "longer than one of its size"),  # blocks of nothing
+    ],
+    ids=["members", "blocks"],
+)
+async def test_parts_without_a_content_are_not_read_without_end(
+    start: bytes, part: bytes, message: str
+) -> None:
+    endless = (start * (n == 0) + part * 100 for n in count())
 
-    with pytest.raises(ProviderError, match="longer than one of its size") as caught:
+    with pytest.raises(ProviderError, match=message) as caught:
         await read_up_to(each_of(endless), "gzip", LIMIT, is_answer=True)
 
     assert (caught.value.kind, caught.value.sent) == (FailureKind.SERVER_ERROR, True)
@@ -229,3 +239,22 @@ async def test_status_of_an_error_counts_though_its_page_breaks_off(name: str) -
 
     assert (caught.value.kind, caught.value.retry_after_s) == (FailureKind.SERVER_ERROR, 7)
     assert "HTTP 503" in caught.value.message
+
+
+@pytest.mark.parametrize("packing", ["gzip", "br"])
+async def test_page_that_cannot_be_unpacked_is_kept_as_it_came(packing: str) -> None:
+    pieces = [b'{"detail": "caf\xe9', b" is closed", b'"}']
+
+    page = await read_up_to(each_of(pieces), packing, LIMIT, is_answer=False)
+
+    assert page == b"".join(pieces)
+    assert await read_up_to(each_of(pieces), packing, 20, is_answer=False) == page[:20]
+
+
+async def test_answer_of_many_members_is_refused() -> None:
+    body, empty = gzip.compress(b"{}"), gzip.compress(b"")
+
+    assert await read_up_to(each_of([empty * 999 + body]), "gzip", 10**6, is_answer=True) == b"{}"
+    with pytest.raises(ProviderError, match="more than 1000 parts") as caught:
+        await read_up_to(each_of([empty * 1000 + body]), "gzip", 10**6, is_answer=True)
+    assert caught.value.sent
