@@ -161,9 +161,9 @@ class SentCall:
     was halted since its admission: it is charged nothing.
 
     Within the block the provider has `patience_s` seconds to answer, and less if the envelope is halted. Leaving it
-    without `answered` charges nothing if a `ProviderError` says that nothing was sent, the usage of an answer that cannot
-    be used, and else the whole reservation, in doubt; a time-out and a halt become a `ProviderError`, whatever else was raised is raised. All this is done to
-    the end though the caller is cancelled. Then `is_charged` holds, unless the ledger failed, and `charge` and
+    without `answered` charges nothing if a `ProviderError` says that nothing was sent. An answer that cannot be used is
+    charged by its usage. Any other end charges the whole reservation, in doubt. A time-out and a halt become a
+    `ProviderError`, whatever else was raised is raised. All this is done to the end though the caller is cancelled. Then `is_charged` holds, unless the ledger failed, and `charge` and
     `failure` say what the call came to.
     """
 
