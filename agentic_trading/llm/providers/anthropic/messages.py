@@ -14,7 +14,13 @@ from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
 from agentic_trading.llm.providers.anthropic.schema import enforceable_schema
 from agentic_trading.llm.providers.bills import NO_BILL, Bill, bill_of
-from agentic_trading.llm.providers.errors import ErrorForm, error_in, error_in_answer, page_in, unusable_answer
+from agentic_trading.llm.providers.errors import (
+    ErrorForm,
+    error_in,
+    error_in_answer,
+    page_in,
+    unusable_answer,
+)
 from agentic_trading.llm.providers.hosted import (
     GIVEN_UP,
     TOOL_DESCRIPTION,

@@ -11,7 +11,13 @@ from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import LARGEST_COUNT
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
 from agentic_trading.llm.providers.bills import Bill, BillUnit, bill_of
-from agentic_trading.llm.providers.errors import ErrorForm, error_in, error_in_answer, page_in, unusable_answer
+from agentic_trading.llm.providers.errors import (
+    ErrorForm,
+    error_in,
+    error_in_answer,
+    page_in,
+    unusable_answer,
+)
 from agentic_trading.llm.providers.hosted import (
     GIVEN_UP,
     TOOL_DESCRIPTION,
