@@ -84,9 +84,10 @@ async def test_calls_that_were_answered_or_may_have_been_are_counted(tmp_path: P
     lost = envelope()
     await store.store(interaction(dispatched_at=NOW, reading=trace))
     await store.store(interaction(dispatched_at=NOW, in_doubt=True))
-    await store.store(interaction(dispatched_at=NOW))
+    nothing = {"cost_nusd": 0, "input_tokens": 0, "output_tokens": 0}
+    await store.store(interaction(dispatched_at=NOW, **nothing))
     await store.store(interaction(dispatched_at=NOW, reading=trace, served_from="recorded"))
-    await store.store(interaction())
+    await store.store(interaction(**nothing))
     await store.record(dispatched(lost, 900))
 
     earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
