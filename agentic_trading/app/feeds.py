@@ -170,7 +170,7 @@ class ReadAhead:
         return False
 
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
-        """Yield what was read ahead, then the rest."""
+        """Yield the items that were read ahead, then the rest."""
         while self._ahead:
             yield self._ahead.popleft()
         async for item in self._items:

@@ -174,7 +174,7 @@ class Limit:
 
 
 COUNTED_BY_CALL = Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=LARGEST)
-"""Stands for a past call's own limits where they are not kept: the call is counted, so its next attempt finds the charge."""
+"""In place of a past call's own limits where they are not kept. The call is counted, so its charge limits the next attempt."""
 
 
 def _lower(one: int | None, other: int | None) -> int | None:

@@ -202,7 +202,7 @@ def _risk(figures: Performance, year: MarketYear | None) -> str:
 
 
 def _factor(figures: Performance, year: MarketYear) -> str:
-    """Return how many times the session a year is, and what the year is made of."""
+    """Return the factor from the session to the year, with the parts of the year."""
     times = year.sessions * year.bars_per_session / figures.bars
     return f" (x {times:,.3g}: {year.sessions} sessions of {pluralize(year.bars_per_session, 'bar')})"
 

@@ -4,7 +4,7 @@ import json
 import re
 import zlib
 from collections.abc import AsyncIterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -210,27 +210,39 @@ def reply_of(
     return HttpReply(body, headers.get(request_id, ""), wait_s, with_schema, redaction)
 
 
-async def read_up_to(pieces: AsyncIterable[bytes], packing: str, max_bytes: int, *, is_answer: bool) -> bytes:
+async def read_up_to(
+    pieces: AsyncIterable[bytes],
+    packing: str,
+    max_bytes: int,
+    *,
+    is_answer: bool,
+    breaks_off: tuple[type[Exception], ...] = (),
+) -> bytes:
     """Return a body, unpacked, up to `max_bytes`; `packing` is its `Content-Encoding`.
 
     A longer answer raises `ProviderError`, as it may have been billed, with what was read as its `text`; of a page that
     goes with an error the rest is left out. No more than the limit and one packed piece is held, and no more is read than
     an answer of that size can take. A page with an error that cannot be unpacked is as it came, unless its beginning could
-    be: its status counts all the same.
+    be: its status counts all the same. For the same reason, an error of `breaks_off` ends such a page and is not raised.
     """
     unpacking = _Unpacking(packing.strip().lower(), max_bytes + 1)
     body, raw, is_unpackable = bytearray(), bytearray(), False
-    async for piece in pieces:
-        if not is_answer:
-            raw += piece[: max_bytes - len(raw)]
-        try:
-            body += b"" if is_unpackable else unpacking.unpacked(piece)
-        except ProviderError:
-            if is_answer:
-                raise
-            is_unpackable = True
-        if len(body) > max_bytes or unpacking.is_over or (is_unpackable and (body or len(raw) == max_bytes)):
-            break
+    with nullcontext() if is_answer else suppress(*breaks_off):
+        async for piece in pieces:
+            if not is_answer:
+                raw += piece[: max_bytes - len(raw)]
+            try:
+                body += b"" if is_unpackable else unpacking.unpacked(piece)
+            except ProviderError:
+                if is_answer:
+                    raise
+                is_unpackable = True
+            if (
+                len(body) > max_bytes
+                or unpacking.is_over
+                or (is_unpackable and (body or len(raw) == max_bytes))
+            ):
+                break
     if is_unpackable and not body:
         body = raw
     if len(body) > max_bytes and is_answer:

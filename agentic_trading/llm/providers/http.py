@@ -5,7 +5,6 @@ import io
 import json
 import ssl
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -109,7 +108,6 @@ class HttpSession:
         sent = spelled(body)
         read_s = request.envelope.retry_policy.attempt_timeout_s + GRACE_S
         client = self._client or await self._open()
-        answer = b""
         try:
             async with client.post(
                 f"{self._base_url.rstrip('/')}{path}",
@@ -120,11 +118,13 @@ class HttpSession:
             ) as reply:
                 is_answer = 200 <= reply.status < 300
                 packing = reply.headers.get("content-encoding", "")
-                with nullcontext() if is_answer else suppress(aiohttp.ClientError, OSError):
-                    # A status and its wait count, though the page with the error breaks off.
-                    answer = await read_up_to(
-                        reply.content.iter_any(), packing, self._max_answer_bytes, is_answer=is_answer
-                    )
+                answer = await read_up_to(
+                    reply.content.iter_any(),
+                    packing,
+                    self._max_answer_bytes,
+                    is_answer=is_answer,
+                    breaks_off=(aiohttp.ClientError, OSError),
+                )
         except (aiohttp.ClientError, OSError) as e:
             # aiohttp puts the request's headers, the key among them, into errors about an answer.
             raise self._unanswered(e) from (None if isinstance(e, aiohttp.ClientResponseError) else e)

@@ -251,6 +251,18 @@ async def test_page_that_cannot_be_unpacked_is_kept_as_it_came(packing: str) -> 
     assert await read_up_to(each_of(pieces), packing, 20, is_answer=False) == page[:20]
 
 
+async def test_page_with_an_error_that_breaks_off_is_kept_as_far_as_it_came() -> None:
+    async def breaking_off() -> AsyncIterator[bytes]:
+        yield b'{"error": '
+        raise ConnectionResetError
+
+    page = await read_up_to(breaking_off(), "", LIMIT, is_answer=False, breaks_off=(OSError,))
+
+    assert page == b'{"error": '
+    with pytest.raises(ConnectionResetError):
+        await read_up_to(breaking_off(), "", LIMIT, is_answer=True, breaks_off=(OSError,))
+
+
 async def test_answer_of_many_members_is_refused() -> None:
     body, empty = gzip.compress(b"{}"), gzip.compress(b"")
 

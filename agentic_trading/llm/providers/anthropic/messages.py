@@ -203,7 +203,7 @@ def read_message(reply: HttpReply, *, offers_tools: bool = False) -> ModelRespon
 def _text(
     message: Mapping[str, Any], reply: HttpReply, reason: str, *, offers_tools: bool
 ) -> tuple[CallsText, str]:
-    """Return the answer's text and what stands beside it; raises `ValueError` for an answer that cannot be used."""
+    """Return the answer's text, and the text beside its calls. Raises `ValueError` for an answer that cannot be used."""
     content, word = message["content"], reason.lower()
     text = text_of_parts(content).text
     has_call = isinstance(content, list) and any(block.get("type") == "tool_use" for block in content)
@@ -232,7 +232,7 @@ def _message(reply: HttpReply) -> Mapping[str, Any]:
 
 
 def _usage(message: Mapping[str, Any], bill: Bill, *, has_answer: bool) -> Usage:
-    """Return the usage of a message; one that cannot be read says why."""
+    """Return the usage of a message, with the reason in `unmetered` if it cannot be read."""
     try:
         usage = usage_of(message["usage"], bill)
     except (AttributeError, KeyError, TypeError, ValidationError):

@@ -1,7 +1,7 @@
 """One client of the Anthropic SDK, for what it signs in to and our own HTTP does not; the SDK is loaded with this module."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, nullcontext, suppress
+from contextlib import aclosing, contextmanager
 from datetime import datetime
 from typing import Any
 
@@ -190,11 +190,10 @@ def bounded(max_bytes: int) -> Callable[[Any], Awaitable[None]]:
 
     async def read(response: Any) -> None:
         packing, is_answer = response.headers.get("content-encoding", ""), response.is_success
-        body = b""
-        with nullcontext() if is_answer else suppress(httpx2.TransportError):
-            # A status and its wait count, though the page with the error breaks off.
-            async with aclosing(response.aiter_raw()) as pieces:
-                body = await read_up_to(pieces, packing, max_bytes, is_answer=is_answer)
+        async with aclosing(response.aiter_raw()) as pieces:
+            body = await read_up_to(
+                pieces, packing, max_bytes, is_answer=is_answer, breaks_off=(httpx2.TransportError,)
+            )
         response._content = body  # noqa: SLF001 - where the client looks before it reads on
 
     return read
