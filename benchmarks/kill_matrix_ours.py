@@ -16,7 +16,6 @@ from typing import Any
 
 import structlog
 
-from agentic_trading.app import trading
 from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
 from agentic_trading.clock import SystemClock
@@ -27,6 +26,7 @@ from agentic_trading.governance.prices import PriceBook
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Providers
 from agentic_trading.llm.result import Usage
+from agentic_trading.platform import port_adapters
 from agentic_trading.worker.claims.redis import RedisClaimStore
 from agentic_trading.worker.pool import WorkerPool
 from agentic_trading.worker.recorder import Recorder
@@ -130,7 +130,7 @@ async def serve(job: WorkerJob) -> None:
         ledger = ledger_of(job.redis, job.namespace)
         stack.push_async_callback(ledger.aclose)
         await ledger.open()
-        store = trading.log_for("paper", Path(job.folder) / "interactions.jsonl")
+        store = port_adapters.log_for("paper", Path(job.folder) / "interactions.jsonl")
         await store.open()
         stack.push_async_callback(store.aclose)
         ports = {"ledger": ledger, "claims": claims, "store": store, "broker": broker, "provider": paying}

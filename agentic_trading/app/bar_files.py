@@ -3,11 +3,17 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
-from agentic_trading.app.session_folder import RunManifest, SessionFolder, replace_file, replacing, writing
+from agentic_trading.app.session_folder import (
+    BarsDigest,
+    RunManifest,
+    SessionFolder,
+    replace_file,
+    replacing,
+    writing,
+)
 from agentic_trading.canonical import utc_text
 from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.desk.market.bar import Bar
@@ -29,9 +35,6 @@ BAR_COLUMNS = (
 
 BARS_A_BATCH = 256
 """How many bars wait at most to be written."""
-
-ROWS_A_MARK = 256
-"""From one mark in `FedBars` to the next."""
 
 
 class BarFiles:
@@ -123,27 +126,6 @@ class BarsFirstGateway:
         """Write the bars so far, then record."""
         await self._bars.write()
         await self._gateway.record(event)
-
-
-class BarsDigest:
-    """The SHA-256 of a file of bars, line by line: the header first, then the rows."""
-
-    def __init__(self) -> None:
-        self._hash = sha256()
-        self._lines = 0
-        self._marks: list[str] = []
-
-    def add(self, line: bytes) -> None:
-        """Go on with the next line, its newline with it."""
-        self._hash.update(line)
-        if self._lines and self._lines % ROWS_A_MARK == 0:
-            self._marks.append(self._hash.hexdigest()[:16])
-        self._lines += 1
-
-    def of(self, symbol: str) -> FedBars:
-        """Return what was added so far, as the bars of `symbol`."""
-        rows = max(0, self._lines - 1)
-        return FedBars(symbol=symbol, rows=rows, sha256=self._hash.hexdigest(), marks=tuple(self._marks))
 
 
 def bar_row(bar: Bar) -> str:

@@ -4,39 +4,22 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass, replace
-from datetime import UTC, timedelta, tzinfo
-from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
-from agentic_trading.app.options import OptionError, RunOptions
+from agentic_trading.app.choices import host_of
+from agentic_trading.app.options import RunOptions
 from agentic_trading.app.run_setup import PreparedRun
-from agentic_trading.app.trading import Log
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import SetLimit, execute_command
 from agentic_trading.governance.controls_document import ControlStore, TenantControls
 from agentic_trading.governance.controls_merge import CommandHistory
 from agentic_trading.governance.ledger import Ledger
-from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, limit_text
+from agentic_trading.governance.limits import Limit, ScopeKind, limit_text
 from agentic_trading.governance.rebuild import LedgerRebuild, require_not_behind
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform import restart
-from agentic_trading.platform.port_adapters import boards_of, ledger_of
-
-
-def tenant_limit(budget_nusd: int, max_calls: int | None = None) -> Limit:
-    """Return the limit that `--budget-usd` and `--max-calls` mean: on what each tenant spends in total."""
-    return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=budget_nusd, calls=max_calls)
-
-
-def budget_ledger(budget_nusd: int, *, max_calls: int | None = None, zone: tzinfo = UTC) -> MemoryLedger:
-    """Return a ledger that lets a tenant spend `budget_nusd` and make `max_calls` in all; a pool serves one tenant."""
-    return MemoryLedger([tenant_limit(budget_nusd, max_calls)], zone=zone)
-
-
-def totals_ledger() -> MemoryLedger:
-    """Return a ledger without limits that counts what every scope has spent in all, and forgets nothing."""
-    return MemoryLedger(keep=timedelta(days=36_500), counted=[(scope, Window.NONE) for scope in ScopeKind])
+from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.port_adapters import Log, boards_of, ledger_of
 
 
 async def set_budget(controls: ControlStore, tenant: str, limit: Limit) -> None:
@@ -51,12 +34,6 @@ async def set_budget(controls: ControlStore, tenant: str, limit: Limit) -> None:
 def has_limits(limits: Sequence[Limit]) -> bool:
     """Whether a tenant as a whole has a limit on its money."""
     return any(limit.scope is ScopeKind.TENANT and limit.nusd is not None for limit in limits)
-
-
-def host_of(url: str) -> str:
-    """Return an address without its secrets."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname or parts.path}" + (f":{parts.port}" if parts.port else "")
 
 
 async def refuse_unusable_server(options: RunOptions) -> None:

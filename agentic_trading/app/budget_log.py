@@ -8,8 +8,7 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Literal, assert_never
 
-from agentic_trading.app import budget_controls, trading
-from agentic_trading.app.options import OptionError, check_ledger_url
+from agentic_trading.app.choices import check_ledger_url
 from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.governance.admission_decisions import ClockMode
 from agentic_trading.governance.controls_document import AppliedCommand, ControlStore
@@ -46,6 +45,8 @@ from agentic_trading.llm.errors import EventError, FailureKind, StoreError
 from agentic_trading.llm.event import PLATFORM, Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
+from agentic_trading.platform import port_adapters
+from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.port_adapters import boards_of, ledger_of
 
 BudgetEventKind = Literal["command", "warning", "expired", "denied", "in doubt", "overrun"]
@@ -93,7 +94,7 @@ async def read_budget_events(log: Path, tenant: str, *, together: bool) -> list[
     Raises `StoreError` for a log that cannot be read or understood.
     """
     found: list[BudgetEvent] = []
-    async with aclosing(trading.records_of(log)) as records:
+    async with aclosing(port_adapters.records_of(log)) as records:
         async for entry in records.scan():
             with _placed(log, entry.seq):
                 found += budget_events([entry.record], tenant)
@@ -287,13 +288,13 @@ class _LogReader:
     log: Path
     mode: ClockMode
     commands: CommandHistory = field(default_factory=CommandHistory)
-    position: trading.LogPlace = trading.LOG_START
+    position: port_adapters.LogPlace = port_adapters.LOG_START
 
     async def read_on(self, calls: LedgerRebuild) -> None:
         """Add to `calls` what has come on record since; raises `StoreError` for an event that cannot be understood."""
         calls.mode = self.mode
         async with (
-            aclosing(trading.records_of(self.log)) as records,
+            aclosing(port_adapters.records_of(self.log)) as records,
             aclosing(records.read_on(self.position, 0, records.entry)) as batches,
         ):
             async for entries, reached in batches:
@@ -327,7 +328,7 @@ async def _lowered(
 
 
 async def _lower_totals(knew: Iterable[Balance], tenant: str, bookings: Sequence[LedgerEntry]) -> list[str]:
-    rebuilt = budget_controls.totals_ledger()
+    rebuilt = port_adapters.totals_ledger()
     await rebuilt.restore(tenant, bookings)
     found = {
         (one.scope, one.id): one.spent.units

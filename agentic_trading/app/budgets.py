@@ -9,8 +9,7 @@ from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TypeVar
 
-from agentic_trading.app import budget_controls
-from agentic_trading.app.options import OptionError
+from agentic_trading.app import choices
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import (
     AddHalt,
@@ -33,6 +32,7 @@ from agentic_trading.governance.status_feed import (
 )
 from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.limits import NANO
+from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.port_adapters import boards_of, ledger_of
 from agentic_trading.platform.settings import user_name
 
@@ -51,7 +51,7 @@ class BudgetLocationOptions:
     @property
     def name(self) -> str:
         """The place as it is shown; of an address, nothing that may be secret."""
-        return budget_controls.host_of(self.ledger_url) if self.ledger_url else str(self.folder)
+        return choices.host_of(self.ledger_url) if self.ledger_url else str(self.folder)
 
 
 @dataclass(frozen=True, slots=True)

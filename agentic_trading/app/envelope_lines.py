@@ -12,13 +12,13 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from agentic_trading.app.options import OptionError
 from agentic_trading.bus.errors import BusError
 from agentic_trading.client.gateway import GatewayReply, StructuredGateway
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureReason, NoDecision
 from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.port_stack import first_useful
 
 PROGRESS_EVERY = 1000

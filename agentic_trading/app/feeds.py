@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from agentic_trading.app import trading
-from agentic_trading.app.options import OptionError
 from agentic_trading.app.session_folder import DataSource
 from agentic_trading.clock import Clock
 from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
@@ -29,6 +28,7 @@ from agentic_trading.desk.market.samples import (
     load_sample,
     panel_calendar,
 )
+from agentic_trading.platform.errors import OptionError
 
 STDIN = "-"
 _STDIN_SYMBOL = "BTCUSDT"

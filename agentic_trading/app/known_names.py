@@ -8,7 +8,6 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from agentic_trading.app.budgets import BudgetLocation
-from agentic_trading.app.trading import records_of
 from agentic_trading.errors import TradingError
 from agentic_trading.governance.commands import AddHalt, OperatorCommand, SetLimit
 from agentic_trading.governance.controls_document import HaltScope
@@ -23,6 +22,7 @@ from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.port_adapters import records_of
 from agentic_trading.platform.tables import TableLayers
 
 _NEAREST = 5

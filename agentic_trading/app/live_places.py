@@ -8,11 +8,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from agentic_trading.app.budget_controls import host_of
 from agentic_trading.app.budgets import BudgetLocationOptions
-from agentic_trading.app.options import OptionError
+from agentic_trading.app.choices import host_of
 from agentic_trading.governance.status_feed import BudgetStatus
 from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.port_adapters import LOG_NAME
 
 

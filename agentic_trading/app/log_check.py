@@ -11,15 +11,14 @@ from typing import Final, Literal
 from pydantic import BaseModel
 from typing_extensions import override
 
-from agentic_trading.app.bar_files import ROWS_A_MARK, BarsDigest
-from agentic_trading.app.options import OptionError
-from agentic_trading.app.session_folder import RunManifest, SessionFolder
-from agentic_trading.app.trading import records_of
+from agentic_trading.app.session_folder import ROWS_A_MARK, BarsDigest, RunManifest, SessionFolder
 from agentic_trading.audit.verify import LogReport, ReadableLog, verify_log
 from agentic_trading.llm.errors import StoreError, UnreadableBodyError
 from agentic_trading.llm.events import FedBars, RunEnded
 from agentic_trading.llm.runs import RunInLog, is_archive, runs_in_log
 from agentic_trading.llm.store import LATEST_RUNS, Verification
+from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.port_adapters import records_of
 
 LogVerdict = Literal["whole", "broken", "cut off"]
 

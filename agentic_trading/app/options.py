@@ -1,70 +1,53 @@
 """What a run is asked to be."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Literal
 
-from agentic_trading.clock import SystemClock
+from pydantic import ValidationError
+from typing_extensions import override
+
+from agentic_trading.app.choices import (
+    CONFIGURED,
+    HOSTED,
+    LEAST_BUDGET_USD,
+    MODELS,
+    MOST_BUDGET_USD,
+    PROVIDERS,
+    WITHOUT_MODEL,
+    WORKFLOWS,
+    ProviderOptions,
+    listed,
+    with_model,
+)
+from agentic_trading.app.session_folder import RunManifest
 from agentic_trading.desk.market.samples import PANELS
 from agentic_trading.desk.planning.params import FAMILIES, PlanTerms, family_of
-from agentic_trading.errors import TradingError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.limits import NANO
 from agentic_trading.platform.adapters import is_live
-from agentic_trading.platform.config import PlatformConfig, TenantConfig, redis_address
-from agentic_trading.platform.provider_config import ModelConfig, ProviderConfig, provider_and_model
+from agentic_trading.platform.config import (
+    BACKTEST_APART,
+    PlatformConfig,
+    RunMode,
+    TenantConfig,
+)
+from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.provider_config import ModelConfig
 from agentic_trading.platform.settings import load_config
 
-RunMode = Literal["backtest", "paper"]
 Estimate = Literal["bound", "exact"]
-
-HOSTED: Final = tuple(
-    provider.value
-    for provider in LLMProvider
-    if provider not in {LLMProvider.LOCAL, LLMProvider.RULES, LLMProvider.SCRIPTED}
-)
-"""Providers of ours that are reached over a network."""
-
-MODELS: Final = (*HOSTED, LLMProvider.LOCAL.value)
-"""Providers of ours with a model: calls take time, and may cost money."""
-
-CONFIGURED: Final = "config"
-"""As `--provider`: the models of the configuration, by workflow, each with what it falls back on."""
-
-WORKFLOWS: Final = (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION)
-"""The workflows of a session that analyses single markets; one over a sample of many stocks plans, and asks nothing else."""
-
-WITHOUT_MODEL: Final = (LLMProvider.RULES.value, "recorded")
-
-PROVIDERS: Final = (*WITHOUT_MODEL, *MODELS, CONFIGURED)
-"""What `--provider` may be, beside the providers of the configuration."""
 
 
 DEFAULT_BUDGET_USD = Decimal(5)
 
 
-BACKTEST_APART: Final = (
-    "a bus.namespace for backtests (AGENTIC_BUS__NAMESPACE): their workers take an envelope's as_of for the present, "
-    "and would run live envelopes of a shared bus whose deadline is over"
-)
-
-
-class OptionError(TradingError, ValueError):
-    """An option of a run is wrong: `option` names it, `was` its value, `allowed` what it may be."""
-
-    def __init__(self, option: str, was: object, allowed: str) -> None:
-        self.option = option
-        self.was = was
-        self.allowed = allowed
-        super().__init__(f"{option} is {was}; allowed: {allowed}")
-
-
 @dataclass(frozen=True, slots=True)
-class RunOptions:
+class RunOptions(ProviderOptions):
     """A run: its market data, its configuration, its provider, and how much it may use.
 
     `data` names samples, CSV files, or `-` for lines on standard input, `timeframe` the length of their bars, an empty text
@@ -82,8 +65,6 @@ class RunOptions:
 
     data: tuple[str, ...]
     out: Path
-    config: PlatformConfig = field(default_factory=lambda: PlatformConfig(mode="backtest"))
-    provider: str = "rules"
     recorded_from: Path | None = None
     timeframe: str = ""
     bars: int | None = None
@@ -93,7 +74,6 @@ class RunOptions:
     seed: str = "1"
     resume: bool = False
     answers_from: tuple[Path, ...] = ()
-    model: str = ""
     record: bool = False
     max_calls: int | None = None
     estimate: Estimate = "bound"
@@ -188,11 +168,6 @@ class RunOptions:
         return self.data[0] in PANELS
 
     @property
-    def is_remote(self) -> bool:
-        """Whether its calls are made by workers in other processes."""
-        return self.config.bus.url is not None
-
-    @property
     def mode(self) -> RunMode:
         """Simulated time, or bars as they come."""
         return self.config.mode
@@ -204,32 +179,10 @@ class RunOptions:
         return 1 if is_local else self.config.concurrency
 
     @property
-    def tenant(self) -> str:
-        """The tenant that the run belongs to: the only one of the configuration, or else `default`."""
-        tenants = self.config.tenant_ids
-        return tenants[0] if len(tenants) == 1 else DEFAULT_TENANT
-
-    @property
+    @override
     def workflows(self) -> tuple[EnvelopeWorkflow, ...]:
         """The workflows in which the session asks."""
         return (EnvelopeWorkflow.PLANNING,) if self.is_planned else WORKFLOWS
-
-    @property
-    def asks_models(self) -> bool:
-        """Whether calls take time, and may cost money."""
-        return self.provider not in WITHOUT_MODEL
-
-    @property
-    def asked(self) -> Mapping[str, ProviderConfig]:
-        """The providers that may be asked, by name; of those of the configuration, the ones that a model or a fallback names."""
-        rows = self.config.providers
-        if self.provider == CONFIGURED:
-            models, fallback = self.config.models, self.config.fallback
-            named = [models[workflow] for workflow in self.workflows if workflow in models]
-            named += [name for each in self.workflows if each in fallback for name in fallback[each].to]
-            names = dict.fromkeys(provider_and_model(name)[0] for name in named)
-            return {name: rows[name] for name in names if name in rows}
-        return {self.provider: rows.get(self.provider, ProviderConfig())} if self.asks_models else {}
 
     @property
     def hosted(self) -> frozenset[str]:
@@ -317,63 +270,6 @@ def load_run_config(
     return config.model_copy(update={"mode": "backtest"}) if is_left_out else config
 
 
-def own_model_row(model: str, price: str | None, context: int | None) -> ModelConfig | None:
-    """Return the row of a model that `--price` and `--context` describe, None without both.
-
-    The row promises the least: a temperature, and no schema that the server enforces. Raises `OptionError` for a price
-    that cannot be read, and if one of the three is left out.
-    """
-    if price is None and context is None:
-        return None
-    if not model:
-        raise OptionError("--model", "left out", "the name of the model on your server")
-    if price is None:
-        raise OptionError("--price", "left out, and --context is given", _PRICE)
-    if context is None:
-        allowed = "how many tokens prompt and answer may have together, such as 32768"
-        raise OptionError("--context", "left out, and --price is given", allowed)
-    try:
-        per_million = [Decimal(part.strip()) for part in price.split(",")]
-        rates = dict(zip(("input", "output"), (each * 1000 for each in per_million), strict=True))
-        row = {"model": model, "context_tokens": context, "max_output_tokens": context, "price": rates}
-        checked = {"source": "--price and --context", "checked_on": SystemClock().now().date()}
-        return ModelConfig.model_validate({**row, **checked})
-    except (ArithmeticError, ValueError) as e:
-        raise OptionError("--price", repr(price), _PRICE) from e
-
-
-_PRICE: Final = "IN,OUT: US dollars per million tokens of prompt and answer, such as 0,0 or 0.15,0.6"
-
-
-def with_model(config: PlatformConfig, provider: str, row: ModelConfig | None) -> PlatformConfig:
-    """Return a configuration in which `provider` has the model of `row`, in place of one of the same name.
-
-    Raises `OptionError` for a provider without models of its own.
-    """
-    if row is not None and provider in (*WITHOUT_MODEL, LLMProvider.LOCAL, CONFIGURED, ""):
-        allowed = f"the price of a model of --provider {listed(HOSTED)}, or of a configured one"
-        raise OptionError("--price", "given", allowed)
-    if row is None or provider not in config.providers:
-        return config
-    served = config.providers[provider]
-    others = tuple(other for other in served.models if other.model != row.model)
-    changed = served.model_copy(update={"models": (*others, row)})
-    return config.model_copy(update={"providers": {**config.providers, provider: changed}})
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return at least two names as a list: `a, b or c`."""
-    return f"{', '.join(names[:-1])} or {names[-1]}"
-
-
-def check_ledger_url(url: str) -> None:
-    """Raise `OptionError` for what is no address of a ledger's server; the address itself is not shown."""
-    try:
-        redis_address(url)
-    except ValueError as e:
-        raise OptionError("--ledger", "an address of nothing that can be a ledger's server", str(e)) from e
-
-
 def warm_up_bars(data: Sequence[str]) -> int:
     """Return how many bars come before those that `--bars` counts: none where a planner needs days, not five-minute bars."""
     return 0 if data and data[0] in PANELS else WARM_UP_BARS
@@ -382,11 +278,17 @@ def warm_up_bars(data: Sequence[str]) -> int:
 WARM_UP_BARS = 12 * 26 - 1
 """Five-minute bars until an analyst can be asked for the first time, but for the last one: a trend needs the average of
 21 hours, five times in a row."""
-LEAST_BUDGET_USD = Decimal("1e-9")
-MOST_BUDGET_USD = 9_000_000
-"""In nano-dollars still below 2^53, up to where every reader of the log counts exactly."""
 
 
-def pluralize(number: int, noun: str) -> str:
-    """Spell how many there are: `1 bar`, `2,576 bars`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def plan_on_record(manifest: RunManifest) -> PlanTerms | None:
+    """Return on which terms a run searched for its plan, None where none is on record.
+
+    Raises `OptionError` for terms that no planner of this release has.
+    """
+    if manifest.plan is None:
+        return None
+    try:
+        return PlanTerms.model_validate(manifest.plan)
+    except ValidationError as e:
+        was = f"{dict(manifest.plan)} in the manifest of run {manifest.run_number}"
+        raise OptionError("plan", was, "a family and a number of rounds, as `run` wrote them") from e

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from agentic_trading.app import budget_controls, trading
+from agentic_trading.app import trading
+from agentic_trading.app.choices import CONFIGURED
 from agentic_trading.app.feeds import STDIN, BarSource, open_feeds, sources, without_symbol
-from agentic_trading.app.options import CONFIGURED, RunOptions
+from agentic_trading.app.options import RunOptions, plan_on_record
 from agentic_trading.app.providers import ProviderSelection, ready, select_provider
 from agentic_trading.app.run import loaded_tables, stop_on_signals
 from agentic_trading.app.run_resume import read_interrupted_run, refuse_other_inputs
@@ -23,6 +24,7 @@ from agentic_trading.governance.estimate import bound
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers
+from agentic_trading.platform import port_adapters
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.platform import Ports
 from agentic_trading.platform.tables import Tables
@@ -85,7 +87,7 @@ async def _preflight(options: RunOptions) -> Preflight:
     manifest = await _resumed_manifest(options, named)
     now = SystemClock().now()
     selection = select_provider(options, tables, now=now, model=manifest.model if manifest else "")
-    async with aclosing(await ready(options, selection)):
+    async with aclosing(await ready(options, selection, trading.RULES)):
         pass  # it can be made: no more is to be known
     remaining = await _remaining(options, manifest)
     prices = (tables.prices.price(row.provider, row.model, at=now) for row in selection.rows)
@@ -180,13 +182,13 @@ async def _rehearse(
         session_id="preflight",
         config=PlatformConfig(mode="backtest", concurrency=options.workers),
         ports=Ports(
-            store=trading.unread_log(),
-            ledger=budget_controls.budget_ledger(_UNLIMITED_NUSD),
+            store=port_adapters.unread_log(),
+            ledger=port_adapters.budget_ledger(_UNLIMITED_NUSD),
             tables=rehearsal.tables,
         ),
         symbols=[feed.symbol for feed in feeds],
         data=named[0].data.name,
-        plan=options.plan_terms(manifest.plan if manifest else None),
+        plan=options.plan_terms(plan_on_record(manifest) if manifest else None),
         feeds=feeds,
         most_bars=options.most_bars,
         answers=trading.AnswerSource(
@@ -258,7 +260,7 @@ async def _remaining(options: RunOptions, manifest: RunManifest | None) -> _Rema
     if manifest is None:
         return _Remaining(options.budget_nusd, options.max_calls)
     folder = SessionFolder(options.out)
-    async with aclosing(trading.records_of(folder.log)) as records:
+    async with aclosing(port_adapters.records_of(folder.log)) as records:
         earlier = await read_interrupted_run(folder, manifest, records)
     return _Remaining(
         budget_nusd=max(0, options.budget_nusd - earlier.spent_nusd),

@@ -7,9 +7,9 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Literal, get_args
 
-from agentic_trading.app.options import OptionError
 from agentic_trading.governance.prices import ModelPrice, PriceBook, Rates
 from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.platform.errors import OptionError
 
 TOKEN_CLASSES = tuple(Rates.model_fields)
 """The classes of tokens that have a price, in the order of a row."""

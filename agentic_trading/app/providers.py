@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import urlsplit, urlunsplit
 
-from agentic_trading.app.options import CONFIGURED, OptionError, RunOptions
+from agentic_trading.app.choices import CONFIGURED, ProviderOptions
 from agentic_trading.app.session_folder import AskedProvider
-from agentic_trading.app.trading import RULES
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.errors import TradingError
@@ -25,6 +25,7 @@ from agentic_trading.llm.errors import (
     UnknownModelError,
 )
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.models import (
     WEIGHTS,
     Capabilities,
@@ -37,7 +38,7 @@ from agentic_trading.llm.provider import ModelRequest, Provider, Providers
 from agentic_trading.platform import adapters
 from agentic_trading.platform.check import key_problems, model_problems
 from agentic_trading.platform.config import FallbackConfig, PlatformConfig
-from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.errors import ConfigError, ConfigProblem, OptionError
 from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
 from agentic_trading.platform.tables import Tables
 
@@ -102,7 +103,7 @@ class ProviderSelection:
 
 
 def select_provider(
-    options: RunOptions, tables: Tables, *, now: datetime, model: str = ""
+    options: ProviderOptions, tables: Tables, *, now: datetime, model: str = ""
 ) -> ProviderSelection:
     """Return the models of a live run; `model` is that of a resumed run, and holds where the options name none.
 
@@ -119,7 +120,7 @@ def select_provider(
     return ProviderSelection(llm, name, models, options.asked)
 
 
-def _configured(options: RunOptions, tables: Tables, now: datetime) -> ProviderSelection:
+def _configured(options: ProviderOptions, tables: Tables, now: datetime) -> ProviderSelection:
     """Return the models that the configuration has for the workflows of a session."""
     config = options.config
     problems = [
@@ -147,8 +148,12 @@ def _configured(options: RunOptions, tables: Tables, now: datetime) -> ProviderS
     )
 
 
-async def ready(options: RunOptions, selection: ProviderSelection) -> Providers:
-    """Return the providers of a live run; nothing has been sent yet, and the caller closes them. Where workers elsewhere make the calls there are none.
+async def ready(
+    options: ProviderOptions, selection: ProviderSelection, rules: adapters.Rules = MappingProxyType({})
+) -> Providers:
+    """Return the providers of a live run, with `rules` for the provider of that name; the caller closes them.
+
+    Nothing has been sent yet. Where workers elsewhere make the calls there are none.
 
     Raises `ConfigError` where an extra is not installed, an adapter cannot be made or no key is to be found,
     `WeightsError` for weights that are missing or are not those that were published.
@@ -157,7 +162,7 @@ async def ready(options: RunOptions, selection: ProviderSelection) -> Providers:
     made: dict[str, Provider] = {}
     try:
         for name in () if options.is_remote else selection.providers:
-            await _make(config, name, selection, options, made)
+            await _make(config, name, selection, options, made, rules)
     except BaseException:
         await Providers(made).aclose()
         raise
@@ -168,8 +173,9 @@ async def _make(
     config: PlatformConfig,
     name: str,
     selection: ProviderSelection,
-    options: RunOptions,
+    options: ProviderOptions,
     made: dict[str, Provider],
+    rules: adapters.Rules,
 ) -> None:
     row = config.providers[name]
     origin = config.origin_of(f"providers.{name}.adapter")
@@ -187,12 +193,12 @@ async def _make(
 
     def make() -> None:
         rows = Capabilities(selection.rows)
-        made[name] = adapters.configured_provider(config, name, factory, rows, rules=RULES)
+        made[name] = adapters.configured_provider(config, name, factory, rows, rules=rules)
 
     await run_shielded(asyncio.to_thread(make), longest_s=math.inf)
 
 
-def asked_providers(options: RunOptions) -> dict[str, AskedProvider]:
+def asked_providers(options: ProviderOptions) -> dict[str, AskedProvider]:
     """Return what a manifest keeps of the providers that may be asked."""
     return {
         name: AskedProvider(adapter=row.adapter_of(name), base_url=host_free(row.base_url))
@@ -200,7 +206,7 @@ def asked_providers(options: RunOptions) -> dict[str, AskedProvider]:
     }
 
 
-def base_url_of(options: RunOptions) -> str:
+def base_url_of(options: ProviderOptions) -> str:
     """Return the address of the one provider that `--provider` names, without its host; empty for its own."""
     row = None if options.provider == CONFIGURED else options.asked.get(options.provider)
     return "" if row is None else host_free(row.base_url)
@@ -339,3 +345,14 @@ class OutageAwareGateway:
     async def record(self, event: Event) -> None:
         """Record."""
         await self._gateway.record(event)
+
+
+PATIENCE = {LLMProvider.LOCAL.value: RetryPolicy(attempt_timeout_s=300.0)}
+"""How calls are retried where the default does not fit, by adapter: a small machine takes its time."""
+
+
+def patience_of(providers: Mapping[str, AskedProvider | ProviderConfig]) -> Mapping[str, RetryPolicy]:
+    """Return how calls to these providers are retried; to a name that is none of them, as its adapter's."""
+    adapters = {name: name for name in PATIENCE}
+    adapters |= {name: one.adapter or name for name, one in providers.items()}
+    return {name: PATIENCE[adapter] for name, adapter in adapters.items() if adapter in PATIENCE}

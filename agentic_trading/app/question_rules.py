@@ -7,7 +7,7 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final
 
-from agentic_trading.app.options import pluralize
+from agentic_trading.app.choices import pluralize
 from agentic_trading.client.frame_calls import ASK_SCHEMA, JOIN_SCHEMA
 from agentic_trading.llm.envelope import LLMEnvelope
 

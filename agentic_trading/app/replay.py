@@ -13,9 +13,9 @@ from typing import IO, NamedTuple, Self
 from pydantic import BaseModel, Field
 
 from agentic_trading.app import trading
-from agentic_trading.app.budget_controls import budget_ledger
 from agentic_trading.app.feeds import bar_grid
 from agentic_trading.app.log_check import check_file
+from agentic_trading.app.options import plan_on_record
 from agentic_trading.app.run_setup import recorded_attempts, replayed_run, tables_with
 from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
@@ -27,8 +27,11 @@ from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, NoDecision, StoreError
 from agentic_trading.llm.event import Event
+from agentic_trading.platform import port_adapters
 from agentic_trading.platform.config import PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Ports
+from agentic_trading.platform.port_adapters import budget_ledger
+from agentic_trading.platform.tables import load_tables
 from agentic_trading.replay.divergence import Difference, difference_at, no_network, request_changes
 
 Edit = Callable[[LLMEnvelope], LLMEnvelope]
@@ -132,9 +135,9 @@ async def replay(
 
 async def _recording(
     folder: SessionFolder, manifest: RunManifest, intact_lines: int | None
-) -> tuple[trading.Recording, AbstractSet["AskedRequest"]]:
+) -> tuple[port_adapters.Recording, AbstractSet["AskedRequest"]]:
     """Return what was answered in a run, and the requests that were asked."""
-    recorded, asked = trading.recording(), set[AskedRequest]()
+    recorded, asked = port_adapters.recording(), set[AskedRequest]()
     async for attempt in recorded_attempts(folder, manifest, intact_lines=intact_lines):
         recorded.add(attempt)
         asked.add(AskedRequest.of(attempt.envelope))
@@ -229,14 +232,14 @@ def _is_miss(answer: GatewayReply) -> bool:
 async def _setup(
     folder: SessionFolder,
     manifest: RunManifest,
-    recorded: trading.Recording,
+    recorded: port_adapters.Recording,
     workers: int,
     models_file: Path | None,
 ) -> SessionSetup:
-    tables = await asyncio.to_thread(trading.load_tables, models_file)
+    tables = await asyncio.to_thread(load_tables, models_file)
     answers, capabilities = replayed_run(manifest, recorded, tables)
     ports = Ports(
-        store=trading.unread_log(),
+        store=port_adapters.unread_log(),
         ledger=budget_ledger(0),
         tables=tables_with(tables, capabilities),
     )
@@ -248,7 +251,7 @@ async def _setup(
         ports=ports,
         symbols=[source.symbol for source in manifest.data],
         data=manifest.data[0].name,
-        plan=manifest.plan,
+        plan=plan_on_record(manifest),
         feeds=[await _feed(folder, manifest, source) for source in manifest.data],
         most_bars=None,
         answers=answers,

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from agentic_trading.app.options import RunMode
 from agentic_trading.app.trading import PaperVenue
 from agentic_trading.desk.exchange import OrderType
 from agentic_trading.desk.execution.risk import RiskLimits
@@ -16,6 +15,7 @@ from agentic_trading.desk.intents import TradingRules
 from agentic_trading.desk.market.bar import TradingYear
 from agentic_trading.desk.metrics import Performance
 from agentic_trading.desk.planning.events import PlanChosen
+from agentic_trading.platform.config import RunMode
 
 Counts = dict[str, int]
 

@@ -7,8 +7,8 @@ from decimal import Decimal
 from typing import Any, TypedDict
 
 from agentic_trading.app import trading
+from agentic_trading.app.choices import pluralize
 from agentic_trading.app.feeds import without_symbol
-from agentic_trading.app.options import pluralize
 from agentic_trading.app.report import (
     Counts,
     DataReport,

@@ -9,6 +9,7 @@ from agentic_trading import __version__
 from agentic_trading.app import trading
 from agentic_trading.app.bar_files import BarFiles
 from agentic_trading.app.budget_controls import RunBudget, refuse_unusable_server
+from agentic_trading.app.choices import pluralize
 from agentic_trading.app.feeds import (
     STDIN,
     CheckedFeed,
@@ -18,7 +19,7 @@ from agentic_trading.app.feeds import (
     sources,
     without_symbol,
 )
-from agentic_trading.app.options import RunOptions, pluralize
+from agentic_trading.app.options import RunOptions, plan_on_record
 from agentic_trading.app.providers import ProviderOutage, UnusableProviderError
 from agentic_trading.app.report import RunProgress, RunReport
 from agentic_trading.app.report_builder import report_of
@@ -37,6 +38,7 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.events import RunData, RunStarted
 from agentic_trading.llm.runs import RunSummary, run_on_record
 from agentic_trading.logger import get_logger
+from agentic_trading.platform import port_adapters
 from agentic_trading.platform.adapters import factory_of
 from agentic_trading.platform.check import principal_problems
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
@@ -120,7 +122,7 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
     folder = SessionFolder(options.out)
     await asyncio.to_thread(_refuse_unknown_principal, options)
     durability = options.config.durability
-    store = trading.log_for(
+    store = port_adapters.log_for(
         options.mode, folder.log, can_be_repeated=options.is_repeatable, durability=durability
     )
     async with aclosing(store):
@@ -166,7 +168,7 @@ class ActiveRun:
     folder: SessionFolder
     opened: PreparedRun
     feeds: Sequence[ReadAhead]
-    store: trading.Log
+    store: port_adapters.Log
     tables: Tables
     rows: int | None
     played: SessionResult = field(default_factory=SessionResult)
@@ -237,7 +239,7 @@ class ActiveRun:
             ports=Ports(store=self.store, tables=self.tables, restore=budget.restore),
             symbols=[feed.symbol for feed in feeds],
             data=manifest.data[0].name,
-            plan=manifest.plan,
+            plan=plan_on_record(manifest),
             feeds=feeds,
             most_bars=options.most_bars,
             answers=self.opened.answers,

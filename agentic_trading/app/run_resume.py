@@ -2,15 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, Protocol
 
-from agentic_trading.app import trading
+from agentic_trading.app.choices import CONFIGURED, pluralize
 from agentic_trading.app.feeds import KeptBars, ReadAhead, kept_bars
 from agentic_trading.app.log_check import check_log
-from agentic_trading.app.options import CONFIGURED, OptionError, RunOptions, pluralize
+from agentic_trading.app.options import RunOptions, plan_on_record
 from agentic_trading.app.providers import asked_providers, base_url_of
 from agentic_trading.app.session_folder import BusPlace, RunManifest, SessionFolder
 from agentic_trading.client.call_log import EarlierCalls
@@ -19,7 +17,9 @@ from agentic_trading.governance.ledger import LedgerEntry
 from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import LogEntry
+from agentic_trading.platform import port_adapters
 from agentic_trading.platform.config import without_password
+from agentic_trading.platform.errors import OptionError
 
 LEFT_OUT: Final = "left out"
 NowAndBefore = tuple[object, object]
@@ -29,7 +29,7 @@ NowAndBefore = tuple[object, object]
 class InterruptedRun:
     """What an interrupted run has left: its answers, what they were charged, the bars that it was fed, and what it asked over a bus."""
 
-    answers: trading.Recording
+    answers: port_adapters.Recording
     bookings: Sequence[LedgerEntry]
     lost: Mapping[str, LostAttempt]
     bars: Mapping[str, KeptBars]
@@ -51,7 +51,7 @@ class InterruptedRun:
         return replace(self, bookings=kept, lost={})
 
 
-async def refuse_incomplete(folder: SessionFolder, manifest: RunManifest, store: trading.Log) -> None:
+async def refuse_incomplete(folder: SessionFolder, manifest: RunManifest, store: port_adapters.Log) -> None:
     """Raise `StoreError` for a run whose log or bars are not what it has left.
 
     Of one that was killed no end is on record, and no more is known than that the lines of its log are unbroken.
@@ -75,7 +75,7 @@ async def read_interrupted_run(
     folder: SessionFolder, manifest: RunManifest, store: ScannableLog
 ) -> InterruptedRun:
     """Return what a run has left in its folder; a call of unknown outcome counts as what it could cost."""
-    answers, asked = trading.recording(), EarlierCalls()
+    answers, asked = port_adapters.recording(), EarlierCalls()
     rebuild = LedgerRebuild(manifest.tenant, manifest.mode)
     async for entry in store.scan(manifest.first_seq):
         rebuild.read(entry.record)
@@ -83,16 +83,6 @@ async def read_interrupted_run(
         if isinstance(entry.record, LLMInteraction):
             answers.add(entry.record)
     return InterruptedRun(answers, rebuild.entries(), rebuild.lost(), await _fed(folder, manifest), asked)
-
-
-async def read_elsewhere(logs: Sequence[Path], asked: EarlierCalls) -> None:
-    """Look in the logs of workers, or an archive, for answers that a run over a bus lacks; raises `StoreError` for no log."""
-    for path in logs:
-        log = SessionFolder(path).log if await asyncio.to_thread(path.is_dir) else path
-        async with aclosing(trading.records_of(log)) as records, aclosing(records.scan()) as entries:
-            async for entry in entries:
-                asked.read_elsewhere(entry.record)
-    asked.are_all_read = bool(logs)
 
 
 async def resumable_manifest(
@@ -172,7 +162,7 @@ def refuse_changes(now_and_before: Mapping[str, NowAndBefore], run: str) -> None
 
 def terms_now_and_before(options: RunOptions, manifest: RunManifest) -> Mapping[str, NowAndBefore]:
     """Return on which terms a plan is searched for now, and was in the run of `manifest`."""
-    before = manifest.plan or PlanTerms()
+    before = plan_on_record(manifest) or PlanTerms()
     now = options.plan_terms(before) or before
     return {"--family": (now.family, before.family), "--rounds": (now.rounds, before.rounds)}
 

@@ -1,38 +1,44 @@
 """How a run begins: as a new one, or where an interrupted one has stopped."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from agentic_trading import __version__
 from agentic_trading.app import trading
 from agentic_trading.app.feeds import BarSource, ReadAhead
-from agentic_trading.app.options import OptionError, RunOptions
+from agentic_trading.app.options import RunOptions, plan_on_record
 from agentic_trading.app.providers import (
     asked_providers,
     base_url_of,
     check_providers,
+    patience_of,
     ready,
     select_provider,
 )
 from agentic_trading.app.run_resume import (
     InterruptedRun,
     bus_of,
-    read_elsewhere,
     read_interrupted_run,
     refuse_changes,
     refuse_incomplete,
     resumable_manifest,
     terms_now_and_before,
 )
-from agentic_trading.app.session_folder import RunManifest, SessionFolder, session_folder
+from agentic_trading.app.session_folder import MADE_BY_RUN, RunManifest, SessionFolder, read_elsewhere
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.ids import derived_id, random_id
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities, Capability
 from agentic_trading.llm.provider import Providers
+from agentic_trading.platform import port_adapters
+from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.provider_config import provider_and_model
 from agentic_trading.platform.tables import Tables
 
@@ -51,14 +57,14 @@ class RecordedRun:
     """The run whose answers are given again."""
 
     manifest: RunManifest
-    answers: trading.Recording
+    answers: port_adapters.Recording
 
 
 async def new_run(
     options: RunOptions,
     folder: SessionFolder,
     named: Sequence[BarSource],
-    store: trading.Log,
+    store: port_adapters.Log,
     tables: Tables,
 ) -> PreparedRun:
     """Begin the folder's next run; nothing is written unless it can.
@@ -76,6 +82,7 @@ async def new_run(
         await store.open()
         run_number = await asyncio.to_thread(folder.last_run) + 1
         symbols = [source.data.symbol for source in named]
+        terms = options.plan_terms(None if recorded is None else plan_on_record(recorded.manifest))
         manifest = RunManifest(
             version=2,
             package=__version__,
@@ -100,7 +107,7 @@ async def new_run(
             seed=options.seed,
             workers=options.workers,
             bus=bus_of(options),
-            plan=options.plan_terms(None if recorded is None else recorded.manifest.plan),
+            plan=None if terms is None else terms.model_dump(mode="json"),
             first_seq=(await store.head())[0],
             starts=1,
             started_at=SystemClock().now(),
@@ -113,7 +120,7 @@ async def resumed_run(
     options: RunOptions,
     folder: SessionFolder,
     feeds: Sequence[ReadAhead],
-    store: trading.Log,
+    store: port_adapters.Log,
     tables: Tables,
 ) -> PreparedRun:
     """Go on with the folder's last run, with its answers and bars; limits, bars and workers are those of `options`.
@@ -173,7 +180,7 @@ async def recorded_attempts(
     if last_seq is not None and last_seq <= manifest.first_seq:
         return
     async with (
-        aclosing(trading.records_of(folder.log)) as records,
+        aclosing(port_adapters.records_of(folder.log)) as records,
         aclosing(records.scan(manifest.first_seq)) as entries,
     ):
         async for entry in entries:
@@ -191,7 +198,7 @@ async def _recorded_run(options: RunOptions) -> RecordedRun | None:
         path = await asyncio.to_thread(unpacked.enter_context, session_folder(options.recorded_from))
         folder = SessionFolder(path)
         manifest = await asyncio.to_thread(folder.read_manifest, option="--from")
-        answers = trading.recording()
+        answers = port_adapters.recording()
         async for attempt in recorded_attempts(folder, manifest):
             answers.add(attempt)
         await asyncio.to_thread(unpacked.close)
@@ -210,7 +217,7 @@ async def _answer_source(
             rules = replace(rules, providers=Providers({}))
         return rules, [tables.capabilities.of(rules.llm, rules.model)]
     selection = select_provider(options, tables, now=SystemClock().now(), model=model)
-    providers = await ready(options, selection)
+    providers = await ready(options, selection, trading.RULES)
     async with _closed_on_error(providers):
         if options.hosted and not options.is_remote:
             await check_providers(providers, selection)
@@ -223,13 +230,13 @@ async def _answer_source(
         counts=options.estimate == "exact",
         models=selection.names,
         fallback=selection.fallback,
-        patience=trading.patience_of(asked_providers(options)),
+        patience=patience_of(asked_providers(options)),
     )
     return answers, selection.rows
 
 
 def replayed_run(
-    manifest: RunManifest, recorded: trading.Recording, tables: Tables
+    manifest: RunManifest, recorded: port_adapters.Recording, tables: Tables
 ) -> tuple[trading.AnswerSource, Sequence[Capability]]:
     """Return what answers as a recorded run was answered, and the rows of its models.
 
@@ -246,7 +253,7 @@ def replayed_run(
         answers,
         models=manifest.models,
         fallback=manifest.fallback,
-        patience=trading.patience_of(manifest.providers),
+        patience=patience_of(manifest.providers),
     )
     return answers, manifest.capabilities or [rows[name] for name in asked if name in rows]
 
@@ -294,3 +301,51 @@ def _refuse_other_symbols(recorded: RunManifest, named: Sequence[BarSource]) -> 
     if sorted(asked) != sorted(before):
         allowed = f"bars of {', '.join(before)}, as the recorded run was fed"
         raise OptionError("--data", f"bars of {', '.join(asked)}", allowed)
+
+
+SHIPPED = Path(str(files("agentic_trading.desk") / "recordings"))
+
+
+_PACKED_AT = (1980, 1, 1, 0, 0, 0)
+"""The time of every file in a package of a session: equal sessions give equal packages."""
+
+
+def shipped_names(shipped: Path = SHIPPED) -> list[str]:
+    """Return the names that `--from` takes in place of a folder, sorted."""
+    return sorted(path.stem for path in shipped.glob("*.zip"))
+
+
+@contextmanager
+def session_folder(path: Path, *, shipped: Path = SHIPPED) -> Iterator[Path]:
+    """Give the folder of a session: `path`, if it is one, or else that of the shipped recording of this name.
+
+    A shipped one is unpacked for as long as the block lasts. Raises `OptionError` where neither is there. Reads and
+    writes files, so enter it off the loop.
+    """
+    names = shipped_names(shipped)
+    if _is_folder(path) or str(path) not in names:
+        if not _is_folder(path) and names:
+            allowed = f"{MADE_BY_RUN}, or a shipped recording: {', '.join(names)}"
+            raise OptionError("--from", f"{path}, where no folder is", allowed)
+        yield path
+        return
+    with TemporaryDirectory(prefix="agentic-trading-recording-") as unpacked:
+        with ZipFile(shipped / f"{path}.zip") as package:
+            package.extractall(unpacked)
+        yield Path(unpacked)
+
+
+def pack(session: Path, package: Path) -> None:
+    """Write the files of a session into one package, as `session_folder` reads it; equal sessions give equal bytes."""
+    with ZipFile(package, "w") as target:
+        for path in sorted(session.iterdir()):
+            if path.suffix in {".json", ".jsonl", ".csv"}:
+                member = ZipInfo(path.name, date_time=_PACKED_AT)
+                target.writestr(member, path.read_bytes(), compress_type=ZIP_DEFLATED, compresslevel=9)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that no folder can have
+        return False

@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, Field, create_model
 
-from agentic_trading.app.options import OptionError
 from agentic_trading.bus.codec import ENVELOPE_HASH_HEADER, FINAL_HEADER, REPLY_TO, SENT_HEADER
 from agentic_trading.bus.log_stream import HASH_HEADER, LOG_HEADER, NUMBER_HEADER, LogHead
 from agentic_trading.bus.message import (
@@ -49,6 +48,7 @@ from agentic_trading.llm.event import Event, EventBody
 from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
+from agentic_trading.platform.errors import OptionError
 
 ASYNCAPI: Final = "asyncapi.yaml"
 """It is written as JSON, which every reader of YAML reads."""

@@ -1,25 +1,27 @@
 """A session's folder: one log, and for each of its runs a manifest, a decision log and the bars that were fed."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import asyncio
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
 from datetime import datetime
 from decimal import Decimal
-from importlib.resources import files
+from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Literal, Self
-from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 import orjson
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, JsonValue, ValidationError, model_validator
 
-from agentic_trading.app.options import PROVIDERS, OptionError, RunMode, listed
-from agentic_trading.desk.planning.params import PlanTerms
+from agentic_trading.app.choices import PROVIDERS, listed
+from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.files import read_file
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.errors import StoreError
+from agentic_trading.llm.events import FedBars
 from agentic_trading.llm.models import Capability
-from agentic_trading.platform.config import FallbackConfig
+from agentic_trading.platform import port_adapters
+from agentic_trading.platform.config import FallbackConfig, RunMode
+from agentic_trading.platform.errors import OptionError
 
 MADE_BY_RUN = "a folder that `run --out` made"
 
@@ -57,7 +59,8 @@ class RunManifest(BaseModel, frozen=True):
     host, empty for the provider's own. `models` are those that the configuration has for each workflow, `fallback` what
     was called when one failed, `providers` the adapters and addresses, and `capabilities` the rows of all models that
     could be asked: a replay needs no other table. Manifests of version 1 have none of the four.
-    `plan` is how a plan was searched for, None where none was, and in older manifests: then on the default terms.
+    `plan` is how a plan was searched for, as the planner wrote it; None where none was, and in older manifests: then on
+    the default terms.
     `max_calls` counts attempts, None where they were not limited. `bus` says where workers in other processes made its calls.
     `first_seq` is the number of
     the log line before its first one. `starts` counts the processes that wrote it: the log has a `run.started` of each,
@@ -88,7 +91,7 @@ class RunManifest(BaseModel, frozen=True):
     seed: str
     workers: int
     bus: BusPlace = BusPlace()
-    plan: PlanTerms | None = None
+    plan: Mapping[str, JsonValue] | None = None
     first_seq: int
     starts: int = 0
     started_at: datetime
@@ -215,48 +218,36 @@ def writing(path: Path) -> Generator[None]:
         raise StoreError(path, f"cannot be written ({e.strerror}); choose another --out") from e
 
 
-SHIPPED = Path(str(files("agentic_trading.desk") / "recordings"))
-
-_PACKED_AT = (1980, 1, 1, 0, 0, 0)
-"""The time of every file in a package of a session: equal sessions give equal packages."""
+ROWS_A_MARK = 256
+"""From one mark in `FedBars` to the next."""
 
 
-def shipped_names(shipped: Path = SHIPPED) -> list[str]:
-    """Return the names that `--from` takes in place of a folder, sorted."""
-    return sorted(path.stem for path in shipped.glob("*.zip"))
+class BarsDigest:
+    """The SHA-256 of a file of bars, line by line: the header first, then the rows."""
+
+    def __init__(self) -> None:
+        self._hash = sha256()
+        self._lines = 0
+        self._marks: list[str] = []
+
+    def add(self, line: bytes) -> None:
+        """Go on with the next line, its newline with it."""
+        self._hash.update(line)
+        if self._lines and self._lines % ROWS_A_MARK == 0:
+            self._marks.append(self._hash.hexdigest()[:16])
+        self._lines += 1
+
+    def of(self, symbol: str) -> FedBars:
+        """Return what was added so far, as the bars of `symbol`."""
+        rows = max(0, self._lines - 1)
+        return FedBars(symbol=symbol, rows=rows, sha256=self._hash.hexdigest(), marks=tuple(self._marks))
 
 
-@contextmanager
-def session_folder(path: Path, *, shipped: Path = SHIPPED) -> Iterator[Path]:
-    """Give the folder of a session: `path`, if it is one, or else that of the shipped recording of this name.
-
-    A shipped one is unpacked for as long as the block lasts. Raises `OptionError` where neither is there. Reads and
-    writes files, so enter it off the loop.
-    """
-    names = shipped_names(shipped)
-    if _is_folder(path) or str(path) not in names:
-        if not _is_folder(path) and names:
-            allowed = f"{MADE_BY_RUN}, or a shipped recording: {', '.join(names)}"
-            raise OptionError("--from", f"{path}, where no folder is", allowed)
-        yield path
-        return
-    with TemporaryDirectory(prefix="agentic-trading-recording-") as unpacked:
-        with ZipFile(shipped / f"{path}.zip") as package:
-            package.extractall(unpacked)
-        yield Path(unpacked)
-
-
-def pack(session: Path, package: Path) -> None:
-    """Write the files of a session into one package, as `session_folder` reads it; equal sessions give equal bytes."""
-    with ZipFile(package, "w") as target:
-        for path in sorted(session.iterdir()):
-            if path.suffix in {".json", ".jsonl", ".csv"}:
-                member = ZipInfo(path.name, date_time=_PACKED_AT)
-                target.writestr(member, path.read_bytes(), compress_type=ZIP_DEFLATED, compresslevel=9)
-
-
-def _is_folder(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # a name that no folder can have
-        return False
+async def read_elsewhere(logs: Sequence[Path], asked: EarlierCalls) -> None:
+    """Look in the logs of workers, or an archive, for answers that a run over a bus lacks; raises `StoreError` for no log."""
+    for path in logs:
+        log = SessionFolder(path).log if await asyncio.to_thread(path.is_dir) else path
+        async with aclosing(port_adapters.records_of(log)) as records, aclosing(records.scan()) as entries:
+            async for entry in entries:
+                asked.read_elsewhere(entry.record)
+    asked.are_all_read = bool(logs)

@@ -9,17 +9,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
-from agentic_trading.app import trading
-from agentic_trading.app.options import (
+from agentic_trading.app import providers, trading
+from agentic_trading.app.choices import (
     HOSTED,
     LEAST_BUDGET_USD,
     MODELS,
     MOST_BUDGET_USD,
     WITHOUT_MODEL,
-    OptionError,
     listed,
-    load_run_config,
 )
+from agentic_trading.app.options import load_run_config
 from agentic_trading.app.providers import model_row
 from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.canonical import exact_bytes, exact_value
@@ -46,7 +45,9 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities, Capability, Knowledge
 from agentic_trading.llm.provider import Providers
 from agentic_trading.llm.result import Stage
+from agentic_trading.platform import port_adapters
 from agentic_trading.platform.config import BusConfig, PlatformConfig, TenantConfig
+from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.provider_config import ModelConfig, ProviderConfig
 from agentic_trading.platform.tables import Tables, factories_of, tables_of
@@ -302,7 +303,7 @@ class _Search:
         async with self._agent(log) as agent:
             self.trace_id = agent.trace_id
             plan = await agent.plan(self._options.rounds, on_round=self._add)
-        async with aclosing(trading.records_of(log)) as records:
+        async with aclosing(port_adapters.records_of(log)) as records:
             for record in await records.trace(agent.trace_id):
                 if isinstance(record, LLMInteraction):
                     self.answers.add(record)
@@ -322,7 +323,7 @@ class _Search:
         self.knowledge = Capabilities.knowledge(row, self._evaluator.chosen_at)
         clock = trading.clock_for("backtest", paced=options.asks_models)
         clock.advance_to(self._evaluator.chosen_at)
-        store = trading.log_for("backtest", log, can_be_repeated=not options.asks_models)
+        store = port_adapters.log_for("backtest", log, can_be_repeated=not options.asks_models)
         async with aclosing(store):
             await asyncio.to_thread(SessionFolder(options.out).prepare)
             await store.open()
@@ -340,7 +341,7 @@ class _Search:
                 model=row.model,
                 family=self._family,
                 tenant_id=config.tenant_ids[0],
-                retry_policy=trading.patience_of(config.providers).get(row.provider),
+                retry_policy=providers.patience_of(config.providers).get(row.provider),
             )
             async with Platform(config, ports, checks=trading.CHECKS, rules=trading.RULES) as platform:
                 yield PlanningAgent(platform, clock, self._evaluator, settings)
@@ -348,7 +349,7 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    answers: trading.Recording
+    answers: port_adapters.Recording
     provider: LLMProvider
     model: str
 
@@ -358,7 +359,7 @@ async def _recorded(folder: Path) -> _Recorded:
     found: list[LLMInteraction] = []
     log = SessionFolder(folder).log
     if await asyncio.to_thread(log.is_file):
-        async with aclosing(trading.records_of(log)) as records, aclosing(records.scan(0)) as entries:
+        async with aclosing(port_adapters.records_of(log)) as records, aclosing(records.scan(0)) as entries:
             attempts = [entry.record async for entry in entries if isinstance(entry.record, LLMInteraction)]
             found = [one for one in attempts if one.envelope.workflow is EnvelopeWorkflow.PLANNING]
     if not found:
@@ -366,7 +367,7 @@ async def _recorded(folder: Path) -> _Recorded:
             "--from", f"{folder}, without an answer", "a folder that `strategy propose --out` made"
         )
     first = found[0].envelope
-    return _Recorded(trading.recording(found), first.provider, first.model)
+    return _Recorded(port_adapters.recording(found), first.provider, first.model)
 
 
 def _configured(options: ProposeOptions, recorded: _Recorded | None) -> tuple[PlatformConfig, str]:

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
-from agentic_trading.app.options import RunMode
-from agentic_trading.app.session_folder import AskedProvider
+from agentic_trading.app.providers import PATIENCE
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock, MarketClock, PacedClock, SimClock, SystemClock
 from agentic_trading.desk.analysis.analyst import CmtAnalyst
@@ -43,42 +42,23 @@ from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
 from agentic_trading.errors import require_extra
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
-from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
 from agentic_trading.llm.providers.offline import MODEL, SCRIPTED_MODEL, RecordedAnswers, RulesProvider
-from agentic_trading.llm.stores.jsonl.file import START, LogPosition
-from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
-from agentic_trading.llm.stores.jsonl.writer import Durability
-from agentic_trading.llm.stores.memory import DiscardingInteractionStore
-from agentic_trading.platform.config import FallbackConfig, PlatformConfig
-from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
-from agentic_trading.platform.tables import Tables, tables_of
+from agentic_trading.platform.config import FallbackConfig, RunMode
+from agentic_trading.platform.provider_config import provider_and_model
 
 STARTING_CASH = Decimal(100_000)
 COSTS = TradingCosts()
 RULES_MODEL = MODEL
 OFFLINE_MODELS = {LLMProvider.RULES.value: MODEL, LLMProvider.SCRIPTED.value: SCRIPTED_MODEL}
 """The default model of providers that are none."""
-Recording = RecordedAnswers
-Log = JsonFileInteractionStore
-LogPlace = LogPosition
-LOG_START = START
 BASE = Timeframe.M5
 GRID = BarGrid(BASE)
 DECISION = Timeframe.H1
 SHIPPED_PAIRS = {"BTCUSDT": ("btcusdt-5m", "ethusdt-5m"), "ETHUSDT": ("ethusdt-5m", "btcusdt-5m")}
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-PATIENCE = {LLMProvider.LOCAL.value: RetryPolicy(attempt_timeout_s=300.0)}
-"""How calls are retried where the default does not fit, by adapter: a small machine takes its time."""
-
-
-def patience_of(providers: Mapping[str, AskedProvider | ProviderConfig]) -> Mapping[str, RetryPolicy]:
-    """Return how calls to these providers are retried; to a name that is none of them, as its adapter's."""
-    adapters = {name: name for name in PATIENCE}
-    adapters |= {name: one.adapter or name for name, one in providers.items()}
-    return {name: PATIENCE[adapter] for name, adapter in adapters.items() if adapter in PATIENCE}
 
 
 RULES = {
@@ -172,11 +152,6 @@ def replayed(recorded: RecordedAnswers, llm: LLMProvider, model: str) -> AnswerS
     return AnswerSource(Providers.every(recorded), llm, model, recorded)
 
 
-def recording(interactions: Iterable[LLMInteraction] = ()) -> Recording:
-    """Return what was answered, to be served again; more can be added."""
-    return RecordedAnswers(interactions)
-
-
 def bars_feed(bars: Sequence[Bar], *, symbol: str, name: str, grid: BarGrid = GRID) -> BarFeed:
     """Return a feed of bars that are already here."""
     return MemoryFeed(bars, symbol=symbol, timeframe=grid.timeframe, calendar=grid.calendar, name=name)
@@ -212,11 +187,6 @@ def wall_clock(mode: RunMode) -> Clock | None:
     return SystemClock() if mode == "paper" else None
 
 
-def unread_log() -> DiscardingInteractionStore:
-    """Return a log for a session whose records are never asked for; it keeps none."""
-    return DiscardingInteractionStore()
-
-
 def clock_for(mode: RunMode, *, paced: bool = False) -> MovableClock:
     """Return the clock of a mode, still before the first bar: simulated in a backtest, following the market on paper.
 
@@ -225,25 +195,6 @@ def clock_for(mode: RunMode, *, paced: bool = False) -> MovableClock:
     if mode == "paper":
         return MarketClock(LONG_AGO)
     return PacedClock(LONG_AGO) if paced else SimClock(LONG_AGO)
-
-
-def log_for(mode: RunMode, path: Path, *, can_be_repeated: bool = True, durability: str | None = None) -> Log:
-    """Return the log of a session: durable before it is published, written behind in a backtest that can be repeated.
-
-    What `durability` says goes before that.
-    """
-    default = Durability.RELAXED if mode == "backtest" and can_be_repeated else Durability.GROUP
-    return Log(path, durability=default if durability is None else Durability(durability))
-
-
-def load_tables(models_file: Path | None = None, prices_file: Path | None = None) -> Tables:
-    """Read the shipped tables, and the rows of these files in place of theirs or in addition; reads files."""
-    return Tables(*tables_of(PlatformConfig(models_file=models_file, prices_file=prices_file), {}))
-
-
-def records_of(path: Path) -> JsonlRecords:
-    """Return what the log at `path` knows, without writing to it."""
-    return JsonlRecords(path)
 
 
 def venue(symbols: Iterable[str], data: str = "") -> PaperVenue:

@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
-from agentic_trading.app.options import BACKTEST_APART, OptionError
 from agentic_trading.app.question_rules import ASK_RULES
 from agentic_trading.app.trading import CHECKS, RULES
 from agentic_trading.bus.errors import BusUnavailableError, TopicSetupError
@@ -21,7 +20,8 @@ from agentic_trading.clock import AsOfClock
 from agentic_trading.governance.errors import ControlsUnavailableError, LedgerUnavailableError
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.logger import get_logger
-from agentic_trading.platform.config import PlatformConfig, TenantConfig
+from agentic_trading.platform.config import BACKTEST_APART, PlatformConfig, TenantConfig
+from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.settings import load_config
 from agentic_trading.platform.workers import PlatformStatistics

@@ -398,3 +398,12 @@ def _cross_problems(config: PlatformConfig, origins: Mapping[str, str]) -> Itera
 
 def _problem(origins: Mapping[str, str], place: str, found: str, allowed: str) -> ConfigProblem:
     return ConfigProblem(nearest_origin(origins, place) or "PlatformConfig", place, found, allowed)
+
+
+RunMode = Literal["backtest", "paper"]
+
+
+BACKTEST_APART: Final = (
+    "a bus.namespace for backtests (AGENTIC_BUS__NAMESPACE): their workers take an envelope's as_of for the present, "
+    "and would run live envelopes of a shared bus whose deadline is over"
+)

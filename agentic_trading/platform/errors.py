@@ -99,3 +99,13 @@ def nearest_origin(origins: Mapping[str, str], place: str) -> str:
             return found
         place = place.rpartition(".")[0]
     return ""
+
+
+class OptionError(TradingError, ValueError):
+    """An option of a run is wrong: `option` names it, `was` its value, `allowed` what it may be."""
+
+    def __init__(self, option: str, was: object, allowed: str) -> None:
+        self.option = option
+        self.was = was
+        self.allowed = allowed
+        super().__init__(f"{option} is {was}; allowed: {allowed}")

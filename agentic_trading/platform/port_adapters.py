@@ -1,8 +1,8 @@
 """The adapters of the ports that a platform opens beside its providers, as its configuration names their servers and files."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from datetime import UTC, tzinfo
+from datetime import UTC, timedelta, tzinfo
 from pathlib import Path
 from socket import gethostname
 from ssl import SSLError, create_default_context
@@ -21,18 +21,21 @@ from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limiter import Limiter
 from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.governance.status_feeds.file import FileStatusFeed, MemoryStatusFeed
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import Providers
 from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore
-from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
+from agentic_trading.llm.stores.jsonl.file import START, LogPosition
+from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
-from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.llm.stores.memory import DiscardingInteractionStore, MemoryInteractionStore
+from agentic_trading.platform.config import PlatformConfig, RunMode
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.claims.memory import MemoryClaimStore
@@ -238,3 +241,54 @@ async def opened_log(folder: Path, config: PlatformConfig) -> JsonFileInteractio
 def file_log_of(store: InteractionStore) -> JsonFileInteractionStore | None:
     """Return a log if it is one in a file."""
     return store if isinstance(store, JsonFileInteractionStore) else None
+
+
+def tenant_limit(budget_nusd: int, max_calls: int | None = None) -> Limit:
+    """Return the limit that `--budget-usd` and `--max-calls` mean: on what each tenant spends in total."""
+    return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=budget_nusd, calls=max_calls)
+
+
+def budget_ledger(budget_nusd: int, *, max_calls: int | None = None, zone: tzinfo = UTC) -> MemoryLedger:
+    """Return a ledger that lets a tenant spend `budget_nusd` and make `max_calls` in all; a pool serves one tenant."""
+    return MemoryLedger([tenant_limit(budget_nusd, max_calls)], zone=zone)
+
+
+def totals_ledger() -> MemoryLedger:
+    """Return a ledger without limits that counts what every scope has spent in all, and forgets nothing."""
+    return MemoryLedger(keep=timedelta(days=36_500), counted=[(scope, Window.NONE) for scope in ScopeKind])
+
+
+Recording = RecordedAnswers
+
+
+Log = JsonFileInteractionStore
+
+
+LogPlace = LogPosition
+
+
+LOG_START = START
+
+
+def recording(interactions: Iterable[LLMInteraction] = ()) -> Recording:
+    """Return what was answered, to be served again; more can be added."""
+    return RecordedAnswers(interactions)
+
+
+def unread_log() -> DiscardingInteractionStore:
+    """Return a log for a session whose records are never asked for; it keeps none."""
+    return DiscardingInteractionStore()
+
+
+def log_for(mode: RunMode, path: Path, *, can_be_repeated: bool = True, durability: str | None = None) -> Log:
+    """Return the log of a session: durable before it is published, written behind in a backtest that can be repeated.
+
+    What `durability` says goes before that.
+    """
+    default = Durability.RELAXED if mode == "backtest" and can_be_repeated else Durability.GROUP
+    return Log(path, durability=default if durability is None else Durability(durability))
+
+
+def records_of(path: Path) -> JsonlRecords:
+    """Return what the log at `path` knows, without writing to it."""
+    return JsonlRecords(path)

@@ -143,3 +143,8 @@ def _layer(origin: RowOrigin, name: str, rows: Iterable[Row]) -> dict[RowOrigin,
     kept = tuple(rows)
     digest = sha256_of_rows([row.model_dump(mode="json") for row in kept])
     return {origin: DatedTable(Path(name), kept, {"name": name}, digest)} if kept else {}
+
+
+def load_tables(models_file: Path | None = None, prices_file: Path | None = None) -> Tables:
+    """Read the shipped tables, and the rows of these files in place of theirs or in addition; reads files."""
+    return Tables(*tables_of(PlatformConfig(models_file=models_file, prices_file=prices_file), {}))

@@ -17,13 +17,13 @@ from typing_extensions import override
 
 from agentic_trading.app.budgets import BudgetLocationOptions, halt_command, resume_command
 from agentic_trading.app.operator_commands import execute_acknowledged
-from agentic_trading.app.trading import records_of
 from agentic_trading.client import Gateway
 from agentic_trading.llm import EnvelopeBuilder, LLMInteraction, LLMProvider
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.platform import local_gateway
+from agentic_trading.platform.port_adapters import records_of
 
 BUDGET_USD = Decimal("0.1883")
 """What all starts together may spend: twice what a call can cost at most, as one whose end is not known is charged so."""

@@ -18,7 +18,6 @@ from tempfile import TemporaryDirectory
 
 import orjson
 
-from agentic_trading.app import trading
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.ledger import ReservationState
@@ -30,7 +29,8 @@ from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.providers.keys import OneKey
 from agentic_trading.llm.result import Usage
-from agentic_trading.platform import local_gateway
+from agentic_trading.platform import local_gateway, port_adapters
+from agentic_trading.platform.tables import load_tables
 
 CALLS = 12
 WORKERS = 4
@@ -101,7 +101,7 @@ def _usd(nusd: int) -> str:
 
 async def kill_in_mid_call(folder: Path) -> CrashReport:
     """Run the worker against the stub, kill it while it waits for answers, and read its log in `folder`."""
-    tables = await asyncio.to_thread(trading.load_tables)
+    tables = await asyncio.to_thread(load_tables)
     is_time = asyncio.Event()
 
     def on_request(number: int) -> bool:
@@ -125,7 +125,7 @@ async def kill_in_mid_call(folder: Path) -> CrashReport:
 async def _charged(log: Path) -> tuple[dict[str, int], dict[str, int]]:
     """Return what a log says was settled, and what is in doubt, by idempotency key."""
     rebuild = LedgerRebuild("default", "paper")
-    async with aclosing(trading.records_of(log)) as records:
+    async with aclosing(port_adapters.records_of(log)) as records:
         async for entry in records.scan():
             rebuild.read(entry.record)
     settled, in_doubt = (
@@ -137,7 +137,7 @@ async def _charged(log: Path) -> tuple[dict[str, int], dict[str, int]]:
 
 async def make_calls(folder: Path, base_url: str) -> None:
     """Make all calls of the worker through a gateway whose log lies in `folder`."""
-    store = trading.log_for("paper", folder / "interactions.jsonl")
+    store = port_adapters.log_for("paper", folder / "interactions.jsonl")
     await store.open()
     provider = AnthropicProvider(OneKey("demo"), base_url=base_url)
     gateway = local_gateway(provider, store=store, budget_usd=Decimal(5), workers=WORKERS)

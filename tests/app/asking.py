@@ -7,11 +7,10 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from agentic_trading.app import trading
 from agentic_trading.app.options import RunOptions
 from agentic_trading.platform.config import LedgerConfig, LoadedFrom, PlatformConfig
 from agentic_trading.platform.provider_config import ProviderConfig
-from agentic_trading.platform.tables import Tables
+from agentic_trading.platform.tables import Tables, load_tables
 
 OWN_MODEL = "own-model"
 
@@ -76,4 +75,4 @@ def own_rows(folder: Path, names: Sequence[str] = (OWN_MODEL,), **fields: Any) -
 
 def own_tables(folder: Path, names: Sequence[str] = (OWN_MODEL,)) -> Tables:
     """Return the shipped tables with rows for models of one's own."""
-    return trading.load_tables(*own_rows(folder, names))
+    return load_tables(*own_rows(folder, names))

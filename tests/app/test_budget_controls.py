@@ -9,13 +9,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agentic_trading.app import budget_controls
-from agentic_trading.app.options import OptionError
+from agentic_trading.app import budget_controls, choices
 from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, LedgerSettingsError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
-from agentic_trading.platform.errors import ConfigError
+from agentic_trading.platform import port_adapters
+from agentic_trading.platform.errors import ConfigError, OptionError
 from agentic_trading.platform.port_adapters import ledger_of
 from tests import redis_server
 from tests.flows.sessions import SAMPLES, options, ran
@@ -113,7 +113,7 @@ async def test_a_run_in_another_zone_than_the_servers_is_refused(
 
 async def test_a_budget_that_stands_already_is_not_ordered_again() -> None:
     board = MemoryControlStore()
-    limit = budget_controls.tenant_limit(5)
+    limit = port_adapters.tenant_limit(5)
 
     for _ in range(2):
         await budget_controls.set_budget(board, "default", limit)
@@ -143,4 +143,4 @@ def test_a_budget_is_a_limit_on_the_money_of_the_whole_tenant(*, limit: Limit, i
     ],
 )
 def test_an_address_is_shown_without_what_may_be_secret(url: str, shown: str) -> None:
-    assert budget_controls.host_of(url) == shown
+    assert choices.host_of(url) == shown

@@ -11,8 +11,8 @@ import pytest
 
 from agentic_trading.app.cli.chains import LAYERS, SHOWN
 from agentic_trading.app.replay import replay
+from agentic_trading.app.run_setup import session_folder
 from agentic_trading.app.schemas import EVENT_BODIES, published
-from agentic_trading.app.session_folder import session_folder
 from agentic_trading.bus.codec import event_message, read_event
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.client.events import KINDS as RECURSION

@@ -9,10 +9,10 @@ import pytest
 
 from agentic_trading.app import trading
 from agentic_trading.app.feeds import BarSteps, CheckedFeed, ReadAhead, open_feeds, sources
-from agentic_trading.app.options import OptionError
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import BarFeed, FeedItem
+from agentic_trading.platform.errors import OptionError
 from tests.desk.market.bars import bar, rows
 
 

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from agentic_trading.app import trading
 from agentic_trading.app.bar_files import BAR_COLUMNS, bar_row
 from agentic_trading.app.feeds import ResumedFeed, kept_bars, open_feed, sources, without_symbol
-from agentic_trading.app.options import OptionError
 from agentic_trading.app.session_folder import DataSource
 from agentic_trading.desk.market.bar import EPOCH, Bar
 from agentic_trading.desk.market.bar_rows import BarRows
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.desk.market.feed import BarFeed, Duplicate, FeedItem, Gap
+from agentic_trading.platform.errors import OptionError
 from tests.desk.market.bars import bar, rows, series
 
 BTC = DataSource(name="bars", symbol="BTCUSDT")

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentic_trading.app.bar_files import ROWS_A_MARK
 from agentic_trading.app.log_check import LogCheck, LogFinding, audit_log, check_file
-from agentic_trading.app.session_folder import SessionFolder
+from agentic_trading.app.session_folder import ROWS_A_MARK, SessionFolder
 from agentic_trading.llm import Event, JsonFileInteractionStore, LLMInteraction, LLMResult
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import PLATFORM

@@ -11,11 +11,11 @@ import pytest
 from agentic_trading.app.budgets import BudgetLocationOptions, halt_command, open_location
 from agentic_trading.app.cli.budget_places import command_location_of
 from agentic_trading.app.operator_commands import ACKNOWLEDGED_WITHIN_S, CommandReach, execute_acknowledged
-from agentic_trading.app.options import OptionError
 from agentic_trading.governance.status_feed import BudgetStatus
 from agentic_trading.governance.status_feeds.file import FileStatusFeed
 from agentic_trading.llm import JsonFileInteractionStore
 from agentic_trading.llm.event import PLATFORM
+from agentic_trading.platform.errors import OptionError
 from tests.app.cli.conftest import _own_place  # noqa: F401 - an empty environment
 from tests.governance.reporting import told
 from tests.redis_server import RealServer

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from agentic_trading.app.cli.run import FLAGS
-from agentic_trading.app.options import OptionError, RunOptions, load_run_config
+from agentic_trading.app.options import RunOptions, load_run_config
 from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.limits import NANO
-from agentic_trading.platform.errors import ConfigError
+from agentic_trading.platform.errors import ConfigError, OptionError
 from tests.app.asking import run_options
 
 FROM = {"provider": "recorded", "recorded_from": Path("earlier")}

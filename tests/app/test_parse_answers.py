@@ -18,10 +18,10 @@ from agentic_trading.app.cli.parse_answers import (
     read_text,
     strictly_loaded,
 )
-from agentic_trading.app.options import OptionError
 from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.limits import OutputMode
 from agentic_trading.llm.result import Stage
+from agentic_trading.platform.errors import OptionError
 from agentic_trading.structured.decode import MAX_BYTES
 
 ORDER: dict[str, Any] = {

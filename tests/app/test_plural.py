@@ -2,7 +2,7 @@
 
 import pytest
 
-from agentic_trading.app.options import pluralize
+from agentic_trading.app.choices import pluralize
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app import trading
-from agentic_trading.app.options import OptionError, RunOptions
+from agentic_trading.app.options import RunOptions
 from agentic_trading.app.preflight import HOSTED_CALL_S, Preflight, preflight
 from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.models import WeightsError
+from agentic_trading.platform import port_adapters
 from agentic_trading.platform.config import PlatformConfig
-from agentic_trading.platform.errors import ConfigError
+from agentic_trading.platform.errors import ConfigError, OptionError
 from agentic_trading.platform.provider_config import ProviderConfig
+from agentic_trading.platform.tables import load_tables
 from tests.app.asking import OWN_MODEL, options, own_rows
 from tests.app.test_session_folder import manifest
 from tests.build import interaction
@@ -148,7 +149,7 @@ async def test_a_run_that_goes_on_counts_what_is_left(tmp_path: Path) -> None:
 
 
 async def test_a_run_that_goes_on_may_spend_what_is_left_of_its_budget(tmp_path: Path) -> None:
-    store = trading.log_for("backtest", tmp_path / "interactions.jsonl")
+    store = port_adapters.log_for("backtest", tmp_path / "interactions.jsonl")
     await store.store(interaction(cost_nusd=4_999_000_000))
     await store.aclose()
     begun = manifest(answers="anthropic", provider="anthropic", model="")
@@ -177,4 +178,4 @@ def as_if_claude_had_answered(session: Path) -> None:
 
 
 def test_the_shipped_tables_are_enough_for_a_forecast() -> None:
-    assert trading.load_tables().prices.name
+    assert load_tables().prices.name

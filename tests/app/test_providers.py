@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app import trading
-from agentic_trading.app.options import WORKFLOWS, OptionError, load_run_config
+from agentic_trading.app.choices import WORKFLOWS
+from agentic_trading.app.options import load_run_config
 from agentic_trading.app.providers import (
     ProviderSelection,
     host_free,
@@ -18,12 +18,12 @@ from agentic_trading.app.providers import (
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.models import WEIGHTS, WeightsError
 from agentic_trading.llm.providers.openai.provider import OpenAIProvider
-from agentic_trading.platform.errors import ConfigError
-from agentic_trading.platform.tables import Tables
+from agentic_trading.platform.errors import ConfigError, OptionError
+from agentic_trading.platform.tables import Tables, load_tables
 from tests.app.asking import OWN_MODEL, options, own_rows, own_tables
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
-TABLES = trading.load_tables()
+TABLES = load_tables()
 ANTHROPIC: dict[str, Any] = {"provider": "anthropic"}
 OPENAI: dict[str, Any] = {"provider": "openai", "model": OWN_MODEL}
 LOCAL: dict[str, Any] = {"provider": "local"}
@@ -102,7 +102,7 @@ def test_a_retired_model_is_refused_from_the_day_after() -> None:
 
 
 def test_a_model_without_a_price_is_refused(tmp_path: Path) -> None:
-    tables = trading.load_tables(own_rows(tmp_path)[0])
+    tables = load_tables(own_rows(tmp_path)[0])
 
     with pytest.raises(
         OptionError, match=rf"^--model is {OWN_MODEL}, which has no price; .*AGENTIC_PRICES_FILE"

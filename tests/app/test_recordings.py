@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.options import OptionError
-from agentic_trading.app.session_folder import pack, session_folder, shipped_names
+from agentic_trading.app.run_setup import pack, session_folder, shipped_names
+from agentic_trading.platform.errors import OptionError
 
 FILES = {"run.json": b"{}", "interactions.jsonl": b"one\ntwo\n", "bars-BTCUSDT.csv": b"open_time\n"}
 

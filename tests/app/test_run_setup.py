@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app import budget_controls, trading
+from agentic_trading.app import trading
 from agentic_trading.app.bar_files import BarFiles
 from agentic_trading.app.run_resume import read_interrupted_run
 from agentic_trading.app.run_setup import recorded_attempts
@@ -23,6 +23,7 @@ from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.result import AttemptTrace, Stage
 from agentic_trading.llm.store import InteractionStore, Record
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.platform import port_adapters
 from tests.app.test_session_folder import manifest
 from tests.build import NOW, envelope, event, interaction
 from tests.desk.market.bars import bar
@@ -112,7 +113,7 @@ async def test_a_run_has_its_own_lines_of_the_log_only(tmp_path: Path) -> None:
     first, second = manifest(), manifest(2, first_seq=2)
     for each in (first, second):
         await asyncio.to_thread(folder.write_manifest, each)
-    store = trading.log_for("backtest", folder.log)
+    store = port_adapters.log_for("backtest", folder.log)
     kept = [interaction(), interaction(), interaction()]
     for one in kept:
         await store.store(one)
@@ -137,7 +138,7 @@ async def part(
     store: InteractionStore,
     budget: int | Ledger,
     bars: int,
-    recorded: trading.Recording | None,
+    recorded: port_adapters.Recording | None,
     lost: Mapping[str, LostAttempt] | None = None,
 ) -> None:
     """Play the beginning of a session whose calls cost money, up to so many bars."""
@@ -148,7 +149,7 @@ async def part(
         store=store,
         most_bars=None,
         answers=trading.AnswerSource(Providers.every(provider), *PRICED, recorded, lost=lost or {}),
-        ledger=budget_controls.budget_ledger(budget) if isinstance(budget, int) else budget,
+        ledger=port_adapters.budget_ledger(budget) if isinstance(budget, int) else budget,
     )
     await play_session(set_up, played, stopping_at(bars, played))
 
@@ -209,7 +210,7 @@ async def test_a_run_killed_between_a_dispatch_and_its_answer_keeps_the_budget_a
     store = await beginning_with(left)
     earlier = await read_interrupted_run(SessionFolder(tmp_path), manifest(), store)
 
-    ledger = budget_controls.budget_ledger(budget_nusd)
+    ledger = port_adapters.budget_ledger(budget_nusd)
     await ledger.restore("default", earlier.bookings)
     await part(store, ledger, 450, earlier.answers, earlier.lost)
 

@@ -8,10 +8,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 
-from agentic_trading.app.options import OptionError
 from agentic_trading.app.schemas import check_schemas, first_schema_difference, published, write_schemas
 from agentic_trading.bus.topic import DeadLetter
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
+from agentic_trading.platform.errors import OptionError
 from tests.build import NOW, envelope, event, interaction, result
 
 ROOT = Path(__file__).parents[2]

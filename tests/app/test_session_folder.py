@@ -10,13 +10,13 @@ import pytest
 
 from agentic_trading.app.bar_files import BAR_COLUMNS, BARS_A_BATCH, BarFiles, bar_row
 from agentic_trading.app.feeds import kept_bars
-from agentic_trading.app.options import OptionError
 from agentic_trading.app.session_folder import DataSource, RunManifest, SessionFolder
 from agentic_trading.client.gateway import GatewayReply
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
+from agentic_trading.platform.errors import OptionError
 from tests.build import envelope, event, interaction
 from tests.desk.market.bars import bar
 

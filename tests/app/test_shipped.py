@@ -6,7 +6,8 @@ import pytest
 
 from agentic_trading.app.options import WARM_UP_BARS
 from agentic_trading.app.replay import replay
-from agentic_trading.app.session_folder import SessionFolder, session_folder, shipped_names
+from agentic_trading.app.run_setup import session_folder, shipped_names
+from agentic_trading.app.session_folder import SessionFolder
 from tests.flows.sessions import calls_in, kept_in, ran
 
 NAME = Path("smollm2")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app import budget_controls, trading
+from agentic_trading.app import providers, trading
 from agentic_trading.clock import MarketClock, SimClock
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
@@ -15,7 +15,9 @@ from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.models import TableError
 from agentic_trading.llm.providers.fault_injection import FaultsError, FaultyProvider
 from agentic_trading.llm.providers.offline import RulesProvider
+from agentic_trading.platform import port_adapters
 from agentic_trading.platform.provider_config import ProviderConfig
+from agentic_trading.platform.tables import load_tables
 from tests.build import interaction
 from tests.flows.sessions import PRICED, Priced, calls_in, evening, events_in, rules, with_faults
 
@@ -52,7 +54,7 @@ def test_rules_answer_and_with_faults_only_if_they_are_asked_for() -> None:
 
 async def test_a_recording_answers_as_the_model_that_was_recorded() -> None:
     one = interaction()
-    recorded = trading.recording([one])
+    recorded = port_adapters.recording([one])
 
     answers = trading.replayed(recorded, LLMProvider.SCRIPTED, "scripted-1")
 
@@ -78,7 +80,7 @@ def test_a_table_of_models_that_is_none_is_told(tmp_path: Path) -> None:
     path.write_text('{"rows": [{"provider": "rules"}]}', encoding="utf-8")
 
     with pytest.raises(TableError, match=r"models\.json, row 1, "):
-        trading.load_tables(path)
+        load_tables(path)
 
 
 async def test_every_call_of_a_session_is_noted_before_it_leaves() -> None:
@@ -109,13 +111,13 @@ async def test_faults_in_a_session_hit_calls_by_its_seed() -> None:
 def test_calls_are_retried_as_the_adapter_needs_it_whatever_its_provider_is_called(
     name: str, adapter: str | None, *, is_patient: bool
 ) -> None:
-    assert (name in trading.patience_of({name: ProviderConfig(adapter=adapter)})) is is_patient
-    assert "local" in trading.patience_of({})
+    assert (name in providers.patience_of({name: ProviderConfig(adapter=adapter)})) is is_patient
+    assert "local" in providers.patience_of({})
 
 
 async def test_what_costs_nothing_needs_no_budget_and_what_does_gets_none_of_nothing() -> None:
-    free = await evening(ledger=budget_controls.budget_ledger(0))
-    priced = await evening(Priced(), model=PRICED, ledger=budget_controls.budget_ledger(0))
+    free = await evening(ledger=port_adapters.budget_ledger(0))
+    priced = await evening(Priced(), model=PRICED, ledger=port_adapters.budget_ledger(0))
 
     assert free.played.counters.no_decisions == {}
     assert free.played.counters.decisions["analysis"].total() > 0

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.options import OptionError, RunOptions
+from agentic_trading.app.options import RunOptions
 from agentic_trading.app.worker import worker_config
 from agentic_trading.platform import BusConfig, ConfigError, LedgerConfig, PlatformConfig
+from agentic_trading.platform.errors import OptionError
 
 BUS, LEDGER = "kafka://127.0.0.1:1", "redis://127.0.0.1:1"
 
@@ -62,7 +63,7 @@ def test_what_does_not_go_over_a_bus_is_refused(changes: dict[str, Any], option:
     config = PlatformConfig(mode="backtest", bus=bus, ledger=LedgerConfig(url=LEDGER))
 
     with pytest.raises(OptionError) as refused:
-        RunOptions(("btcusdt-5m",), Path("out"), config, **changes)
+        RunOptions(("btcusdt-5m",), Path("out"), config=config, **changes)
 
     assert refused.value.option == option
 
@@ -77,7 +78,7 @@ def test_a_backtest_over_a_bus_is_apart_and_has_the_ledger_of_its_workers(
     config = PlatformConfig(mode="backtest", bus=bus, ledger=LedgerConfig(url=ledger))
 
     with pytest.raises(OptionError) as refused:
-        RunOptions(("btcusdt-5m",), Path("out"), config)
+        RunOptions(("btcusdt-5m",), Path("out"), config=config)
 
     assert refused.value.option == option
 

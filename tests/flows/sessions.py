@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from agentic_trading.app import budget_controls, trading
+from agentic_trading.app import trading
 from agentic_trading.app.bar_files import BAR_COLUMNS, bar_row
 from agentic_trading.app.options import RunOptions
 from agentic_trading.app.report import RunReport
@@ -33,8 +33,10 @@ from agentic_trading.llm.providers.offline import RulesProvider
 from agentic_trading.llm.store import InteractionStore, Record
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.platform import port_adapters
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.platform import Ports
+from agentic_trading.platform.tables import load_tables
 from tests.app.asking import run_options
 
 SAMPLES: Final = ("btcusdt-5m", "ethusdt-5m")
@@ -42,7 +44,7 @@ BARS: Final = 600
 FAULTS: Final = "malformed=15%,timeout=8%,refusal=8%,cut=8%"
 PRICED: Final = (LLMProvider.SCRIPTED, "scripted-prompted-1")
 # Read before any loop runs: files are not read on a loop.
-TABLES: Final = trading.load_tables()
+TABLES: Final = load_tables()
 LOADED: Final = {name: load_sample(name) for name in SAMPLES}
 OF_THE_PLATFORM: Final = ("operator.commanded", "run.started", "run.ended")
 """Kinds that the platform records beside what a session's agents do."""
@@ -211,7 +213,7 @@ def stage(provider: Provider | None = None, **changes: Any) -> SessionSetup:
         "ports": Ports(
             tables=changes.pop("tables", TABLES),
             store=changes.pop("store", None) or MemoryInteractionStore(),
-            ledger=changes.pop("ledger", None) or budget_controls.budget_ledger(10**12),
+            ledger=changes.pop("ledger", None) or port_adapters.budget_ledger(10**12),
         ),
         "clock": trading.clock_for(mode),
     }

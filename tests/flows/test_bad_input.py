@@ -6,13 +6,13 @@ from typing import Any
 import orjson
 import pytest
 
-from agentic_trading.app.options import OptionError
 from agentic_trading.app.run import ReplayMissError
 from agentic_trading.desk.market.errors import BarFormatError
 from agentic_trading.llm.errors import StoreError, StoreLockedError
 from agentic_trading.llm.models import TableError
 from agentic_trading.llm.providers.fault_injection import FaultsError
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
+from agentic_trading.platform.errors import OptionError
 from tests.flows.sessions import LOADED, contents, csv_of, decided, events_in, kept_in, ran, rows_in, write
 
 BTC = LOADED["btcusdt-5m"]

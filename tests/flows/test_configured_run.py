@@ -12,7 +12,7 @@ import orjson
 import pytest
 from typing_extensions import override
 
-from agentic_trading.app.options import OptionError, RunOptions, load_run_config
+from agentic_trading.app.options import RunOptions, load_run_config
 from agentic_trading.app.preflight import preflight
 from agentic_trading.app.replay import replay
 from agentic_trading.app.run import run_session
@@ -24,7 +24,7 @@ from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
 from agentic_trading.platform.adapters import ProviderContext
-from agentic_trading.platform.errors import ConfigError
+from agentic_trading.platform.errors import ConfigError, OptionError
 from tests.build import NOW
 from tests.flows.sessions import Priced, calls_in, decided, kept_in
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app import budget_controls
 from agentic_trading.app.budgets import (
     BudgetLocationOptions,
     halt_command,
@@ -18,6 +17,7 @@ from agentic_trading.app.budgets import (
 )
 from agentic_trading.app.replay import replay
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.platform import port_adapters
 from tests.flows.overseen import Overseen, Waiting, agentic_trading, rehearsal
 from tests.flows.sessions import SAMPLES, calls_in, events_in, kept_in, ran
 
@@ -98,7 +98,7 @@ async def test_what_was_refused_for_want_of_money_goes_on_with_a_raised_limit(tm
     session = Overseen(
         BudgetLocationOptions(tmp_path),
         {AFTER_THE_FIRST_CALLS: more},
-        {"ledger": budget_controls.budget_ledger(60_000_000), "workers": 1},
+        {"ledger": port_adapters.budget_ledger(60_000_000), "workers": 1},
     )
     played = await session.play()
 

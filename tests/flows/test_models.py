@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.options import OptionError, RunOptions
+from agentic_trading.app.options import RunOptions
 from agentic_trading.app.providers import UnusableProviderError
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run_session
+from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.tables import Tables
 from tests.app.asking import OWN_MODEL, options, own_rows, own_tables
 from tests.flows.served import answers_of_the_rules, served

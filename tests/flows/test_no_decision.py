@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app import budget_controls
 from agentic_trading.app.report import RunReport
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.platform import port_adapters
 from tests.flows.sessions import LOADED, PRICED, Priced, calls_in, evening, events_in, kept_in, ran
 
 BTC = {"btcusdt-5m": LOADED["btcusdt-5m"]}
@@ -99,7 +99,7 @@ async def test_a_reason_is_that_of_the_last_attempt(recorded: RunReport) -> None
 
 @pytest.mark.parametrize("budget_nusd", [1, 100_000_000, 130_000_000])
 async def test_a_budget_is_never_passed_and_what_is_not_asked_has_its_reason(budget_nusd: int) -> None:
-    ledger = budget_controls.budget_ledger(budget_nusd)
+    ledger = port_adapters.budget_ledger(budget_nusd)
 
     played = await evening(Priced(), model=PRICED, ledger=ledger, bars=BTC, workers=8)
 
@@ -119,7 +119,7 @@ async def test_what_was_charged_in_doubt_counts_against_the_budget() -> None:
         async def complete(self, request: ModelRequest) -> ModelResponse:
             raise ProviderError(FailureKind.TIMEOUT, "no answer", sent=True)
 
-    played = await evening(Lost(), model=PRICED, ledger=budget_controls.budget_ledger(10**9), bars=BTC)
+    played = await evening(Lost(), model=PRICED, ledger=port_adapters.budget_ledger(10**9), bars=BTC)
 
     results = [one.result for one in calls_in(await played.records())]
     doubtful = [result for result in results if result.in_doubt]

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app import trading
-from agentic_trading.app.options import RunMode
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunProgress, RunReport
 from agentic_trading.app.run import run_session
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError, BarSequenceError
 from agentic_trading.llm.event import Event
+from agentic_trading.platform import port_adapters
+from agentic_trading.platform.config import RunMode
 from tests.build import event
 from tests.flows.sessions import LOADED, calls_in, csv_of, decided, events_in, kept_in, options, ran
 
@@ -173,7 +173,7 @@ async def sender() -> AsyncIterator[tuple[int, Any]]:
 async def test_on_paper_and_from_a_model_a_record_is_on_disk_when_it_was_taken(
     mode: RunMode, *, can_be_repeated: bool, on_disk: bool, tmp_path: Path
 ) -> None:
-    log = trading.log_for(mode, tmp_path / "log.jsonl", can_be_repeated=can_be_repeated)
+    log = port_adapters.log_for(mode, tmp_path / "log.jsonl", can_be_repeated=can_be_repeated)
     await log.open()
 
     await log.record(event())

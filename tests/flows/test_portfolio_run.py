@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.options import OptionError
+from agentic_trading.app.options import plan_on_record
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.desk.planning.params import PlanTerms
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.platform.errors import OptionError
 from tests.flows.sessions import kept_in, ran
 
 PANEL = {"data": ["sp500-sample"]}
@@ -88,7 +89,7 @@ async def test_a_plan_that_fails_trades_nothing_and_is_no_decision(tmp_path: Pat
 
 async def terms_of(folder: Path) -> PlanTerms | None:
     """Return on which terms the last run in a folder searches for its plans."""
-    return (await asyncio.to_thread(SessionFolder(folder).read_manifest)).plan
+    return plan_on_record(await asyncio.to_thread(SessionFolder(folder).read_manifest))
 
 
 async def test_a_plan_is_searched_for_on_the_terms_that_the_run_was_given(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 from agentic_trading.app import budget_controls
 from agentic_trading.app.budget_log import rebuild_ledger
 from agentic_trading.app.budgets import BudgetLocationOptions, execute, open_location, read_status
-from agentic_trading.app.options import OptionError
 from agentic_trading.app.replay import replay
 from agentic_trading.governance.commands import SetLimit
 from agentic_trading.governance.errors import LedgerRolledBackError, LedgerUnavailableError
@@ -22,6 +21,8 @@ from agentic_trading.governance.prices import Amount
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
+from agentic_trading.platform import port_adapters
+from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.port_adapters import boards_of, ledger_of, worker_ledger_of
 from tests.flows.overseen import Overseen, rehearsal
 from tests.flows.sessions import SAMPLES, calls_in, kept_in, ran
@@ -61,7 +62,7 @@ async def limit(server: RealServer, usd: str) -> None:
     board, statuses = await asyncio.to_thread(boards_of, server.url, Path())
     async with aclosing(board), aclosing(statuses):
         nusd = int(Decimal(usd).scaleb(9))
-        await budget_controls.set_budget(board, "default", budget_controls.tenant_limit(nusd))
+        await budget_controls.set_budget(board, "default", port_adapters.tenant_limit(nusd))
 
 
 async def test_two_runs_at_once_keep_one_limit(own_redis: RealServer) -> None:

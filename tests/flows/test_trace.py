@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app import trading
 from agentic_trading.app.report import RunReport
 from agentic_trading.audit.trace import CallNode, EventNode, TraceTree, why
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
+from agentic_trading.platform import port_adapters
 from tests.flows.sessions import OF_THE_PLATFORM, calls_in, evening, events_in, lines_of, rules, with_faults
 
 CHAIN = [
@@ -30,7 +30,7 @@ CHAIN = [
 
 @pytest.fixture
 async def records(recorded: RunReport) -> AsyncIterator[JsonlRecords]:
-    async with aclosing(trading.records_of(recorded.log)) as opened:
+    async with aclosing(port_adapters.records_of(recorded.log)) as opened:
         yield opened
 
 

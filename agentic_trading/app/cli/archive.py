@@ -7,11 +7,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from agentic_trading.app.cli.config import ConfigFile
-from agentic_trading.app.cli.dlq import loaded_with_bus
 from agentic_trading.app.cli.exits import ExitCode, say, stop
-from agentic_trading.app.cli.log_selection import AsJson
-from agentic_trading.app.cli.worker import BusUrl
+from agentic_trading.app.cli.options import AsJson, BusUrl, ConfigFile, loaded_with_bus
 from agentic_trading.cancellation import run_async
 
 app = typer.Typer()
@@ -53,8 +50,8 @@ def archive_stream(
         return
     from dataclasses import asdict
 
+    from agentic_trading.app.choices import pluralize
     from agentic_trading.app.cli.output import show_json
-    from agentic_trading.app.options import pluralize
 
     folder, loaded = _required(store), loaded_with_bus(config, bus)
     done = _archived(loaded, folder, until_end=until_end)
@@ -83,8 +80,8 @@ def check_archived(
 
     With --bus or --config the archive is also held against its last head on the bus.
     """
+    from agentic_trading.app.choices import pluralize
     from agentic_trading.app.cli.output import show_json
-    from agentic_trading.app.options import pluralize
     from agentic_trading.app.settings import start
 
     folder = _required(store)
@@ -133,11 +130,11 @@ def _archived(config: Any, folder: Path, *, until_end: bool) -> Any:
 
 def _checked(config: Any, folder: Path) -> Any:
     """Check an archive, with a configuration also against the heads on its bus; what is no head there is passed over."""
-    from agentic_trading.app.trading import records_of
     from agentic_trading.audit.source_logs import check_archive
     from agentic_trading.bus.log_stream import LogHead
     from agentic_trading.bus.topic import HEADS
     from agentic_trading.platform import port_adapters
+    from agentic_trading.platform.port_adapters import records_of
 
     async def heads() -> list[Any]:
         found = []

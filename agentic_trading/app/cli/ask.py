@@ -5,15 +5,17 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.config import ConfigFile
-from agentic_trading.app.cli.log_selection import AsJson, Store, log_of
-from agentic_trading.app.cli.run import (
+from agentic_trading.app.cli.options import (
     AnswersFrom,
+    AsJson,
     BaseUrl,
+    ConfigFile,
     ContextTokens,
     Model,
     PriceOption,
     RunBus,
+    Store,
+    log_of,
     usd_amount,
 )
 
@@ -81,8 +83,9 @@ def ask_command(
     Sums and counts are evidence that code has made. Calls, frames and answers go on record in the log. Exit 5 if it waits for
     an answer of yours, 1 if it has none.
     """
+    from agentic_trading.app.choices import own_model_row
     from agentic_trading.app.cli.ask_answers import AskOptions, answer_question, read_answers
-    from agentic_trading.app.options import OptionError, own_model_row
+    from agentic_trading.platform.errors import OptionError
 
     answers = read_answers(answer or ())
     if bool(question.strip()) == bool(resume):

@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple, Protocol, assert_never
 
 from rich.console import RenderableType
 
-from agentic_trading.app import trading
+from agentic_trading.app import providers
+from agentic_trading.app.choices import MODELS, listed, with_model
 from agentic_trading.app.cli.chains import newest_chains
 from agentic_trading.app.cli.exits import ExitCode, say, stop
 from agentic_trading.app.cli.frame_tree import frame_table
@@ -27,10 +28,9 @@ from agentic_trading.app.cli.output import (
     show_json,
     usd,
 )
-from agentic_trading.app.options import MODELS, OptionError, listed, with_model
 from agentic_trading.app.providers import model_row
 from agentic_trading.app.question_rules import ASK_RULES, FAILURES, SPEND
-from agentic_trading.app.run_resume import read_elsewhere
+from agentic_trading.app.session_folder import read_elsewhere
 from agentic_trading.app.settings import configure_logging, start
 from agentic_trading.audit.spend import spend_report
 from agentic_trading.cancellation import run_async
@@ -62,8 +62,10 @@ from agentic_trading.llm.limits import RetryPolicy, nusd_from_usd
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import Record, Records
+from agentic_trading.platform import port_adapters
 from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.config import BusConfig, PlatformConfig, without_password
+from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.platform import Platform, Ports, run_started
 from agentic_trading.platform.provider_config import ModelConfig, ProviderConfig, provider_and_model
 from agentic_trading.platform.settings import load_config, user_name
@@ -156,7 +158,7 @@ async def _answered(
     options: AskOptions, question: str, trace_id: str, answers: Mapping[str, str]
 ) -> RecursionOutcome:
     settings, limits = start(), options.limits
-    async with aclosing(trading.records_of(options.log)) as records:
+    async with aclosing(port_adapters.records_of(options.log)) as records:
         known = _beginning(trace_id, await records.trace(trace_id)) if trace_id else None
         config, model = await asyncio.to_thread(_configured, options, known)
         configure_logging(settings.log_level, settings.log_format, config.redaction)
@@ -165,7 +167,7 @@ async def _answered(
         row = model_row(tables, LLMProvider(next(iter(config.providers))), model, now=now)
         tenants = config.tenant_ids
         tenant = (tenants[0] if len(tenants) == 1 else DEFAULT_TENANT) if known is None else known.tenant
-        patience = trading.patience_of(config.providers).get(row.provider)
+        patience = providers.patience_of(config.providers).get(row.provider)
         as_of = now if config.mode == "backtest" else None  # it knows no present
         asked = _Asked(row, tables, tenant, await evidence_of(records, tenant), patience, as_of)
         async with _gateway_on(options, config, tables, records, trace_id) as gateway:
@@ -283,7 +285,7 @@ async def _gateway_on(
     options: AskOptions, config: PlatformConfig, tables: Tables, records: Records, trace_id: str
 ) -> AsyncGenerator[StructuredGateway]:
     """Give a gateway that keeps its records in a log: a platform, where what was spent before is spent, or a client of a bus."""
-    async with aclosing(trading.log_for("paper", options.log)) as store:
+    async with aclosing(port_adapters.log_for("paper", options.log)) as store:
         await store.open()
         if config.bus.url is None:
             if options.answers_from:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.log_selection import AsJson, Store
+from agentic_trading.app.cli.options import AsJson, Store
 from agentic_trading.cancellation import run_async
 
 BudgetOptionsTenant = Annotated[str, typer.Option("--tenant", metavar="ID", help="Whose budgets.")]
@@ -159,7 +159,7 @@ def history(
 
     from agentic_trading.app.budget_log import read_budget_events
     from agentic_trading.app.cli.budget_tables import history_table
-    from agentic_trading.app.cli.log_selection import log_of
+    from agentic_trading.app.cli.options import log_of
     from agentic_trading.app.cli.output import print_table, show_json
 
     found = run_async(read_budget_events(log_of(store), tenant, together=not every))
@@ -189,7 +189,7 @@ def rebuild(
 
     from agentic_trading.app.budget_log import rebuild_ledger
     from agentic_trading.app.cli.budget_tables import rebuild_lines
-    from agentic_trading.app.cli.log_selection import log_of
+    from agentic_trading.app.cli.options import log_of
     from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.app.settings import configured
 

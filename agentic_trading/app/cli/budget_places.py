@@ -4,16 +4,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from agentic_trading.app.budgets import BudgetLocationOptions
+from agentic_trading.app.choices import check_ledger_url
 from agentic_trading.app.cli.budget_tables import controls_table
 from agentic_trading.app.cli.exits import ExitCode, stop
-from agentic_trading.app.cli.log_selection import log_of
+from agentic_trading.app.cli.options import log_of
 from agentic_trading.app.cli.output import facts, print_table, show_json
 from agentic_trading.app.live_places import live_place
 from agentic_trading.app.operator_commands import command_values, execute_acknowledged
-from agentic_trading.app.options import OptionError, check_ledger_url
 from agentic_trading.app.settings import configured, start
 from agentic_trading.cancellation import run_async
 from agentic_trading.governance.commands import AddHalt, OperatorCommand
+from agentic_trading.platform.errors import OptionError
 
 
 def execute_and_print(

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from agentic_trading.app.choices import pluralize
 from agentic_trading.app.cli.frame_tree import TraceFrames
 from agentic_trading.app.cli.output import format_time, heading, printable, rows, table, usd
-from agentic_trading.app.options import pluralize
 from agentic_trading.audit.trace import CallNode, CausalPath, EventNode, TraceNode, TraceTree
 from agentic_trading.canonical import Fragment
 from agentic_trading.client.events import FrameClosed, FrameOpened, UserAnswered, UserAsked

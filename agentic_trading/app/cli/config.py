@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from agentic_trading.app.cli.exits import ExitCode, say, stop
-from agentic_trading.app.cli.log_selection import AsJson
+from agentic_trading.app.cli.options import AsJson, ConfigFile
 from agentic_trading.cancellation import run_async
 
 app = typer.Typer(
@@ -15,15 +15,6 @@ app = typer.Typer(
 )
 
 keys_app = typer.Typer(help="The keys of principals, which sign messages.", no_args_is_help=True)
-
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="A TOML file; if left out, the one of AGENTIC_CONFIG, else ./agentic-trading.toml.",
-    ),
-]
 
 
 PrincipalName = Annotated[

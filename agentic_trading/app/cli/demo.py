@@ -17,7 +17,6 @@ from agentic_trading.app.options import RunOptions
 from agentic_trading.app.replay import replay
 from agentic_trading.app.report import RunReport
 from agentic_trading.app.run import run_session
-from agentic_trading.app.trading import records_of
 from agentic_trading.audit.trace import why
 from agentic_trading.audit.verify import LogReport, verify_log
 from agentic_trading.cancellation import run_async
@@ -27,6 +26,7 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.envelope_rules import output_policy
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.result import Usage
+from agentic_trading.platform.port_adapters import records_of
 from agentic_trading.structured.engine import read
 from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.validation import validate

@@ -4,15 +4,12 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.exits import ExitCode, confirm, say, stop
-from agentic_trading.app.cli.log_selection import AsJson
-from agentic_trading.app.cli.worker import BusUrl
+from agentic_trading.app.cli.options import AsJson, BusUrl, ConfigFile, loaded_with_bus
 from agentic_trading.cancellation import run_async
 
 app = typer.Typer(help="The dead letters of a bus: list, show, replay, purge.", no_args_is_help=True)
@@ -166,9 +163,9 @@ def purge_letters(
 
     A topic can be cut off at its start alone: single letters cannot be deleted.
     """
+    from agentic_trading.app.choices import pluralize
     from agentic_trading.app.cli.dlq_tables import purge_text
     from agentic_trading.app.dead_letters import Purge
-    from agentic_trading.app.options import pluralize
 
     if before and every:
         stop(ExitCode.BAD_INPUT, "--before and --all exclude each other")
@@ -182,21 +179,6 @@ def purge_letters(
         confirm("the purge", yes=yes, otherwise="not purged; nothing was deleted")
         _on_bus(loaded, purge.run)
     say(f"deleted: {pluralize(purge.messages, 'message')}")
-
-
-def loaded_with_bus(config: Path | None, bus: str | None) -> Any:
-    """Return the configuration, with the bus that is named; without one it has to have a bus."""
-    from agentic_trading.app.options import OptionError
-    from agentic_trading.app.settings import start
-    from agentic_trading.platform.settings import load_config
-
-    start()
-    loaded = load_config(config, flags={"bus": "--bus"}, bus={"url": bus} if bus else None)
-    if loaded.bus.url is None:
-        raise OptionError(
-            "--bus", "left out", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
-        )
-    return loaded
 
 
 def _on_bus(loaded: Any, work: Callable[[Any], Awaitable[T]]) -> T:
@@ -213,8 +195,8 @@ def _on_bus(loaded: Any, work: Callable[[Any], Awaitable[T]]) -> T:
 def _moment(option: str, text: str) -> Any:
     """Return the moment that an option names."""
     from agentic_trading.app.dead_letters import moment_of
-    from agentic_trading.app.options import OptionError
     from agentic_trading.clock import SystemClock
+    from agentic_trading.platform.errors import OptionError
 
     try:
         return moment_of(text, SystemClock().now())
@@ -232,9 +214,9 @@ def _age_of(loaded: Any) -> Any:
 
 def _signer(principal: str, loaded: Any) -> Any:
     """Return what signs as a principal of the configuration."""
-    from agentic_trading.app.options import OptionError
     from agentic_trading.bus.signing import Signer
     from agentic_trading.governance.policy import Policy
+    from agentic_trading.platform.errors import OptionError
     from agentic_trading.platform.signing_keys import signing_keys_of
 
     policy = Policy.load(loaded.policy) if loaded.policy is not None else None

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from agentic_trading.app.choices import pluralize
 from agentic_trading.app.cli.exits import say
 from agentic_trading.app.cli.output import (
     FittedTable,
@@ -26,7 +27,6 @@ from agentic_trading.app.dead_letters import (
     replay_of,
     replay_problem,
 )
-from agentic_trading.app.options import pluralize
 from agentic_trading.bus.topic import DEAD_LETTERS, DeadLetter
 from agentic_trading.worker.delivery import SendAge
 

@@ -8,8 +8,8 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
+from agentic_trading.app.choices import pluralize
 from agentic_trading.app.cli.output import printable, usd
-from agentic_trading.app.options import pluralize
 from agentic_trading.audit.trace import CallNode, EventNode, TraceNode, TraceTree
 from agentic_trading.client.events import FrameClosed, FrameOpened
 from agentic_trading.client.frames import CausalFrame, FrameRecords

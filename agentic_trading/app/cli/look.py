@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from agentic_trading.app.cli.exits import ExitCode, say, stop
-from agentic_trading.app.cli.log_selection import AsJson, OfTenant, Store, log_of, trace_list
+from agentic_trading.app.cli.options import AsJson, OfTenant, Store, log_of, trace_list
 from agentic_trading.app.cli.run import TimeframeOption
 from agentic_trading.cancellation import run_async
 

@@ -14,6 +14,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from agentic_trading.app.choices import pluralize
 from agentic_trading.app.cli.output import (
     PlainConsole,
     capped,
@@ -27,12 +28,12 @@ from agentic_trading.app.cli.output import (
 )
 from agentic_trading.app.feeds import CheckedFeed, open_feeds, sources
 from agentic_trading.app.log_check import LogCheck
-from agentic_trading.app.options import OptionError, pluralize
 from agentic_trading.audit.spend import SpendReport
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap, UnreadColumns
 from agentic_trading.desk.market.samples import SAMPLES, Sample
 from agentic_trading.llm.store import Spend, SpendKey
+from agentic_trading.platform.errors import OptionError
 
 ALLOWED: tuple[str, ...] = get_args(SpendKey)
 FIGURES = ("attempts", "failed", "tokens in", "tokens out", "USD")

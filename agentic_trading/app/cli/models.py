@@ -5,10 +5,15 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.exits import ExitCode, say, stop
-from agentic_trading.app.cli.log_selection import AsJson
-from agentic_trading.app.cli.run import ContextTokens, PriceOption, usd_amount
+from agentic_trading.app.cli.options import (
+    AsJson,
+    ConfigFile,
+    ContextTokens,
+    OfProvider,
+    PriceOption,
+    usd_amount,
+)
 from agentic_trading.cancellation import run_async
 
 app = typer.Typer(help="Models: what they take, what they cost, their weights.", no_args_is_help=True)
@@ -16,9 +21,6 @@ app = typer.Typer(help="Models: what they take, what they cost, their weights.",
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A model, or PROVIDER/MODEL.")]
 ModelNames = Annotated[
     list[str] | None, typer.Argument(metavar="[MODEL]...", help="Models, or PROVIDER/MODEL; else all.")
-]
-OfProvider = Annotated[
-    str, typer.Option("--provider", metavar="NAME", help="Only the models of this provider.")
 ]
 OlderThan = Annotated[
     int,
@@ -86,9 +88,10 @@ def add_model_command(
 
     A file that does not exist is created. `run --provider NAME --model MODEL --record` then needs no other option.
     """
+    from agentic_trading.app.choices import own_model_row
     from agentic_trading.app.models.catalogue import add_model
-    from agentic_trading.app.options import OptionError, own_model_row
     from agentic_trading.app.settings import start
+    from agentic_trading.platform.errors import OptionError
     from agentic_trading.platform.settings import FILE
 
     file = (config or start().config or FILE).expanduser()
@@ -170,10 +173,10 @@ def _check_tables(models: list[str], older_than: int, *, as_json: bool) -> None:
 
 
 def _check_live(models: list[str], max_usd: Decimal, base_url: str | None, *, as_json: bool) -> None:
+    from agentic_trading.app.choices import HOSTED, MODELS
     from agentic_trading.app.cli.model_tables import live_check_table, load_catalogue
     from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.app.models.live_check import run_live_check
-    from agentic_trading.app.options import HOSTED, MODELS
     from agentic_trading.app.settings import start
     from agentic_trading.clock import SystemClock
     from agentic_trading.platform.settings import load_config

@@ -229,7 +229,7 @@ T = TypeVar("T")
 
 def ask_log(log: Path, question: Callable[[Records], Awaitable[T]]) -> T:
     """Return what `question` finds in a log; raises `StoreError` for one that cannot be read."""
-    from agentic_trading.app.trading import records_of
+    from agentic_trading.platform.port_adapters import records_of
 
     async def asked() -> T:
         async with aclosing(records_of(log)) as records:

@@ -68,8 +68,8 @@ def parse_command(
     """
     from agentic_trading.app.cli.parse_answers import ParseQuestion, answer_one, policy_of, read_schema
     from agentic_trading.app.cli.parse_records import ParseDefaults, SchemaFolder, answer_records
-    from agentic_trading.app.options import OptionError
     from agentic_trading.app.settings import start
+    from agentic_trading.platform.errors import OptionError
 
     start()
     policy = policy_of(workflow, mode)

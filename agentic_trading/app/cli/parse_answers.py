@@ -9,7 +9,6 @@ from typing import Any, BinaryIO, Final, Literal, Never, assert_never
 
 from agentic_trading.app.cli.exits import ExitCode, say
 from agentic_trading.app.cli.output import escape_json_line, print_json, printable
-from agentic_trading.app.options import OptionError
 from agentic_trading.files import read_file, whole_number
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import EnvelopeWorkflow
@@ -17,6 +16,7 @@ from agentic_trading.llm.envelope_rules import output_policy
 from agentic_trading.llm.limits import OutputMode, OutputPolicy
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import AttemptTrace, Fix, Stage, Usage, Violation
+from agentic_trading.platform.errors import OptionError
 from agentic_trading.structured.decode import MAX_BYTES
 from agentic_trading.structured.engine import AskAgain, GiveUp, RaiseCap, next_step, read
 from agentic_trading.structured.extract import only

@@ -21,10 +21,10 @@ from agentic_trading.app.cli.parse_answers import (
     read_text,
     strictly_loaded,
 )
-from agentic_trading.app.options import OptionError
 from agentic_trading.llm.fields import LARGEST_COUNT, Count, PositiveCount
 from agentic_trading.llm.limits import OutputMode
 from agentic_trading.llm.result import Violation
+from agentic_trading.platform.errors import OptionError
 
 MAX_LINE_BYTES: Final = 8 << 20
 """Of one record: an answer of 1 MiB of which each byte is escaped, and its schema."""

@@ -7,7 +7,6 @@ from fractions import Fraction
 from rich.console import Group, RenderableType
 
 from agentic_trading.app.cli.output import facts, heading, rows, table
-from agentic_trading.app.options import OptionError
 from agentic_trading.app.prices import (
     MULTIPLIERS,
     TOKEN_CLASSES,
@@ -20,13 +19,14 @@ from agentic_trading.app.settings import configured
 from agentic_trading.audit.spend import COST_FINDINGS, CostCheck
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.prices import ModelPrice, PriceBook, Rates, Ratio, short_id
+from agentic_trading.platform.errors import OptionError
 
 _CLASS_COLUMNS = ("input", "output", "read", "write 5m", "write 1h")
 
 
 def load_book() -> PriceBook:
     """Return the packaged book with the user's own over it; raises `SettingsError` and `TableError`."""
-    from agentic_trading.app.trading import load_tables
+    from agentic_trading.platform.tables import load_tables
 
     return load_tables(None, configured().prices_file).prices
 

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from agentic_trading.app.cli.exits import ExitCode, say, stop
-from agentic_trading.app.cli.log_selection import AsJson, log_of
-from agentic_trading.app.cli.models import OfProvider
+from agentic_trading.app.cli.options import AsJson, OfProvider, log_of
 from agentic_trading.cancellation import run_async
 
 app = typer.Typer(help="The price book: show it, check it.", no_args_is_help=True)
@@ -83,8 +82,9 @@ def _check_log(log: Path, earlier: list[Path], *, as_json: bool) -> None:
     from agentic_trading.app.cli.output import print_table, show_json
     from agentic_trading.app.cli.price_tables import cost_counts, cost_table
     from agentic_trading.app.settings import configured
-    from agentic_trading.app.trading import load_tables, records_of
     from agentic_trading.audit.spend import CostCheck, load_price_books, recompute_costs
+    from agentic_trading.platform.port_adapters import records_of
+    from agentic_trading.platform.tables import load_tables
 
     config = configured()
     books = load_price_books(config.prices_file, earlier)

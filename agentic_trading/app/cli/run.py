@@ -1,12 +1,21 @@
 """`agentic-trading run`: a trading session from bars to fills."""
 
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from agentic_trading.app.cli.config import ConfigFile
+from agentic_trading.app.cli.options import (
+    AnswersFrom,
+    BaseUrl,
+    ConfigFile,
+    ContextTokens,
+    Model,
+    PriceOption,
+    RunBus,
+    usd_amount,
+)
 
 FLAGS = {
     "mode": "--mode",
@@ -28,17 +37,9 @@ def sample_names() -> list[str]:
 
 def provider_names() -> list[str]:
     """Return what `--provider` may be without a configuration, for a shell that completes it."""
-    from agentic_trading.app.options import PROVIDERS
+    from agentic_trading.app.choices import PROVIDERS
 
     return list(PROVIDERS)
-
-
-def usd_amount(text: str) -> Decimal:
-    """Read an amount of dollars without going through a float."""
-    try:
-        return Decimal(text)
-    except InvalidOperation as e:
-        raise typer.BadParameter(f"{text!r} is not an amount; allowed is a number such as 2.50") from e
 
 
 MarketData = Annotated[
@@ -73,32 +74,6 @@ ProviderOption = Annotated[
         autocompletion=provider_names,
         help="Provider of every call: rules (built in), recorded (an earlier session), one with models (see `models list`), "
         "one of the configuration; config asks its [models], as without this option if it has any.",
-    ),
-]
-Model = Annotated[str, typer.Option("--model", metavar="NAME", help="Which model; see `models list`.")]
-BaseUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--base-url",
-        metavar="URL",
-        help="A server of your own that speaks the provider's API; a backtest with it needs no --record.",
-    ),
-]
-PriceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--price",
-        metavar="IN,OUT",
-        help="With --context: what --model costs, in US dollars per million tokens, such as 0,0.",
-    ),
-]
-ContextTokens = Annotated[
-    int | None,
-    typer.Option(
-        "--context",
-        metavar="N",
-        min=1,
-        help="With --price: how many tokens prompt and answer of --model may have together.",
     ),
 ]
 Record = Annotated[
@@ -140,14 +115,6 @@ LedgerUrl = Annotated[
         "--ledger",
         metavar="URL",
         help="A server whose ledger workers share, redis://HOST:PORT; if left out, the configuration's, else one of the run's own.",
-    ),
-]
-RunBus = Annotated[
-    str | None,
-    typer.Option(
-        "--bus",
-        metavar="URL",
-        help="Let workers in other processes make the calls, kafka://HOST:PORT; if left out, the configuration's, else this process.",
     ),
 ]
 HowEstimated = Annotated[
@@ -207,14 +174,6 @@ Out = Annotated[
 Resume = Annotated[
     bool, typer.Option("--resume", help="Go on after the last closed bar of the last run in --out.")
 ]
-AnswersFrom = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--answers-from",
-        metavar="PATH",
-        help="With --resume, over a bus: a worker's log, or an archive, with answers that did not arrive; may be given again.",
-    ),
-]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, without a progress bar.")]
 
 
@@ -254,8 +213,9 @@ def run_command(
 
     A model is asked only after you confirm the estimated cost. Ctrl-C stops after calls in flight.
     """
+    from agentic_trading.app.choices import CONFIGURED, own_model_row
     from agentic_trading.app.cli.run_output import run_and_print
-    from agentic_trading.app.options import CONFIGURED, RunOptions, own_model_row, warm_up_bars
+    from agentic_trading.app.options import RunOptions, warm_up_bars
 
     own: dict[str, Any] = {"provider": provider, "base_url": base_url, "ledger_url": ledger, "bus_url": bus}
     own |= {"mode": mode, "concurrency": workers, "policy": policy, "sign_as": principal or None}

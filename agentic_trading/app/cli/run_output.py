@@ -8,10 +8,11 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
+from agentic_trading.app.choices import pluralize
 from agentic_trading.app.cli.exits import ExitCode, confirm, say, stop
 from agentic_trading.app.cli.output import PlainConsole, print_table, show_json, terminal_is_watching, usd
 from agentic_trading.app.cli.summary import summary
-from agentic_trading.app.options import RunOptions, pluralize
+from agentic_trading.app.options import RunOptions
 from agentic_trading.app.preflight import Preflight, preflight
 from agentic_trading.app.report import RunProgress
 from agentic_trading.app.run import run_session

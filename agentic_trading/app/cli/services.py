@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from agentic_trading.app.cli.exits import say
-from agentic_trading.app.cli.log_selection import AsJson
+from agentic_trading.app.cli.options import AsJson
 
 app = typer.Typer(help="A local Kafka and Redis for development: start, stop, status.", no_args_is_help=True)
 

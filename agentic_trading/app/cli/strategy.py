@@ -6,19 +6,16 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.app.cli.config import ConfigFile
-from agentic_trading.app.cli.log_selection import AsJson
-from agentic_trading.app.cli.run import (
+from agentic_trading.app.cli.options import (
+    AsJson,
     BaseUrl,
+    ConfigFile,
     ContextTokens,
     Model,
     PriceOption,
-    ProviderOption,
-    Record,
-    RecordedFrom,
-    Yes,
     usd_amount,
 )
+from agentic_trading.app.cli.run import ProviderOption, Record, RecordedFrom, Yes
 from agentic_trading.errors import require_extra
 
 app = typer.Typer(
@@ -111,8 +108,8 @@ def propose_command(
 
     configured(config)
     _require_desk(plot=plot)
+    from agentic_trading.app.choices import own_model_row
     from agentic_trading.app.cli.strategy_output import costs_in, propose_and_print
-    from agentic_trading.app.options import own_model_row
     from agentic_trading.app.strategy import ProposeOptions
 
     options = ProposeOptions(

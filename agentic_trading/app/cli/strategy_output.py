@@ -10,11 +10,11 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
+from agentic_trading.app.choices import pluralize
 from agentic_trading.app.cli import strategy_tables
 from agentic_trading.app.cli.exits import ExitCode, confirm, say, stop
 from agentic_trading.app.cli.output import PlainConsole, print_table, show_json, terminal_is_watching
 from agentic_trading.app.cli.run_output import NOT_STARTED
-from agentic_trading.app.options import OptionError, pluralize
 from agentic_trading.app.strategy import (
     ProposeOptions,
     Scene,
@@ -34,6 +34,7 @@ from agentic_trading.desk.planning.sandbox import SandboxJob
 from agentic_trading.desk.planning.schema import EVERYTHING
 from agentic_trading.desk.planning.template import TEMPLATES
 from agentic_trading.llm.errors import NoDecision
+from agentic_trading.platform.errors import OptionError
 
 STRATEGY: Final = "#1b6ca8"
 BESIDE: Final = "#8a8a8a"

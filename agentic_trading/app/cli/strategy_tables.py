@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from rich.console import RenderableType
 
+from agentic_trading.app.choices import pluralize
 from agentic_trading.app.cli.output import (
     command_line,
     counts,
@@ -15,7 +16,6 @@ from agentic_trading.app.cli.output import (
     table,
     usd,
 )
-from agentic_trading.app.options import pluralize
 from agentic_trading.app.strategy import Proposals, Scene, SetResult
 from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance
 from agentic_trading.desk.planning.agent import Plan, Round

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentic_trading.app.budget_log import GOVERNED
+from agentic_trading.app.choices import pluralize
 from agentic_trading.app.cli.output import (
     capped,
     command_line,
@@ -24,7 +25,6 @@ from agentic_trading.app.cli.output import (
     unbroken,
     usd,
 )
-from agentic_trading.app.options import pluralize
 from agentic_trading.app.replay import ReplayReport
 from agentic_trading.app.report import DataReport, MarketYear, RefusedBudget, RunReport
 from agentic_trading.desk.market.samples import PANELS

@@ -7,10 +7,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.exits import ExitCode, say, stop
-from agentic_trading.app.cli.log_selection import AsJson
-from agentic_trading.app.cli.worker import BusUrl
+from agentic_trading.app.cli.options import AsJson, BusUrl, ConfigFile
 from agentic_trading.cancellation import run_async
 
 app = typer.Typer(help="The topics of a Kafka or a Redis: create, check, lag.", no_args_is_help=True)
@@ -186,8 +184,8 @@ def _show(lags: Sequence[_LagRow], numbers: Sequence[str], *, as_json: bool) -> 
 
 def _loaded(config: Path | None, bus: str | None) -> tuple[Any, Sequence[Any]]:
     """Return the configuration that names a bus, and the topics of that bus."""
-    from agentic_trading.app.options import OptionError
     from agentic_trading.bus.topic import topics_with
+    from agentic_trading.platform.errors import OptionError
     from agentic_trading.platform.settings import load_config
 
     loaded = load_config(config, flags={"bus": "--bus"}, bus={"url": bus} if bus else None)

@@ -7,21 +7,13 @@ from typing import Annotated, Any, Final, Literal
 
 import typer
 
-from agentic_trading.app.cli.config import ConfigFile
 from agentic_trading.app.cli.exits import ExitCode, end_within, say
+from agentic_trading.app.cli.options import BusUrl, ConfigFile
 from agentic_trading.cancellation import run_async
 
 CLOSES_WITHIN_S: Final = 60.0
 """How long a worker may take to close after its calls have ended: each of its parts gives up after 30 seconds."""
 
-BusUrl = Annotated[
-    str | None,
-    typer.Option(
-        "--bus",
-        metavar="URL",
-        help="kafka://HOST:PORT or redis://HOST:PORT; if left out, the configuration's.",
-    ),
-]
 WorkerLedger = Annotated[
     str | None,
     typer.Option(

@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Literal, Self, assert_never
 
-from agentic_trading.app.options import HOSTED, OptionError
+from agentic_trading.app.choices import HOSTED
 from agentic_trading.files import read_utf8
 from agentic_trading.governance.prices import ModelPrice, PriceBook
 from agentic_trading.llm.builder import EnvelopeBuilder
@@ -19,6 +19,7 @@ from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import Capabilities, Capability, DatedTable
 from agentic_trading.llm.provider import Transport
 from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.provider_config import ModelConfig
 from agentic_trading.platform.tables import RowOrigin, TableLayers, factories_of
 from agentic_trading.structured.prompts import transport_for

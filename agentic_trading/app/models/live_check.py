@@ -4,11 +4,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import assert_never
 
 from agentic_trading import __version__
-from agentic_trading.app.budget_controls import budget_ledger
+from agentic_trading.app.choices import LEAST_BUDGET_USD, MOST_BUDGET_USD, ProviderOptions, listed
 from agentic_trading.app.models.catalogue import Catalogue, CatalogueEntry
 from agentic_trading.app.models.probes import (
     LiveCheckProof,
@@ -17,13 +16,6 @@ from agentic_trading.app.models.probes import (
     LiveVerdict,
     Probe,
     probes,
-)
-from agentic_trading.app.options import (
-    LEAST_BUDGET_USD,
-    MOST_BUDGET_USD,
-    OptionError,
-    RunOptions,
-    listed,
 )
 from agentic_trading.app.providers import ready, select_provider
 from agentic_trading.clock import Clock
@@ -44,6 +36,8 @@ from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import Usage
 from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.port_adapters import budget_ledger
 from agentic_trading.platform.tables import Tables
 
 ANSWER_WITHIN_S = 60.0
@@ -113,13 +107,10 @@ async def _open_provider(
     stack: AsyncExitStack,
 ) -> Provider:
     """Return the provider of a model as a run would choose it; it is closed with `stack`."""
-    options = RunOptions(
-        data=(entry.name,),
-        out=Path(),
+    options = ProviderOptions(
         config=config.model_copy(update={"tenants": {}}),
         provider=entry.capability.provider,
         model=entry.capability.model,
-        record=True,
     )
     tables = Tables(catalogue.capabilities, catalogue.prices)
     providers = await ready(options, select_provider(options, tables, now=catalogue.now))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.options import pluralize
+from agentic_trading.app.choices import pluralize
 from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
 from agentic_trading.bus.codec import envelope_message, read_dead_letter, read_interaction, reply_head
 from agentic_trading.bus.topic import ENVELOPES, Broker, Subscription

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app.cli.exits import ExitCode, exit_code_of, run_to_exit
-from agentic_trading.app.options import OptionError
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.errors import StoreError, StoreLockedError
+from agentic_trading.platform.errors import OptionError
 from tests.app.cli.conftest import Command
 
 

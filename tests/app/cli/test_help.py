@@ -16,7 +16,7 @@ from typer.core import TyperGroup
 from agentic_trading import __version__
 from agentic_trading.app.cli.commands import app
 from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.options import RunMode
+from agentic_trading.platform.config import RunMode
 from tests.app.cli.conftest import Command
 
 ROOT = Path(__file__).parents[3]

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.log_selection import LOG_NAME
+from agentic_trading.app.cli.options import LOG_NAME
 from agentic_trading.app.cli.output import print_table
 from agentic_trading.app.cli.price_tables import price_table
 from agentic_trading.app.prices import select_prices

@@ -18,7 +18,8 @@ import pytest
 import typer
 
 from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.run import folder_for, usd_amount
+from agentic_trading.app.cli.options import usd_amount
+from agentic_trading.app.cli.run import folder_for
 from agentic_trading.app.options import WARM_UP_BARS
 from agentic_trading.app.report import RunReport
 from agentic_trading.desk.market.samples import SAMPLES

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from agentic_trading.app.models.catalogue import PACKAGED
-from agentic_trading.app.options import OptionError
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import TableError
+from agentic_trading.platform.errors import OptionError
 from tests.app.models.tables import catalogue, model_row, models_file, price_row, prices_file
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from agentic_trading.app.options import OptionError
 from agentic_trading.app.prices import select_prices
 from agentic_trading.llm.errors import UnknownModelError
+from agentic_trading.platform.errors import OptionError
 from tests.app.prices.books import TODAY, book, price
 
 BOOK = book(price(), price(model="claude-b"), price(provider="local"))
