@@ -20,10 +20,10 @@ SEED := 5
 # instead of twenty). In CI each test runs once, in four rows: many tests wait for a server. The words of the other rows
 # are printed after those of the parts. Elsewhere `cov` runs the tests of the parts itself.
 parts_of = $(filter-out %/__pycache__,$(patsubst %/,%,$(wildcard $(1)/*/))) $(wildcard $(1)/test_*.py)
-WHOLE := tests/flows $(filter-out tests/app/cli,$(call parts_of,tests/app))
+WHOLE := tests/flows tests/operate tests/desk/session
 PLANNING := tests/desk/planning
-UNJUDGED := $(addprefix tests/,app/cli platform benchmarks audit bus client replay infra golden) $(wildcard tests/test_*.py) \
-  $(filter-out $(PLANNING),$(call parts_of,tests/desk))
+UNJUDGED := $(addprefix tests/,cli platform benchmarks audit bus client replay infra golden) $(wildcard tests/test_*.py) \
+  $(filter-out $(PLANNING) tests/desk/session,$(call parts_of,tests/desk))
 MONEY := tests/contracts tests/governance tests/worker
 print_logs = $(PY) -c "print(*(open(f, encoding='utf-8').read() for f in '$(1)'.split()), sep='\n')"
 COVERED = ($(PY) -m coverage run --data-file=.coverage.money -m pytest --timeout=30 $(MONEY) >money.log 2>&1 & money=$$!; \

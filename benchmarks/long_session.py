@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import linear_regression
 
-from agentic_trading.app.bar_files import BAR_COLUMNS, bar_row
-from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.desk.market.samples import load_sample
+from agentic_trading.desk.session.bar_files import BAR_COLUMNS, bar_row
+from agentic_trading.operate.session_folder import SessionFolder
 from benchmarks.peers.contender import ROOT
 
 YEAR = 105_120
@@ -38,7 +38,7 @@ SETTLED = 0.3
 """The share of a session after which its slope is taken: bounded memories, such as the ledger's, fill first."""
 EVERY_S = 0.2
 TICKS = os.sysconf("SC_CLK_TCK")
-PROGRAM = "from agentic_trading.app.cli.main import main; main()"
+PROGRAM = "from agentic_trading.cli.main import main; main()"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,6 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from agentic_trading.app.log_check import LogCheck, check_end, check_file
 from agentic_trading.llm import (
     Durability,
     EnvelopeBuilder,
@@ -31,6 +30,7 @@ from agentic_trading.llm import (
 )
 from agentic_trading.llm.events import RunStarted
 from agentic_trading.llm.runs import run_on_record
+from agentic_trading.operate.log_check import LogCheck, check_end, check_file
 from benchmarks import floor
 
 PROMISED_RATIO = 3.0

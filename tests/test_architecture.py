@@ -25,7 +25,7 @@ class Breach:
 
 
 UP = "Imports point down, and not sideways"
-DESK = "The desk: session over agents over exchange over market"
+DESK = "The desk: commands over session over agents over exchange over market"
 APART = "The gateway never imports the desk"
 BUS = "Who asks does not know who works"
 ADAPTERS = "Only the wiring and the front door of llm name adapters"
@@ -35,7 +35,10 @@ BREACHES = {
         UP, "llm/x_up.py", "import agentic_trading.worker", "llm.x_up -> agentic_trading.worker"
     ),
     "upwards, inside a function": Breach(
-        UP, "bus/x_late.py", "def f():\n    import agentic_trading.app", "bus.x_late -> agentic_trading.app"
+        UP,
+        "bus/x_late.py",
+        "def f():\n    import agentic_trading.operate",
+        "bus.x_late -> agentic_trading.operate",
     ),
     "upwards, for types": Breach(
         UP,
@@ -53,8 +56,8 @@ BREACHES = {
     "the market knows the session": Breach(
         DESK,
         "desk/market/x_up.py",
-        "import agentic_trading.desk.session",
-        "x_up -> agentic_trading.desk.session",
+        "import agentic_trading.desk.session.trading_session",
+        "x_up -> agentic_trading.desk.session.trading_session",
     ),
     "a ring": Breach(
         "No rings between siblings",
@@ -76,9 +79,9 @@ BREACHES = {
     ),
     "the desk knows the budget": Breach(
         BUS,
-        "desk/x_money.py",
+        "desk/planning/x_money.py",
         "import agentic_trading.governance",
-        "desk.x_money -> agentic_trading.governance",
+        "planning.x_money -> agentic_trading.governance",
     ),
     "the worker names a store": Breach(
         ADAPTERS,
@@ -124,9 +127,9 @@ BREACHES = {
     ),
     "a command loads pydantic": Breach(
         "A command loads nothing heavy to be listed",
-        "app/cli/budget.py",
+        "cli/budget.py",
         "import pydantic",
-        "app.cli.budget -> pydantic",
+        "cli.budget -> pydantic",
     ),
     "redis under another name": Breach(
         "redis only in adapters named redis.py",

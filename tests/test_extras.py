@@ -23,7 +23,7 @@ for name in names:
 CORE = ("anthropic-sdk", "kafka")
 """Former extras that are part of the core: their names stay valid, and bring nothing."""
 
-PROGRAMS = {"agentic_trading.app.cli.__main__", "agentic_trading.desk.planning.sandbox_child"}
+PROGRAMS = {"agentic_trading.cli.__main__", "agentic_trading.desk.planning.sandbox_child"}
 """Modules that are programs; the sandbox starts its child only with numpy."""
 
 

@@ -27,11 +27,12 @@ VAGUE = {"utils", "util", "helpers", "helper", "manager", "base", "common", "mis
 MAY_IMPORT_LATE = (
     "agentic_trading/platform/adapters.py",
     "agentic_trading/platform/port_adapters.py",
-    "agentic_trading/app/cli/",
+    "agentic_trading/cli/",
+    "agentic_trading/desk/cli/",
     "agentic_trading/llm/providers/anthropic/provider.py",
     "agentic_trading/structured/pipeline.py",  # an extra that most never need
     "agentic_trading/desk/planning/template.py",  # likewise
-    "agentic_trading/app/trading.py",  # the planner of a portfolio: numpy is an extra
+    "agentic_trading/desk/session/trading.py",  # the planner of a portfolio: numpy is an extra
 )
 
 WALLS: dict[str, str] = {}
@@ -92,7 +93,7 @@ def test_every_file_of_the_exact_coverage_gate_exists() -> None:
 def test_what_an_event_says_is_read_through_its_body() -> None:
     by_key = matches(r"\.body\[|\.body\.get\(")
 
-    assert {line.partition(":")[0] for line in by_key} == {"agentic_trading/app/cli/chains.py"}
+    assert {line.partition(":")[0] for line in by_key} == {"agentic_trading/cli/chains.py"}
 
 
 def test_no_group_of_a_pattern_is_repeated_possessively() -> None:

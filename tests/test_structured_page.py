@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.cli.parse_answers import ParseQuestion, policy_of, read_text, verdict_text
 from agentic_trading.canonical import exact_bytes
+from agentic_trading.cli.parse_answers import ParseQuestion, policy_of, read_text, verdict_text
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.envelope_rules import PRESETS
 from agentic_trading.llm.result import Stage

@@ -15,13 +15,13 @@ from tempfile import TemporaryDirectory
 import structlog
 from typing_extensions import override
 
-from agentic_trading.app.budgets import BudgetLocationOptions, halt_command, resume_command
-from agentic_trading.app.operator_commands import execute_acknowledged
 from agentic_trading.client import Gateway
 from agentic_trading.llm import EnvelopeBuilder, LLMInteraction, LLMProvider
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.operate.budgets import BudgetLocationOptions, halt_command, resume_command
+from agentic_trading.operate.operator_commands import execute_acknowledged
 from agentic_trading.platform import local_gateway
 from agentic_trading.platform.port_adapters import records_of
 

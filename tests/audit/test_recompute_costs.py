@@ -12,9 +12,9 @@ from agentic_trading.governance.prices import PACKAGED_PRICES, PriceBook, short_
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.store import LogEntry, Record
-from tests.app.models.tables import price_row, prices_file
-from tests.app.prices.books import SENT, call
 from tests.build import event
+from tests.operate.models.tables import price_row, prices_file
+from tests.operate.prices.books import SENT, call
 
 BOOK = PriceBook.load()
 CAPABILITIES = Capabilities.load()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app import trading
 from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.session import trading
 from benchmarks.long_session import (
     JUDGED_FROM,
     PACE_FROM,

@@ -7,11 +7,11 @@ from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
 
-from agentic_trading.app.feeds import open_feeds, sources
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.bar_rows import BarRows
 from agentic_trading.desk.market.feed import UnclosedBar
+from agentic_trading.desk.session.feeds import open_feeds, sources
 from tests.cases.answering import PUBLIC
 
 

@@ -10,7 +10,6 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from agentic_trading.app import trading
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SimClock
 from agentic_trading.desk.exchange import Account, Exchange, OpenOrder
@@ -26,7 +25,8 @@ from agentic_trading.desk.planning.agent import TargetWeights
 from agentic_trading.desk.planning.backtest import TradeCosts, backtest
 from agentic_trading.desk.planning.panel import Flags, Floats, Panel, fill_gaps
 from agentic_trading.desk.portfolio_intents import PortfolioIntents
-from agentic_trading.desk.session import TradingSession
+from agentic_trading.desk.session import trading
+from agentic_trading.desk.session.trading_session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.event import Event

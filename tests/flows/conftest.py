@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.report import RunReport
+from agentic_trading.desk.session.report import RunReport
 from agentic_trading.ids import random_id
 from tests import redis_server
 from tests.flows.fleet import make_topics

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any, Final, ParamSpec, TypeVar
 
-from agentic_trading.app.cli.main import main
 from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.brokers.redis.broker import RedisBroker
+from agentic_trading.cli.main import main
 from agentic_trading.client.call_log import CallLog
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.governance.ledgers.memory import MemoryLedger

@@ -9,11 +9,11 @@ from typing import Any
 
 import structlog
 
-from agentic_trading.app import trading
-from agentic_trading.app.report import RunProgress
-from agentic_trading.app.run import run_session
+from agentic_trading.desk.session import trading
+from agentic_trading.desk.session.report import RunProgress
+from agentic_trading.desk.session.run import run_session
 from agentic_trading.llm.envelope import LLMEnvelope
-from tests.app.asking import run_options
+from tests.desk.session.asking import run_options
 
 
 def die() -> None:

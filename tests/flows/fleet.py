@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.cli.exits import ExitCode
-from agentic_trading.app.cli.main import main
-from tests.app.logging_kept import logging_kept
+from agentic_trading.cli.exits import ExitCode
+from agentic_trading.cli.main import main
+from tests.logging_kept import logging_kept
 
 ON_BOTH = pytest.mark.parametrize("bus", ["kafka", "redis"], indirect=True)
 """The test runs on each."""

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 FORKS: Final = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([
-    "agentic_trading.app.cli.commands", "agentic_trading.app.cli.main",
-    "agentic_trading.app.cli.summary", "agentic_trading.app.cli.budget_tables",
-    "agentic_trading.app.run", "agentic_trading.app.preflight", "agentic_trading.app.replay",
+    "agentic_trading.cli.commands", "agentic_trading.cli.main",
+    "agentic_trading.desk.cli.summary", "agentic_trading.cli.budget_tables",
+    "agentic_trading.desk.session.run", "agentic_trading.desk.session.preflight", "agentic_trading.desk.session.replay",
     "agentic_trading.llm.providers.openai.provider",
 ])  # fmt: skip
 

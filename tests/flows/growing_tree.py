@@ -9,7 +9,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
-from agentic_trading.app.settings import configure_logging
+from agentic_trading.cli.settings import configure_logging
 from agentic_trading.client.events import RecursionLimits
 from agentic_trading.client.frame_calls import JOIN
 from agentic_trading.client.recursion import Concluded, Recursion

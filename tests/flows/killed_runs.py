@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from agentic_trading.llm.limits import NANO
-from tests.app.models.tables import model_row, models_file, price_row, prices_file
 from tests.flows.dying_call import run_program
 from tests.flows.forked import ended
+from tests.operate.models.tables import model_row, models_file, price_row, prices_file
 from tests.stubs.chat_api import MODEL
 from tests.stubs.running import page_of
 

@@ -13,15 +13,15 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from agentic_trading.app.budgets import BudgetLocationOptions, execute
-from agentic_trading.app.session_run import SessionObserver, play_session
 from agentic_trading.clock import SystemClock
+from agentic_trading.desk.session.session_run import SessionObserver, play_session
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.governance.commands import OperatorCommand
 from agentic_trading.governance.controls_document import ControlStore, TenantControls
 from agentic_trading.llm.envelope import DEFAULT_TENANT
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import RulesProvider
+from agentic_trading.operate.budgets import BudgetLocationOptions, execute
 from agentic_trading.platform.config import LedgerConfig
 from agentic_trading.platform.port_adapters import boards_of
 from tests.flows.sessions import PRICED, Evening, Priced, stage, store_of
@@ -165,7 +165,7 @@ async def agentic_trading(*words: object) -> str:
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        "from agentic_trading.app.cli.main import main; main()",
+        "from agentic_trading.cli.main import main; main()",
         *map(str, words),
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT)},

@@ -11,7 +11,7 @@ from typing import Any, cast
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import RulesProvider
-from tests.app.asking import OWN_MODEL
+from tests.desk.session.asking import OWN_MODEL
 from tests.flows.sessions import evening, rules
 
 

@@ -13,15 +13,20 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from agentic_trading.app import trading
-from agentic_trading.app.bar_files import BAR_COLUMNS, bar_row
-from agentic_trading.app.options import RunOptions
-from agentic_trading.app.report import RunReport
-from agentic_trading.app.run import run_session
-from agentic_trading.app.session_run import SessionObserver, SessionResult, SessionSetup, play_session
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample
-from agentic_trading.desk.session import TradingSession
+from agentic_trading.desk.session import trading
+from agentic_trading.desk.session.bar_files import BAR_COLUMNS, bar_row
+from agentic_trading.desk.session.options import RunOptions
+from agentic_trading.desk.session.report import RunReport
+from agentic_trading.desk.session.run import run_session
+from agentic_trading.desk.session.session_run import (
+    SessionObserver,
+    SessionResult,
+    SessionSetup,
+    play_session,
+)
+from agentic_trading.desk.session.trading_session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMProvider
@@ -37,7 +42,7 @@ from agentic_trading.platform import port_adapters
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.platform import Ports
 from agentic_trading.platform.tables import load_tables
-from tests.app.asking import run_options
+from tests.desk.session.asking import run_options
 
 SAMPLES: Final = ("btcusdt-5m", "ethusdt-5m")
 BARS: Final = 600

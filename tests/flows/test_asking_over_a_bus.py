@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis import Redis
 
-from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.cli.exits import ExitCode
 from tests import kafka_server
 from tests.flows.dying_call import run_program
 from tests.flows.fleet import NO_KEYS, ON_BOTH, attempts_in, command, make_topics, records_in, sent_by

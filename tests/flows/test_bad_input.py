@@ -6,8 +6,8 @@ from typing import Any
 import orjson
 import pytest
 
-from agentic_trading.app.run import ReplayMissError
 from agentic_trading.desk.market.errors import BarFormatError
+from agentic_trading.desk.session.run import ReplayMissError
 from agentic_trading.llm.errors import StoreError, StoreLockedError
 from agentic_trading.llm.models import TableError
 from agentic_trading.llm.providers.fault_injection import FaultsError

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.budget_log import BudgetEvent, read_budget_events
-from agentic_trading.app.budgets import BudgetLocationOptions, read_status
-from agentic_trading.app.replay import replay
-from agentic_trading.app.report import RunReport
+from agentic_trading.desk.session.replay import replay
+from agentic_trading.desk.session.report import RunReport
 from agentic_trading.llm.errors import FailureKind
+from agentic_trading.operate.budget_log import BudgetEvent, read_budget_events
+from agentic_trading.operate.budgets import BudgetLocationOptions, read_status
 from tests.flows.overseen import rehearsal
 from tests.flows.sessions import SAMPLES, calls_in, events_in, kept_in, ran
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.options import RunOptions
-from agentic_trading.app.providers import UnusableProviderError
-from agentic_trading.app.replay import replay
-from agentic_trading.app.report import RunReport
-from agentic_trading.app.run import run_session
-from tests.app.asking import options
+from agentic_trading.desk.session.options import RunOptions
+from agentic_trading.desk.session.replay import replay
+from agentic_trading.desk.session.report import RunReport
+from agentic_trading.desk.session.run import run_session
+from agentic_trading.operate.providers import UnusableProviderError
+from tests.desk.session.asking import options
 from tests.flows.sessions import calls_in, kept_in
 from tests.stubs.running import page_of, serving
 

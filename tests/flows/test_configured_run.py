@@ -12,10 +12,10 @@ import orjson
 import pytest
 from typing_extensions import override
 
-from agentic_trading.app.options import RunOptions, load_run_config
-from agentic_trading.app.preflight import preflight
-from agentic_trading.app.replay import replay
-from agentic_trading.app.run import run_session
+from agentic_trading.desk.session.options import RunOptions, load_run_config
+from agentic_trading.desk.session.preflight import preflight
+from agentic_trading.desk.session.replay import replay
+from agentic_trading.desk.session.run import run_session
 from agentic_trading.governance.commands import SetLimit, execute_command
 from agentic_trading.governance.control_stores.file import FileControlStore
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window

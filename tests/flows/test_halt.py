@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.report import RunReport
+from agentic_trading.desk.session.report import RunReport
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import Provider
 from tests.flows.sessions import (

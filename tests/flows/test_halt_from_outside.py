@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.budgets import (
+from agentic_trading.desk.session.replay import replay
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.operate.budgets import (
     BudgetLocationOptions,
     halt_command,
     limit_command,
     read_status,
     resume_command,
 )
-from agentic_trading.app.replay import replay
-from agentic_trading.llm.errors import FailureKind
 from agentic_trading.platform import port_adapters
 from tests.flows.overseen import Overseen, Waiting, agentic_trading, rehearsal
 from tests.flows.sessions import SAMPLES, calls_in, events_in, kept_in, ran

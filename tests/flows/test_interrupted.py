@@ -11,13 +11,13 @@ from typing import Any
 import orjson
 import pytest
 
-from agentic_trading.app.log_check import audit_log
-from agentic_trading.app.replay import replay
-from agentic_trading.app.report import RunProgress, RunReport
-from agentic_trading.app.run import ReplayMissError, run_session
+from agentic_trading.desk.session.replay import replay
+from agentic_trading.desk.session.report import RunProgress, RunReport
+from agentic_trading.desk.session.run import ReplayMissError, run_session
 from agentic_trading.llm.runs import runs_in_log
 from agentic_trading.llm.store import RunRecord
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
+from agentic_trading.operate.log_check import audit_log
 from agentic_trading.platform.errors import OptionError
 from tests.flows.sessions import LOADED, calls_in, csv_of, decided, events_in, kept_in, options, ran
 

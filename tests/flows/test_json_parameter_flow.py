@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.trading import CHECKS
 from agentic_trading.client import outcome_of
 from agentic_trading.desk.planning import (
     GenerationFailedError,
@@ -16,6 +15,7 @@ from agentic_trading.desk.planning import (
     code_problems,
 )
 from agentic_trading.desk.planning.schema import EVERYTHING
+from agentic_trading.desk.session.trading import CHECKS
 from agentic_trading.llm import LLMInteraction, Stage
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from tests.desk.planning.sets import EXAMPLE, REASON, VALID, answer

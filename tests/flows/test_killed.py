@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.log_check import audit_log
-from agentic_trading.app.replay import NoDigestError, replay
-from agentic_trading.app.report import RunReport
 from agentic_trading.canonical import utc_text
+from agentic_trading.desk.session.replay import NoDigestError, replay
+from agentic_trading.desk.session.report import RunReport
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.store import Record
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
+from agentic_trading.operate.log_check import audit_log
 from tests.flows import dying_run
 from tests.flows.forked import ended
 from tests.flows.sessions import (

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.budget_log import rebuild_ledger
 from agentic_trading.bus.brokers.redis.connection import redis_settings_of
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, REPLIES
 from agentic_trading.client.events import KINDS, FrameClosed, FrameOpened
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
+from agentic_trading.operate.budget_log import rebuild_ledger
 from tests.flows.forked import Ended, ended
 from tests.flows.growing_tree import SPLIT, TRACE, ask_once, grow, log_in, sent_in
 from tests.redis_bus import make_topics

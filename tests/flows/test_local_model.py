@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.options import WARM_UP_BARS
-from agentic_trading.app.replay import replay
+from agentic_trading.desk.session.options import WARM_UP_BARS
+from agentic_trading.desk.session.replay import replay
 from agentic_trading.llm.envelope import LLMProvider
 from tests.flows.sessions import calls_in, kept_in, ran
 from tests.local_model import weights_or_skip

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.replay import replay
+from agentic_trading.desk.session.replay import replay
 from agentic_trading.governance.control_stores.file import FileControlStore
 from agentic_trading.llm.limits import NANO
 from tests.flows.sessions import FAULTS, calls_in, decided, kept_in, ran

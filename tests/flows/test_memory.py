@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from agentic_trading.app.bar_files import bar_row
-from agentic_trading.app.options import RunOptions
-from agentic_trading.app.replay import replay
-from agentic_trading.app.report import RunProgress
-from agentic_trading.app.report_builder import report_of
-from agentic_trading.app.run import run_session
-from agentic_trading.app.session_folder import SessionFolder
-from agentic_trading.app.session_run import SessionResult
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.samples import load_sample
+from agentic_trading.desk.session.bar_files import bar_row
+from agentic_trading.desk.session.options import RunOptions
+from agentic_trading.desk.session.replay import replay
+from agentic_trading.desk.session.report import RunProgress
+from agentic_trading.desk.session.report_builder import report_of
+from agentic_trading.desk.session.run import run_session
+from agentic_trading.desk.session.session_run import SessionResult
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import LogEntry
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from tests.app.test_session_folder import manifest
+from agentic_trading.operate.session_folder import SessionFolder
 from tests.build import interaction
 from tests.flows.sessions import TABLES
+from tests.operate.test_session_folder import manifest
 
 BARS = 700
 EARLY = 400

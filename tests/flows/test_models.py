@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.options import RunOptions
-from agentic_trading.app.providers import UnusableProviderError
-from agentic_trading.app.replay import replay
-from agentic_trading.app.report import RunReport
-from agentic_trading.app.run import run_session
+from agentic_trading.desk.session.options import RunOptions
+from agentic_trading.desk.session.replay import replay
+from agentic_trading.desk.session.report import RunReport
+from agentic_trading.desk.session.run import run_session
+from agentic_trading.operate.providers import UnusableProviderError
 from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.tables import Tables
-from tests.app.asking import OWN_MODEL, options, own_rows, own_tables
+from tests.desk.session.asking import OWN_MODEL, options, own_rows, own_tables
 from tests.flows.served import answers_of_the_rules, served
 from tests.flows.sessions import LOADED, calls_in, decided, kept_in
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.report import RunReport
+from agentic_trading.desk.session.report import RunReport
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse

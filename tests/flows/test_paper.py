@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.replay import replay
-from agentic_trading.app.report import RunProgress, RunReport
-from agentic_trading.app.run import run_session
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.errors import BarFormatError, BarSequenceError
+from agentic_trading.desk.session.replay import replay
+from agentic_trading.desk.session.report import RunProgress, RunReport
+from agentic_trading.desk.session.run import run_session
 from agentic_trading.llm.event import Event
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.config import RunMode

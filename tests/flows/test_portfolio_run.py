@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.options import plan_on_record
-from agentic_trading.app.replay import replay
-from agentic_trading.app.report import RunReport
-from agentic_trading.app.session_folder import SessionFolder
 from agentic_trading.desk.planning.params import PlanTerms
+from agentic_trading.desk.session.options import plan_on_record
+from agentic_trading.desk.session.replay import replay
+from agentic_trading.desk.session.report import RunReport
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.operate.session_folder import SessionFolder
 from agentic_trading.platform.errors import OptionError
 from tests.flows.sessions import kept_in, ran
 

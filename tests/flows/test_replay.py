@@ -7,10 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from agentic_trading.app.replay import replay
-from agentic_trading.app.report import RunReport
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.desk.analysis.analyst import CMT_ASSESSMENT_PROMPT
+from agentic_trading.desk.session.replay import replay
+from agentic_trading.desk.session.report import RunReport
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.platform.errors import OptionError

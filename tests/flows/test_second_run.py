@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.replay import replay
-from agentic_trading.app.report import RunReport
+from agentic_trading.desk.session.replay import replay
+from agentic_trading.desk.session.report import RunReport
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from tests.flows.sessions import FAULTS, SAMPLES, calls_in, decided, kept_in, ran
 

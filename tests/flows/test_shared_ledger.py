@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app import budget_controls
-from agentic_trading.app.budget_log import rebuild_ledger
-from agentic_trading.app.budgets import BudgetLocationOptions, execute, open_location, read_status
-from agentic_trading.app.replay import replay
+from agentic_trading.desk.session import budget_controls
+from agentic_trading.desk.session.replay import replay
 from agentic_trading.governance.commands import SetLimit
 from agentic_trading.governance.errors import LedgerRolledBackError, LedgerUnavailableError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
@@ -21,6 +19,8 @@ from agentic_trading.governance.prices import Amount
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import NANO
+from agentic_trading.operate.budget_log import rebuild_ledger
+from agentic_trading.operate.budgets import BudgetLocationOptions, execute, open_location, read_status
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.port_adapters import boards_of, ledger_of, worker_ledger_of

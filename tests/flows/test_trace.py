@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.report import RunReport
 from agentic_trading.audit.trace import CallNode, EventNode, TraceTree, why
+from agentic_trading.desk.session.report import RunReport
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from agentic_trading.app.cli.exits import ExitCode
+from agentic_trading.cli.exits import ExitCode
 from agentic_trading.llm import EnvelopeBuilder, LLMProvider
 from tests import kafka_server, redis_server
 from tests.flows.dying_call import run_program

@@ -12,11 +12,11 @@ import typer
 import yaml
 from typer.main import get_command
 
-from agentic_trading.app.cli.commands import app
-from agentic_trading.app.worker import worker_config
 from agentic_trading.bus.brokers.kafka.admin import planned_topics
+from agentic_trading.cli.commands import app
 from agentic_trading.platform.check import check_platform
 from agentic_trading.platform.settings import load_config
+from agentic_trading.platform.worker import worker_config
 from agentic_trading.platform.workers import CANCELLED_WITHIN_S
 from agentic_trading.worker.outbox import DRAIN_S
 

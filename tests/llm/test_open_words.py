@@ -8,9 +8,9 @@ import orjson
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from agentic_trading.app.schemas import EVENT_BODIES, published
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.client.events import KINDS as RECURSION
+from agentic_trading.desk.cli.schema_files import EVENT_BODIES, published
 from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.rebuild import LedgerRebuild

@@ -39,8 +39,8 @@ from agentic_trading.platform.adapters import (
 from agentic_trading.platform.port_adapters import boards_of
 from agentic_trading.platform.signing_keys import signing_keys_of
 from agentic_trading.platform.tables import tables_of
-from tests.app.asking import own_rows
 from tests.build import envelope
+from tests.desk.session.asking import own_rows
 
 HOUSE = '''
 """An adapter of somebody else."""

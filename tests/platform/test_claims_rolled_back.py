@@ -10,12 +10,12 @@ import pytest
 import structlog
 from structlog.typing import EventDict
 
-from agentic_trading.app.budget_log import rebuild_ledger
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.llm import LLMInteraction
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.operate.budget_log import rebuild_ledger
 from agentic_trading.platform import Platform, Ports
 from agentic_trading.worker.claim import ClaimsRolledBackError
 from agentic_trading.worker.claims.redis import LEASE_S, RedisClaimStore

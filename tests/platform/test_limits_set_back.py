@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.budget_log import LedgerRebuildReport, rebuild_ledger
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.commands import (
     AddHalt,
@@ -26,6 +25,7 @@ from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
 from agentic_trading.llm import FailureKind
 from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.operate.budget_log import LedgerRebuildReport, rebuild_ledger
 from agentic_trading.platform import LedgerConfig, Platform, PlatformConfig, Ports
 from tests.platform.calls import asked, envelope, scripted
 from tests.redis_server import RealServer

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.log_check import check_file
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm import (
     EnvelopeBuilder,
@@ -26,6 +25,7 @@ from agentic_trading.llm.provider import Provider
 from agentic_trading.llm.providers.offline import RecordedAnswers, ScriptedProvider
 from agentic_trading.llm.runs import runs_in_log
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
+from agentic_trading.operate.log_check import check_file
 from agentic_trading.platform import local_gateway
 from tests.build import event
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.app.log_check import check_file
 from agentic_trading.llm import (
     EnvelopeBuilder,
     EnvelopeWorkflow,
@@ -21,6 +20,7 @@ from agentic_trading.llm import (
 )
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.operate.log_check import check_file
 from agentic_trading.platform import (
     ConfigError,
     FallbackConfig,

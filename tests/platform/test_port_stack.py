@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from agentic_trading.app.log_check import check_file
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.errors import BusClosedError
 from agentic_trading.errors import TradingError
@@ -19,6 +18,7 @@ from agentic_trading.governance.errors import ControlsUnreadableError, LedgerUna
 from agentic_trading.llm import JsonFileInteractionStore, StoreError
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.providers.keys import OneKey
+from agentic_trading.operate.log_check import check_file
 from agentic_trading.platform import (
     ConfigError,
     LedgerConfig,

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import pytest
 import structlog
 
-from agentic_trading.app.settings import configure_logging
 from agentic_trading.audit.verify import verify_log
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import ENVELOPES, Topic
+from agentic_trading.cli.settings import configure_logging
 from agentic_trading.llm import EnvelopeBuilder, Event, LLMEnvelope, LLMInteraction, LLMProvider, LLMResult
 from agentic_trading.llm.errors import RecordError
 from agentic_trading.llm.limits import RetryPolicy
@@ -31,7 +31,7 @@ from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.platform import Platform, PlatformConfig, Ports, ProviderConfig
 from agentic_trading.platform.settings import load_config
 from agentic_trading.worker.recorder import Recorder
-from tests.app.logging_kept import logging_kept
+from tests.logging_kept import logging_kept
 from tests.platform.calls import ROW
 
 KEY = "sk-echo/Zq7+31xk-Wm"

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from agentic_trading.app.budget_log import rebuild_ledger
 from agentic_trading.clock import SimClock, SystemClock
 from agentic_trading.governance.commands import AddHalt, execute_command
 from agentic_trading.governance.control_stores.redis import RedisControlStore
@@ -30,6 +29,7 @@ from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm import FailureKind, JsonFileInteractionStore, StoreError, StoreLockedError
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.operate.budget_log import rebuild_ledger
 from agentic_trading.platform import LedgerConfig, Platform, PlatformConfig, Ports, TenantConfig
 from agentic_trading.worker.claim import Claim
 from agentic_trading.worker.claims.redis import RedisClaimStore

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.app.cli.look import spend_command
 from agentic_trading.audit.spend import SpendReport, spend_report
+from agentic_trading.cli.look import spend_command
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
-from tests.app.logging_kept import logging_kept
 from tests.flows.forked import ended
+from tests.logging_kept import logging_kept
 from tests.platform import killed_in_calls
 from tests.platform.killed_in_calls import ANSWERED, IN_FLIGHT, REFUSED
 from tests.redis_server import RealServer

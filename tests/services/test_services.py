@@ -35,7 +35,7 @@ def command(*words: str) -> str:
     program = [
         sys.executable,
         "-c",
-        "from agentic_trading.app.cli.main import main; main()",
+        "from agentic_trading.cli.main import main; main()",
         "services",
         *words,
     ]

@@ -239,7 +239,7 @@ def test_without_jinja2_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_nothing_of_the_extra_is_loaded_to_offer_parameters_and_to_check_an_answer() -> None:
     heavy = "{'jinja2', 'numpy', 'matplotlib'} & set(sys.modules)"
-    asked = f"import sys, agentic_trading.app.trading, agentic_trading.desk.planning; print({heavy})"
+    asked = f"import sys, agentic_trading.desk.session.trading, agentic_trading.desk.planning; print({heavy})"
 
     done = subprocess.run(
         [sys.executable, "-c", asked], capture_output=True, text=True, timeout=15, check=True

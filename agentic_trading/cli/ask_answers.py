@@ -1,0 +1,406 @@
+"""What `ask` does: evidence of a log summed by code, a question put to a model, or to rules, and what came of it printed."""
+
+import asyncio
+import shlex
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol, assert_never
+
+from rich.console import RenderableType
+
+from agentic_trading.audit.spend import spend_report
+from agentic_trading.cancellation import run_async
+from agentic_trading.cli.chains import newest_chains
+from agentic_trading.cli.exits import ExitCode, say, stop
+from agentic_trading.cli.frame_tree import frame_table
+from agentic_trading.cli.output import (
+    command_line,
+    facts,
+    heading,
+    paragraph,
+    print_table,
+    show_json,
+    usd,
+)
+from agentic_trading.cli.settings import configure_logging, start
+from agentic_trading.client.call_log import EarlierCalls
+from agentic_trading.client.events import RecursionLimits
+from agentic_trading.client.frame_calls import ASK, ASK_SCHEMA, INSTRUCTIONS, envelope_of
+from agentic_trading.client.frames import FrameRecords
+from agentic_trading.client.gateway import StructuredGateway
+from agentic_trading.client.recursion import (
+    Concluded,
+    Paused,
+    Recursion,
+    RecursionOutcome,
+    ResumeError,
+    Unfinished,
+)
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.estimate import bound
+from agentic_trading.governance.events import KINDS as GOVERNANCE
+from agentic_trading.governance.events import AttemptDispatched
+from agentic_trading.ids import random_id
+from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMEnvelope, LLMProvider
+from agentic_trading.llm.envelope_rules import output_policy
+from agentic_trading.llm.errors import FailureKind
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.limits import RetryPolicy, nusd_from_usd
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.runs import run_on_record
+from agentic_trading.llm.store import Record, Records
+from agentic_trading.operate import providers
+from agentic_trading.operate.choices import MODELS, listed, with_model
+from agentic_trading.operate.providers import model_row
+from agentic_trading.operate.question_rules import ASK_RULES, FAILURES, SPEND
+from agentic_trading.operate.session_folder import read_elsewhere
+from agentic_trading.platform import port_adapters
+from agentic_trading.platform.clients import remote_gateway
+from agentic_trading.platform.config import BusConfig, PlatformConfig, without_password
+from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.platform import Platform, Ports, run_started
+from agentic_trading.platform.provider_config import ModelConfig, ProviderConfig, provider_and_model
+from agentic_trading.platform.settings import load_config, user_name
+from agentic_trading.platform.tables import Tables, factories_of, tables_of
+from agentic_trading.structured.prompts import first_request
+
+AGENT: Final = "ask"
+SUBJECT: Final = "question"
+"""Who asks, and what its calls are about: they are no evidence of their own."""
+
+DECISIONS: Final = "last decisions"
+
+MOST_ROWS: Final = 60
+MOST_DECISIONS: Final = 50
+MOST_CALLS: Final = 500
+"""So many of the newest calls are looked at for the kinds of their failures."""
+
+ANSWER_TOKENS: Final = 700
+PROVIDERS: Final = (LLMProvider.RULES.value, LLMProvider.SCRIPTED.value, *MODELS)
+"""What `--provider` may be, beside the providers of the configuration."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskOptions:
+    """What the command line asks for. Without a `provider` it is that of the configuration's `[models]` for `general`, else the rules."""
+
+    log: Path
+    config: Path | None
+    provider: str
+    model: str
+    base_url: str | None
+    max_cost_usd: Decimal | None
+    max_depth: int
+    max_children: int
+    max_calls: int
+    bus: str | None = None
+    answers_from: tuple[Path, ...] = ()
+    own_model: ModelConfig | None = None
+
+    @property
+    def limits(self) -> RecursionLimits:
+        """The limits of a new tree; raises `OptionError` for an amount that is none."""
+        try:
+            most = nusd_from_usd(self.max_cost_usd or Decimal(0))
+        except ValueError as e:
+            raise OptionError("--max-cost", self.max_cost_usd, "an amount of dollars from 0 on") from e
+        return RecursionLimits(
+            max_cost_nusd=most,
+            max_depth=self.max_depth,
+            max_children=self.max_children,
+            max_calls=self.max_calls,
+        )
+
+
+def read_answers(given: Iterable[str]) -> dict[str, str]:
+    """Return the answers to frames, by their paths; raises `OptionError` for what is not `FRAME=TEXT`."""
+    answers = {}
+    for one in given:
+        frame, equals, text = (part.strip() for part in one.partition("="))
+        if not (frame and equals and text):
+            raise OptionError("--answer", repr(one), "FRAME=TEXT, such as 3=UTC")
+        answers[frame] = text
+    return answers
+
+
+def answer_question(
+    options: AskOptions, question: str, *, trace_id: str, answers: Mapping[str, str], as_json: bool
+) -> ExitCode:
+    """Ask, or go on with a trace, print what came of it, and return how the command ends."""
+    try:
+        outcome = run_async(_answered(options, question, trace_id, answers))
+    except ResumeError as e:
+        stop(ExitCode.FOUND_WRONG, str(e))
+    if as_json:
+        show_json(_values(outcome))
+    else:
+        print_table(*_drawn(outcome, options))
+    match outcome:
+        case Concluded():
+            return ExitCode.DONE
+        case Paused():
+            return ExitCode.PAUSED
+        case Unfinished():
+            return ExitCode.FOUND_WRONG
+        case _:
+            assert_never(outcome)
+
+
+async def _answered(
+    options: AskOptions, question: str, trace_id: str, answers: Mapping[str, str]
+) -> RecursionOutcome:
+    settings, limits = start(), options.limits
+    async with aclosing(port_adapters.records_of(options.log)) as records:
+        known = _beginning(trace_id, await records.trace(trace_id)) if trace_id else None
+        config, model = await asyncio.to_thread(_configured, options, known)
+        configure_logging(settings.log_level, settings.log_format, config.redaction)
+        tables = Tables(*await asyncio.to_thread(lambda: tables_of(config, factories_of(config))))
+        now = SystemClock().now()
+        row = model_row(tables, LLMProvider(next(iter(config.providers))), model, now=now)
+        tenants = config.tenant_ids
+        tenant = (tenants[0] if len(tenants) == 1 else DEFAULT_TENANT) if known is None else known.tenant
+        patience = providers.patience_of(config.providers).get(row.provider)
+        as_of = now if config.mode == "backtest" else None  # it knows no present
+        asked = _Asked(row, tables, tenant, await evidence_of(records, tenant), patience, as_of)
+        async with _gateway_on(options, config, tables, records, trace_id) as gateway:
+            on_record = partial(records.trace, tenant=tenant)
+            recursion = Recursion(gateway, on_record, limits, asked.builder, cost_bound=asked.cost_bound)
+            if trace_id:
+                return await recursion.resume(trace_id, answers, by=user_name())
+            _say_bound(asked.bound_of(question), limits.max_cost_nusd)
+            return await recursion.run(question)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Of which model, for which tenant, with what evidence is asked, how calls are retried, and for which moment."""
+
+    row: Capability
+    tables: Tables
+    tenant: str
+    evidence: Mapping[str, Any]
+    patience: RetryPolicy | None
+    as_of: datetime | None
+
+    def builder(self) -> EnvelopeBuilder:
+        """Return a builder for the envelopes of a tree."""
+        builder = EnvelopeBuilder().for_general().with_agent(AGENT).with_tenant(self.tenant)
+        builder = builder.with_provider(self.row.provider, self.row.model).with_subject(SUBJECT)
+        builder = builder.with_budget(max_output_tokens=ANSWER_TOKENS)
+        if self.as_of is not None:
+            builder = builder.with_as_of(self.as_of)
+        if self.patience is not None:
+            builder = builder.with_retry_policy(self.patience)
+        for source, content in self.evidence.items():
+            builder = builder.add_evidence(source, content)
+        return builder.with_output_policy(output_policy(mode="reask"))
+
+    def cost_bound(self, envelope: LLMEnvelope) -> int:
+        """Return the most that an attempt can cost, as the gate reserves it."""
+        request = first_request(envelope, self.row, attempt=1)
+        return bound(request, self.row, self.tables.prices, at=envelope.created_at).nusd
+
+    def bound_of(self, question: str) -> int:
+        """Return the most that asking this question can cost."""
+        builder = self.builder().with_instructions(INSTRUCTIONS[ASK]).with_context({"question": question})
+        return self.cost_bound(builder.with_output_schema(ASK_SCHEMA).build())
+
+
+class _Beginning(NamedTuple):
+    """Which model a tree on record asked first, for which tenant, and whether over a bus."""
+
+    provider: str
+    model: str
+    tenant: str
+    is_remote: bool
+
+
+def _beginning(trace_id: str, on_record: Sequence[Record]) -> _Beginning | None:
+    """Return how a tree began, None where nothing of it was sent; raises `ResumeError` for a trace without one."""
+    if FrameRecords(on_record).root is None:
+        raise ResumeError(trace_id, "has no question on record; allowed is a trace that has one")
+    for one in on_record:
+        if isinstance(one, Event) and isinstance(sent := GOVERNANCE.of(one), AttemptDispatched):
+            return _Beginning(sent.provider, sent.model, one.tenant_id, is_remote=False)
+        if (asked := envelope_of(one)) is not None:
+            is_remote = isinstance(one, Event)
+            return _Beginning(asked.provider, asked.model, asked.tenant_id, is_remote)
+    return None
+
+
+def _bus_of(config: PlatformConfig, options: AskOptions, known: _Beginning | None) -> BusConfig:
+    """Return the bus of a question's calls: a trace goes on where it began, where claims and ledger know its calls."""
+    if known is None or known.is_remote is (config.bus.url is not None):
+        return config.bus
+    if known.is_remote:
+        raise OptionError("--bus", "left out, and the trace has calls on a bus", "the bus that it began on")
+    if options.bus:
+        was = "given, and the calls of the trace were made in a process of its own"
+        raise OptionError("--bus", was, "--resume without it")
+    return BusConfig()
+
+
+def _configured(options: AskOptions, known: _Beginning | None) -> tuple[PlatformConfig, str]:
+    """Return the configuration with the one provider that is asked, and its model, empty for the default; blocks.
+
+    A trace that is gone on with asks the model that it began with.
+    """
+    bus = None if options.bus is None else {"url": options.bus}
+    config = load_config(options.config, flags={"bus": "--bus"}, bus=bus)
+    name, model = options.provider, options.model
+    if known is not None:
+        name, model = known.provider, known.model
+    elif not name and (named := config.models.get(EnvelopeWorkflow.GENERAL)):
+        name, model = provider_and_model(named)
+    name = name or LLMProvider.RULES.value
+    row = config.providers.get(name)
+    if row is None and name not in PROVIDERS:
+        raise OptionError("--provider", repr(name), listed([*PROVIDERS, *config.providers]))
+    row = row or ProviderConfig()
+    if options.base_url is not None:
+        row = row.model_copy(update={"base_url": options.base_url})
+    is_local = row.adapter_of(name) == LLMProvider.LOCAL
+    changes = {
+        "providers": {name: row},
+        "models": {},
+        "fallback": {},
+        "folder": None,
+        "name": AGENT,
+        "bus": _bus_of(config, options, known),
+        "concurrency": 1 if is_local else config.concurrency,
+    }
+    return with_model(config.model_copy(update=changes), name, options.own_model), model
+
+
+@asynccontextmanager
+async def _gateway_on(
+    options: AskOptions, config: PlatformConfig, tables: Tables, records: Records, trace_id: str
+) -> AsyncGenerator[StructuredGateway]:
+    """Give a gateway that keeps its records in a log: a platform, where what was spent before is spent, or a client of a bus."""
+    async with aclosing(port_adapters.log_for("paper", options.log)) as store:
+        await store.open()
+        if config.bus.url is None:
+            if options.answers_from:
+                raise OptionError("--answers-from", "given", "--resume of a trace that was asked over a bus")
+            async with Platform(config, Ports(store=store, tables=tables), rules=ASK_RULES) as platform:
+                yield platform
+            return
+        earlier = EarlierCalls(asks_again=True)
+        for record in await records.trace(trace_id) if trace_id else ():
+            earlier.read(record)
+        await read_elsewhere(options.answers_from, earlier)
+        say(f"Workers on {without_password(config.bus.url)} make the calls.", err=True)
+        async with (
+            run_on_record(store, run_started(config), event_id=random_id()),
+            remote_gateway(config, name=AGENT, store=store, earlier=earlier) as client,
+        ):
+            yield client
+
+
+def _say_bound(bound_nusd: int, budget_nusd: int) -> None:
+    """Say how many calls the budget covers if each costs the most that it can; as a rule it costs far less."""
+    if bound_nusd:
+        say(
+            f"A call may cost {usd(bound_nusd)} USD: about {budget_nusd // bound_nusd:,} at --max-cost.",
+            err=True,
+        )
+
+
+def _values(outcome: RecursionOutcome) -> dict[str, Any]:
+    values = {"outcome": type(outcome).__name__.lower(), **asdict(outcome)}
+    if isinstance(outcome, Paused):
+        values["questions"] = dict(outcome.questions)
+    return {**values, "frames": values.pop("frames")}
+
+
+def _drawn(outcome: RecursionOutcome, options: AskOptions) -> Iterator[RenderableType]:
+    yield frame_table(outcome.frames)
+    match outcome:
+        case Concluded():
+            yield heading("Answer")
+            yield paragraph(outcome.conclusion)
+        case Paused():
+            yield heading("Paused: it goes on with your answer")
+            for path, question in outcome.questions.items():
+                yield paragraph(f"{path}: {question}")
+            answers = " ".join(f"--answer {path}=…" for path in outcome.questions)
+            yield command_line(f"{_resumed(outcome.trace_id, options)} {answers}")
+        case Unfinished():
+            yield heading(f"No answer: {outcome.stopped_by}")
+            if outcome.detail:
+                yield paragraph(outcome.detail)
+            if outcome.stopped_by == FailureKind.UNDELIVERABLE and outcome.frames[0].state == "open":
+                yield command_line(_resumed(outcome.trace_id, options))
+        case _:
+            assert_never(outcome)
+    cost = sum(frame.cost_nusd for frame in outcome.frames)
+    calls = sum(frame.calls for frame in outcome.frames)
+    yield heading("Trace")
+    yield facts([("id", outcome.trace_id), ("calls", f"{calls}"), ("cost", f"{usd(cost)} USD")])
+
+
+def _resumed(trace_id: str, options: AskOptions) -> str:
+    """Return the command that goes on with a trace: where its calls are made is not on record."""
+    named = {"--store": options.log, "--config": options.config, "--base-url": options.base_url}
+    named |= {"--bus": options.bus, "--resume": trace_id}
+    return (
+        f"agentic-trading ask {shlex.join(str(word) for pair in named.items() if pair[1] for word in pair)}"
+    )
+
+
+class AskedLog(Records, Protocol):
+    """A log that is asked about."""
+
+    async def recent(self, limit: int = 10, *, tenant: str | None = None) -> list[LLMInteraction]:
+        """Return the newest attempts, newest first."""
+        ...
+
+
+async def evidence_of(log: AskedLog, tenant: str) -> Mapping[str, Any]:
+    """Return what a tenant's records say, by source: sums of the newest days, failures, and the last decisions, newest first."""
+    report = await spend_report(log, "day", "agent", tenant=tenant)
+    spend = [row for row in report.rows if row.key[1] != AGENT]
+    calls = await log.recent(MOST_CALLS, tenant=tenant)
+    failed = Counter(
+        (call.envelope.agent_id, str(call.failure.category))
+        for call in calls
+        if call.failure is not None and call.envelope.agent_id != AGENT
+    )
+    chains = await newest_chains(log, 2 * MOST_DECISIONS, with_calls=True, tenant=tenant)
+    decisions = [(chain, outcome) for chain, outcome in chains if chain.subject != SUBJECT]
+    return {
+        SPEND: {
+            "rows": [
+                {
+                    "day": row.key[0],
+                    "agent": row.key[1],
+                    "calls": row.attempts,
+                    "failed": row.failed,
+                    "usd": usd(row.cost_nusd),
+                }
+                for row in spend[-MOST_ROWS:]
+            ],
+            "older_rows_left_out": max(0, len(spend) - MOST_ROWS),
+        },
+        FAILURES: [
+            {"agent": agent, "kind": kind, "calls": number}
+            for (agent, kind), number in sorted(failed.items())
+        ],
+        DECISIONS: [
+            {
+                "time": chain.last[:19],
+                "subject": chain.subject,
+                "outcome": outcome,
+                "usd": usd(chain.cost_nusd),
+            }
+            for chain, outcome in decisions[:MOST_DECISIONS]
+        ],
+    }

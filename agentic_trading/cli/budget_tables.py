@@ -1,0 +1,382 @@
+"""Budgets as tables for a terminal."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from contextlib import aclosing
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from agentic_trading.cli.output import (
+    console,
+    facts,
+    format_time,
+    heading,
+    paragraph,
+    print_table,
+    printable,
+    rows,
+    table,
+    usd,
+)
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.controls_document import TenantControls
+from agentic_trading.governance.errors import ControlError, LedgerError
+from agentic_trading.governance.limits import ANY, UNITS, Limit, Unit, Window, amount_text, limit_text
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.rebuild import KeptCharge
+from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus, QueuedStatus
+from agentic_trading.llm.event import PLATFORM
+from agentic_trading.operate.budget_log import BudgetEvent, LedgerRebuildReport
+from agentic_trading.operate.budgets import (
+    BudgetLocation,
+    BudgetLocationOptions,
+    BudgetView,
+    open_location,
+    read_view,
+    read_views,
+)
+
+_MOST_ROWS = 12
+_MOST_COUNTERS = 48
+_MOST_TENANTS = 24
+_BUDGET_COLUMNS = (
+    "scope",
+    "window",
+    "unit",
+    "limit",
+    "spent",
+    "held",
+    "in doubt",
+    "left",
+    "per hour",
+    "exhausted at",
+)
+_NUMBERS = ("limit", "spent", "held", "in doubt", "left", "per hour")
+
+
+def controls_table(place: str, tenant: str, controls: TenantControls) -> list[RenderableType]:
+    """Return the limits and halts that operators have set for a tenant."""
+    title = "of all tenants" if tenant == PLATFORM else f"of tenant {tenant}"
+    lines = [("limit", limit_text(limit)) for limit in controls.limits]
+    lines += [
+        (
+            "HALTED",
+            f"{halt.scope} {halt.id} by {halt.by} at {format_time(halt.at)}"
+            + (f": {halt.why}" if halt.why else ""),
+        )
+        for halt in controls.halts
+    ]
+    return [
+        heading(f"Controls {title} · {place} · version {controls.version}"),
+        facts(lines or [("none", "")]),
+    ]
+
+
+def budgets(view: BudgetView) -> list[RenderableType]:
+    """Return all that is known of a tenant's budgets now."""
+    parts: list[RenderableType] = [heading(f"Budgets of {view.tenant} · {view.place}"), *_halts(view)]
+    if view.counters:
+        parts += [_counters(view.counters), *_more(len(view.counters), _MOST_COUNTERS)]
+    else:
+        parts.append(paragraph("No worker has reported a limited counter yet."))
+    parts += _not_counted_yet(view)
+    if view.parked:
+        parts += [heading(f"Queued for headroom: {len(view.parked)}"), _queued(view.parked)]
+        parts += _more(len(view.parked), _MOST_ROWS)
+    parts += _refused(view.workers)
+    parts += _workers(view.workers)
+    return parts
+
+
+def history_table(found: Sequence[BudgetEvent], tenant: str) -> list[RenderableType]:
+    """Return what happened, one line each."""
+    if not found:
+        return [paragraph(f"No budget events of tenant {tenant}.")]
+    made = table("time", "event", "scope", "count", "charged", "reason", right=("count", "charged"))
+    cells = (
+        (
+            format_time(one.first)
+            if one.times == 1
+            else f"{format_time(one.first)} to {format_time(one.last)}",
+            one.what,
+            one.subject,
+            f"{one.times:,}",
+            f"{usd(one.nusd)} USD" if one.nusd else "",
+            one.why,
+        )
+        for one in found
+    )
+    return [heading(f"Budget events of tenant {tenant}"), rows(made, cells)]
+
+
+_NO_LIMITS = "none on the server or in these logs: calls run without a limit until `budget set`"
+
+
+def rebuild_lines(report: LedgerRebuildReport) -> list[RenderableType]:
+    """Return what a rebuild has charged."""
+    lines = [
+        *(("from", log) for log in report.logs),
+        ("before", f"{usd(report.knew_nusd)} USD spent"),
+        *(("discarded", one) for one in report.discarded),
+        *_kept(report.kept),
+        ("calls", f"{report.calls:,}, {report.in_doubt:,} of them in doubt"),
+        ("charged", f"{usd(report.charged_nusd)} USD, {usd(report.in_doubt_nusd)} USD of it in doubt"),
+        *(("restored", one) for one in report.restored),
+        ("limits", "; ".join(report.limits) or _NO_LIMITS),
+        *([("halts", "; ".join(report.halts))] if report.halts else []),
+        ("epoch", f"{report.generation}; calls may run again"),
+    ]
+    return [heading(f"The ledger of {report.tenant} is rebuilt"), facts(lines)]
+
+
+def _kept(kept: Sequence[KeptCharge]) -> Iterator[tuple[str, str]]:
+    """Yield the charges of a server that no log explains, each with what the logs have of it."""
+    for one in kept[:_MOST_ROWS]:
+        yield "kept", f"{one.reservation_id}: {_charge(one.charged)}; in the logs {_charge(one.logged)}"
+    if len(kept) > _MOST_ROWS:
+        yield "kept", f"and {len(kept) - _MOST_ROWS:,} more; --json has all"
+
+
+def _charge(amount: Amount) -> str:
+    given = [amount_text(value, unit) for unit, value in zip(UNITS, amount.units, strict=True) if value]
+    return ", ".join(given) or "nothing"
+
+
+def _halts(view: BudgetView) -> Iterator[RenderableType]:
+    for tenant, controls in ((PLATFORM, view.platform), (view.tenant, view.controls)):
+        for halt in controls.halts:
+            whose = "every tenant's " if tenant == PLATFORM else ""
+            why = f": {halt.why}" if halt.why else ""
+            halted = f"{whose}{halt.scope} {halt.id}, by {halt.by} at {format_time(halt.at)}{why}"
+            yield Text(f"  HALTED: {printable(halted)}", style="bold red")
+
+
+def _not_counted_yet(view: BudgetView) -> Iterator[RenderableType]:
+    """Yield the limits of the controls that no counter shows: a worker follows as soon as it runs."""
+    named = {(limit.scope, limit.id, limit.window) for limit in view.controls.limits}
+    waiting = [
+        limit
+        for limit in view.controls.limits
+        if not any(_shows(counter, limit, named) for counter in view.counters)
+    ]
+    if waiting:
+        yield heading("Set, and not counted yet")
+        yield facts(("limit", limit_text(limit)) for limit in waiting)
+
+
+def _shows(counter: CounterStatus, limit: Limit, named: Collection[tuple[str, str, str]]) -> bool:
+    """Whether a counter is held against this limit; where another one names it, that one goes before `*`."""
+    if (counter.scope, counter.window) != (limit.scope, limit.window) or limit.id not in {counter.id, ANY}:
+        return False
+    if limit.id == ANY and (counter.scope, counter.id, counter.window) in named:
+        return True
+    return all(
+        ceiling in {None, most} for ceiling, most in zip(limit.ceiling.units, counter.most, strict=True)
+    )
+
+
+def _more(number: int, shown: int) -> Iterator[RenderableType]:
+    if number > shown:
+        yield paragraph(f"and {number - shown:,} more; --json has all")
+
+
+def _counters(counters: Sequence[CounterStatus]) -> Table:
+    return rows(
+        table(*_BUDGET_COLUMNS, right=_NUMBERS),
+        (row for counter in _fullest(counters) for row in _counter_rows(counter)),
+    )
+
+
+def _fullest(counters: Sequence[CounterStatus]) -> list[CounterStatus]:
+    """Return the counters in their order; of very many, those with the least left of their ceiling."""
+    if len(counters) <= _MOST_COUNTERS:
+        return list(counters)
+    fullest = sorted(range(len(counters)), key=lambda number: _share_left(counters[number]))
+    return [counters[number] for number in sorted(fullest[:_MOST_COUNTERS])]
+
+
+def _share_left(counter: CounterStatus) -> float:
+    if counter.exhausted:
+        return -1.0
+    units = zip(counter.most, counter.spent, counter.held, strict=True)
+    return min(
+        (1 - (spent + held) / most if most else 0.0 for most, spent, held in units if most is not None),
+        default=1.0,
+    )
+
+
+def _counter_rows(counter: CounterStatus) -> Iterator[tuple[str, ...]]:
+    window = "total" if counter.window is Window.NONE else counter.window_id
+    for unit, most, spent, held, in_doubt in zip(
+        UNITS, counter.most, counter.spent, counter.held, counter.in_doubt, strict=True
+    ):
+        if most is None:
+            continue
+        is_money = unit == "nano-USD"
+        pace = counter.nusd_per_hour if is_money else None
+        yield (
+            f"{counter.scope} {counter.id}",
+            window,
+            "USD" if is_money else unit,
+            _amount(unit, most),
+            _amount(unit, spent),
+            _amount(unit, held),
+            _amount(unit, in_doubt),
+            _amount(unit, max(0, most - spent - held)),
+            "" if pace is None else _amount(unit, pace),
+            _exhausted(counter, unit),
+        )
+
+
+def _exhausted(counter: CounterStatus, unit: Unit) -> str:
+    if unit in counter.exhausted:
+        return "exhausted"
+    return format_time(counter.exhausted_at) if counter.exhausted_at is not None else ""
+
+
+def _queued(requests: Sequence[QueuedStatus]) -> Table:
+    return rows(
+        table(
+            "reservation",
+            "since",
+            "priority",
+            "requested",
+            "left",
+            "counter",
+            right=("priority", "requested", "left"),
+        ),
+        (
+            (
+                one.reservation_id,
+                f"{one.since:%H:%M:%S}",
+                str(one.priority),
+                _amount(one.unit, one.asked),
+                _amount(one.unit, one.left),
+                f"{one.scope} {one.id}",
+            )
+            for one in requests[:_MOST_ROWS]
+        ),
+    )
+
+
+def _refused(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
+    refusals = sorted((one for worker in workers for one in worker.refusals), key=lambda one: one.at)
+    if refusals:
+        yield heading("Refused last")
+        yield rows(
+            table("time", "agent", "workflow", "kind", "reason"),
+            (
+                (format_time(one.at), one.agent, one.workflow, str(one.kind), one.why)
+                for one in refusals[-_MOST_ROWS:]
+            ),
+        )
+
+
+def _workers(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
+    if not workers:
+        return
+    yield heading("Workers")
+    yield rows(
+        table(
+            "worker",
+            "reported at",
+            "session time",
+            "admitted",
+            "refused",
+            "in flight",
+            "in doubt",
+            "reserved / charged",
+            right=("admitted", "refused", "in flight", "in doubt", "reserved / charged"),
+        ),
+        (_worker(one) for one in workers),
+    )
+
+
+def _worker(status: BudgetStatus) -> tuple[str, ...]:
+    calls = status.calls
+    ratio = f"{calls.reserved_nusd / calls.charged_nusd:.2f}" if calls.charged_nusd else "-"
+    return (
+        status.worker if status.is_running else f"{status.worker} (ended)",
+        f"{status.time:%Y-%m-%d %H:%M:%S}",
+        format_time(status.as_of),
+        f"{calls.admitted:,}",
+        f"{calls.refused:,}",
+        f"{calls.in_flight:,}",
+        f"{calls.in_doubt:,}",
+        ratio,
+    )
+
+
+def _amount(unit: Unit, value: int) -> str:
+    return usd(value) if unit == "nano-USD" else f"{value:,}"
+
+
+_LOOK_EVERY_S = 0.25
+
+
+async def watch(where: BudgetLocationOptions, tenant: str, *, seconds: float | None) -> None:
+    """Draw the budgets of a tenant, or of all (`*`), for so many seconds or until Ctrl-C; a server that is away is waited for.
+
+    Into a pipe or a file each view is printed that differs from the one before.
+    """
+    out = console()
+    async with aclosing(_views(where, tenant, seconds)) as views:
+        if out.is_terminal:
+            await _draw(out, views)
+        else:
+            await _print(out, views)
+
+
+async def _draw(out: Console, views: AsyncGenerator[Group]) -> None:
+    with Live(console=out, auto_refresh=False) as live:
+        async for view in views:
+            live.update(view, refresh=True)
+
+
+async def _print(out: Console, views: AsyncGenerator[Group]) -> None:
+    before = ""
+    async for view in views:
+        with out.capture() as drawn:
+            out.print(view)
+        if drawn.get() != before:
+            before = drawn.get()
+            print_table(view)
+
+
+async def _views(where: BudgetLocationOptions, tenant: str, seconds: float | None) -> AsyncGenerator[Group]:
+    clock = SystemClock()
+    started = clock.monotonic()
+    async with open_location(where) as place:
+        while seconds is None or clock.monotonic() - started < seconds:
+            yield await _view(place, tenant)
+            await asyncio.sleep(_LOOK_EVERY_S)
+
+
+async def read_budgets(where: BudgetLocationOptions, tenant: str) -> list[BudgetView]:
+    """Open a place, and return the budgets of a tenant, or of every tenant that a worker has reported (`*`)."""
+    async with open_location(where) as place:
+        return await read_views(place) if tenant == PLATFORM else [await read_view(place, tenant)]
+
+
+def all_budgets(views: Sequence[BudgetView], place: str) -> list[RenderableType]:
+    """Return the budgets of several tenants, one after the other."""
+    if not views:
+        return [paragraph(f"No worker has reported a tenant at {place}.")]
+    parts = [part for view in views[:_MOST_TENANTS] for part in budgets(view)]
+    return [*parts, *_more(len(views), _MOST_TENANTS)]
+
+
+async def _parts(place: BudgetLocation, tenant: str) -> list[RenderableType]:
+    if tenant == PLATFORM:
+        return all_budgets(await read_views(place), place.name)
+    return budgets(await read_view(place, tenant))
+
+
+async def _view(place: BudgetLocation, tenant: str) -> Group:
+    try:
+        return Group(*(await _parts(place, tenant)))
+    except (LedgerError, ControlError) as e:
+        return Group(paragraph(f"{place.name}: {e}", "red"))

@@ -1,0 +1,389 @@
+"""Decision chains as tables, trees and values."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, assert_never
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+from rich.tree import Tree
+
+from agentic_trading.audit.trace import CallNode, CausalPath, EventNode, TraceNode, TraceTree
+from agentic_trading.canonical import Fragment
+from agentic_trading.cli.frame_tree import TraceFrames
+from agentic_trading.cli.output import format_time, heading, printable, rows, table, usd
+from agentic_trading.client.events import FrameClosed, FrameOpened, UserAnswered, UserAsked
+from agentic_trading.desk.analysis.assessment import Assessment
+from agentic_trading.desk.analysis.events import Skipped, Triggered, Undecided
+from agentic_trading.desk.decisions import verdict_of
+from agentic_trading.desk.events import KINDS
+from agentic_trading.desk.exchange import Cancellation, Fill, Order
+from agentic_trading.desk.execution.events import (
+    IntentDenied,
+    IntentSkipped,
+    IntentUndecided,
+    OrderDenied,
+    StrategyChosen,
+)
+from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.planning.events import (
+    GenerationAccepted,
+    GenerationProposed,
+    GenerationRejected,
+    PlanChosen,
+    PlanUndecided,
+)
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.events import CallRequested, CallUnanswered, EnvelopeRefused
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.result import AttemptTrace, Fix, LLMResult, Violation
+from agentic_trading.llm.store import Record, Records, TraceSummary
+from agentic_trading.operate.choices import pluralize
+
+ChainOutcome = tuple[TraceSummary, str]
+"""A chain with its outcome."""
+
+ROOM_FOR_FIGURES: Final = 100
+"""Columns from which on a list of chains has room for the number of calls and their cost."""
+
+
+def chain_table(chains: Sequence[ChainOutcome], width: int) -> Table:
+    """Return a row a chain, in 80 columns without figures: an id that is wrapped cannot be copied."""
+    figures = ("calls", "USD") if width >= ROOM_FOR_FIGURES else ()
+    drawn = table("last record", "subject", *figures, "outcome", "trace", right=figures)
+    drawn.columns[-1].no_wrap = True
+    return rows(
+        drawn,
+        (
+            (
+                chain.last[:16].replace("T", " "),
+                chain.subject or "-",
+                *((f"{chain.attempts:,}", usd(chain.cost_nusd)) if figures else ()),
+                outcome or "-",
+                chain.trace_id,
+            )
+            for chain, outcome in chains
+        ),
+    )
+
+
+async def newest_chains(
+    records: Records, limit: int, *, with_calls: bool, tenant: str | None
+) -> list[ChainOutcome]:
+    """Return the newest chains with their outcomes: a tenant's, or without one all of them."""
+    chains = await records.traces(limit, with_calls=with_calls, tenant=tenant)
+    return [(chain, chain_outcome(await records.trace(chain.trace_id, tenant=tenant))) for chain in chains]
+
+
+def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
+    """Return a whole chain, each node below its cause; where tenants share it, with whose each is."""
+    drawn = Tree(
+        Text(f"trace {printable(trace_id)} · {len(chain.nodes)} steps · {usd(chain.cost_nusd)} USD", "bold")
+    )
+    below = {-1: drawn}
+    is_shared, frames = len(chain.tenants) > 1, TraceFrames(chain)
+    for row in chain.rows():
+        if not frames.hides(row.node):
+            label = _label(row.node, is_shared=is_shared, before=frames.lines(row.node))
+            below[row.depth] = below[row.depth - 1].add(label)
+    orphans = [
+        f"  {node.kind} {node.id} names a cause that is not here: {node.cause}" for node in chain.orphans
+    ]
+    cycles = [f"  these name each other as their cause: {', '.join(ring)}" for ring in chain.cycles]
+    return Group(drawn, *(Text(printable(odd), "red") for odd in (*orphans, *cycles)))
+
+
+def path_of(answer: CausalPath) -> RenderableType:
+    """Return the way from the first cause to the record, with its siblings and its effects."""
+    shown = (*answer.path, *answer.siblings, *answer.effects)
+    is_shared = len({node.tenant for node in shown}) > 1
+    path = Table.grid(padding=(0, 1, 0, 0))
+    for number, node in enumerate(answer.path, start=1):
+        path.add_row(Text(f"{number}", "dim"), _label(node, is_shared=is_shared))
+    parts: list[RenderableType] = [Text(printable(f"why {answer.record_id}"), "bold"), path]
+    if answer.missing_cause:
+        parts.append(
+            Text(printable(f"the path breaks off: {answer.missing_cause} is not in this trace"), "red")
+        )
+    for title, nodes in (("Siblings", answer.siblings), ("Effects", answer.effects)):
+        if nodes:
+            parts.extend([heading(title), *(_label(node, is_shared=is_shared) for node in nodes)])
+    return Group(*parts)
+
+
+def _label(node: TraceNode, *, is_shared: bool, before: Sequence[str] = ()) -> RenderableType:
+    whose = (f"  tenant {printable(node.tenant)}", "yellow") if is_shared else ""
+    name = Text.assemble(
+        (printable(node.kind), "bold cyan"),
+        "  ",
+        (format_time(node.as_of), "dim"),
+        "  ",
+        (printable(node.id), "dim"),
+        whose,
+    )
+    lines = (*map(printable, before), *step_text(node))
+    return Group(name, *(Padding(Text(line), (0, 0, 0, 2)) for line in lines))
+
+
+def values_of(chain: TraceTree) -> list[dict[str, Any]]:
+    """Return every step with its depth, in the order of the tree; records are as they stand in the log."""
+    return [{"depth": row.depth, **_value(row.node)} for row in chain.rows()]
+
+
+def values_of_path(answer: CausalPath) -> dict[str, Any]:
+    """Return the path, its siblings, and its effects."""
+    return {
+        "record_id": answer.record_id,
+        "trace_id": answer.trace_id,
+        "missing_cause": answer.missing_cause,
+        "path": [_value(node) for node in answer.path],
+        "siblings": [_value(node) for node in answer.siblings],
+        "effects": [_value(node) for node in answer.effects],
+    }
+
+
+def _value(node: TraceNode) -> dict[str, Any]:
+    records = node.attempts if isinstance(node, CallNode) else (node.event,)
+    return {
+        "kind": node.kind,
+        "id": node.id,
+        "cause": node.cause,
+        "as_of": node.as_of,
+        "records": [Fragment(record.wire) for record in records],
+    }
+
+
+STOPPED = {
+    OrderDenied.KIND: "rejected",
+    Order.KIND: "unfilled",
+    IntentDenied.KIND: "rejected",
+    IntentSkipped.KIND: "skipped",
+}
+"""The outcome of a verdict without a fill, by the kind of event that says so; the first that holds."""
+
+
+def chain_outcome(records: Sequence[Record]) -> str:
+    """Return what was decided and what followed: `long → 2 fills`, `stand_aside`, `refusal`; empty if nothing was."""
+    events = [(_kind(record), record) for record in records if isinstance(record, Event)]
+    assessed = next((str(event.body.get("verdict")) for kind, event in events if kind == Assessment.KIND), "")
+    failed = next((_reason(event) for kind, event in events if kind in UNDECIDED), "")
+    followed = _followed(Counter(kind for kind, _ in events)) or failed
+    if assessed:
+        return f"{assessed} → {followed}" if followed else assessed
+    calls = [record for record in records if isinstance(record, LLMInteraction)]
+    return failed or (verdict_of(calls[-1]) if calls else "")
+
+
+UNDECIDED = (Undecided.KIND, IntentUndecided.KIND)
+
+
+def _kind(event: Event) -> str:
+    """Return the present name of an event's kind, for a log of any release."""
+    return KINDS.current(event.kind, event.body)
+
+
+def _reason(event: Event) -> str:
+    reason = event.body.get("reason")
+    return str(reason.get("category")) if isinstance(reason, dict) else "no_decision"
+
+
+def _followed(kinds: Counter[str]) -> str:
+    if kinds[Fill.KIND]:
+        return pluralize(kinds[Fill.KIND], "fill")
+    return next((word for kind, word in STOPPED.items() if kinds[kind]), "")
+
+
+LAYERS: Final = "(layers)"
+"""Stands for a line for each layer of an assessment: its score, its first finding, and what that rests on."""
+
+SIZED: Final = (
+    "sized: sizing.sized_by sizing.equity sizing.risk_pct sizing.position sizing.pending sizing.gross"
+)
+
+SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
+    Triggered.KIND: (
+        "bar: bar.symbol bar.timeframe bar.close_time bar.open bar.high bar.low bar.close bar.volume",
+        "kind detail",
+    ),
+    Skipped.KIND: ("reason detail",),
+    Assessment.KIND: (
+        "verdict stand_aside total threshold vetoed_by risk_reward judgement.confidence",
+        LAYERS,
+        "plan: plan.side plan.entry_type plan.entry plan.stop plan.target plan.risk_reward",
+        "judgement.rationale",
+    ),
+    Undecided.KIND: ("reason.category reason.description",),
+    IntentUndecided.KIND: ("reason.category reason.description",),
+    IntentSkipped.KIND: ("reason position",),
+    IntentDenied.KIND: ("rule was allowed", "side quantity", SIZED),
+    OrderIntent.KIND: ("side quantity kind limit_price stop_loss take_profit", SIZED, "reason"),
+    OrderDenied.KIND: ("rule was allowed", "side quantity", SIZED),
+    StrategyChosen.KIND: (
+        "algo order_type slices interval_seconds limit_offset_bps deadline_seconds on_deadline confidence",
+        "rationale",
+    ),
+    Order.KIND: ("side quantity order_type limit_price peg_bps active_from expires_at on_expiry",),
+    Cancellation.KIND: ("quantity reason",),
+    Fill.KIND: ("side quantity price fee fee_currency liquidity cause",),
+    GenerationProposed.KIND: ("round family params",),
+    GenerationRejected.KIND: ("by detail",),
+    GenerationAccepted.KIND: (
+        "in sample: in_sample.sharpe in_sample.cagr in_sample.max_drawdown",
+        "out of sample: out_of_sample.sharpe out_of_sample.cagr out_of_sample.max_drawdown",
+    ),
+    PlanChosen.KIND: ("tried deflated_sharpe regime", "params"),
+    PlanUndecided.KIND: ("reason.category reason.description",),
+    FrameOpened.KIND: ("question",),
+    FrameClosed.KIND: ("state stopped_by", "conclusion"),
+    UserAsked.KIND: ("question",),
+    UserAnswered.KIND: ("answer by",),
+    CallRequested.KIND: (),
+    CallUnanswered.KIND: ("reason.category reason.description",),
+    EnvelopeRefused.KIND: ("reason detail",),
+})
+"""What of an event's body is shown, by kind: a line each, `label:` before the dotted names of its values."""
+
+
+def step_text(node: TraceNode) -> list[str]:
+    """Return lines about a step, without its kind and id; nothing in them can steer a terminal."""
+    match node:
+        case CallNode():
+            envelope = node.envelope
+            call = f"{envelope.agent_id or 'no agent'} → {envelope.provider}/{envelope.model}"
+            return [printable(call), *attempt_lines(node.attempts)]
+        case EventNode():
+            lines = SHOWN.get(_kind(node.event))
+            body = node.event.body
+            return [line for line in (_plain(body) if lines is None else _chosen(body, lines)) if line]
+        case _:
+            assert_never(node)
+
+
+def _chosen(body: Mapping[str, Any], lines: tuple[str, ...]) -> Iterator[str]:
+    for line in lines:
+        if line == LAYERS:
+            yield from _layers(_value_at(body, "judgement.layers"))
+            continue
+        label, _, names = line.rpartition(": ")
+        values = ((name.rpartition(".")[2], _value_at(body, name)) for name in names.split())
+        facts = [f"{name} {_joined(value)}" for name, value in values if _says_something(value)]
+        if facts:
+            yield printable((f"{label}: " if label else "") + " · ".join(facts))
+
+
+def _layers(layers: Any) -> Iterator[str]:
+    for name, judged in layers.items() if isinstance(layers, Mapping) else ():
+        score = _value_at(judged, "score")
+        text, cited = _finding(judged)
+        scored = _scored(score)
+        rests_on = f" ({_joined(cited)})" if cited else ""
+        yield printable(f"{name} {scored}: {text or 'no finding'}{rests_on}")
+
+
+def _scored(score: Any) -> str:
+    if not isinstance(score, int):
+        return "no score"
+    return f"{score:+d}" if score else "0"
+
+
+def _finding(judged: Any) -> tuple[Any, Any]:
+    """Return the first finding of a layer and what it cites; logs of the first release hold a list of them."""
+    findings = _value_at(judged, "findings")
+    if isinstance(findings, list) and findings:
+        return _value_at(findings[0], "text"), _value_at(findings[0], "evidence_ids")
+    return _value_at(judged, "finding"), _value_at(judged, "evidence")
+
+
+def _plain(body: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the scalar values of an event of an unknown kind."""
+    scalars = (f"{name} {value}" for name, value in body.items() if not isinstance(value, dict | list))
+    yield printable(" · ".join(scalars))
+
+
+def _value_at(body: Any, name: str) -> Any:
+    value: Any = body
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _says_something(value: Any) -> bool:
+    return value is not None and value not in ("", [], {})
+
+
+MOST_CHANGES: Final = 5
+MOST_ERRORS: Final = 3
+ANSWER_CHARS: Final = 160
+VALUE_CHARS: Final = 80
+
+
+def attempt_lines(attempts: Sequence[LLMInteraction]) -> list[str]:
+    """Return a line for each attempt, lines for how its answer was read, and the sum where there are several."""
+    lines = [line for attempt in attempts for line in _attempt(attempt)]
+    if len(attempts) > 1:
+        lines.append(_total([attempt.result for attempt in attempts]))
+    return [printable(line) for line in lines]
+
+
+def _attempt(attempt: LLMInteraction) -> Iterator[str]:
+    result = attempt.result
+    facts = [f"attempt {result.attempt_number} {verdict_of(attempt)}", *_sums([result])]
+    if result.served_from == "recorded":
+        facts.append("from the recording")
+    elif result.served_from != "live":
+        facts.append(f"served from {result.served_from}")
+    if result.failure is not None:
+        facts.append(result.failure.description)
+    yield " · ".join(facts)
+    if result.reading is not None:
+        yield from (f"  {line}" for line in _read(result.reading, result))
+
+
+def _read(reading: AttemptTrace, result: LLMResult) -> Iterator[str]:
+    """Yield what was changed and what was wrong: nothing for an answer that was accepted as it stood."""
+    changes = [*reading.fixes, *reading.coercions, *reading.patches]
+    if changes or reading.errors:
+        answer = " ".join(result.raw_output[: 2 * ANSWER_CHARS].split())
+        yield f"answered: {answer[:ANSWER_CHARS]}{'…' if len(answer) > ANSWER_CHARS else ''}"
+    if changes:
+        more = f" and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else ""
+        yield f"read as {reading.decode}: {'; '.join(map(_change, changes[:MOST_CHANGES]))}{more}"
+    yield from map(_error, reading.errors[:MOST_ERRORS])
+    if len(reading.errors) > MOST_ERRORS:
+        yield f"{len(reading.errors) - MOST_ERRORS} more rules are broken"
+
+
+def _change(fix: Fix) -> str:
+    before, after = _short(fix.before), _short(fix.after)
+    if before and after:
+        became = f"{before} became {after}"
+    else:
+        became = f"{before} left out" if before else f"{after} put in"
+    return f"{fix.kind.replace('_', ' ')} at {fix.where}: {became}"
+
+
+def _error(violation: Violation) -> str:
+    facts = {"was": violation.actual, "allowed": violation.allowed, "nearest": violation.suggestion}
+    shown = [f"{name}: {_short(_joined(value))}" for name, value in facts.items() if value is not None]
+    return "; ".join([f"{violation.path}: {violation.message}", *shown])
+
+
+def _joined(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _short(text: str) -> str:
+    return f"{text[:VALUE_CHARS]}…" if len(text) > VALUE_CHARS else text
+
+
+def _total(results: Sequence[LLMResult]) -> str:
+    return " · ".join([f"{len(results)} attempts together", *_sums(results)])
+
+
+def _sums(results: Sequence[LLMResult]) -> tuple[str, str]:
+    tokens_in = sum(result.usage.total_input_tokens for result in results)
+    tokens_out = sum(result.output_tokens for result in results)
+    return f"{tokens_in:,} tokens in, {tokens_out:,} out", f"{usd(sum(r.cost_nusd for r in results))} USD"

@@ -1,0 +1,238 @@
+"""`agentic-trading dlq`: the dead letters of a bus are listed, shown, published again and deleted."""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from agentic_trading.cancellation import run_async
+from agentic_trading.cli.exits import ExitCode, confirm, say, stop
+from agentic_trading.cli.options import AsJson, BusUrl, ConfigFile, loaded_with_bus
+
+app = typer.Typer(help="The dead letters of a bus: list, show, replay, purge.", no_args_is_help=True)
+
+T = TypeVar("T")
+
+_MOMENT = "a time such as 2026-11-24T09:30, in UTC unless it says otherwise, or an age such as 90m, 12h or 7d"
+
+OfReason = Annotated[
+    str, typer.Option("--reason", metavar="WORD", help="Only letters with this reason, such as decode.")
+]
+OfTopic = Annotated[
+    str, typer.Option("--topic", metavar="NAME", help="Only letters from this topic, such as llm.events.")
+]
+Since = Annotated[
+    str,
+    typer.Option("--since", metavar="TIME", help="Only letters from then on: a time, or an age such as 12h."),
+]
+Newest = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Only the newest N.")]
+LetterId = Annotated[
+    str, typer.Argument(metavar="ID", help="The id of a letter, as list prints it, or its beginning.")
+]
+LetterIds = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids of letters.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Print the bytes of the message and nothing else.")]
+EachLetter = Annotated[bool, typer.Option("--all", help="All letters.")]
+Again = Annotated[
+    bool,
+    typer.Option(
+        "--again", help="Send a new envelope, which is run and paid for even if the old one was paid."
+    ),
+]
+SignAs = Annotated[
+    str, typer.Option("--sign-as", metavar="NAME", help="The principal that signs what --again makes.")
+]
+Before = Annotated[
+    str,
+    typer.Option("--before", metavar="TIME", help="Letters that are older: a time, or an age such as 7d."),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it without asking for confirmation.")]
+
+
+@app.command("list", short_help="Print a line for each dead letter.")
+def list_letters(
+    *,
+    bus: BusUrl = None,
+    config: ConfigFile = None,
+    reason: OfReason = "",
+    topic: OfTopic = "",
+    since: Since = "",
+    limit: Newest = 100,
+    as_json: AsJson = False,
+) -> None:
+    """Print a line for each dead letter, the newest last, and how many there are of each reason."""
+    from agentic_trading.bus.topic import Broker
+    from agentic_trading.cli.dlq_tables import show_list
+    from agentic_trading.operate.dead_letters import LetterFilter, LetterScan, ListedLetter
+
+    meant = LetterFilter(reason=reason, topic=topic, since=_moment("--since", since) if since else None)
+    scan = LetterScan()
+
+    async def found(broker: Broker) -> list[ListedLetter]:
+        async with aclosing(scan.letters(broker, meant)) as letters:
+            return sorted(
+                [ListedLetter.of(letter, age) async for letter in letters], key=lambda each: each.time
+            )
+
+    loaded = loaded_with_bus(config, bus)
+    age = _age_of(loaded)
+    show_list(_on_bus(loaded, found), scan, meant, limit=limit, as_json=as_json)
+
+
+@app.command("show", short_help="Print all of one dead letter.")
+def show_letter(
+    *,
+    letter_id: LetterId,
+    bus: BusUrl = None,
+    config: ConfigFile = None,
+    raw: Raw = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print all of one dead letter: why, from where, whether it can be replayed, its headers and its message."""
+    from agentic_trading.cli.dlq_tables import show_one
+    from agentic_trading.operate.dead_letters import UnknownLetterError, letter_of
+
+    loaded = loaded_with_bus(config, bus)
+    try:
+        letter, copies = _on_bus(loaded, lambda broker: letter_of(broker, letter_id))
+    except UnknownLetterError as e:
+        stop(ExitCode.FOUND_WRONG, str(e))
+    if raw:
+        _write_raw(letter.raw)
+    else:
+        show_one(letter, copies, _age_of(loaded), as_json=as_json)
+
+
+@app.command("replay", short_help="Publish messages to their topics again.")
+def replay_letters(
+    *,
+    letter_ids: LetterIds = None,
+    bus: BusUrl = None,
+    config: ConfigFile = None,
+    reason: OfReason = "",
+    every: EachLetter = False,
+    again: Again = False,
+    sign_as: SignAs = "",
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Publish messages to the topics that they came from, as they were, once you confirm it.
+
+    An envelope that has ended is not run again: its answer is published again. With --again it becomes a new envelope,
+    caused by the old one, and is paid for. An envelope that was sent more than 8 days ago needs --again.
+    """
+    from agentic_trading.cli.dlq_tables import plan_text, show_replayed
+    from agentic_trading.operate.dead_letters import LetterFilter, Replay, ReplayPlan, UnknownLetterError
+
+    ids = letter_ids or []
+    if [bool(ids), bool(reason), every].count(True) != 1:
+        stop(ExitCode.BAD_INPUT, "say which letters are meant; allowed is one of: ids, --reason WORD, --all")
+    if sign_as and not again:
+        stop(
+            ExitCode.BAD_INPUT, "--sign-as is given without --again; a message as it was keeps its signature"
+        )
+    loaded = loaded_with_bus(config, bus)
+    signer = _signer(sign_as, loaded) if sign_as else None
+    replay = Replay(again=again, signer=signer, age=_age_of(loaded))
+    meant = LetterFilter(ids=ids, reason=reason)
+    try:
+        plan = _on_bus(loaded, lambda broker: ReplayPlan.of(broker, replay, meant))
+    except UnknownLetterError as e:
+        stop(ExitCode.FOUND_WRONG, str(e))
+    say(plan_text(plan), err=True)
+    if plan.letters:
+        confirm("the replay", yes=yes, otherwise="not replayed; nothing was published")
+        plan = _on_bus(loaded, plan.publish)
+    show_replayed(plan, as_json=as_json)
+    if plan.refused:
+        raise typer.Exit(ExitCode.FOUND_WRONG)
+
+
+@app.command("purge", short_help="Delete dead letters for every reader.")
+def purge_letters(
+    *,
+    bus: BusUrl = None,
+    config: ConfigFile = None,
+    before: Before = "",
+    every: EachLetter = False,
+    yes: Yes = False,
+) -> None:
+    """Delete dead letters for every reader, once you confirm it: those before a time, or all that are there.
+
+    A topic can be cut off at its start alone: single letters cannot be deleted.
+    """
+    from agentic_trading.cli.dlq_tables import purge_text
+    from agentic_trading.operate.choices import pluralize
+    from agentic_trading.operate.dead_letters import Purge
+
+    if before and every:
+        stop(ExitCode.BAD_INPUT, "--before and --all exclude each other")
+    if not before and not every:
+        stop(ExitCode.BAD_INPUT, "say which letters are meant; allowed is one of: --before TIME, --all")
+    time = _moment("--before", before) if before else None
+    loaded = loaded_with_bus(config, bus)
+    purge = _on_bus(loaded, lambda broker: Purge.before(broker, time))
+    say(purge_text(purge), err=True)
+    if purge.messages:
+        confirm("the purge", yes=yes, otherwise="not purged; nothing was deleted")
+        _on_bus(loaded, purge.run)
+    say(f"deleted: {pluralize(purge.messages, 'message')}")
+
+
+def _on_bus(loaded: Any, work: Callable[[Any], Awaitable[T]]) -> T:
+    """Return what `work` returns of the broker of a configuration."""
+    from agentic_trading.platform.port_adapters import broker_of
+
+    async def opened() -> T:
+        async with aclosing(await asyncio.to_thread(broker_of, loaded)) as broker:
+            return await work(broker)
+
+    return run_async(opened())
+
+
+def _moment(option: str, text: str) -> Any:
+    """Return the moment that an option names."""
+    from agentic_trading.clock import SystemClock
+    from agentic_trading.operate.dead_letters import moment_of
+    from agentic_trading.platform.errors import OptionError
+
+    try:
+        return moment_of(text, SystemClock().now())
+    except (ValueError, OverflowError):
+        raise OptionError(option, repr(text), _MOMENT) from None
+
+
+def _age_of(loaded: Any) -> Any:
+    """Return the age limit of the workers of a configuration."""
+    from agentic_trading.governance.admission_decisions import SIMULATED
+    from agentic_trading.worker.delivery import SendAge
+
+    return SendAge(is_created_at_simulated=loaded.mode in SIMULATED)
+
+
+def _signer(principal: str, loaded: Any) -> Any:
+    """Return what signs as a principal of the configuration."""
+    from agentic_trading.bus.signing import Signer
+    from agentic_trading.governance.policy import Policy
+    from agentic_trading.platform.errors import OptionError
+    from agentic_trading.platform.signing_keys import signing_keys_of
+
+    policy = Policy.load(loaded.policy) if loaded.policy is not None else None
+    keys = signing_keys_of(loaded.principals_folder, policy) if loaded.principals_folder is not None else {}
+    if principal not in keys:
+        allowed = ", ".join(keys) or "none: the configuration has no principals_folder"
+        raise OptionError("--sign-as", repr(principal), allowed)
+    return Signer(principal, *keys[principal])
+
+
+def _write_raw(raw: bytes) -> None:
+    """Write the bytes of a message, which may be anything, where they steer no terminal."""
+    if sys.stdout.isatty():
+        stop(
+            ExitCode.BAD_INPUT,
+            "--raw prints bytes that may steer a terminal; send them to a file or a program",
+        )
+    sys.stdout.buffer.write(raw)
+    sys.stdout.flush()

@@ -1,0 +1,316 @@
+"""The commands that look at what is there: `trace`, `spend`, `audit`, `replay`, `schemas`, `data` and `demo`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentic_trading.cancellation import run_async
+from agentic_trading.cli.exits import ExitCode, say, stop
+from agentic_trading.cli.options import AsJson, OfTenant, Store, log_of, trace_list
+from agentic_trading.desk.cli.run import TimeframeOption
+
+trace_app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
+audit_app = typer.Typer(help="Whether a log is as it was written.", no_args_is_help=True)
+replay_app = typer.Typer(help="Sessions again, from their record, without a network.", no_args_is_help=True)
+schemas_app = typer.Typer(help="The JSON Schemas of messages and answers.", no_args_is_help=True)
+data_app = typer.Typer(help="Market data: shipped samples and files.", no_args_is_help=True)
+
+LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N chains.")]
+All = Annotated[bool, typer.Option("--all", help="Chains without a call too.")]
+TraceId = Annotated[
+    str,
+    typer.Argument(
+        metavar="TRACE_ID",
+        help="A chain that `trace list` names, or the first 8 or more characters of its id.",
+    ),
+]
+RecordId = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILL_ID",
+        help="A fill, or any other event, envelope or interaction: its id, or the first 8 or more characters.",
+    ),
+]
+
+
+@trace_app.command("list", short_help="Name the newest decision chains.")
+def list_traces(
+    *,
+    limit: LimitOption = 20,
+    every: All = False,
+    tenant: OfTenant = None,
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Name the newest decision chains, the newest first, each with its outcome.
+
+    Chains without a call, such as a trigger that was skipped, are left out without --all.
+    """
+    from dataclasses import asdict
+
+    from agentic_trading.cli.chains import chain_table, newest_chains
+    from agentic_trading.cli.output import ask_log, console, print_table, show_json
+
+    log = log_of(store)
+    chains = ask_log(log, lambda records: newest_chains(records, limit, with_calls=not every, tenant=tenant))
+    _warn_of(log, tenant)
+    if as_json:
+        show_json([{**asdict(chain), "outcome": outcome} for chain, outcome in chains])
+    else:
+        print_table(chain_table(chains, console().width))
+
+
+@trace_app.command("show")
+def show_trace(
+    trace_id: TraceId, *, tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
+) -> None:
+    """Draw a chain as a tree: every event and call below its cause."""
+    from agentic_trading.audit.trace import AmbiguousIdError, TraceTree, full_id
+    from agentic_trading.cli.chains import tree_of, values_of
+    from agentic_trading.cli.output import ask_log, print_table, show_json
+
+    log = log_of(store)
+    try:
+        trace_id = ask_log(log, lambda records: full_id(records, trace_id, of="trace", tenant=tenant))
+    except AmbiguousIdError as e:
+        stop(ExitCode.FOUND_WRONG, str(e))
+    chain = TraceTree(ask_log(log, lambda records: records.trace(trace_id, tenant=tenant)))
+    _warn_of(log, tenant)
+    if not chain.nodes:
+        stop(ExitCode.FOUND_WRONG, f"no chain has the id {trace_id!r}; try: {trace_list(log, tenant)}")
+    if as_json:
+        show_json(values_of(chain))
+    else:
+        print_table(tree_of(trace_id, chain))
+
+
+@trace_app.command("why", short_help="Show why there was a fill.")
+def why_record(
+    record_id: RecordId, *, tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
+) -> None:
+    """Show why there was a fill: the path of causes that leads to it, from the bar on."""
+    from agentic_trading.audit.trace import AmbiguousIdError, UnknownRecordError, why
+    from agentic_trading.cli.chains import path_of, values_of_path
+    from agentic_trading.cli.output import ask_log, print_table, show_json
+
+    log = log_of(store)
+    try:
+        answer = ask_log(log, lambda records: why(records, record_id, tenant=tenant))
+        _warn_of(log, tenant)
+    except UnknownRecordError as e:
+        stop(ExitCode.FOUND_WRONG, f"{e}; try: {trace_list(log, tenant)}")
+    except AmbiguousIdError as e:
+        stop(ExitCode.FOUND_WRONG, str(e))
+    if as_json:
+        show_json(values_of_path(answer))
+    else:
+        print_table(path_of(answer))
+
+
+By = Annotated[
+    str,
+    typer.Option(
+        "--by",
+        metavar="KEYS",
+        help="Any of agent, model, workflow, day, tenant, provider, with commas between.",
+    ),
+]
+
+
+def spend_command(
+    *, by: By = "agent,model", tenant: OfTenant = None, store: Store = None, as_json: AsJson = False
+) -> None:
+    """Sum attempts, tokens and cost by the given keys; days are UTC.
+
+    Attempts were sent. Those in doubt have no known end and are charged in full, as in the ledger.
+    """
+    from agentic_trading.audit.spend import spend_report
+    from agentic_trading.cli.look_tables import as_table, as_values, spend_keys
+    from agentic_trading.cli.output import ask_log, console, print_table, show_json
+
+    keys = spend_keys(by)
+    log = log_of(store)
+    report = ask_log(log, lambda records: spend_report(records, *keys, tenant=tenant))
+    _warn_of(log, tenant)
+    if as_json:
+        show_json(as_values(report))
+    else:
+        print_table(as_table(report, console().width))
+
+
+def _warn_of(log: Path, tenant: str | None) -> None:
+    """Say on standard error what is wrong with a log; to a tenant only that something is, for places are of all tenants."""
+    from agentic_trading.cli.output import printable
+    from agentic_trading.operate.log_check import check_end
+
+    found = run_async(check_end(log)).findings
+    if tenant is not None and found:
+        say("Warning: the log is not whole; what follows may lack records", err=True)
+        return
+    for finding in found:
+        say(f"Warning: {printable(str(finding))}; what follows may lack records", err=True)
+
+
+LogOrSession = Annotated[
+    Path,
+    typer.Argument(metavar="PATH", help="A log, or a session's folder, whose other files are checked too."),
+]
+
+
+@audit_app.callback()
+def audit_group() -> None:
+    """Keep `verify` a word of its own: a group of one command would swallow it."""
+
+
+@audit_app.command("verify", short_help="Check every line, hash and cause of a log.")
+def audit_verify(path: LogOrSession, *, as_json: AsJson = False) -> None:
+    """Check every line, hash and cause of a log, that its end is on record, and the files of its session.
+
+    Says whether it is whole, broken (with place and reason), or cut off. Exit 1 if it is not whole.
+    """
+    from agentic_trading.cli.look_tables import checked_log, log_values
+    from agentic_trading.cli.output import print_table, show_json
+    from agentic_trading.cli.settings import start
+    from agentic_trading.operate.log_check import audit_log
+
+    start()
+    found = run_async(audit_log(path))
+    if as_json:
+        show_json(log_values(found))
+    else:
+        print_table(checked_log(found))
+    if found.findings:
+        raise typer.Exit(ExitCode.FOUND_WRONG)
+
+
+Session = Annotated[
+    Path, typer.Argument(metavar="SESSION", help="A session's folder, as `run --out` made it.")
+]
+RunNumber = Annotated[
+    int | None, typer.Option("--run", metavar="N", min=1, help="Which of its runs; the last one if left out.")
+]
+AllowIncomplete = Annotated[
+    bool,
+    typer.Option(
+        "--allow-incomplete", help="Play what there is of a log that is broken, cut off, or of a killed run."
+    ),
+]
+Workers = Annotated[
+    int, typer.Option("--workers", metavar="N", min=1, max=256, help="How many calls at once.")
+]
+
+
+@replay_app.callback()
+def replay_group() -> None:
+    """Keep `run` a word of its own: a group of one command would swallow it."""
+
+
+@replay_app.command("run", short_help="Play a run again and compare the decision chains.")
+def replay_run(
+    session: Session,
+    *,
+    run: RunNumber = None,
+    workers: Workers = 4,
+    allow_incomplete: AllowIncomplete = False,
+    as_json: AsJson = False,
+) -> None:
+    """Play a run again on its recorded answers and compare the decision logs byte for byte.
+
+    Nothing is written, and the network is blocked. Exit 1 names the first difference; a log that is broken or lacks its
+    end, and bars that were changed, are refused.
+    """
+    from agentic_trading.cli.output import print_table, printable, show_json
+    from agentic_trading.cli.settings import configured
+    from agentic_trading.desk.cli.summary import comparison
+    from agentic_trading.desk.session.replay import replay
+
+    config = configured()
+    report = run_async(
+        replay(
+            session,
+            run=run,
+            workers=workers,
+            models_file=config.models_file,
+            allow_incomplete=allow_incomplete,
+        )
+    )
+    for warning in report.warnings:
+        say(f"Warning: {printable(warning)}", err=True)
+    if as_json:
+        show_json(report)
+    else:
+        print_table(comparison(report))
+    if not report.identical:
+        raise typer.Exit(ExitCode.FOUND_WRONG)
+
+
+Folder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of the schemas.")]
+
+
+@schemas_app.command("write", short_help="Write every schema from the models.")
+def write_schema_files(folder: Folder = Path("schemas")) -> None:
+    """Write every schema from the models, and asyncapi.yaml from the topics of the bus."""
+    from agentic_trading.desk.cli.schema_files import write_schemas
+
+    for file in write_schemas(folder):
+        say(str(file))
+
+
+@schemas_app.command("check", short_help="Compare the files with the models.")
+def check_schema_files(folder: Folder = Path("schemas")) -> None:
+    """Compare the files with the models; exit 1 names every file that differs."""
+    from agentic_trading.desk.cli.schema_files import check_schemas, published_files
+
+    drifts = check_schemas(folder)
+    if drifts:
+        differing = "\n".join(f"  {drift.file} {drift.what}" for drift in drifts)
+        remedy = f"write them again: agentic-trading schemas write --dir {folder}"
+        stop(
+            ExitCode.FOUND_WRONG,
+            f"the schemas in {folder} are not those of the models; {remedy}\n{differing}",
+        )
+    say(f"{len(published_files())} files in {folder} are those of the models")
+
+
+Source = Annotated[str, typer.Argument(metavar="NAME", help="A sample, a CSV file, or - for standard input.")]
+
+
+@data_app.command("list")
+def list_samples(*, as_json: AsJson = False) -> None:
+    """Name the samples that ship with the package."""
+    from agentic_trading.cli.look_tables import sample_table
+    from agentic_trading.cli.output import print_table, show_json
+    from agentic_trading.desk.market.samples import SAMPLES
+
+    if as_json:
+        show_json(list(SAMPLES.values()))
+    else:
+        print_table(sample_table(SAMPLES.values()))
+
+
+@data_app.command("describe", short_help="Read a sample or a file as a run would.")
+def describe_source(name: Source, *, timeframe: TimeframeOption = "", as_json: AsJson = False) -> None:
+    """Read a sample or a file as a run would, and print its rows, span, gaps, licence and checksum."""
+    from agentic_trading.cli.look_tables import contents_text, read_contents
+    from agentic_trading.cli.output import print_table, show_json
+
+    contents = run_async(read_contents(name, timeframe))
+    if as_json:
+        show_json(contents)
+    else:
+        print_table(contents_text(contents))
+
+
+def demo_command() -> None:
+    """Show in a minute why an order was sent, that a run repeats, and what a truncated answer is."""
+    from tempfile import TemporaryDirectory
+
+    from agentic_trading.cli.settings import start
+    from agentic_trading.desk.cli.demo import show_steps
+
+    start()
+    with TemporaryDirectory(prefix="agentic-trading-demo-") as folder:
+        if not show_steps(Path(folder)):
+            stop(ExitCode.FOUND_WRONG, "a step of the demo did not come out as its text says")
+    say("\nThe same on a session of your own: agentic-trading run --data btcusdt-5m")

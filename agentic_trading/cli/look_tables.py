@@ -1,0 +1,250 @@
+"""Tables of the commands that look: what calls cost, whether a log is whole, and which bars there are."""
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from rich.console import Group, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from agentic_trading.audit.spend import SpendReport
+from agentic_trading.cli.output import (
+    PlainConsole,
+    capped,
+    facts,
+    format_time,
+    printable,
+    rows,
+    table,
+    unbroken,
+    usd,
+)
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap, UnreadColumns
+from agentic_trading.desk.market.samples import SAMPLES, Sample
+from agentic_trading.desk.session.feeds import CheckedFeed, open_feeds, sources
+from agentic_trading.llm.store import Spend, SpendKey
+from agentic_trading.operate.choices import pluralize
+from agentic_trading.operate.log_check import LogCheck
+from agentic_trading.platform.errors import OptionError
+
+ALLOWED: tuple[str, ...] = get_args(SpendKey)
+FIGURES = ("attempts", "failed", "tokens in", "tokens out", "USD")
+RARE_FIGURES = ("USD billed", "in doubt", "USD in doubt", "refused", "recorded")
+"""Shown if there are any."""
+UNBOUNDED = 100_000
+
+
+def spend_keys(by: str) -> tuple[SpendKey, ...]:
+    """Read names with commas between, each once; raises `OptionError` for one that nothing can be summed by."""
+    names = tuple(dict.fromkeys(name.strip() for name in by.split(",") if name.strip()))
+    for name in names:
+        if name not in ALLOWED:
+            raise OptionError("--by", f"{by!r}", f"any of {', '.join(ALLOWED)}, with commas between")
+    return cast(tuple[SpendKey, ...], names)
+
+
+def as_table(report: SpendReport, width: int) -> RenderableType:
+    """Return a row a group and the total below them.
+
+    Where the keys would not fit into `width` columns with the figures, all but the last key stand above the rows
+    that share them.
+    """
+    drawn = _one_row_a_group(report)
+    return drawn if _columns_of(drawn) <= width or len(report.by) < 2 else _under_headings(report)
+
+
+def _one_row_a_group(report: SpendReport) -> Table:
+    figures = _figures(report.total, report.total)
+    cells = (row.key + tuple(_figures(row, report.total).values()) for row in report.rows)
+    drawn = rows(table(*report.by, *figures, right=tuple(figures)), cells)
+    drawn.add_section()
+    total = ("total", *("" for _ in report.by[1:])) if report.by else ()
+    drawn.add_row(*(printable(cell) for cell in (*total, *figures.values())), style="bold")
+    return drawn
+
+
+def _under_headings(report: SpendReport) -> Group:
+    """Return rows below the keys that they share, all in the same columns."""
+    figures = _figures(report.total, report.total)
+    lines: list[tuple[str, ...]] = [(report.by[-1], *figures)]
+    lines += [(f"  {printable(row.key[-1])}", *_figures(row, report.total).values()) for row in report.rows]
+    lines += [("total", *figures.values())]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    head, *below, total = (_in_columns(line, widths) for line in lines)
+    drawn = [Text(head, "bold")]
+    shared: tuple[str, ...] = ()
+    for row, line in zip(report.rows, below, strict=True):
+        if row.key[:-1] != shared:
+            shared = row.key[:-1]
+            drawn.append(Text(printable(" · ".join(shared)), "cyan"))
+        drawn.append(Text(line))
+    return Group(*drawn, Text(total, "bold"))
+
+
+def _in_columns(cells: Sequence[str], widths: Sequence[int]) -> str:
+    key, *figures = cells
+    aligned = (figure.rjust(width) for figure, width in zip(figures, widths[1:], strict=True))
+    return "  ".join((key.ljust(widths[0]), *aligned))
+
+
+def _columns_of(drawn: Table) -> int:
+    """Return how wide a table would be if it had all the room it wants."""
+    roomy = PlainConsole(width=UNBOUNDED)
+    return Measurement.get(roomy, roomy.options, drawn).maximum
+
+
+def _figures(sums: Spend, total: Spend) -> dict[str, str]:
+    """Return the figures of a row by their headings; the rare ones only if the `total` has any."""
+    numbers = (sums.attempts, sums.failed, sums.input_tokens, sums.output_tokens)
+    shown = dict(zip(FIGURES, (*(f"{number:,}" for number in numbers), usd(sums.cost_nusd)), strict=True))
+    calls = (f"{sums.refused:,}", f"{sums.recorded:,}")
+    rare = (usd(sums.billed_nusd), f"{sums.in_doubt:,}", usd(sums.in_doubt_nusd), *calls)
+    has_any = (total.billed_nusd, total.in_doubt, total.in_doubt, total.refused, total.recorded)
+    shown.update((name, text) for name, text, any_ in zip(RARE_FIGURES, rare, has_any, strict=True) if any_)
+    return shown
+
+
+def as_values(report: SpendReport) -> dict[str, Any]:
+    """Return plain values: each row with its keys by name, money in whole nano-dollars."""
+    return {
+        "by": report.by,
+        "rows": [{**dict(zip(report.by, row.key, strict=True)), **_sums(row)} for row in report.rows],
+        "total": _sums(report.total),
+    }
+
+
+def _sums(sums: Spend) -> dict[str, int]:
+    return {name: value for name, value in asdict(sums).items() if name != "key"}
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a source of bars holds: rows, span, prices, what is missing or there twice, and where it is from.
+
+    `sha256` is that of the file's bytes, empty for standard input; licence and origin are known of samples only.
+    """
+
+    name: str
+    symbol: str
+    timeframe: str
+    rows: int
+    first_open: datetime
+    last_close: datetime
+    low: Decimal
+    high: Decimal
+    gaps: tuple[Gap, ...]
+    duplicates: int
+    unread: tuple[str, ...]
+    sha256: str
+    licence: str
+    source: str
+
+
+def sample_table(samples: Iterable[Sample]) -> Table:
+    """Return a row a sample."""
+    drawn = table("name", "symbol", "bars", "rows", "from", "to (UTC)", "licence", right=("rows",))
+    return rows(
+        drawn,
+        (
+            (
+                sample.name,
+                sample.symbol,
+                str(sample.timeframe),
+                f"{sample.rows:,}",
+                format_time(sample.first_open),
+                format_time(sample.last_close),
+                sample.licence,
+            )
+            for sample in samples
+        ),
+    )
+
+
+async def read_contents(name: str, timeframe: str = "") -> Contents:
+    """Read a source to its end and return what it holds.
+
+    Raises `OptionError` for a name that is no source and for one that cannot feed a run, and what a feed raises for a
+    broken bar.
+    """
+    [feed] = await open_feeds(await asyncio.to_thread(sources, [name]), timeframe)
+    items: list[FeedItem] = [item async for item in CheckedFeed(feed, name, feed.steps)]
+    bars = [item for item in items if isinstance(item, Bar)]
+    sample = SAMPLES.get(name.rpartition("=")[2])
+    return Contents(
+        name=name,
+        symbol=feed.symbol,
+        timeframe=str(feed.timeframe),
+        rows=len(bars),
+        first_open=bars[0].open_time,
+        last_close=bars[-1].close_time,
+        low=min(bar.low for bar in bars),
+        high=max(bar.high for bar in bars),
+        gaps=tuple(item for item in items if isinstance(item, Gap)),
+        duplicates=sum(isinstance(item, Duplicate) for item in items),
+        unread=tuple(name for item in items if isinstance(item, UnreadColumns) for name in item.columns),
+        sha256=sample.sha256 if sample else await asyncio.to_thread(_sha256, name.rpartition("=")[2]),
+        licence=sample.licence if sample else "",
+        source=sample.source if sample else "",
+    )
+
+
+def _sha256(name: str) -> str:
+    return "" if name == "-" else hashlib.sha256(Path(name).read_bytes()).hexdigest()
+
+
+def contents_text(contents: Contents) -> RenderableType:
+    """Return the contents as text."""
+    checksum = [unbroken("sha256", contents.sha256)] if contents.sha256 else []
+    return Group(facts(_facts_of(contents)), *checksum)
+
+
+def _facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
+    yield "name", contents.name
+    yield "symbol", f"{contents.symbol}, {contents.timeframe} bars"
+    yield "rows", f"{contents.rows:,}"
+    yield "span (UTC)", f"{format_time(contents.first_open)} to {format_time(contents.last_close)}"
+    yield "prices", f"{contents.low} to {contents.high}"
+    yield "gaps", f"{len(contents.gaps):,}, none filled" if contents.gaps else "none"
+    for line in capped([
+        f"{gap.missing:,} missing from {format_time(gap.after)} to {format_time(gap.before)}"
+        for gap in contents.gaps
+    ]):
+        yield "", line
+    yield "repeated bars", f"{contents.duplicates:,}"
+    if contents.unread:
+        yield "columns not read", ", ".join(capped(contents.unread))
+    yield "licence", contents.licence or "not known"
+    yield "source", contents.source or "not known"
+
+
+def checked_log(found: LogCheck) -> RenderableType:
+    """Return the verdict on a log, then a line for each finding and each note."""
+    verdict = Text(found.verdict, "bold green" if found.verdict == "whole" else "bold red")
+    intact = unbroken(pluralize(found.lines, "line"), f"as written in {printable(str(found.path))}")
+    lines = [unbroken(finding.verdict, printable(str(finding))) for finding in found.findings]
+    notes = [unbroken("note", printable(note)) for note in found.notes]
+    return Group(verdict, intact, unbroken("head", found.head), *lines, *notes)
+
+
+def log_values(found: LogCheck) -> dict[str, Any]:
+    """Return the verdict on a log and what it rests on, for JSON."""
+    findings = [
+        {**finding.model_dump(mode="json", exclude={"run"}), "run": finding.run and finding.run[1]}
+        for finding in found.findings
+    ]
+    return {
+        "verdict": found.verdict,
+        "log": found.path,
+        "lines": found.lines,
+        "head": found.head,
+        "findings": findings,
+        "notes": found.notes,
+    }

@@ -1,0 +1,259 @@
+"""Read one raw answer of a model: its object, or the verdict that says why there is none."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Literal, Never, assert_never
+
+from agentic_trading.cli.exits import ExitCode, say
+from agentic_trading.cli.output import escape_json_line, print_json, printable
+from agentic_trading.files import read_file, whole_number
+from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.envelope_rules import output_policy
+from agentic_trading.llm.limits import OutputMode, OutputPolicy
+from agentic_trading.llm.provider import ModelRequest, ModelResponse
+from agentic_trading.llm.result import AttemptTrace, Fix, Stage, Usage, Violation
+from agentic_trading.platform.errors import OptionError
+from agentic_trading.structured.decode import MAX_BYTES
+from agentic_trading.structured.engine import AskAgain, GiveUp, RaiseCap, next_step, read
+from agentic_trading.structured.extract import only
+from agentic_trading.structured.outcome import Accepted, Rejected, UnreadableError
+from agentic_trading.structured.pipeline import DecodeLevel, read_candidates
+from agentic_trading.structured.prompts import data_block, reask_request
+
+_SHOWN_CHARS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class ParseQuestion:
+    """What is known of the call that a text answers.
+
+    Without a schema any JSON document is an answer. `max_tokens` is the cap of the request, None if unknown: an answer
+    of as many `output_tokens` counts as truncated.
+    """
+
+    policy: OutputPolicy
+    schema: Mapping[str, Any] | None = None
+    stop_reason: str = "end_turn"
+    output_tokens: int = 0
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParseReading:
+    """How a text was read.
+
+    `text` is the accepted document as strict JSON, every number digit for digit as it was written; empty if the text
+    was rejected.
+    """
+
+    text: str
+    trace: AttemptTrace
+    rejected: Rejected | None = None
+
+    @property
+    def is_accepted(self) -> bool:
+        """Whether there is a document."""
+        return self.trace.verdict is Stage.DONE
+
+    @property
+    def changes(self) -> tuple[Fix, ...]:
+        """All that was changed: repaired syntax, values read as another type, properties dropped."""
+        return self.trace.fixes + self.trace.coercions + self.trace.patches
+
+
+def answer_one(stream: BinaryIO, question: ParseQuestion, *, explain: bool) -> ExitCode:
+    """Print the object of the answer on standard output, or the verdict on standard error (`FOUND_WRONG`)."""
+    reading = read_bytes(stream.read(MAX_BYTES + 1), question)
+    if reading.is_accepted:
+        print_json(reading.text)
+        if reading.trace.decode == "guess":
+            say("this is a guess of what a broken text may have meant; do not act on it", err=True)
+    else:
+        say(verdict_text(reading), err=True)
+    if explain:
+        say(explanation(reading, question), err=True)
+    return ExitCode.DONE if reading.is_accepted else ExitCode.FOUND_WRONG
+
+
+def verdict_text(reading: ParseReading) -> str:
+    """Say at which stage an answer was rejected, and a line for each rule that it breaks."""
+    return "\n".join([f"rejected: {reading.trace.verdict}", *map(_violation_text, reading.trace.errors)])
+
+
+def _violation_text(violation: Violation) -> str:
+    is_in_message = violation.allowed is not None or str(violation.expected) in violation.message
+    facts = {
+        "was": _json(violation.actual),
+        "expected": "" if is_in_message else _rule(violation.expected),
+        "allowed": _rule(violation.allowed),
+        "suggestion": _json(violation.suggestion),
+    }
+    shown = [
+        f"{name}: {text[:_SHOWN_CHARS]}{'…' * (len(text) > _SHOWN_CHARS)}"
+        for name, text in facts.items()
+        if text
+    ]
+    return printable("; ".join([f"  {violation.path}: {violation.message}", *shown]))
+
+
+def _rule(rule: Any) -> str:
+    """Spell what is allowed: a rule in words as it stands, such as `> 0`, values as JSON."""
+    return rule if isinstance(rule, str) else _json(rule)
+
+
+def _json(value: Any) -> str:
+    return "" if value is None else json.dumps(value, default=str, ensure_ascii=False)
+
+
+def explanation(reading: ParseReading, question: ParseQuestion) -> str:
+    """Return the trace of an answer as JSON and, if it was held against a schema and rejected, what a re-ask says."""
+    trace = reading.trace.model_dump(mode="json", exclude_none=True)
+    parts = [escape_json_line(json.dumps(trace, indent=2, ensure_ascii=False))]
+    if reading.rejected is not None and question.schema is not None:
+        parts += _next_step(reading.rejected, question.policy)
+    return "\n".join(parts)
+
+
+def _next_step(rejected: Rejected, policy: OutputPolicy) -> Sequence[str]:
+    step = next_step(rejected, None, policy, answers_read=1, cap_raised=False)
+    match step:
+        case RaiseCap():
+            return ["Re-ask: the same request with room for a longer answer."]
+        case GiveUp("terminal"):
+            return [f"No re-ask: {rejected.trace.verdict} is final."]
+        case AskAgain():
+            return ["Re-ask: the first request, and after it:", "", _correction(rejected)]
+        case GiveUp():
+            head = f"No re-ask in mode {policy.mode}; in mode reask: the first request, and after it:"
+            return [head, "", _correction(rejected)]
+        case _:
+            assert_never(step)
+
+
+def _correction(rejected: Rejected) -> str:
+    """Return what a re-ask adds to the request."""
+    envelope = EnvelopeBuilder().with_instructions("-").build()
+    block = data_block(envelope)
+    first = ModelRequest(
+        envelope=envelope, attempt=1, answer=1, system="", user=block, transport="prompted",
+        max_tokens=envelope.budget.max_output_tokens,
+    )  # fmt: skip
+    added = reask_request(first, rejected, attempt=2).user.removeprefix(block).strip("\n")
+    return "\n".join(map(printable, added.split("\n")))
+
+
+def policy_of(workflow: str | None, mode: OutputMode | None) -> OutputPolicy:
+    """Return how a workflow, a mode, or both have an answer read; without either it is `lossless`.
+
+    Raises `OptionError` for a mode that the workflow does not allow.
+    """
+    try:
+        return output_policy(EnvelopeWorkflow(workflow) if workflow else None, mode)
+    except ValueError as e:
+        raise OptionError("--mode", f"{mode} with --workflow {workflow}", str(e)) from e
+
+
+def read_schema(file: Path) -> dict[str, Any]:
+    """Read a JSON Schema; raises `ValueError`, which says what is wrong with the file, if it holds no JSON object."""
+    try:
+        schema = strictly_loaded(read_file(file))
+    except OSError as e:
+        raise ValueError(f"cannot be read ({e.strerror})") from e
+    except ValueError as e:
+        raise ValueError(f"is not JSON ({e})") from e
+    if isinstance(schema, dict):
+        return schema
+    raise ValueError("holds no object")
+
+
+def strictly_loaded(raw: bytes) -> Any:
+    """Decode JSON in UTF-8; raises `ValueError` for anything else, NaN, a repeated key, and too deep a nesting."""
+    try:
+        return json.loads(
+            raw.decode(),
+            parse_int=whole_number,
+            parse_constant=_no_number,
+            object_pairs_hook=_each_once,
+        )
+    except RecursionError as e:
+        raise ValueError("nested too deep") from e
+
+
+def _each_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        name = next(name for name, times in Counter(name for name, _ in pairs).items() if times > 1)
+        raise ValueError(f"{name!r:.80} stands twice in one object")
+    return members
+
+
+def _no_number(name: str) -> Never:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def read_bytes(raw: bytes, question: ParseQuestion) -> ParseReading:
+    """Read the bytes of an answer; too many, and bytes that are not UTF-8, are rejected as no JSON."""
+    if len(raw) > MAX_BYTES:
+        return _no_json(question, f"the text has more than {MAX_BYTES} bytes; allowed are {MAX_BYTES}")
+    try:
+        return read_text(raw.decode(), question)
+    except UnicodeDecodeError as e:
+        wrong = raw[e.start : e.end].hex(" ")
+        return _no_json(question, f"byte {e.start} begins no UTF-8 character: {wrong} ({e.reason})")
+
+
+def read_text(text: str, question: ParseQuestion) -> ParseReading:
+    """Read the text of an answer; every text ends in a `ParseReading`, none in an error."""
+    if question.schema is None:
+        return _stopped(text, question) or _document(text, question.policy)
+    outcome = read(
+        _response(text, question), question.schema, question.policy, max_tokens=question.max_tokens
+    )
+    match outcome:
+        case Accepted():
+            return ParseReading(outcome.text, outcome.trace)
+        case Rejected():
+            return ParseReading("", outcome.trace, outcome)
+
+
+def _response(text: str, question: ParseQuestion) -> ModelResponse:
+    usage = Usage(output_tokens=question.output_tokens)
+    return ModelResponse(text=text, stop_reason=question.stop_reason, usage=usage, model="")
+
+
+def _stopped(text: str, question: ParseQuestion) -> ParseReading | None:
+    """Return the verdict on an answer that is a refusal, truncated or empty, whatever its schema."""
+    as_text = read(
+        _response(text, question), {}, question.policy, max_tokens=question.max_tokens, transport="text"
+    )
+    return ParseReading("", as_text.trace, as_text) if isinstance(as_text, Rejected) else None
+
+
+def _no_json(question: ParseQuestion, message: str) -> ParseReading:
+    """Reject bytes for `message`, unless the stop reason says refusal or truncation: that comes first."""
+    return _stopped("bytes", question) or _unreadable(message, "none")
+
+
+def _document(text: str, policy: OutputPolicy) -> ParseReading:
+    """Read a text as one JSON document of any kind."""
+    try:
+        level, candidates = read_candidates(text, policy, {})
+        candidate = only(candidates)
+    except UnreadableError as e:
+        return ParseReading("", _trace(e.stage, policy.decode, errors=e.violations, fixes=e.fixes))
+    if level == "guess" and not isinstance(candidate.value, dict | list):
+        return _unreadable("no object and no array, not even as a guess", level)
+    return ParseReading(candidate.text, _trace(Stage.DONE, level, fixes=candidate.fixes))
+
+
+def _unreadable(message: str, decode: DecodeLevel | Literal["none"]) -> ParseReading:
+    wrong = Violation(path="$", keyword="json", message=message)
+    return ParseReading("", _trace(Stage.JSON_PARSE, decode, errors=(wrong,)))
+
+
+def _trace(verdict: Stage, decode: DecodeLevel | Literal["none"], **found: Any) -> AttemptTrace:
+    return AttemptTrace(parser="read_json", transport="text", verdict=verdict, decode=decode, **found)

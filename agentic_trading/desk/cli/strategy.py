@@ -1,0 +1,171 @@
+"""`agentic-trading strategy`: parameters that a model proposes, what they mean, their code, and what they came to."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from agentic_trading.cli.options import (
+    AsJson,
+    BaseUrl,
+    ConfigFile,
+    ContextTokens,
+    Model,
+    PriceOption,
+    usd_amount,
+)
+from agentic_trading.desk.cli.run import ProviderOption, Record, RecordedFrom, Yes
+from agentic_trading.errors import require_extra
+
+app = typer.Typer(
+    help="Strategies: proposed, made into code, run over past prices.",
+    no_args_is_help=True,
+)
+
+
+def panel_names() -> list[str]:
+    """Return what the shell may complete after `--data`."""
+    from agentic_trading.desk.market.samples import SP500
+
+    return [SP500.name]
+
+
+ParamsFile = Annotated[
+    Path,
+    typer.Argument(metavar="PARAMS.json", help="A file with parameters, or with a model's whole answer."),
+]
+PanelData = Annotated[
+    str,
+    typer.Option(
+        "--data", metavar="NAME", help="A shipped panel of daily prices.", autocompletion=panel_names
+    ),
+]
+FamilyName = Annotated[
+    str,
+    typer.Option("--family", metavar="NAME", help="momentum, mean_reversion or volatility."),
+]
+Rounds = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How many sets are asked for.")]
+Searches = Annotated[
+    int,
+    typer.Option(
+        "--random", metavar="N", min=0, help="How many random searches of as many sets stand beside it."
+    ),
+]
+Seed = Annotated[str, typer.Option("--seed", metavar="TEXT", help="Decides what the random searches draw.")]
+Budget = Annotated[
+    Decimal,
+    typer.Option("--budget-usd", metavar="X", parser=usd_amount, help="What all calls may cost, in dollars."),
+]
+Costs = Annotated[
+    str,
+    typer.Option("--costs", metavar="FEE,SLIPPAGE", help="What a trade costs, in basis points of its value."),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out", "--store", metavar="DIR", help="Where the log goes; if left out, below AGENTIC_RUNS."
+    ),
+]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the equity beside equal weight.")
+]
+Check = Annotated[
+    bool,
+    typer.Option("--check", help="Pass the code through the gate, run it, and cut off the future behind it."),
+]
+
+
+@app.command("propose", short_help="Have a model propose sets, run them, choose one.")
+def propose_command(
+    *,
+    data: PanelData = "sp500-sample",
+    family: FamilyName = "momentum",
+    rounds: Rounds = 10,
+    config: ConfigFile = None,
+    provider: ProviderOption = "",
+    model: Model = "",
+    base_url: BaseUrl = None,
+    price: PriceOption = None,
+    context: ContextTokens = None,
+    record: Record = False,
+    recorded_from: RecordedFrom = None,
+    budget_usd: Budget = Decimal(5),
+    costs: Costs = "10,5",
+    random: Searches = 20,
+    seed: Seed = "1",
+    out: Out = None,
+    plot: Plot = None,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Have a model propose sets of parameters, run each over past prices, and choose the best by the first half.
+
+    It is reported on the second half, beside all stocks in equal weight and the median of random searches. Exit 1 if no
+    set could be chosen.
+    """
+    from agentic_trading.cli.settings import configured, start
+
+    configured(config)
+    _require_desk(plot=plot)
+    from agentic_trading.desk.cli.strategy_output import costs_in, propose_and_print
+    from agentic_trading.desk.session.strategy import ProposeOptions
+    from agentic_trading.operate.choices import own_model_row
+
+    options = ProposeOptions(
+        data=data,
+        out=out or start().runs / f"{data}-strategies",
+        family=family,
+        rounds=rounds,
+        config=config,
+        provider=provider,
+        recorded_from=recorded_from,
+        model=model,
+        base_url=base_url,
+        own_model=own_model_row(model, price, context),
+        record=record or base_url is not None,
+        budget_usd=budget_usd,
+        costs=costs_in(costs),
+        searches=random,
+        seed=seed,
+    )
+    propose_and_print(options, plot=plot, yes=yes, as_json=as_json)
+
+
+@app.command("show", short_help="Say what a set means, or what is wrong with it.")
+def show_set(params: ParamsFile, *, as_json: AsJson = False) -> None:
+    """Say what each parameter of a set means, and its hashes; or what is wrong with it, with what is allowed."""
+    _require_desk()
+    from agentic_trading.desk.cli.strategy_output import show_params
+
+    show_params(params, as_json=as_json)
+
+
+@app.command("code", short_help="Print the code of a set.")
+def show_code(params: ParamsFile, *, check: Check = False, data: PanelData = "sp500-sample") -> None:
+    """Print the code that a template makes of a set; with --check also what the checks say, on standard error."""
+    _require_desk()
+    from agentic_trading.desk.cli.strategy_output import print_code
+
+    print_code(params, data=data, check=check)
+
+
+@app.command("backtest", short_help="Run a set over past prices.")
+def backtest_set(
+    params: ParamsFile,
+    *,
+    data: PanelData = "sp500-sample",
+    costs: Costs = "10,5",
+    plot: Plot = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a set over past prices, beside all stocks in equal weight, in the same two halves as `propose`."""
+    _require_desk(plot=plot)
+    from agentic_trading.desk.cli.strategy_output import backtest_and_print, costs_in
+
+    backtest_and_print(params, data=data, costs=costs_in(costs), plot=plot, as_json=as_json)
+
+
+def _require_desk(*, plot: Path | None = None) -> None:
+    """Raise `MissingExtraError` before the first call is paid, not when its code is rendered or the picture is drawn."""
+    require_extra("numpy", "jinja2", *(("matplotlib",) if plot else ()))

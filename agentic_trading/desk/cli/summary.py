@@ -1,0 +1,348 @@
+"""A finished run and a replay as text for a trader."""
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from decimal import Decimal
+from itertools import zip_longest
+from typing import Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from agentic_trading.cli.output import (
+    capped,
+    command_line,
+    counts,
+    facts,
+    format_time,
+    heading,
+    printable,
+    rows,
+    table,
+    unbroken,
+    usd,
+)
+from agentic_trading.desk.market.samples import PANELS
+from agentic_trading.desk.metrics import Performance
+from agentic_trading.desk.planning.events import PlanChosen
+from agentic_trading.desk.session.replay import ReplayReport
+from agentic_trading.desk.session.report import DataReport, MarketYear, RefusedBudget, RunReport
+from agentic_trading.operate.budget_log import GOVERNED
+from agentic_trading.operate.choices import pluralize
+
+RULES: Final = "rules"
+LOCAL: Final = "local"
+SHORTFALL: Final = "shortfall"
+IN_SAMPLE: Final = "in sample: the rules were written with this sample in view"
+FAULT_NAMES: Final = {"cut": "truncated"}
+"""The kinds of injected faults that the log calls by another name."""
+FAULT_OUTCOMES: Final = {
+    "mended, then accepted": "repaired, accepted",
+    "asked again, then accepted": "re-asked, accepted",
+    "tried again, then accepted": "retried, accepted",
+}
+"""What became of an injected fault: the keys of the report, and the words for them."""
+MOST_YEARLY: Final = 100.0
+"""A larger yearly rate is that of a session too short for one, and is not spelled out."""
+A_DAY: Final = timedelta(days=1)
+KNOWLEDGE: Final = {
+    "in_sample": "in sample",
+    "post_cutoff": "after the training cutoff",
+    "unknown": "training cutoff unknown",
+}
+"""What a model may have seen of the period while it was trained."""
+
+
+def summary(report: RunReport) -> RenderableType:
+    """Return what happened, what it earned, what it cost, where it is on record, what to look at next."""
+    return Group(
+        Text(
+            f"Session {report.session_id} · run {report.run_number} · {report.mode} · {_who(report)}", "bold"
+        ),
+        heading("Market"),
+        facts(_market(report)),
+        heading("Result, in the quote currency"),
+        _result(report),
+        Text(),
+        facts(_reading(report)),
+        heading("Decisions"),
+        facts(_decisions(report)),
+        heading("Calls"),
+        facts(_calls(report)),
+        heading("Orders"),
+        facts(_orders(report)),
+        heading("On record"),
+        facts(_record(report)),
+        unbroken("digest", f"sha256:{report.digest}"),
+        heading("Next"),
+        *(command_line(command) for command in next_steps(report)),
+    )
+
+
+def next_steps(report: RunReport) -> list[str]:
+    """Return the commands that look into the run further."""
+    session = report.log.parent
+    why = (
+        [f"agentic-trading trace why {report.first_fill_id} --store {session}"]
+        if report.first_fill_id
+        else []
+    )
+    run = f" --run {report.run_number}" if report.run_number > 1 else ""
+    reasons = {reason for counts in report.no_decisions.values() for reason in counts}
+    refused = [f"agentic-trading budget history --store {session}"] if reasons & GOVERNED else []
+    return [
+        *why,
+        *refused,
+        f"agentic-trading trace list --store {session}",
+        f"agentic-trading spend --by workflow,model --store {session}",
+        f"agentic-trading replay run {session}{run} --workers 8",
+    ]
+
+
+def _who(report: RunReport) -> str:
+    who = f"{report.provider} ({report.model})" if report.model else report.provider
+    ended = "interrupted after" if report.interrupted else "done in"
+    return f"{who} · {ended} {report.elapsed_s:.1f} s"
+
+
+def _market(report: RunReport) -> Iterator[tuple[str, str]]:
+    if report.data[0].name in PANELS:
+        yield from _panel(report.data)
+        return
+    for fed in report.data:
+        yield (
+            fed.symbol,
+            f"{pluralize(fed.bars, 'bar')}, {format_time(fed.first)} to {format_time(fed.last)} UTC, from {fed.name}",
+        )
+        yield from _notes(fed)
+
+
+def _panel(data: Sequence[DataReport]) -> Iterator[tuple[str, str]]:
+    """Yield what was fed of many stocks, which of them lack days, and which ended before the others."""
+    bars, last = sum(fed.bars for fed in data), max((fed.last for fed in data if fed.last), default=None)
+    first = min((fed.first for fed in data if fed.first), default=None)
+    yield (
+        data[0].name,
+        f"{pluralize(len(data), 'stock')}, {pluralize(bars, 'bar')}, {first:%Y-%m-%d} to {last - A_DAY:%Y-%m-%d}"
+        if first and last
+        else "no bar",
+    )
+    if lacking := [fed.symbol for fed in data if fed.gaps]:
+        yield "", f"days missing: {', '.join(lacking)}"
+    if ended := [
+        f"{fed.symbol} on {fed.last - A_DAY:%Y-%m-%d}" for fed in data if fed.last and fed.last != last
+    ]:
+        yield "", f"last bar before the end: {', '.join(ended)}"
+
+
+def _notes(fed: DataReport) -> Iterator[tuple[str, str]]:
+    for line in capped([f"gap: {gap}" for gap in fed.gaps]):
+        yield "", line
+    for line in capped([f"quiet: {quiet}" for quiet in fed.quiet]):
+        yield "", line
+    if fed.companion:
+        yield "", f"seen beside it, as no other market was given: {fed.companion}"
+    if fed.duplicates:
+        yield "", f"repeated bars: {fed.duplicates}, left out"
+    if fed.unclosed:
+        yield "", f"left out: {pluralize(fed.unclosed, 'row')} of a bar that had not closed"
+    if fed.unread:
+        yield "", f"columns not read: {', '.join(capped(fed.unread))}"
+
+
+def _result(report: RunReport) -> Table:
+    figures = table("", "P&L", "return", SHORTFALL, right=("P&L", "return", SHORTFALL))
+    figures.columns[0].min_width = 30
+    money = [
+        ("this run", report.pnl, _bps(report.shortfall.total.total_bps)),
+        ("market orders instead", report.market_now_pnl, _bps(report.shortfall.market_now.total_bps)),
+        ("buy and hold", report.buy_and_hold_pnl, ""),
+    ]
+    if report.data[0].name in PANELS:
+        del money[1]  # all its orders are market orders
+    return rows(figures, (("  " + name, _signed(pnl), _share(pnl, report), bps) for name, pnl, bps in money))
+
+
+def _signed(amount: Decimal) -> str:
+    return f"{amount:+,.2f}"
+
+
+def _bps(amount: Decimal | None) -> str:
+    return "-" if amount is None else f"{amount:+.2f} bps"
+
+
+def _share(pnl: Decimal, report: RunReport) -> str:
+    return f"{pnl / report.equity_start * 100:+.2f} %" if report.equity_start else "-"
+
+
+def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
+    """Say how the figures are to be read: by risk, what was assumed, and whether the period was known beforehand."""
+    if report.performance is not None:
+        yield "risk", _risk(report.performance, report.year)
+    if report.assumed:
+        yield "assumptions", "; ".join(report.assumed)
+    if report.provider == RULES:
+        is_panel = report.data[0].name in PANELS
+        fed_as = {fed.name if is_panel else fed.symbol: fed for fed in report.data}
+        for name, fed in fed_as.items():
+            yield f"P&L on {name}", IN_SAMPLE if fed.is_sample else "unknown: your own data"
+    else:
+        calls = {KNOWLEDGE.get(mark, mark): calls for mark, calls in report.knowledge.items()}
+        yield "P&L by training cutoff", f"in calls: {counts(calls)}"
+
+
+def _risk(figures: Performance, year: MarketYear | None) -> str:
+    """Return what the account's closes come to; of a year, however short the session was."""
+    factor = _factor(figures, year) if year and figures.bars else ""
+    drawdown, cagr = map(_percent, (figures.max_drawdown, figures.cagr))
+    ratios = {"Sharpe": figures.sharpe, "Sortino": figures.sortino, "turnover": figures.turnover}
+    spelled = ", ".join(f"{name} {'-' if of is None else f'{of:,.2f}'}" for name, of in ratios.items())
+    return f"largest drawdown {drawdown}; a year{factor}, from {pluralize(figures.bars, 'bar')}: return {cagr}, {spelled}"
+
+
+def _factor(figures: Performance, year: MarketYear) -> str:
+    """Return the factor from the session to the year, with the parts of the year."""
+    times = year.sessions * year.bars_per_session / figures.bars
+    return f" (x {times:,.3g}: {year.sessions} sessions of {pluralize(year.bars_per_session, 'bar')})"
+
+
+def _percent(share: float | None) -> str:
+    if share is None:
+        return "-"
+    return f"{100 * share:+,.2f} %" if share <= MOST_YEARLY else f"above {100 * MOST_YEARLY:,.0f} %"
+
+
+def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
+    for workflow, verdicts in report.decisions.items():
+        yield workflow, counts(verdicts)
+    for plan in report.plans:
+        yield f"  {format_time(plan.as_of)}", _plan(plan)
+    if report.data[0].name not in PANELS:
+        yield "planning", "not offered by this data"
+    for workflow, reasons in report.no_decisions.items():
+        yield f"no decision, {workflow}", counts(reasons)
+    if not any(report.no_decisions.values()):
+        yield "no decision", "none"
+    for refused in report.refused_budgets:
+        yield (
+            "refused by budget",
+            f"{refused.scope}: {pluralize(refused.calls, 'attempt')}{_shortfall(refused)}",
+        )
+    yield "triggers skipped", counts(report.skips)
+
+
+def _plan(plan: PlanChosen) -> str:
+    """Return the set that a plan chose, the market it was chosen in, and how likely it is more than luck."""
+    chosen = " · ".join(f"{name} {value}" for name, value in plan.params.items() if name != "strategy_type")
+    skill = "-" if plan.deflated_sharpe is None else f"{plan.deflated_sharpe:.2f}"
+    return f"{plan.regime}: {chosen}; best of {plan.tried}, deflated Sharpe {skill}"
+
+
+def _shortfall(refused: RefusedBudget) -> str:
+    if refused.left is None or refused.asked is None:
+        return ""
+    spell = usd if refused.unit == "nano-USD" else "{:,}".format
+    unit = "USD" if refused.unit == "nano-USD" else refused.unit
+    return f", the first with {spell(refused.left)} {unit} left and {spell(refused.asked)} that it might need"
+
+
+def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
+    yield "attempts", f"{report.attempts:,}: {counts(report.attempts_by_outcome)}"
+    if report.sent:
+        share = report.accepted / report.sent * 100
+        yield "accepted", f"{report.accepted:,} of {pluralize(report.sent, 'attempt')} sent ({share:.0f} %)"
+    if report.max_calls is not None:
+        refused = report.sent > report.max_calls
+        unheard = "; one that was refused or could not connect does not count" if refused else ""
+        yield "calls allowed", f"{report.max_calls:,} (--max-calls){unheard}"
+    for kind, outcomes in report.injected.items():
+        hits = sum(outcomes.values())
+        named = {FAULT_OUTCOMES.get(outcome, outcome): number for outcome, number in outcomes.items()}
+        yield f"injected {FAULT_NAMES.get(kind, kind)}", f"{hits:,}: {counts(named)}" if hits else "0"
+    yield "tokens", f"{report.input_tokens:,} in · {report.output_tokens:,} out"
+    share = report.cost_nusd / report.budget_nusd * 100 if report.budget_nusd else 0.0
+    who = {RULES: "rules cost", LOCAL: "a local model costs"}.get(report.provider)
+    free = f"; {who} nothing, --budget-usd binds with a priced model" if who and not report.cost_nusd else ""
+    yield "cost", f"{usd(report.cost_nusd)} of {usd(report.budget_nusd)} USD ({share:.1f} %){free}"
+    for each in report.unpriced:
+        charged = f"{pluralize(each.attempts, 'attempt')} of {each.model} charged what was set aside"
+        yield "no price", f"{each.word}: {charged}; {each.add}"
+    for problem, number in report.bill_problems.items():
+        yield "bill not read", f"{pluralize(number, 'attempt')}: {problem}"
+    if report.in_doubt:
+        yield (
+            "in doubt",
+            f"{pluralize(report.in_doubt, 'call')} that may have been billed unseen, charged in full",
+        )
+
+
+def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
+    refused = sum(report.intents_rejected.values())
+    why = f" ({counts(report.intents_rejected)})" if refused else ""
+    yield "intents", f"{report.intents:,} · refused by pre-trade limits {refused:,}{why}"
+    yield "sent", f"orders {report.orders:,} · fills {report.fills:,} · fees {report.fees:,.2f}"
+    yield from _filling(report)
+    if report.orders_refused:
+        refused = sum(report.orders_refused.values())
+        yield "refused", f"{pluralize(refused, 'order')} by the exchange ({counts(report.orders_refused)})"
+    if report.cancelled:
+        yield "cancelled", f"{sum(report.cancelled.values()):,}: {counts(report.cancelled)}"
+    for order in report.working:
+        left = f"{order.side} {order.left} {order.symbol} {order.order_type}"
+        yield "still working", f"{left}, until {format_time(order.expires_at)}"
+    for held in report.open_positions:
+        yield (
+            "open at the end",
+            f"{held.quantity:+} {held.symbol} at {held.mark}, unrealised {_signed(held.unrealised)}",
+        )
+    yield "equity", f"{report.equity_start:,.2f} to {report.equity_end:,.2f}"
+
+
+def _filling(report: RunReport) -> Iterator[tuple[str, str]]:
+    """Yield what filling has cost against the prices at which it was decided, in total and where it was most."""
+    total = report.shortfall.total
+    if total.total_bps is None:
+        return
+    how_far = {"full": total.whole, "partial": total.in_part, "none": total.not_at_all}
+    yield "intents filled", counts({name: number for name, number in how_far.items() if number})
+    parts = f"prices {_signed(total.price_cost)}, fees {total.fees:,.2f}"
+    yield SHORTFALL, f"{_bps(total.total_bps)} of {total.arrival_value:,.2f}: {parts}"
+    filled = [each for each in report.shortfall.intents if each.total_bps is not None]
+    largest = sorted(filled, key=lambda each: each.price_cost + each.fees, reverse=True)
+    lines = [f"{_bps(each.total_bps)}: {each.side} {each.filled} {each.symbol}" for each in largest]
+    yield from zip_longest(["largest shortfall"], capped(lines), fillvalue="")
+
+
+def _record(report: RunReport) -> Iterator[tuple[str, str]]:
+    yield "log", str(report.log)
+    yield "decision log", str(report.decision_log)
+    if report.run_number > 1:
+        own = f"run {report.run_number} has ids of its own: its digest is not that of an earlier run"
+        yield "", f"{own}; `replay run` compares a run with itself"
+
+
+def comparison(report: ReplayReport) -> RenderableType:
+    """Return the verdict, what it rests on, and the first difference if there is one."""
+    verdict = (
+        Text("identical, byte for byte", "bold green") if report.identical else Text("different", "bold red")
+    )
+    return Group(
+        verdict,
+        unbroken("record", f"sha256:{report.recorded_digest}"),
+        unbroken("replay", f"sha256:{report.digest}"),
+        facts(_grounds(report)),
+    )
+
+
+def _grounds(report: ReplayReport) -> Iterator[tuple[str, str]]:
+    yield "session", f"{report.session_id}, run {report.run_number}"
+    yield "bars", f"{report.bars:,} · {report.workers} workers · network blocked"
+    yield (
+        "responses",
+        f"{report.answered:,} replayed · {report.misses:,} missing · {report.unused:,} unused",
+    )
+    if report.first_difference is not None:
+        yield "first difference", printable(report.first_difference)
+    for change in report.request_changes:
+        yield "cause", printable(change)

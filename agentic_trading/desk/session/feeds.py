@@ -1,0 +1,340 @@
+"""The sources of bars that `--data` names, and the feeds that read them."""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from agentic_trading.clock import Clock
+from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
+from agentic_trading.desk.market.feed import (
+    BarFeed,
+    BarGrid,
+    Calendar,
+    Continuity,
+    FeedItem,
+    Gap,
+    UnreadColumns,
+)
+from agentic_trading.desk.market.samples import (
+    PANELS,
+    SAMPLES,
+    load_panel_bars,
+    load_sample,
+    panel_calendar,
+)
+from agentic_trading.desk.session import trading
+from agentic_trading.operate.session_folder import DataSource
+from agentic_trading.platform.errors import OptionError
+
+STDIN = "-"
+_STDIN_SYMBOL = "BTCUSDT"
+_RULE = "SYMBOL= before it is of letters, digits, _ and ., at most 64"
+_SYMBOL = re.compile(r"\w[\w.]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class BarSource:
+    """One source that `--data` names; `rows` is how many bars a sample has, None for any other source."""
+
+    data: DataSource
+    rows: int | None
+
+
+def sources(names: Sequence[str]) -> list[BarSource]:
+    """Return the sources that `--data` names: samples, CSV files, `-` for standard input, each after `SYMBOL=` or not.
+
+    A sample of many stocks is a source a stock, and stands alone. Without a symbol, a file's is its name up to the first `-`, `_` or `.`, and that of standard input is BTCUSDT.
+    Raises `OptionError` for what is none of these, for a symbol that is none or stands twice, and for standard input
+    that is named twice. Looks for the files, so call it off the event loop.
+    """
+    if panels := [name for name in names if name in PANELS]:
+        if len(names) > 1:
+            raise OptionError("--data", ",".join(names), f"{panels[0]} alone: it is a market of its own")
+        return [
+            BarSource(DataSource(name=panels[0], symbol=symbol), len(bars))
+            for symbol, bars in load_panel_bars(panels[0]).items()
+        ]
+    found = [_source(name) for name in names]
+    symbols = [source.data.symbol for source in found]
+    for symbol in symbols:
+        if symbols.count(symbol) > 1:
+            raise OptionError("--data", f"{','.join(names)}, with {symbol} twice", "each symbol once")
+    if sum(without_symbol(source.data.name) == STDIN for source in found) > 1:
+        raise OptionError("--data", f"{','.join(names)}, with standard input twice", "one symbol on a stream")
+    return found
+
+
+def without_symbol(name: str) -> str:
+    """Return a name in `--data` without the `SYMBOL=` before it."""
+    symbol, equals, bare = name.partition("=")
+    return bare if equals and _SYMBOL.fullmatch(symbol) else name
+
+
+def bar_grid(data: DataSource) -> BarGrid:
+    """Return what the bars of a source are on; reads the file of a sample of many stocks."""
+    if data.name in PANELS:
+        return BarGrid(Timeframe.D1, panel_calendar(load_panel_bars(data.name)))
+    return trading.GRID
+
+
+async def open_feed(data: DataSource, clock: Clock | None = None) -> BarFeed:
+    """Return the feed that a source names; a sample is read and checked now, the others as they are iterated.
+
+    With a `clock`, files and standard input give no bar before it has closed.
+    """
+    if data.name in PANELS:
+        bars, grid = await asyncio.to_thread(lambda: (load_panel_bars(data.name), bar_grid(data)))
+        return trading.bars_feed(bars[data.symbol], symbol=data.symbol, name=data.name, grid=grid)
+    bare = without_symbol(data.name)
+    if bare in SAMPLES:
+        return trading.bars_feed(await asyncio.to_thread(load_sample, bare), symbol=data.symbol, name=bare)
+    if bare == STDIN:
+        return trading.stdin_feed(symbol=data.symbol, clock=clock)
+    return trading.file_feed(Path(bare), symbol=data.symbol, clock=clock)
+
+
+class BarSteps:
+    """Shows of which length the bars of a source are: its shortest step, of which all steps must be multiples.
+
+    A step between two bars proves no length beyond its own, because bars may be missing. So a source of five-minute bars
+    is known by two bars five minutes apart, or by `--timeframe` (`is_known`).
+    """
+
+    def __init__(self, name: str, timeframe: Timeframe, *, is_known: bool = False) -> None:
+        self._name = name
+        self._timeframe = timeframe
+        self._steps: set[timedelta] = set()
+        self._last: Bar | None = None
+        self.is_known = is_known
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was no bar yet."""
+        return self._last is None
+
+    def add(self, bar: Bar) -> bool:
+        """Take the next bar; return whether the length is known."""
+        if not self.is_known and self._last is not None and bar.open_time > self._last.open_time:
+            self._steps.add(bar.open_time - self._last.open_time)
+            self.is_known = self._timeframe.length in self._steps
+        self._last = bar
+        return self.is_known
+
+    def refuse_unknown(self) -> None:
+        """Raise `OptionError` if all steps so far are longer than the timeframe; one bar has no step."""
+        if self.is_known or not self._steps:
+            return
+        shortest, own = min(self._steps), self._timeframe
+        looks = f"which looks like bars of {_length_text(shortest)}"
+        if any(step % shortest for step in self._steps):
+            looks = f"whose bars are {', '.join(map(_length_text, sorted(self._steps)[:4]))} apart"
+        allowed = (
+            f"bars of {own}; if they are of {own} and others are missing between them, --timeframe {own}"
+        )
+        raise OptionError("--data", f"{self._name}, {looks}", allowed)
+
+
+class ReadAhead:
+    """The feed of a source called `name`; its first bars can be read before it is iterated."""
+
+    def __init__(self, feed: BarFeed, name: str, *, is_known: bool = False) -> None:
+        self.name = name
+        self.symbol = feed.symbol
+        self.timeframe = feed.timeframe
+        self.steps = BarSteps(name, feed.timeframe, is_known=is_known)
+        self._items = aiter(feed)
+        self._ahead: deque[FeedItem] = deque()
+
+    async def check(self) -> None:
+        """Read until the length of the bars is known; raise `OptionError` for no bar and for bars of another length."""
+        async for item in self._items:
+            self._ahead.append(item)
+            if isinstance(item, Bar) and self.steps.add(item):
+                break
+        _refuse_empty(self.name, self.steps)
+        self.steps.refuse_unknown()
+
+    async def skip_to(self, moment: datetime) -> bool:
+        """Leave out all before the next bar that opens at or after `moment`, and wait for it; returns whether there is one."""
+        while (item := self._ahead[0] if self._ahead else await anext(self._items, None)) is not None:
+            if isinstance(item, Bar) and item.open_time >= moment:
+                if not self._ahead:
+                    self._ahead.append(item)
+                return True
+            if self._ahead:
+                self._ahead.popleft()
+        return False
+
+    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+        """Yield the items that were read ahead, then the rest."""
+        while self._ahead:
+            yield self._ahead.popleft()
+        async for item in self._items:
+            yield item
+
+
+async def open_feeds(
+    named: Sequence[BarSource], timeframe: str = "", clock: Clock | None = None
+) -> list[ReadAhead]:
+    """Open every source, and check the length of the bars of all but standard input.
+
+    `timeframe` is what `--timeframe` says, empty if it is left out. On paper, `clock` is the machine's. Raises `OptionError` for a source without a bar or with
+    bars of another length, and what a feed raises for text that is no bar.
+    """
+    feeds = []
+    for source in named:
+        bare = without_symbol(source.data.name)
+        feed = await open_feed(source.data, clock)
+        if timeframe not in {"", feed.timeframe}:
+            raise OptionError(
+                "--timeframe", timeframe, f"{feed.timeframe}: no other bars of {bare} are traded"
+            )
+        is_known = bool(timeframe) or bare in {*SAMPLES, *PANELS}
+        feed = ReadAhead(feed, source.data.name, is_known=is_known)
+        if bare != STDIN:
+            await feed.check()
+        feeds.append(feed)
+    return feeds
+
+
+class CheckedFeed:
+    """Give what `feed` gives; raise `OptionError` at the first step that contradicts its timeframe, and at the end for no bar.
+
+    `steps` are those that were seen before the feed; once they are known, a longer step is a gap.
+    """
+
+    def __init__(self, feed: BarFeed, name: str, steps: BarSteps) -> None:
+        self.symbol = feed.symbol
+        self.timeframe = feed.timeframe
+        self._feed = feed
+        self._name = name
+        self._steps = steps
+
+    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+        """Yield bars and notes, as long as they can feed a run."""
+        async for item in self._feed:
+            if isinstance(item, Bar) and not self._steps.add(item):
+                self._steps.refuse_unknown()
+            yield item
+        _refuse_empty(self._name, self._steps)
+
+
+class ResumedFeed:
+    """Give the bars that an earlier run was fed, then those of `feed` that are later.
+
+    A gap between the two is noted as any other: a stream may have lost what came while no run read it.
+    """
+
+    def __init__(self, fed: BarFeed, feed: BarFeed, calendar: Calendar | None = None) -> None:
+        self.symbol = feed.symbol
+        self.timeframe = feed.timeframe
+        self._fed = fed
+        self._feed = feed
+        self._calendar = calendar
+
+    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+        """Yield bars and notes; a bar that was fed before comes once."""
+        continuity = Continuity("resumed", self.symbol, self.timeframe, self._calendar)
+        line, last = 0, EPOCH
+        async for item in self._fed:
+            if isinstance(item, Bar):
+                line, last = line + 1, item.close_time
+                for admitted in continuity.admit(line, item):
+                    yield admitted
+        async for item in self._feed:
+            if _was_given(item, last):
+                continue
+            if not isinstance(item, Bar):
+                yield item
+                continue
+            line += 1
+            for admitted in continuity.admit(line, item):
+                yield admitted
+
+
+def _was_given(item: FeedItem, last: datetime) -> bool:
+    """Return whether a resumed feed has no use for an item: it is of before, or a gap, which is found again."""
+    if isinstance(item, UnreadColumns):
+        return False
+    return isinstance(item, Gap) or item.open_time < last
+
+
+@dataclass(frozen=True, slots=True)
+class KeptBars:
+    """The file of the bars of one symbol that an earlier run was fed: how many it holds, and the close of the last.
+
+    A last row that a crash has cut is left out.
+    """
+
+    path: Path
+    symbol: str
+    grid: BarGrid
+    count: int
+    last_close: datetime
+
+    def feed(self) -> BarFeed:
+        """Return a feed of these bars; what is added to the file meanwhile is not among them."""
+        return trading.kept_feed(self.path, symbol=self.symbol, grid=self.grid, most_bars=self.count)
+
+
+async def kept_bars(path: Path, data: DataSource) -> KeptBars:
+    """Return what a file of bars holds, none if it is not there; raises what a feed raises for a damaged row."""
+    count, last_close = 0, EPOCH
+    grid = await asyncio.to_thread(bar_grid, data)
+    if await asyncio.to_thread(path.is_file):
+        async for item in trading.kept_feed(path, symbol=data.symbol, grid=grid):
+            if isinstance(item, Bar):
+                count, last_close = count + 1, item.close_time
+    return KeptBars(path, data.symbol, grid, count, last_close)
+
+
+def _source(name: str) -> BarSource:
+    bare = without_symbol(name)
+    symbol = name.removesuffix(bare).removesuffix("=")
+    if bare in SAMPLES:
+        sample = SAMPLES[bare]
+        if symbol not in {"", sample.symbol}:
+            raise OptionError("--data", name, f"{bare} or {sample.symbol}={bare}: a sample keeps its symbol")
+        return BarSource(DataSource(name=bare, symbol=sample.symbol), sample.rows)
+    if bare == STDIN:
+        return BarSource(DataSource(name=name, symbol=symbol or _STDIN_SYMBOL), None)
+    path = Path(bare)
+    if not _is_file(path):
+        allowed = f"one of {', '.join(sorted({*SAMPLES, *PANELS}))}, a CSV file, or -; {_RULE}"
+        raise OptionError("--data", name, allowed)
+    symbol = symbol or _symbol_of_file(path)
+    if not _SYMBOL.fullmatch(symbol):
+        raise OptionError("--data", f"{name}, whose name begins with no symbol", f"SYMBOL={name}; {_RULE}")
+    return BarSource(DataSource(name=name, symbol=symbol), None)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have, or a folder that may not be read
+        return False
+
+
+def _symbol_of_file(path: Path) -> str:
+    stem = path.name
+    for mark in "-_.":
+        stem = stem.partition(mark)[0]
+    return stem.upper()
+
+
+def _refuse_empty(name: str, steps: BarSteps) -> None:
+    """Raise `OptionError` where a source has ended without a bar."""
+    if steps.is_empty:
+        raise OptionError("--data", f"{name}, which holds no bar", "a source of one closed bar and more")
+
+
+def _length_text(step: timedelta) -> str:
+    minutes = step // timedelta(minutes=1)
+    for unit, length in (("d", 1_440), ("h", 60)):
+        if minutes % length == 0:
+            return f"{minutes // length}{unit}"
+    return f"{minutes}m"

@@ -1,0 +1,294 @@
+"""What a run is asked to be."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+from pydantic import ValidationError
+from typing_extensions import override
+
+from agentic_trading.desk.market.samples import PANELS
+from agentic_trading.desk.planning.params import FAMILIES, PlanTerms, family_of
+from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
+from agentic_trading.llm.limits import NANO
+from agentic_trading.operate.choices import (
+    CONFIGURED,
+    HOSTED,
+    LEAST_BUDGET_USD,
+    MODELS,
+    MOST_BUDGET_USD,
+    PROVIDERS,
+    WITHOUT_MODEL,
+    WORKFLOWS,
+    ProviderOptions,
+    listed,
+    with_model,
+)
+from agentic_trading.operate.session_folder import RunManifest
+from agentic_trading.platform.adapters import is_live
+from agentic_trading.platform.config import (
+    BACKTEST_APART,
+    PlatformConfig,
+    RunMode,
+    TenantConfig,
+)
+from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.provider_config import ModelConfig
+from agentic_trading.platform.settings import load_config
+
+Estimate = Literal["bound", "exact"]
+
+
+DEFAULT_BUDGET_USD = Decimal(5)
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions(ProviderOptions):
+    """A run: its market data, its configuration, its provider, and how much it may use.
+
+    `data` names samples, CSV files, or `-` for lines on standard input, `timeframe` the length of their bars, an empty text
+    if the bars show it. `bars` limits the bars of each symbol, not
+    counting the first `warm_up` ones. `inject` is a list of faults such as `malformed=5%,timeout=2%`; `seed` fixes which calls they hit.
+    Of `config` the name, the folder and the rows of other tenants are not for a run. `provider` is one that answers every
+    call with its `model`, where an empty one is its default; `config` stands for the models of the configuration, each
+    with its fallback. `record` lets a backtest use a network; `max_calls` counts attempts. A `budget_usd` that is None is
+    that of the tenant in the configuration, else the limit that is set on a shared server, else `DEFAULT_BUDGET_USD`.
+    `estimate` says how much is reserved for a call: by the bytes of its request, or by the provider's own count. `answers_from` are
+    logs of workers, or an archive, where a run that goes on over a bus looks for answers that did not reach it. `family` and
+    `rounds` are for data that is planned for, and left out by an empty text and None.
+    Raises `OptionError` for values that no run can have.
+    """
+
+    data: tuple[str, ...]
+    out: Path
+    recorded_from: Path | None = None
+    timeframe: str = ""
+    bars: int | None = None
+    warm_up: int = 0
+    budget_usd: Decimal | None = None
+    inject: str = ""
+    seed: str = "1"
+    resume: bool = False
+    answers_from: tuple[Path, ...] = ()
+    record: bool = False
+    max_calls: int | None = None
+    estimate: Estimate = "bound"
+    family: str = ""
+    rounds: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without looking at a file."""
+        if not self.data:
+            raise OptionError("--data", "empty", "a sample's name, a CSV file, or - for standard input")
+        if self.bars is not None and self.bars < 1:
+            raise OptionError("--bars", self.bars, "1 and more")
+        if not self.budget.is_finite() or not LEAST_BUDGET_USD <= self.budget <= MOST_BUDGET_USD:
+            allowed = f"an amount above 0, up to {MOST_BUDGET_USD}: with nothing to spend no call is made"
+            raise OptionError("--budget-usd", self.budget, allowed)
+        known = tuple(dict.fromkeys((*PROVIDERS, *self.config.providers)))
+        if self.provider not in known:
+            raise OptionError("--provider", repr(self.provider), listed(known))
+        self._check_recorded()
+        if self.model and not (self.asks_models and self.provider != CONFIGURED):
+            raise OptionError("--model", repr(self.model), f"a model of {listed(MODELS)}")
+        self._check_calls()
+        self._check_bus()
+        self._check_plan()
+        tenants = self.config.tenant_ids
+        if len(tenants) > 1 and DEFAULT_TENANT not in tenants:
+            allowed = f"one tenant in the configuration of a run, or one with the name {DEFAULT_TENANT}"
+            raise OptionError("[tenants]", ", ".join(tenants), allowed)
+
+    def _check_recorded(self) -> None:
+        is_recorded = self.provider == "recorded"
+        if is_recorded != (self.recorded_from is not None):
+            was = self.recorded_from or "left out"
+            raise OptionError("--from", was, "a session's folder, together with --provider recorded")
+        if is_recorded and self.inject:
+            allowed = "faults in live answers; a recording holds the faults of its own run"
+            raise OptionError("--inject", repr(self.inject), allowed)
+        if is_recorded and self.max_calls is not None:
+            allowed = "a limit on live calls; a recording holds what its own run was refused"
+            raise OptionError("--max-calls", self.max_calls, allowed)
+
+    def _check_calls(self) -> None:
+        if self.max_calls is not None and self.max_calls < 1:
+            raise OptionError("--max-calls", self.max_calls, "1 and more")
+        if self.mode == "backtest" and not self.record and (hosted := sorted(self.hosted)):
+            allowed = (
+                f"--record with {', '.join(hosted)}: a backtest uses a network only with it or --base-url"
+            )
+            raise OptionError("--record", "left out", allowed)
+
+    def _check_bus(self) -> None:
+        if self.answers_from and not (self.is_remote and self.resume):
+            allowed = "--resume of a run with --bus, whose answers other logs may have"
+            raise OptionError("--answers-from", self.answers_from[0], allowed)
+        if not self.is_remote:
+            return
+        if self.provider == "recorded":
+            raise OptionError(
+                "--bus", "given", "--provider recorded without it: what is recorded is answered here"
+            )
+        if self.inject:
+            raise OptionError(
+                "--inject", repr(self.inject), "faults in answers of this process, without --bus"
+            )
+        if self.mode == "backtest" and not self.config.bus.namespace:
+            raise OptionError("--mode", "backtest, and the bus has no namespace", BACKTEST_APART)
+        if self.config.ledger.url is None:
+            allowed = "the server of the ledger of the workers on the bus, where the limit of this run stands"
+            raise OptionError("--ledger", "left out, and the calls are made elsewhere", allowed)
+
+    def _check_plan(self) -> None:
+        if not self.is_planned and (self.family or self.rounds is not None):
+            option, was = ("--family", self.family) if self.family else ("--rounds", self.rounds)
+            allowed = f"data that a planner trades as one portfolio: {', '.join(PANELS)}"
+            raise OptionError(option, f"{was!r}, and the data is {','.join(self.data)}", allowed)
+        if self.family and self.family not in FAMILIES:
+            raise OptionError("--family", repr(self.family), listed(FAMILIES))
+        if self.rounds is not None and self.rounds < 1:
+            raise OptionError("--rounds", self.rounds, "1 and more")
+
+    def plan_terms(self, earlier: PlanTerms | None = None) -> PlanTerms | None:
+        """Return how a plan is searched for, None where none is; what is left out is as `earlier`, or the default."""
+        if not self.is_planned:
+            return None
+        kept = earlier or PlanTerms()
+        family = family_of(self.family) if self.family else kept.family
+        return PlanTerms(family=family, rounds=self.rounds or kept.rounds)
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether the data is many stocks, which a planner trades as one portfolio."""
+        return self.data[0] in PANELS
+
+    @property
+    def mode(self) -> RunMode:
+        """Simulated time, or bars as they come."""
+        return self.config.mode
+
+    @property
+    def workers(self) -> int:
+        """How many calls run at once: one where a model in this process answers, and a call must not wait for it."""
+        is_local = any(row.adapter_of(name) == LLMProvider.LOCAL for name, row in self.asked.items())
+        return 1 if is_local else self.config.concurrency
+
+    @property
+    @override
+    def workflows(self) -> tuple[EnvelopeWorkflow, ...]:
+        """The workflows in which the session asks."""
+        return (EnvelopeWorkflow.PLANNING,) if self.is_planned else WORKFLOWS
+
+    @property
+    def hosted(self) -> frozenset[str]:
+        """Those of them that are reached over a network."""
+        return frozenset(
+            name
+            for name, row in self.asked.items()
+            if row.adapter_of(name) != LLMProvider.LOCAL and is_live(name, row)
+        )
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the run asks nothing outside of this process and goes by no real time: it can be had again."""
+        return self.mode == "backtest" and not self.asks_models and not self.is_remote
+
+    @property
+    def most_bars(self) -> int | None:
+        """How many bars of each symbol the run is fed at most, those that warm it up among them."""
+        return None if self.bars is None else self.warm_up + self.bars
+
+    @property
+    def tenant_row(self) -> TenantConfig:
+        """What the configuration says of the tenant."""
+        return self.config.tenants.get(self.tenant, TenantConfig())
+
+    @property
+    def budget_is_given(self) -> bool:
+        """Whether a budget was given, as an option or in the configuration."""
+        return self.budget_usd is not None or self.tenant_row.budget_usd is not None
+
+    @property
+    def budget(self) -> Decimal:
+        """The budget in dollars."""
+        if self.budget_usd is not None:
+            return self.budget_usd
+        row = self.tenant_row.budget_usd
+        return DEFAULT_BUDGET_USD if row is None else row
+
+    @property
+    def budget_nusd(self) -> int:
+        """The budget in whole nano-dollars, rounded down."""
+        return int(self.budget * NANO)
+
+    @property
+    def limit(self) -> Limit:
+        """The limit that the budget means: on what the tenant spends in total, or in the window that its row has."""
+        row = self.tenant_row
+        is_the_rows = self.budget_usd is None and (row.budget_usd is not None or row.calls is not None)
+        calls = self.max_calls if self.max_calls is not None else row.calls
+        window = row.window if is_the_rows else Window.NONE
+        return Limit(ScopeKind.TENANT, ANY, window, nusd=self.budget_nusd, calls=calls)
+
+
+def load_run_config(
+    path: Path | None = None,
+    *,
+    provider: str = "",
+    base_url: str | None = None,
+    ledger_url: str | None = None,
+    bus_url: str | None = None,
+    own_model: ModelConfig | None = None,
+    flags: Mapping[str, str] = MappingProxyType({}),
+    **overrides: object,
+) -> PlatformConfig:
+    """Return the configuration of a run, as `load_config` does: a backtest, unless something says otherwise.
+
+    A `provider` of ours is one of it, though no file names it, with the address `base_url` and the row `own_model`.
+    Raises `OptionError` for an address or a row without a server.
+    """
+    if base_url is not None and provider in (*WITHOUT_MODEL, LLMProvider.LOCAL, CONFIGURED, ""):
+        raise OptionError(
+            "--base-url",
+            "given",
+            f"the address of a server with --provider {listed(HOSTED)}, or a configured one",
+        )
+    if provider in MODELS or base_url is not None:
+        overrides["providers"] = {provider: {} if base_url is None else {"base_url": base_url}}
+    if ledger_url:
+        overrides["ledger"] = {"url": ledger_url}
+    if bus_url:
+        overrides["bus"] = {"url": bus_url}
+    config = load_config(path, flags={**flags, "providers": "--base-url"}, **overrides)
+    config = with_model(config, provider, own_model)
+    is_left_out = config.origin_of("mode") == "default"
+    return config.model_copy(update={"mode": "backtest"}) if is_left_out else config
+
+
+def warm_up_bars(data: Sequence[str]) -> int:
+    """Return how many bars come before those that `--bars` counts: none where a planner needs days, not five-minute bars."""
+    return 0 if data and data[0] in PANELS else WARM_UP_BARS
+
+
+WARM_UP_BARS = 12 * 26 - 1
+"""Five-minute bars until an analyst can be asked for the first time, but for the last one: a trend needs the average of
+21 hours, five times in a row."""
+
+
+def plan_on_record(manifest: RunManifest) -> PlanTerms | None:
+    """Return on which terms a run searched for its plan, None where none is on record.
+
+    Raises `OptionError` for terms that no planner of this release has.
+    """
+    if manifest.plan is None:
+        return None
+    try:
+        return PlanTerms.model_validate(manifest.plan)
+    except ValidationError as e:
+        was = f"{dict(manifest.plan)} in the manifest of run {manifest.run_number}"
+        raise OptionError("plan", was, "a family and a number of rounds, as `run` wrote them") from e

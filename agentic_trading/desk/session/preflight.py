@@ -1,0 +1,275 @@
+"""What a run with a model will probably cost and take, found before anything is sent or written."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from agentic_trading.clock import SystemClock
+from agentic_trading.desk.market.bar import EPOCH
+from agentic_trading.desk.session import trading
+from agentic_trading.desk.session.feeds import STDIN, BarSource, open_feeds, sources, without_symbol
+from agentic_trading.desk.session.options import RunOptions, plan_on_record
+from agentic_trading.desk.session.run import loaded_tables, stop_on_signals
+from agentic_trading.desk.session.run_resume import read_interrupted_run, refuse_other_inputs
+from agentic_trading.desk.session.session_run import (
+    SessionObserver,
+    SessionResult,
+    SessionSetup,
+    play_session,
+)
+from agentic_trading.desk.session.trading_session import TradingSession
+from agentic_trading.desk.time_slices import TimeSlice
+from agentic_trading.governance.estimate import bound
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
+from agentic_trading.llm.models import Capability
+from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers
+from agentic_trading.operate.choices import CONFIGURED
+from agentic_trading.operate.providers import ProviderSelection, ready, select_provider
+from agentic_trading.operate.session_folder import RunManifest, SessionFolder
+from agentic_trading.platform import port_adapters
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.platform import Ports
+from agentic_trading.platform.tables import Tables
+
+HOSTED_CALL_S: Final = 20.0
+"""What a call over a network is taken to last. It depends on the model, its thinking and the day: not measured here."""
+
+LOCAL_READ_BYTES_A_S: Final = 350.0
+LOCAL_WRITE_S: Final = 8.0
+"""What SmolLM2-135M needs on one core: 151 prompt tokens a second of about 2.3 bytes, and some 600 tokens of answer.
+
+A busy machine takes longer: two calls that this puts at 24 s each took 22 s of CPU each, and 35 s on two cores that others used.
+"""
+
+_UNLIMITED_NUSD: Final = 9 * 10**15
+
+
+@dataclass(frozen=True, slots=True)
+class Preflight:
+    """What is expected of a run.
+
+    `calls` is how many the rules would make over the same bars, at most `max_calls`, None for a stream; a re-ask
+    of an answer that is not accepted comes on top. `bound_nusd` is the most that those calls can cost, by the
+    bound that the gate reserves, `first_nusd` that of the first one, and `budget_nusd` the most that all can.
+    `bound_nusd` is 0 only if no call can cost anything, whatever the answers are.
+    `seconds` take `seconds_a_call` of each. Of a run that `goes_on`, all of this is what is left of it.
+    """
+
+    provider: str
+    models: tuple[str, ...]
+    calls: int | None
+    max_calls: int | None
+    bound_nusd: int | None
+    budget_nusd: int
+    seconds: float | None
+    seconds_a_call: float | None
+    first_nusd: int = 0
+    goes_on: bool = False
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the run can cost nothing."""
+        return self.bound_nusd == 0
+
+
+async def preflight(options: RunOptions) -> Preflight:
+    """Return what a run with a model will probably cost and take; nothing is sent, and nothing written.
+
+    The rules play the session beforehand, in memory: about a second for each 2,000 bars. The first SIGINT or SIGTERM
+    cancels this task. Raises `OptionError` and `WeightsError` for a model that cannot be used, what a
+    feed raises for a bar that is none, and for a run that goes on `StoreError` for a log that cannot be read.
+    """
+    with stop_on_signals():
+        return await _preflight(options)
+
+
+async def _preflight(options: RunOptions) -> Preflight:
+    tables = await loaded_tables(options)
+    named = await asyncio.to_thread(sources, options.data)
+    manifest = await _resumed_manifest(options, named)
+    now = SystemClock().now()
+    selection = select_provider(options, tables, now=now, model=manifest.model if manifest else "")
+    async with aclosing(await ready(options, selection, trading.RULES)):
+        pass  # it can be made: no more is to be known
+    remaining = await _remaining(options, manifest)
+    prices = (tables.prices.price(row.provider, row.model, at=now) for row in selection.rows)
+    is_free = all(price.is_free for price in prices)
+    if any(without_symbol(source.data.name) == STDIN for source in named):
+        return _expected(options, selection, remaining, None, is_free=is_free)
+    rehearsal = Rehearsal(
+        trading.rules(inject="", seed="").providers.of(LLMProvider.RULES),
+        tables,
+        now,
+        remaining.after,
+        selection.alternatives,
+    )
+    await _rehearse(options, named, manifest, selection, remaining, rehearsal)
+    return _expected(options, selection, remaining, rehearsal, is_free=is_free)
+
+
+@dataclass(frozen=True, slots=True)
+class _Remaining:
+    """What a run may still use: `calls` is None for no limit; `after` is up to when its answers are on record."""
+
+    budget_nusd: int
+    calls: int | None
+    after: datetime = EPOCH
+    goes_on: bool = False
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """The rules in place of a model; requests after `after` are counted, and priced as at `now` with all `alternatives`."""
+
+    inner: Provider
+    tables: Tables
+    now: datetime
+    after: datetime
+    alternatives: Mapping[EnvelopeWorkflow, Sequence[Capability]]
+    calls: int = 0
+    bound_nusd: int = 0
+    first_nusd: int = 0
+    bytes_in: int = 0
+
+    async def complete(self, request: ModelRequest) -> ModelResponse:
+        """Answer by the rules under the model's name."""
+        envelope = request.envelope
+        if envelope.as_of is None or envelope.as_of > self.after:
+            capability = self.tables.capabilities.of(envelope.provider, envelope.model)
+            self.calls += 1
+            most_nusd = self._bound(request, capability)
+            for other in self.alternatives.get(envelope.workflow, ()):
+                again = envelope.model_copy(update={"provider": other.provider, "model": other.model})
+                most_nusd += self._bound(replace(request, envelope=again), other)
+            self.first_nusd = self.first_nusd or most_nusd
+            self.bound_nusd += most_nusd
+            self.bytes_in += len(request.system) + len(request.user)
+        return replace(await self.inner.complete(request), model=envelope.model)
+
+    def _bound(self, request: ModelRequest, capability: Capability) -> int:
+        return bound(request, capability, self.tables.prices, at=self.now).nusd
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        """Return the rules' count."""
+        return await self.inner.count_tokens(request)
+
+    async def aclose(self) -> None:
+        """Close the rules."""
+        await self.inner.aclose()
+
+
+@dataclass(slots=True)
+class _CallLimit:
+    """Ends a rehearsal when as many calls were counted as the run may make."""
+
+    rehearsal: Rehearsal
+    most: int | None
+    sessions: list[TradingSession] = field(default_factory=list)
+
+    async def after_slice(self, _moment: TimeSlice, _lines: Sequence[bytes]) -> None:
+        if self.most is not None and self.rehearsal.calls >= self.most:
+            self.sessions[0].stop()
+
+
+async def _rehearse(
+    options: RunOptions,
+    named: Sequence[BarSource],
+    manifest: RunManifest | None,
+    selection: ProviderSelection,
+    remaining: _Remaining,
+    rehearsal: Rehearsal,
+) -> None:
+    feeds = await open_feeds(named, options.timeframe, trading.wall_clock(options.mode))
+    setup = SessionSetup(
+        session_id="preflight",
+        config=PlatformConfig(mode="backtest", concurrency=options.workers),
+        ports=Ports(
+            store=port_adapters.unread_log(),
+            ledger=port_adapters.budget_ledger(_UNLIMITED_NUSD),
+            tables=rehearsal.tables,
+        ),
+        symbols=[feed.symbol for feed in feeds],
+        data=named[0].data.name,
+        plan=options.plan_terms(plan_on_record(manifest) if manifest else None),
+        feeds=feeds,
+        most_bars=options.most_bars,
+        answers=trading.AnswerSource(
+            Providers.every(rehearsal), selection.llm, selection.model, models=selection.names
+        ),
+        clock=trading.clock_for("backtest"),
+    )
+    limit = _CallLimit(rehearsal, remaining.calls)
+    await play_session(
+        setup, SessionResult(), SessionObserver(limit.after_slice, on_start=limit.sessions.append)
+    )
+
+
+def _expected(
+    options: RunOptions,
+    selection: ProviderSelection,
+    remaining: _Remaining,
+    rehearsal: Rehearsal | None,
+    *,
+    is_free: bool,
+) -> Preflight:
+    calls = bound_nusd = a_call_s = seconds = None
+    if rehearsal is not None:
+        calls = rehearsal.calls if remaining.calls is None else min(rehearsal.calls, remaining.calls)
+        share = calls / rehearsal.calls if rehearsal.calls else 0
+        bound_nusd = min(int(rehearsal.bound_nusd * share), remaining.budget_nusd)
+        if (
+            calls and remaining.budget_nusd and not bound_nusd
+        ):  # the model may make the calls that the rules did not, at another price
+            bound_nusd = None
+        a_call_s = _seconds_a_call(options, rehearsal)
+        at_once = min(options.workers, len(options.data)) if options.hosted else 1
+        seconds = calls * a_call_s / at_once
+    return Preflight(
+        provider=options.provider,
+        models=tuple(dict.fromkeys(_name(options, row) for row in selection.rows)),
+        calls=calls,
+        max_calls=remaining.calls,
+        bound_nusd=0 if is_free else bound_nusd,
+        budget_nusd=remaining.budget_nusd,
+        seconds=seconds,
+        seconds_a_call=a_call_s,
+        first_nusd=rehearsal.first_nusd if rehearsal else 0,
+        goes_on=remaining.goes_on,
+    )
+
+
+def _seconds_a_call(options: RunOptions, rehearsal: Rehearsal) -> float:
+    if options.hosted:
+        return HOSTED_CALL_S
+    return rehearsal.bytes_in / max(1, rehearsal.calls) / LOCAL_READ_BYTES_A_S + LOCAL_WRITE_S
+
+
+def _name(options: RunOptions, row: Capability) -> str:
+    return f"{row.provider}/{row.model}" if options.provider == CONFIGURED else row.model
+
+
+async def _resumed_manifest(options: RunOptions, named: Sequence[BarSource]) -> RunManifest | None:
+    """Return the manifest of the run to resume, if any; raises `OptionError` for other inputs than it had."""
+    if not options.resume:
+        return None
+    manifest = await asyncio.to_thread(SessionFolder(options.out).read_manifest, option="--out")
+    refuse_other_inputs(options, manifest, [source.data.name for source in named])
+    return manifest
+
+
+async def _remaining(options: RunOptions, manifest: RunManifest | None) -> _Remaining:
+    """Return what a run may use: all that it is given, or what one that goes on has not used yet."""
+    if manifest is None:
+        return _Remaining(options.budget_nusd, options.max_calls)
+    folder = SessionFolder(options.out)
+    async with aclosing(port_adapters.records_of(folder.log)) as records:
+        earlier = await read_interrupted_run(folder, manifest, records)
+    return _Remaining(
+        budget_nusd=max(0, options.budget_nusd - earlier.spent_nusd),
+        calls=None if options.max_calls is None else max(0, options.max_calls - earlier.calls),
+        after=max((kept.last_close for kept in earlier.bars.values()), default=EPOCH),
+        goes_on=True,
+    )

@@ -1,0 +1,378 @@
+"""The report of a run from its counters, its log and its account."""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, TypedDict
+
+from agentic_trading.desk.decisions import SessionCounters
+from agentic_trading.desk.exchange import Fill
+from agentic_trading.desk.execution.shortfall import shortfalls, total_shortfall
+from agentic_trading.desk.instrument import EXACT, ZERO
+from agentic_trading.desk.intents import TradingRules
+from agentic_trading.desk.market.samples import PANELS, SAMPLES
+from agentic_trading.desk.metrics import Performance, performance
+from agentic_trading.desk.session import trading
+from agentic_trading.desk.session.feeds import without_symbol
+from agentic_trading.desk.session.report import (
+    Counts,
+    DataReport,
+    FillingCost,
+    MarketYear,
+    OpenPosition,
+    RefusedBudget,
+    RunReport,
+    UnpricedWord,
+    WorkingOrder,
+    assumptions,
+)
+from agentic_trading.desk.session.session_run import BarCounts, SessionResult
+from agentic_trading.governance.limits import SHORT_LIVED
+from agentic_trading.governance.prices import price_advice
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, LLMBudgetExhaustedError, UnknownModelError
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.limits import NANO
+from agentic_trading.llm.models import Capabilities, Knowledge
+from agentic_trading.llm.result import LLMResult
+from agentic_trading.llm.store import InteractionStore
+from agentic_trading.operate.choices import pluralize
+from agentic_trading.operate.session_folder import DataSource, RunManifest, SessionFolder
+from agentic_trading.platform.tables import Tables
+
+INJECTED = "injected"
+
+
+async def report_of(
+    manifest: RunManifest,
+    folder: SessionFolder,
+    played: SessionResult,
+    store: InteractionStore,
+    tables: Tables,
+    *,
+    elapsed_s: float,
+) -> RunReport:
+    """Return the report of a run that has ended.
+
+    Its attempts are read from its log, each once and none kept; the rest was counted.
+    """
+    attempts = await _attempts_of(manifest, store, tables)
+    counters = played.counters
+    baselines = await _baselines(manifest, played)
+    equity_end = _equity(played)
+    return RunReport(
+        session_id=manifest.session_id,
+        run_number=manifest.run_number,
+        mode=manifest.mode,
+        provider=manifest.provider,
+        model=manifest.model or ", ".join(sorted(attempts.models)),
+        data=[_data_report(source, played) for source in manifest.data],
+        decisions={workflow: dict(counts) for workflow, counts in sorted(counters.decisions.items())},
+        no_decisions={workflow: dict(counts) for workflow, counts in sorted(counters.no_decisions.items())},
+        refused_budgets=attempts.refused_budgets(),
+        attempts_by_outcome=dict(attempts.outcomes),
+        **attempts.sums,
+        unpriced=attempts.unpriced(),
+        bill_problems=dict(attempts.bill_problems),
+        max_calls=manifest.max_calls,
+        injected=attempts.injected(trading.fault_kinds(manifest.inject)),
+        **_trade_counts(counters),
+        budget_nusd=int(manifest.budget_usd * NANO),
+        working=_working(played),
+        open_positions=_open_positions(played),
+        equity_start=trading.STARTING_CASH,
+        equity_end=equity_end,
+        pnl=EXACT.subtract(equity_end, trading.STARTING_CASH),
+        buy_and_hold_pnl=baselines.buy_and_hold_pnl,
+        market_now_pnl=baselines.market_now_pnl,
+        shortfall=_filling_cost(played, baselines.market_now_fills),
+        performance=_performance(played),
+        year=MarketYear.of(played.curve.year),
+        knowledge=dict(attempts.knowledge),
+        assumed=_assumed(manifest),
+        log=folder.log,
+        decision_log=folder.decisions(manifest.run_number),
+        digest=manifest.digest or "",
+        elapsed_s=elapsed_s,
+        interrupted=manifest.interrupted,
+    )
+
+
+def _trade_counts(counters: SessionCounters) -> dict[str, Any]:
+    """Return the counts of plans, intents, orders and fills, as fields of the report."""
+    return {
+        "plans": counters.plans,
+        "skips": dict(counters.skips),
+        "intents": counters.intents,
+        "intents_rejected": dict(counters.intents_rejected),
+        "orders": counters.orders,
+        "orders_refused": dict(counters.orders_refused),
+        "cancelled": dict(counters.cancelled),
+        "fills": counters.fills,
+        "first_fill_id": counters.first_fill_id,
+        "fees": counters.fees,
+    }
+
+
+async def _attempts_of(manifest: RunManifest, store: InteractionStore, tables: Tables) -> "_Attempts":
+    attempts = _Attempts(tables.capabilities)
+    async for entry in store.scan(manifest.first_seq):
+        if isinstance(entry.record, LLMInteraction):
+            attempts.add(entry.record)
+    return attempts
+
+
+def _is_portfolio(manifest: RunManifest) -> bool:
+    return manifest.data[0].name in PANELS
+
+
+def _assumed(manifest: RunManifest) -> list[str]:
+    limits = trading.portfolio_limits(len(manifest.data))
+    return assumptions(trading.venue([]), limits if _is_portfolio(manifest) else TradingRules())
+
+
+class _Sums(TypedDict):
+    """The sums over all attempts; the names are those of `RunReport`."""
+
+    attempts: int
+    sent: int
+    accepted: int
+    input_tokens: int
+    output_tokens: int
+    cost_nusd: int
+    in_doubt: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Hit:
+    """An attempt that an injected fault has hit."""
+
+    fault: str
+    envelope_id: str
+    attempt: int
+    was_read: bool
+    was_changed: bool
+
+
+class _Attempts:
+    """What the attempts of a run come to; of none is more kept than its share of the counts."""
+
+    def __init__(self, capabilities: Capabilities) -> None:
+        self.sums = _Sums(
+            attempts=0, sent=0, accepted=0, input_tokens=0, output_tokens=0, cost_nusd=0, in_doubt=0
+        )
+        self.models: set[str] = set()
+        self.outcomes: Counter[str] = Counter()
+        self.knowledge: Counter[str] = Counter()
+        self.bill_problems: Counter[str] = Counter()
+        self._unpriced: Counter[tuple[str, str]] = Counter()
+        self._capabilities = capabilities
+        self._refused: dict[str, tuple[LLMBudgetExhaustedError, int]] = {}
+        self._hits: list[_Hit] = []
+        self._finals: dict[str, tuple[int, bool]] = {}
+
+    def add(self, attempt: LLMInteraction) -> None:
+        """Count the next attempt in the log's order."""
+        result, envelope, sums = attempt.result, attempt.envelope, self.sums
+        sums["attempts"] += 1
+        sums["sent"] += result.dispatched_at is not None
+        sums["accepted"] += result.actionable
+        sums["input_tokens"] += result.usage.total_input_tokens
+        sums["output_tokens"] += result.output_tokens
+        sums["cost_nusd"] += result.cost_nusd
+        sums["in_doubt"] += result.in_doubt
+        self.models.add(result.model_requested)
+        if result.unpriced:
+            self._unpriced[f"{result.provider}/{result.model_requested}", result.unpriced] += 1
+        if result.bill_problem:
+            self.bill_problems[result.bill_problem] += 1
+        self.outcomes[_outcome(result)] += 1
+        if result.dispatched_at is not None and envelope.as_of is not None:
+            self.knowledge[_knows(envelope, self._capabilities)] += 1
+        if result.failure is not None and result.failure.category is FailureKind.BUDGET_EXHAUSTED:
+            self._add_refusal(LLMBudgetExhaustedError.of(result.failure))
+        self._add_fault(envelope.envelope_id, result)
+
+    def unpriced(self) -> list[UnpricedWord]:
+        """Return the words without a price."""
+        return [
+            UnpricedWord(model=model, word=word, attempts=attempts, add=price_advice(model, word))
+            for (model, word), attempts in self._unpriced.items()
+        ]
+
+    def _add_refusal(self, error: LLMBudgetExhaustedError) -> None:
+        kind, _, _ = error.scope.partition(" ")
+        scope = kind if kind in SHORT_LIVED else error.scope or "not on record"
+        first, calls = self._refused.get(scope, (error, 0))
+        self._refused[scope] = (first, calls + 1)
+
+    def refused_budgets(self) -> list[RefusedBudget]:
+        """Return the budgets that refused, in the order in which they first did."""
+        return [
+            RefusedBudget(scope=scope, unit=first.unit, calls=calls, asked=first.asked, left=first.left)
+            for scope, (first, calls) in self._refused.items()
+        ]
+
+    def _add_fault(self, envelope_id: str, result: LLMResult) -> None:
+        fault = _fault(result)
+        if fault is not None:
+            was_read = bool(result.reading)
+            self._hits.append(_Hit(fault, envelope_id, result.attempt_number, was_read, _is_changed(result)))
+        if fault is not None or envelope_id in self._finals:
+            self._finals[envelope_id] = (result.attempt_number, result.actionable)
+
+    def injected(self, requested: Sequence[str]) -> dict[str, Counts]:
+        """Return the outcomes of the calls that each kind of fault hit, with the kinds that were injected and hit none."""
+        outcomes: dict[str, Counter[str]] = defaultdict(Counter, {kind: Counter() for kind in requested})
+        for hit in self._hits:
+            outcomes[hit.fault][_outcome_of_fault(hit, *self._finals[hit.envelope_id])] += 1
+        return {fault: dict(counts) for fault, counts in sorted(outcomes.items())}
+
+
+def _data_report(source: DataSource, played: SessionResult) -> DataReport:
+    bars = played.bars.get(source.symbol, BarCounts())
+    return DataReport(
+        name=source.name,
+        symbol=source.symbol,
+        bars=bars.count,
+        first=bars.first.open_time if bars.first else None,
+        last=bars.last.close_time if bars.last else None,
+        gaps=[
+            f"{pluralize(gap.missing, 'bar')} missing from {gap.after:%Y-%m-%d %H:%M} to {gap.before:%Y-%m-%d %H:%M}"
+            for gap in bars.gaps
+        ],
+        duplicates=bars.duplicates,
+        unclosed=bars.unclosed,
+        unread=bars.unread,
+        is_sample=without_symbol(source.name) in {*SAMPLES, *PANELS},
+        companion=_companion(source, played),
+        quiet=[
+            f"{each.count} bars without a trade from {each.start:%Y-%m-%d %H:%M} to {each.end:%Y-%m-%d %H:%M}"
+            for each in bars.quiet
+        ],
+    )
+
+
+def _outcome(result: LLMResult) -> str:
+    if result.actionable:
+        return "accepted"
+    return result.failure.category if result.failure else "not actionable"
+
+
+def _fault(result: LLMResult) -> str | None:
+    """Return the kind of fault that was injected into an attempt, if one was."""
+    kind, _, name = result.provider_response_id.partition(":")
+    if kind == INJECTED:
+        return name
+    failure = result.failure
+    if failure is not None and failure.description.startswith(INJECTED):
+        return str(FailureKind.TIMEOUT)
+    return None
+
+
+def _outcome_of_fault(hit: _Hit, last_attempt: int, is_actionable: bool) -> str:  # noqa: FBT001 - of one pair
+    """Return a key of the report; what the summary shows for it stands in `desk/cli/summary.py`."""
+    if not is_actionable:
+        return "no decision"
+    if last_attempt == hit.attempt:
+        return "mended, then accepted" if hit.was_changed else "accepted as it was"
+    return "asked again, then accepted" if hit.was_read else "tried again, then accepted"
+
+
+def _is_changed(result: LLMResult) -> bool:
+    reading = result.reading
+    return reading is not None and bool(reading.fixes or reading.coercions or reading.patches)
+
+
+@dataclass(frozen=True, slots=True)
+class _Baselines:
+    """What two baselines have made of the same bars, and the fills of the first."""
+
+    market_now_pnl: Decimal = ZERO
+    market_now_fills: Sequence[Fill] = ()
+    buy_and_hold_pnl: Decimal = ZERO
+
+
+async def _baselines(manifest: RunManifest, played: SessionResult) -> _Baselines:
+    """Return what the baselines of a run have come to: of the cash an equal part is held in each symbol."""
+    if played.baselines is None or not played.bars_done:
+        return _Baselines()
+    cash, held = trading.STARTING_CASH, await played.baselines.held()
+    total = ZERO
+    for each in held.values():
+        total = EXACT.add(total, EXACT.subtract(each.equity, cash))
+    outcome = await played.baselines.market_now()
+    is_portfolio = _is_portfolio(manifest)  # all its orders are market orders
+    return _Baselines(
+        market_now_pnl=EXACT.subtract(_equity(played) if is_portfolio else outcome.equity, cash),
+        market_now_fills=played.fills if is_portfolio else outcome.fills,
+        buy_and_hold_pnl=EXACT.divide(total, len(manifest.data)).quantize(Decimal("0.01")),
+    )
+
+
+def _filling_cost(played: SessionResult, market_now_fills: Sequence[Fill]) -> FillingCost:
+    intents = shortfalls(played.intents, played.fills)
+    market_now = shortfalls(played.intents, market_now_fills)
+    return FillingCost(
+        total=total_shortfall(intents), market_now=total_shortfall(market_now), intents=intents
+    )
+
+
+def _equity(played: SessionResult) -> Decimal:
+    return trading.STARTING_CASH if played.account is None else played.account.equity(played.marks)
+
+
+def _performance(played: SessionResult) -> Performance | None:
+    """Return the figures of the account, in years of the market's own calendar; None without a bar."""
+    curve = played.curve
+    if curve.year is None:
+        return None
+    equity = [float(trading.STARTING_CASH), *curve.equity]
+    return performance(equity, curve.traded, bars_per_year=curve.year.bars)
+
+
+def _open_positions(played: SessionResult) -> list[OpenPosition]:
+    marks = played.marks
+    return [
+        OpenPosition(
+            symbol=held.symbol,
+            quantity=held.quantity,
+            average_price=held.average_price,
+            mark=marks[held.symbol],
+            unrealised=EXACT.multiply(held.quantity, EXACT.subtract(marks[held.symbol], held.average_price)),
+        )
+        for held in (played.account.positions if played.account else ())
+    ]
+
+
+def _working(played: SessionResult) -> list[WorkingOrder]:
+    return [
+        WorkingOrder(
+            order_id=entry.order.order_id,
+            symbol=entry.order.symbol,
+            side=entry.order.side,
+            order_type=entry.order.order_type,
+            left=entry.left,
+            expires_at=entry.order.expires_at,
+        )
+        for entry in played.open_orders
+        if entry.left > 0
+    ]
+
+
+def _knows(envelope: LLMEnvelope, capabilities: Capabilities) -> Knowledge:
+    try:
+        capability = capabilities.of(envelope.provider, envelope.model)
+    except UnknownModelError:  # no request was sent, and that is on record
+        return "unknown"
+    return capabilities.knowledge(capability, envelope.as_of)
+
+
+def _companion(source: DataSource, played: SessionResult) -> str:
+    """Return the shipped market that was seen beside a source, if any was, and until when."""
+    feed = played.companions.get(source.symbol)
+    if feed is None or feed.seen_until is None:
+        return ""
+    _, name = trading.SHIPPED_PAIRS[source.symbol]
+    return f"{feed.symbol}, from {name} of the package, until {feed.seen_until:%Y-%m-%d %H:%M}"

@@ -1,0 +1,178 @@
+"""What an interrupted run has left, and whether a run can go on from it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from agentic_trading.client.call_log import EarlierCalls
+from agentic_trading.desk.planning.params import PlanTerms
+from agentic_trading.desk.session.feeds import KeptBars, ReadAhead, kept_bars
+from agentic_trading.desk.session.options import RunOptions, plan_on_record
+from agentic_trading.governance.ledger import LedgerEntry
+from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.store import LogEntry
+from agentic_trading.operate.choices import CONFIGURED, pluralize
+from agentic_trading.operate.log_check import check_log
+from agentic_trading.operate.providers import asked_providers, base_url_of
+from agentic_trading.operate.session_folder import BusPlace, RunManifest, SessionFolder
+from agentic_trading.platform import port_adapters
+from agentic_trading.platform.config import without_password
+from agentic_trading.platform.errors import OptionError
+
+LEFT_OUT: Final = "left out"
+NowAndBefore = tuple[object, object]
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptedRun:
+    """What an interrupted run has left: its answers, what they were charged, the bars that it was fed, and what it asked over a bus."""
+
+    answers: port_adapters.Recording
+    bookings: Sequence[LedgerEntry]
+    lost: Mapping[str, LostAttempt]
+    bars: Mapping[str, KeptBars]
+    asked: EarlierCalls
+
+    @property
+    def spent_nusd(self) -> int:
+        """What its calls cost at most, in nano-dollars."""
+        return sum(one.charged.nusd for one in self.bookings)
+
+    @property
+    def calls(self) -> int:
+        """How many calls were sent, as the ledger counts them: not one that surely never arrived."""
+        return sum(one.charged.calls for one in self.bookings)
+
+    def without_lost(self) -> "InterruptedRun":
+        """Return it for a run whose calls never leave this process: what has no end is asked for again."""
+        kept = [one for one in self.bookings if one.request.reservation_id not in self.lost]
+        return replace(self, bookings=kept, lost={})
+
+
+async def refuse_incomplete(folder: SessionFolder, manifest: RunManifest, store: port_adapters.Log) -> None:
+    """Raise `StoreError` for a run whose log or bars are not what it has left.
+
+    Of one that was killed no end is on record, and no more is known than that the lines of its log are unbroken.
+    """
+    if manifest.digest is None:
+        return
+    checked = await check_log(store, folder.log, folder)
+    for finding in checked.of_run((manifest.session_id, manifest.run_number)):
+        raise finding.error("; restore the session's files, nothing was written")
+
+
+class ScannableLog(Protocol):
+    """A log that can be read from its beginning to its end."""
+
+    def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
+        """Give every entry with a number above `after`, in order, and end."""
+        ...
+
+
+async def read_interrupted_run(
+    folder: SessionFolder, manifest: RunManifest, store: ScannableLog
+) -> InterruptedRun:
+    """Return what a run has left in its folder; a call of unknown outcome counts as what it could cost."""
+    answers, asked = port_adapters.recording(), EarlierCalls()
+    rebuild = LedgerRebuild(manifest.tenant, manifest.mode)
+    async for entry in store.scan(manifest.first_seq):
+        rebuild.read(entry.record)
+        asked.read(entry.record)
+        if isinstance(entry.record, LLMInteraction):
+            answers.add(entry.record)
+    return InterruptedRun(answers, rebuild.entries(), rebuild.lost(), await _fed(folder, manifest), asked)
+
+
+async def resumable_manifest(
+    options: RunOptions, folder: SessionFolder, feeds: Sequence[ReadAhead]
+) -> RunManifest:
+    """Return the manifest of the run to resume; raises `OptionError` if it cannot be."""
+    manifest = await asyncio.to_thread(folder.read_manifest, option="--out")
+    refuse_other_inputs(options, manifest, [feed.name for feed in feeds])
+    fed = await _fed(folder, manifest)
+    most = max((bars.count for bars in fed.values()), default=0)
+    if options.most_bars is not None and options.most_bars < most:
+        allowed = f"{most - options.warm_up} and more, which run {manifest.run_number} was fed"
+        raise OptionError("--bars", options.bars, allowed)
+    if manifest.has_ended and sum(bars.count for bars in fed.values()) < manifest.bars_done:
+        was = f"run {manifest.run_number}, which has ended, and whose {pluralize(manifest.bars_done, 'bar')} are not all here"
+        raise OptionError("--resume", was, "a run with the files of bars that it was fed")
+    if manifest.has_ended and (options.most_bars == most or not await _has_more_bars(feeds, fed)):
+        was = (
+            f"run {manifest.run_number}, which has come to its end after {pluralize(most, 'bar')} of a symbol"
+        )
+        raise OptionError(
+            "--resume", was, "a run that was interrupted, or a source with more bars and --bars for them"
+        )
+    return manifest
+
+
+async def _fed(folder: SessionFolder, manifest: RunManifest) -> dict[str, KeptBars]:
+    """Return what there is of the bars that a run was fed, by symbol."""
+    run = manifest.run_number
+    return {each.symbol: await kept_bars(folder.bars(run, each.symbol), each) for each in manifest.data}
+
+
+async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, KeptBars]) -> bool:
+    """Whether a source has a bar beyond those that were fed; waits for the next one of a stream."""
+    for feed in feeds:
+        if await feed.skip_to(fed[feed.symbol].last_close):
+            return True
+    return False
+
+
+def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Sequence[str]) -> None:
+    """Raise `OptionError` for an input that a resumed run cannot change; `names` are those of its data now."""
+    before_names = dict.fromkeys(source.name for source in manifest.data)
+    now_and_before: dict[str, NowAndBefore] = {
+        "--data": (",".join(dict.fromkeys(names)), ",".join(before_names)),
+        "--mode": (options.mode, manifest.mode),
+        "--provider": (options.provider, manifest.answers),
+        "--model": (options.model or manifest.model, manifest.model),
+        "--base-url": (base_url_of(options), manifest.base_url),
+        "--inject": (options.inject, manifest.inject),
+        "--seed": (options.seed, manifest.seed),
+        "the tenant": (options.tenant, manifest.tenant),
+        **terms_now_and_before(options, manifest),
+    }
+    bus, before_bus = bus_of(options), manifest.bus  # claims and ledger there know what was paid
+    now_and_before["--bus"] = (bus.url or LEFT_OUT, before_bus.url or LEFT_OUT)
+    now_and_before["bus.namespace"] = (bus.namespace or LEFT_OUT, before_bus.namespace or LEFT_OUT)
+    if bus.url:
+        now_and_before["--ledger"] = (bus.ledger, before_bus.ledger)
+    if options.provider == CONFIGURED:
+        config, kept = options.config, manifest.models.keys()
+        before_fallback = {workflow: row.to for workflow, row in manifest.fallback.items()}
+        fallback = {workflow: row.to for workflow, row in config.fallback.items() if workflow in kept}
+        models = {workflow: name for workflow, name in config.models.items() if workflow in kept}
+        now_and_before["[models]"] = (models, dict(manifest.models))
+        now_and_before["[fallback]"] = (fallback, before_fallback)
+        now_and_before["[providers]"] = (asked_providers(options), dict(manifest.providers))
+    refuse_changes(now_and_before, f"run {manifest.run_number}")
+
+
+def refuse_changes(now_and_before: Mapping[str, NowAndBefore], run: str) -> None:
+    """Raise `OptionError` for the first option that is not as `run` was started with."""
+    for option, (now, before) in now_and_before.items():
+        if now != before:
+            raise OptionError(option, repr(now), f"{before!r}, as {run} was started with")
+
+
+def terms_now_and_before(options: RunOptions, manifest: RunManifest) -> Mapping[str, NowAndBefore]:
+    """Return on which terms a plan is searched for now, and was in the run of `manifest`."""
+    before = plan_on_record(manifest) or PlanTerms()
+    now = options.plan_terms(before) or before
+    return {"--family": (now.family, before.family), "--rounds": (now.rounds, before.rounds)}
+
+
+def bus_of(options: RunOptions) -> BusPlace:
+    """Return where the calls of a run are made."""
+    config = options.config
+    bus, ledger = config.bus.url, config.ledger.url
+    if bus is None or ledger is None:
+        return BusPlace()
+    return BusPlace(
+        url=without_password(bus), namespace=config.bus.namespace, ledger=without_password(ledger)
+    )

@@ -1,0 +1,351 @@
+"""How a run begins: as a new one, or where an interrupted one has stopped."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
+
+from agentic_trading import __version__
+from agentic_trading.clock import SystemClock
+from agentic_trading.desk.planning.params import PlanTerms
+from agentic_trading.desk.session import trading
+from agentic_trading.desk.session.feeds import BarSource, ReadAhead
+from agentic_trading.desk.session.options import RunOptions, plan_on_record
+from agentic_trading.desk.session.run_resume import (
+    InterruptedRun,
+    bus_of,
+    read_interrupted_run,
+    refuse_changes,
+    refuse_incomplete,
+    resumable_manifest,
+    terms_now_and_before,
+)
+from agentic_trading.ids import derived_id, random_id
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.models import Capabilities, Capability
+from agentic_trading.llm.provider import Providers
+from agentic_trading.operate.providers import (
+    asked_providers,
+    base_url_of,
+    check_providers,
+    patience_of,
+    ready,
+    select_provider,
+)
+from agentic_trading.operate.session_folder import MADE_BY_RUN, RunManifest, SessionFolder, read_elsewhere
+from agentic_trading.platform import port_adapters
+from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.provider_config import provider_and_model
+from agentic_trading.platform.tables import Tables
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A run that may begin: its manifest is written. `earlier` is None for a new one."""
+
+    manifest: RunManifest
+    answers: trading.AnswerSource
+    earlier: InterruptedRun | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """The run whose answers are given again."""
+
+    manifest: RunManifest
+    answers: port_adapters.Recording
+
+
+async def new_run(
+    options: RunOptions,
+    folder: SessionFolder,
+    named: Sequence[BarSource],
+    store: port_adapters.Log,
+    tables: Tables,
+) -> PreparedRun:
+    """Begin the folder's next run; nothing is written unless it can.
+
+    Raises `OptionError`, `WeightsError` or `FaultsError` for a source of answers that cannot be used, `StoreError` for a folder or log that
+    cannot be used, `StoreLockedError` while another process runs in the folder.
+    """
+    recorded = await _recorded_run(options)
+    if recorded is not None:
+        _refuse_other_symbols(recorded.manifest, named)
+        refuse_changes(terms_now_and_before(options, recorded.manifest), "the recorded run")
+    answers, capabilities = await _answer_source(options, recorded, tables)
+    async with _closed_on_error(answers.providers):
+        await asyncio.to_thread(folder.prepare)
+        await store.open()
+        run_number = await asyncio.to_thread(folder.last_run) + 1
+        symbols = [source.data.symbol for source in named]
+        terms = options.plan_terms(None if recorded is None else plan_on_record(recorded.manifest))
+        manifest = RunManifest(
+            version=2,
+            package=__version__,
+            session_id=_session_id(options, recorded, answers, run_number, symbols),
+            run_number=run_number,
+            tenant=options.tenant,
+            mode=options.mode,
+            answers=options.provider,
+            provider=answers.llm,
+            model=answers.model,
+            base_url=base_url_of(options),
+            models=answers.models,
+            fallback=answers.fallback,
+            providers=asked_providers(options),
+            capabilities=tuple(capabilities),
+            config_sha256=options.config.config_sha256,
+            data=tuple(source.data for source in named),
+            bars=options.most_bars,
+            budget_usd=options.budget,
+            max_calls=options.max_calls,
+            inject=options.inject,
+            seed=options.seed,
+            workers=options.workers,
+            bus=bus_of(options),
+            plan=None if terms is None else terms.model_dump(mode="json"),
+            first_seq=(await store.head())[0],
+            starts=1,
+            started_at=SystemClock().now(),
+        )
+        await asyncio.to_thread(folder.write_manifest, manifest)
+        return PreparedRun(manifest, answers)
+
+
+async def resumed_run(
+    options: RunOptions,
+    folder: SessionFolder,
+    feeds: Sequence[ReadAhead],
+    store: port_adapters.Log,
+    tables: Tables,
+) -> PreparedRun:
+    """Go on with the folder's last run, with its answers and bars; limits, bars and workers are those of `options`.
+
+    Raises what `new_run` raises, and `OptionError` for a folder without a run, for other inputs than the run was
+    started with (its log would mix two sessions), for fewer bars than it was fed, and for a run that has come to its
+    end if there is nothing more to feed it: nothing is written then.
+    """
+    manifest = await resumable_manifest(options, folder, feeds)
+    answers, _ = await _answer_source(options, await _recorded_run(options), tables, manifest.model)
+    async with _closed_on_error(answers.providers):
+        await asyncio.to_thread(folder.prepare)
+        await store.open()
+        # Once more: until the lock was ours, another process may have ended the run.
+        manifest = await resumable_manifest(options, folder, feeds)
+        await refuse_incomplete(folder, manifest, store)
+        earlier = await read_interrupted_run(folder, manifest, store)
+        await read_elsewhere(options.answers_from, earlier.asked)
+        if options.is_repeatable:
+            earlier = earlier.without_lost()
+        if options.provider != "recorded":
+            answers = replace(answers, recorded=earlier.answers, lost=earlier.lost)
+        resumed = {
+            "bars": options.most_bars,
+            "budget_usd": options.budget,
+            "config_sha256": options.config.config_sha256,
+            "max_calls": options.max_calls,
+            "workers": options.workers,
+            "interrupted": False,
+            "digest": None,
+            "starts": manifest.starts + 1,
+        }
+        manifest = manifest.model_copy(update=resumed)
+        await asyncio.to_thread(folder.write_manifest, manifest)
+        return PreparedRun(manifest, answers, earlier)
+
+
+@asynccontextmanager
+async def _closed_on_error(providers: Providers) -> AsyncGenerator[None]:
+    """Close the providers of a run that cannot begin."""
+    try:
+        yield
+    except BaseException:
+        await providers.aclose()
+        raise
+
+
+async def recorded_attempts(
+    folder: SessionFolder, manifest: RunManifest, *, intact_lines: int | None = None
+) -> AsyncGenerator[LLMInteraction]:
+    """Give what was answered in one run of a session, in the log's order, as far as `intact_lines` go.
+
+    Raises `StoreError` for a log that is missing or broken.
+    """
+    following = await asyncio.to_thread(folder.last_seq, manifest)
+    last_seq = min((line for line in (following, intact_lines) if line is not None), default=None)
+    if last_seq is not None and last_seq <= manifest.first_seq:
+        return
+    async with (
+        aclosing(port_adapters.records_of(folder.log)) as records,
+        aclosing(records.scan(manifest.first_seq)) as entries,
+    ):
+        async for entry in entries:
+            if isinstance(entry.record, LLMInteraction):
+                yield entry.record
+            if entry.seq == last_seq:
+                break
+
+
+async def _recorded_run(options: RunOptions) -> RecordedRun | None:
+    """Return the run of `--from`, if there is one."""
+    if options.recorded_from is None:
+        return None
+    with ExitStack() as unpacked:
+        path = await asyncio.to_thread(unpacked.enter_context, session_folder(options.recorded_from))
+        folder = SessionFolder(path)
+        manifest = await asyncio.to_thread(folder.read_manifest, option="--from")
+        answers = port_adapters.recording()
+        async for attempt in recorded_attempts(folder, manifest):
+            answers.add(attempt)
+        await asyncio.to_thread(unpacked.close)
+    return RecordedRun(manifest, answers)
+
+
+async def _answer_source(
+    options: RunOptions, recorded: RecordedRun | None, tables: Tables, model: str = ""
+) -> tuple[trading.AnswerSource, Sequence[Capability]]:
+    """Return the source of a run's answers, and the rows of its models; `model` is that of a resumed run."""
+    if recorded is not None:
+        return replayed_run(recorded.manifest, recorded.answers, tables)
+    if not options.asks_models:
+        rules = trading.rules(inject=options.inject, seed=options.seed)
+        if options.is_remote:
+            rules = replace(rules, providers=Providers({}))
+        return rules, [tables.capabilities.of(rules.llm, rules.model)]
+    selection = select_provider(options, tables, now=SystemClock().now(), model=model)
+    providers = await ready(options, selection, trading.RULES)
+    async with _closed_on_error(providers):
+        if options.hosted and not options.is_remote:
+            await check_providers(providers, selection)
+        names = providers.names or ()
+        faulty = {n: trading.with_faults(providers.of(n), options.inject, options.seed) for n in names}
+    answers = trading.AnswerSource(
+        providers=Providers(faulty),
+        llm=selection.llm,
+        model=selection.model,
+        counts=options.estimate == "exact",
+        models=selection.names,
+        fallback=selection.fallback,
+        patience=patience_of(asked_providers(options)),
+    )
+    return answers, selection.rows
+
+
+def replayed_run(
+    manifest: RunManifest, recorded: port_adapters.Recording, tables: Tables
+) -> tuple[trading.AnswerSource, Sequence[Capability]]:
+    """Return what answers as a recorded run was answered, and the rows of its models.
+
+    Raises `OptionError` where a model that the run asked is in no table, nor in the manifest: every call would fail.
+    """
+    rows = {(row.provider, row.model): row for row in (*tables.capabilities, *manifest.capabilities)}
+    asked = list(map(provider_and_model, manifest.asked))
+    for provider, model in asked:
+        if (provider, model) not in rows:
+            was = f"without a row for {provider}/{model}, which answered the recorded run"
+            raise OptionError("AGENTIC_MODELS_FILE", was, "the file that the run was started with")
+    answers = trading.replayed(recorded, manifest.provider, manifest.model)
+    answers = replace(
+        answers,
+        models=manifest.models,
+        fallback=manifest.fallback,
+        patience=patience_of(manifest.providers),
+    )
+    return answers, manifest.capabilities or [rows[name] for name in asked if name in rows]
+
+
+def tables_with(tables: Tables, capabilities: Iterable[Capability]) -> Tables:
+    """Return the tables with these rows of models in place of theirs, or in addition."""
+    return replace(tables, capabilities=Capabilities([*tables.capabilities, *capabilities]))
+
+
+def _session_id(
+    options: RunOptions,
+    recorded: RecordedRun | None,
+    answers: trading.AnswerSource,
+    run_number: int,
+    symbols: Sequence[str],
+) -> str:
+    """Return the id that all ids of a run are made from.
+
+    A recording played into a folder of its own keeps the id, and so the digest; in a log that holds other runs, the
+    same ids would be taken for the same records.
+    """
+    if recorded is not None:
+        own = recorded.manifest.session_id
+        return own if run_number == 1 else derived_id("session", own, run_number)
+    # A shared ledger knows calls by their ids: the same run, started elsewhere, makes calls of its own.
+    nonce = () if options.config.ledger.url is None else (random_id(),)
+    plan = options.plan_terms()
+    terms = () if plan in (None, PlanTerms()) else (plan.family, plan.rounds)
+    return derived_id(
+        "session",
+        options.mode,
+        answers.llm,
+        answers.model,
+        options.seed,
+        run_number,
+        *symbols,
+        *terms,
+        *nonce,
+    )
+
+
+def _refuse_other_symbols(recorded: RunManifest, named: Sequence[BarSource]) -> None:
+    asked = [source.data.symbol for source in named]
+    before = [source.symbol for source in recorded.data]
+    if sorted(asked) != sorted(before):
+        allowed = f"bars of {', '.join(before)}, as the recorded run was fed"
+        raise OptionError("--data", f"bars of {', '.join(asked)}", allowed)
+
+
+SHIPPED = Path(str(files("agentic_trading.desk") / "recordings"))
+
+
+_PACKED_AT = (1980, 1, 1, 0, 0, 0)
+"""The time of every file in a package of a session: equal sessions give equal packages."""
+
+
+def shipped_names(shipped: Path = SHIPPED) -> list[str]:
+    """Return the names that `--from` takes in place of a folder, sorted."""
+    return sorted(path.stem for path in shipped.glob("*.zip"))
+
+
+@contextmanager
+def session_folder(path: Path, *, shipped: Path = SHIPPED) -> Iterator[Path]:
+    """Give the folder of a session: `path`, if it is one, or else that of the shipped recording of this name.
+
+    A shipped one is unpacked for as long as the block lasts. Raises `OptionError` where neither is there. Reads and
+    writes files, so enter it off the loop.
+    """
+    names = shipped_names(shipped)
+    if _is_folder(path) or str(path) not in names:
+        if not _is_folder(path) and names:
+            allowed = f"{MADE_BY_RUN}, or a shipped recording: {', '.join(names)}"
+            raise OptionError("--from", f"{path}, where no folder is", allowed)
+        yield path
+        return
+    with TemporaryDirectory(prefix="agentic-trading-recording-") as unpacked:
+        with ZipFile(shipped / f"{path}.zip") as package:
+            package.extractall(unpacked)
+        yield Path(unpacked)
+
+
+def pack(session: Path, package: Path) -> None:
+    """Write the files of a session into one package, as `session_folder` reads it; equal sessions give equal bytes."""
+    with ZipFile(package, "w") as target:
+        for path in sorted(session.iterdir()):
+            if path.suffix in {".json", ".jsonl", ".csv"}:
+                member = ZipInfo(path.name, date_time=_PACKED_AT)
+                target.writestr(member, path.read_bytes(), compress_type=ZIP_DEFLATED, compresslevel=9)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that no folder can have
+        return False

@@ -1,0 +1,280 @@
+"""One session played within this process, live or from its recording."""
+
+import asyncio
+from array import array
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableSequence, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from decimal import Decimal
+from typing import assert_never
+from zoneinfo import ZoneInfo
+
+from agentic_trading.client.call_log import EarlierCalls
+from agentic_trading.client.gateway import Gateway
+from agentic_trading.desk.decisions import CountingGateway, DecisionLoggingGateway, SessionCounters
+from agentic_trading.desk.exchange import Account, Exchange, Fill, OpenOrder
+from agentic_trading.desk.execution.order import OrderIntent
+from agentic_trading.desk.execution.shortfall import Baselines
+from agentic_trading.desk.instrument import Instruments
+from agentic_trading.desk.market.bar import Bar, TradingYear
+from agentic_trading.desk.market.feed import BarFeed, Duplicate, Gap, Note, UnclosedBar, UnreadColumns
+from agentic_trading.desk.planning.params import PlanTerms
+from agentic_trading.desk.session import trading
+from agentic_trading.desk.session.trading_session import MovableClock, TradingSession
+from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
+from agentic_trading.platform.clients import remote_gateway
+from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.platform import Platform, Ports
+from agentic_trading.platform.port_adapters import boards_of, ledger_of
+from agentic_trading.platform.port_stack import first_useful
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSetup:
+    """All that a session is played with.
+
+    `config` is that of its platform, without providers, which `answers` has, and with one tenant. `ports` are handed to
+    the platform; the log is among them. `data` is the name of what is fed: a sample of many stocks is planned for as one portfolio, on the terms of `plan`. `most_bars` is for each feed, None for all of them. `earlier_calls` are those that the
+    interrupted run has made over a bus, where its calls are made elsewhere.
+    """
+
+    session_id: str
+    config: PlatformConfig
+    ports: Ports
+    symbols: Sequence[str]
+    feeds: Sequence[BarFeed]
+    most_bars: int | None
+    answers: trading.AnswerSource
+    clock: MovableClock
+    earlier_calls: EarlierCalls | None = None
+    data: str = ""
+    plan: PlanTerms | None = None
+
+
+QUIET_BARS = 3
+"""From this many bars in a row without a trade on, a market counts as quiet."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuietBars:
+    """Bars in a row in which nothing traded."""
+
+    count: int
+    start: datetime
+    end: datetime
+
+
+@dataclass(slots=True)
+class BarCounts:
+    """The bars of one symbol as they are fed: how many, the first and the last one, and what was noted of them."""
+
+    count: int = 0
+    first: Bar | None = None
+    last: Bar | None = None
+    gaps: list[Gap] = field(default_factory=list)
+    duplicates: int = 0
+    unclosed: int = 0
+    unread: list[str] = field(default_factory=list)
+    _quiet: list[QuietBars] = field(default_factory=list)
+
+    @property
+    def quiet(self) -> list[QuietBars]:
+        """The times, in order, in which nothing traded for `QUIET_BARS` and more."""
+        return [each for each in self._quiet if each.count >= QUIET_BARS]
+
+    def add(self, bar: Bar) -> None:
+        """Take the next bar."""
+        if bar.volume == 0:
+            self._add_quiet(bar)
+        self.count += 1
+        self.first = self.first or bar
+        self.last = bar
+
+    def note(self, note: Note) -> None:
+        """Take what a feed has noted."""
+        match note:
+            case Gap():
+                self.gaps.append(note)
+            case Duplicate():
+                self.duplicates += 1
+            case UnclosedBar():
+                self.unclosed += 1
+            case UnreadColumns():
+                self.unread.extend(note.columns)
+            case _:
+                assert_never(note)
+
+    def _add_quiet(self, bar: Bar) -> None:
+        if self.last is not None and self.last.volume == 0:
+            before = self._quiet.pop()
+            self._quiet.append(QuietBars(before.count + 1, before.start, bar.close_time))
+            return
+        if self._quiet and self._quiet[-1].count < QUIET_BARS:
+            self._quiet.pop()
+        self._quiet.append(QuietBars(1, bar.open_time, bar.close_time))
+
+
+@dataclass(slots=True)
+class EquityCurve:
+    """What the account is worth at each close, and the value bought and sold in each bar.
+
+    They are floats, as nothing but ratios is made of them: a year of bars is kept in two megabytes. `year` is the market's,
+    None before the first bar.
+    """
+
+    equity: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    traded: MutableSequence[float] = field(default_factory=lambda: array("d"))
+    year: TradingYear | None = None
+    _fills: int = 0
+
+    def add(self, bars: Sequence[Bar], equity: Decimal, fills: Sequence[Fill]) -> None:
+        """Take the next bars, which close at once; `fills` are all so far."""
+        if bars:
+            self.year = self.year or TradingYear(bars[0].timeframe)
+            self.year.add(bars[0].open_time)
+        self.equity.append(float(equity))
+        self.traded.append(float(sum(fill.notional for fill in fills[self._fills :])))
+        self._fills = len(fills)
+
+
+@dataclass(slots=True)
+class SessionResult:
+    """A session so far: counts, the bars of each symbol as counts, intents and fills, the account, and open orders.
+
+    `instruments` are on the grids that all bars so far have shown; `companions` are shipped reference markets, by symbol.
+    `baselines` are played beside it, where there is to be a report.
+    """
+
+    counters: SessionCounters = field(default_factory=SessionCounters)
+    bars: defaultdict[str, BarCounts] = field(default_factory=lambda: defaultdict(BarCounts))
+    instruments: Instruments = field(default_factory=lambda: Instruments(()))
+    companions: Mapping[str, ReferenceMarketFeed] = field(default_factory=dict)
+    intents: list[OrderIntent] = field(default_factory=list)
+    fills: list[Fill] = field(default_factory=list)
+    curve: EquityCurve = field(default_factory=EquityCurve)
+    baselines: Baselines | None = None
+    account: Account | None = None
+    open_orders: Sequence[OpenOrder] = ()
+
+    @property
+    def bars_done(self) -> int:
+        """How many bars of all symbols were fed."""
+        return sum(each.count for each in self.bars.values())
+
+    @property
+    def marks(self) -> dict[str, Decimal]:
+        """The last close of each symbol."""
+        return {symbol: each.last.close for symbol, each in self.bars.items() if each.last is not None}
+
+
+async def _do_nothing(_slice: TimeSlice) -> None:
+    """Do nothing before a time slice."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionObserver:
+    """What is called while a session is played.
+
+    `before_slice` is awaited before anything of a time slice is done; `after_slice` when all is, with its lines of the
+    decision log. `wrap` makes of the client the gateway that the agents see. `on_start` is called with the session before
+    it runs, so that the observer can stop it.
+    """
+
+    after_slice: Callable[[TimeSlice, Sequence[bytes]], Awaitable[None]]
+    before_slice: Callable[[TimeSlice], Awaitable[None]] = _do_nothing
+    wrap: Callable[[Gateway], Gateway] = lambda gateway: gateway
+    on_start: Callable[[TradingSession], None] = lambda _session: None
+
+
+async def play_session(setup: SessionSetup, result: SessionResult, observer: SessionObserver) -> None:
+    """Play a session to its end and fill `result` as it goes.
+
+    Everything asked and recorded is in the store when this returns or raises. Raises the first `TradingError` that
+    ends the session; what came before it is in `result` and in the store.
+    """
+    venue = trading.venue(setup.symbols, setup.data)
+    exchange = trading.paper_exchange(venue)
+    try:
+        async with _gateway_of(setup) as gateway:
+            await _trade(setup, result, observer, gateway, venue, exchange)
+    except BaseExceptionGroup as group:  # agents of one moment work side by side
+        raise first_useful(group) from group
+    finally:
+        result.account = await exchange.account()
+        result.open_orders = await exchange.open_orders()
+
+
+@asynccontextmanager
+async def _gateway_of(setup: SessionSetup) -> AsyncGenerator[Gateway]:
+    """Give the platform of a session, or its client of workers elsewhere; what its run is asked to be is on record already."""
+    config = setup.config.model_copy(update={"fallback": dict(setup.answers.fallback)})
+    if config.bus.url is None:
+        async with _platform_of(setup, config) as platform:
+            yield platform
+        return
+    if setup.ports.restore is not None and (url := config.ledger.url) is not None:
+        async with AsyncExitStack() as stack:
+            controls, statuses = await asyncio.to_thread(boards_of, url, None)
+            ledger = await asyncio.to_thread(lambda: ledger_of(url, zone=ZoneInfo(config.zone)))
+            for port in (controls, statuses, ledger):
+                await stack.enter_async_context(aclosing(port))
+            await setup.ports.restore(ledger, controls)
+    store, earlier = setup.ports.store, setup.earlier_calls
+    async with remote_gateway(config, name=setup.session_id, store=store, earlier=earlier) as client:
+        yield client
+
+
+def _platform_of(setup: SessionSetup, config: PlatformConfig) -> Platform:
+    answers = setup.answers
+    ports = replace(
+        setup.ports,
+        providers=answers.providers,
+        clock=setup.clock,
+        recorded=answers.recorded,
+        lost=answers.lost,
+        counts=answers.counts,
+    )
+    return Platform(config, ports, checks=trading.CHECKS, records_run=False)
+
+
+async def _trade(
+    setup: SessionSetup,
+    result: SessionResult,
+    observer: SessionObserver,
+    client: Gateway,
+    venue: trading.PaperVenue,
+    exchange: Exchange,
+) -> None:
+    gateway = DecisionLoggingGateway(CountingGateway(observer.wrap(client), result.counters))
+
+    async def after_slice(time_slice: TimeSlice) -> None:
+        for bar in time_slice.bars:
+            result.bars[bar.symbol].add(bar)
+        for note in time_slice.notes:
+            result.bars[note.symbol].note(note)
+        equity = (await exchange.account()).equity(result.marks)
+        result.curve.add(time_slice.bars, equity, result.fills)
+        if result.baselines is not None:
+            await result.baselines.on_bars(time_slice.bars, result.intents)
+        await observer.after_slice(time_slice, gateway.close())
+
+    result.companions = await asyncio.to_thread(trading.companions, setup.symbols)
+    session = trading.trading_session(
+        venue,
+        data=setup.data,
+        plan=setup.plan,
+        session_id=setup.session_id,
+        tenant=setup.config.tenant_ids[0],
+        gateway=gateway,
+        clock=setup.clock,
+        exchange=exchange,
+        answers=setup.answers,
+        companions=result.companions,
+        before_slice=observer.before_slice,
+        after_slice=after_slice,
+    )
+    result.instruments, result.intents, result.fills = venue.instruments, session.intents, session.fills
+    observer.on_start(session)
+    await session.run(setup.feeds, most_bars=setup.most_bars)

@@ -1,0 +1,266 @@
+"""The budgets of a place, and the commands of an operator to its controls."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import TypeVar
+
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.commands import (
+    AddHalt,
+    OperatorCommand,
+    RemoveHalt,
+    RemoveLimit,
+    SetLimit,
+    execute_command,
+)
+from agentic_trading.governance.controls_document import ControlStore, HaltScope, TenantControls
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.limits import ANY, LARGEST, UNITS, Limit, ScopeKind, Window, usd_text
+from agentic_trading.governance.status_feed import (
+    BudgetStatus,
+    CounterStatus,
+    QueuedStatus,
+    StatusFeed,
+    counters,
+    parked,
+)
+from agentic_trading.llm.event import PLATFORM
+from agentic_trading.llm.limits import NANO
+from agentic_trading.operate import choices
+from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.port_adapters import boards_of, ledger_of
+from agentic_trading.platform.settings import user_name
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLocationOptions:
+    """Where budgets are: in a session's folder or on a server, which goes first.
+
+    `log` is a log of calls there, if any.
+    """
+
+    folder: Path | None
+    ledger_url: str | None = None
+    log: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The place as it is shown; of an address, nothing that may be secret."""
+        return choices.host_of(self.ledger_url) if self.ledger_url else str(self.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLocation:
+    """An open place: its controls and statuses, and its ledger where other processes can read it."""
+
+    name: str
+    controls: ControlStore
+    statuses: StatusFeed
+    ledger: Ledger | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetView:
+    """A tenant's budgets at one moment: its controls and those of all tenants, counters, queued requests, workers."""
+
+    place: str
+    tenant: str
+    controls: TenantControls
+    platform: TenantControls
+    counters: tuple[CounterStatus, ...]
+    parked: tuple[QueuedStatus, ...]
+    workers: tuple[BudgetStatus, ...]
+
+
+@asynccontextmanager
+async def open_location(where: BudgetLocationOptions) -> AsyncGenerator[BudgetLocation]:
+    """Open a place for as long as the block lasts."""
+    place = await asyncio.to_thread(_open, where)
+    try:
+        yield place
+    finally:
+        await place.controls.aclose()
+        await place.statuses.aclose()
+        if place.ledger is not None:
+            await place.ledger.aclose()
+
+
+def _open(where: BudgetLocationOptions) -> BudgetLocation:
+    if where.ledger_url is None:
+        return BudgetLocation(where.name, *boards_of(None, where.folder or Path()))
+    boards = boards_of(where.ledger_url, Path())
+    return BudgetLocation(where.name, *boards, ledger_of(where.ledger_url))
+
+
+async def read_status(where: BudgetLocationOptions, tenant: str) -> BudgetView:
+    """Open a place, look at a tenant's budgets once, and close it; raises what `read_view` raises."""
+    async with open_location(where) as place:
+        return await read_view(place, tenant)
+
+
+async def read_view(place: BudgetLocation, tenant: str) -> BudgetView:
+    """Return the limited counters of a tenant that are live now, with its controls, queue and workers.
+
+    A server's ledger is read itself. A ledger within another process, forecasts and exhausted counters are as their
+    worker last reported. Without a running worker, windows on a server are those of the present.
+
+    Raises `LedgerUnavailableError` and `ControlsUnavailableError` for a server that does not answer.
+    """
+    controls = await place.controls.read(tenant)
+    platform = await place.controls.read(PLATFORM)
+    workers = tuple(await place.statuses.read(tenant))
+    newest = max(workers, key=lambda status: status.time, default=None)
+    reported = newest.counters if newest is not None else ()
+    if place.ledger is None:
+        queued = newest.parked if newest is not None else ()
+        return BudgetView(place.name, tenant, controls, platform, reported, queued, workers)
+    balances = await place.ledger.balances(tenant, limited=True, at=_present(workers))
+    queued = parked(await place.ledger.waiting(tenant))
+    shown = _joined(counters(balances, ()), reported, workers)
+    return BudgetView(place.name, tenant, controls, platform, shown, queued, workers)
+
+
+async def read_views(place: BudgetLocation) -> list[BudgetView]:
+    """Return `read_view` of every tenant that a worker there has reported, sorted by name; raises what that raises."""
+    return [await read_view(place, tenant) for tenant in await place.statuses.tenants()]
+
+
+def _present(workers: Sequence[BudgetStatus]) -> datetime | None:
+    """Return the present by which windows are counted: that of the running workers, None if each call has its own."""
+    running = [status.windows_at for status in workers if status.is_running]
+    return max((at for at in running if at is not None), default=None if running else SystemClock().now())
+
+
+def _joined(
+    now: Iterable[CounterStatus], reported: Iterable[CounterStatus], workers: Iterable[BudgetStatus]
+) -> tuple[CounterStatus, ...]:
+    """Return the counters of now with the forecasts that were `reported` last, and with what workers found exhausted.
+
+    A counter that refuses every call without having admitted one is known to the workers only.
+    """
+    forecasts = {_key(one): one for one in reported}
+    running = (one for status in workers if status.is_running for one in status.counters)
+    exhausted = {_key(one): one for one in running if one.exhausted}
+    found = {_key(one): one for one in now}
+    for key, counter in found.items():
+        known, refusing = forecasts.get(key, counter), exhausted.get(key, counter).exhausted
+        units = tuple(unit for unit in UNITS if unit in {*counter.exhausted, *refusing})
+        forecast = {"nusd_per_hour": known.nusd_per_hour, "exhausted_at": known.exhausted_at}
+        found[key] = counter.model_copy(update={"exhausted": units, **forecast})
+    return tuple((exhausted | found).values())
+
+
+def _key(counter: CounterStatus) -> tuple[str, ...]:
+    return counter.scope, counter.id, counter.window, counter.window_id
+
+
+Word = TypeVar("Word", ScopeKind, Window)
+
+
+def halt_command(tenant: str, *, agent: str | None, workflow: str | None, model: str | None) -> AddHalt:
+    """Return the command to halt one scope; raises `OptionError` for more than one."""
+    return AddHalt(*_scope(tenant, agent, workflow, model))
+
+
+def resume_command(tenant: str, *, agent: str | None, workflow: str | None, model: str | None) -> RemoveHalt:
+    """Return the command to lift a halt; raises `OptionError` for more than one scope."""
+    return RemoveHalt(*_scope(tenant, agent, workflow, model))
+
+
+def limit_command(
+    scope: str, id_: str, window: str, *, usd: str | None, tokens: int | None, calls: int | None, remove: bool
+) -> SetLimit | RemoveLimit:
+    """Return the command to set or remove a limit.
+
+    Raises `OptionError` for an unknown scope or window, and for a ceiling out of range.
+    """
+    kind = _word(ScopeKind, scope, "SCOPE")
+    per = _word(Window, window, "--per")
+    if remove:
+        if (usd, tokens, calls) != (None, None, None):
+            raise OptionError("--remove", "given together with a ceiling", "one or the other")
+        return RemoveLimit(kind, id_, per)
+    if (usd, tokens, calls) == (None, None, None):
+        raise OptionError("the ceiling", "left out", "--usd, --tokens or --calls, one at least, or --remove")
+    if not id_:
+        raise OptionError("ID", "empty", f"the id of one {kind}, or {ANY!r} for each of them by itself")
+    _check_range("--tokens", tokens)
+    _check_range("--calls", calls)
+    nusd = None if usd is None else _nusd(usd)
+    return SetLimit(Limit(kind, id_, per, nusd=nusd, tokens=tokens, calls=calls))
+
+
+async def execute(
+    where: BudgetLocationOptions, tenant: str, wanted: OperatorCommand, why: str
+) -> TenantControls:
+    """Apply a command to the controls of a place and return them; workers follow within a second.
+
+    Raises `CommandError` for one that changes nothing or is not allowed, `ControlError` for controls that cannot be used.
+    """
+    async with open_location(where) as place:
+        return await execute_command(
+            place.controls, tenant, wanted, by=user_name(), why=why, at=SystemClock().now()
+        )
+
+
+def _scope(tenant: str, agent: str | None, workflow: str | None, model: str | None) -> tuple[HaltScope, str]:
+    named = [
+        (scope, id_)
+        for scope, id_ in (
+            (HaltScope.AGENT, agent),
+            (HaltScope.WORKFLOW, workflow),
+            (HaltScope.MODEL, model),
+        )
+        if id_ is not None
+    ]
+    if len(named) > 1:
+        (first, _), *others = named
+        rest = " and ".join(f"--{scope}" for scope, _ in others)
+        raise OptionError(
+            f"--{first}", f"given together with {rest}", "one of them; halts of several scopes hold together"
+        )
+    if not named:
+        return HaltScope.TENANT, tenant
+    _refuse_pattern(*named[0])
+    return named[0]
+
+
+def _refuse_pattern(scope: HaltScope, id_: str) -> None:
+    """Refuse what looks like a pattern: it would be taken for a name, and stop nothing."""
+    is_whole = id_ == ANY or (scope is HaltScope.MODEL and id_.endswith(f"/{ANY}"))
+    if ANY in (id_[:-1] if is_whole else id_):
+        every = f"a whole name, or {ANY!r} for every {scope}"
+        allowed = f"{every}, or PROVIDER/{ANY}" if scope is HaltScope.MODEL else every
+        raise OptionError(f"--{scope}", repr(id_), allowed)
+
+
+def _word(words: type[Word], word: str, option: str) -> Word:
+    try:
+        return words(word)
+    except ValueError:
+        raise OptionError(option, repr(word), ", ".join(words)) from None
+
+
+def _check_range(option: str, value: int | None) -> None:
+    if value is not None and not 0 <= value <= LARGEST:
+        raise OptionError(option, value, f"0 (nothing may run) to {LARGEST}")
+
+
+def _nusd(usd: str) -> int:
+    try:
+        amount = Decimal(usd)
+    except InvalidOperation:
+        amount = Decimal("NaN")
+    if not amount.is_finite():
+        raise OptionError("--usd", repr(usd), "an amount of dollars, such as 25 or 0.5")
+    if not 0 <= amount <= Decimal(LARGEST) / NANO:
+        raise OptionError("--usd", usd, f"0 (nothing that costs may run) to {usd_text(LARGEST)}")
+    nusd = int(amount * NANO)
+    if nusd != amount * NANO:
+        raise OptionError("--usd", repr(usd), "whole nano-dollars: nine digits behind the point")
+    return nusd

@@ -1,0 +1,305 @@
+"""Whether a log is whole, its end is on record, and the files of its session are those that it speaks of."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from hashlib import file_digest
+from itertools import count
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel
+from typing_extensions import override
+
+from agentic_trading.audit.verify import LogReport, ReadableLog, verify_log
+from agentic_trading.llm.errors import StoreError, UnreadableBodyError
+from agentic_trading.llm.events import FedBars, RunEnded
+from agentic_trading.llm.runs import RunInLog, is_archive, runs_in_log
+from agentic_trading.llm.store import LATEST_RUNS, Verification
+from agentic_trading.operate.session_folder import ROWS_A_MARK, BarsDigest, RunManifest, SessionFolder
+from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.port_adapters import records_of
+
+LogVerdict = Literal["whole", "broken", "cut off"]
+
+ARCHIVE_NOTE: Final = (
+    "it is an archive, and has records of other logs: whether it lacks any, `archive check` says"
+)
+
+RunName = tuple[str, int]
+"""Session and number of a run."""
+
+
+class LogFinding(BaseModel, frozen=True):
+    """What is not as it was written (`broken`), or is not there any more (`cut off`), and where.
+
+    `line` is 0 where no line is to blame, `record_id` empty where none can be read, `run` None where it is about the
+    whole log.
+    """
+
+    verdict: LogVerdict
+    file: Path
+    line: int = 0
+    record_id: str = ""
+    run: RunName | None = None
+    reason: str
+
+    @override
+    def __str__(self) -> str:
+        return str(self.error())
+
+    def error(self, remedy: str = "") -> StoreError:
+        """Return the finding as an error that ends with `remedy`."""
+        record = f"record {self.record_id}: " if self.record_id else ""
+        return StoreError(self.file, f"{record}{self.reason}{remedy}", line=self.line)
+
+
+class LogCheck(BaseModel, frozen=True):
+    """What was found of a log of so many intact lines; `notes` are not wrong, and say what cannot be known."""
+
+    path: Path
+    lines: int
+    head: str
+    findings: tuple[LogFinding, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> LogVerdict:
+        """The graver one of its findings: what is broken may have been cut off as well."""
+        verdicts = {finding.verdict for finding in self.findings}
+        return next((one for one in ("broken", "cut off") if one in verdicts), "whole")
+
+    def of_run(self, name: RunName) -> list[LogFinding]:
+        """Return the findings about a run and about the whole log."""
+        return [finding for finding in self.findings if finding.run in (None, name)]
+
+
+async def check_log(log: ReadableLog, path: Path, folder: SessionFolder | None) -> LogCheck:
+    """Check the lines of a log, the ends of its runs, and the bars in the `folder` of its session, if it is of one.
+
+    Raises `StoreError` for a log that cannot be read.
+    """
+    return await asyncio.to_thread(_checked, await log.verify(), path, folder)
+
+
+async def check_file(path: Path) -> LogCheck:
+    """Check the log at `path`, and the bars beside it if it is that of a session."""
+    async with aclosing(records_of(path)) as records:
+        return await check_log(records, path, await asyncio.to_thread(_session_of, path))
+
+
+async def check_end(path: Path) -> LogCheck:
+    """Check the end of the log at `path` in constant time: its last line, and that its newest runs have their ends.
+
+    Lines before, and files of bars, are checked by `check_file` and `audit_log`. Raises `StoreError` for a log that cannot be read.
+    """
+    async with aclosing(records_of(path)) as records:
+        verified = await records.verify_end()
+    return await asyncio.to_thread(_checked_end, verified, path)
+
+
+async def audit_log(path: Path) -> LogCheck:
+    """Check all that can be checked of a log, or of a session's folder: hashes, causes and decision logs as well.
+
+    Raises `OptionError` where neither is, `StoreError` for what cannot be read.
+    """
+    folder = SessionFolder(path) if await asyncio.to_thread(_is_folder, path) else None
+    log = path if folder is None else folder.log
+    async with aclosing(records_of(log)) as records:
+        report = await verify_log(records)
+    found = await asyncio.to_thread(_checked, report.verification, log, folder)
+    more = [*_inside(report, log), *(await asyncio.to_thread(_written, report.verification, folder))]
+    return found.model_copy(update={"findings": (*found.findings, *more)})
+
+
+def _is_folder(path: Path) -> bool:
+    """Whether a session's folder is at `path`, and not a log; raises `OptionError` if there is neither."""
+    try:
+        if SessionFolder(path).log.is_file():
+            return True
+        if path.is_file():
+            return False
+    except OSError:  # a name that no file can have, or a folder that may not be read
+        pass
+    allowed = f"a log, or a folder that holds {SessionFolder(path).log.name}"
+    raise OptionError("PATH", f"{path}, where no log is", allowed)
+
+
+def _session_of(log: Path) -> SessionFolder | None:
+    folder = SessionFolder(log.parent)
+    return folder if folder.log.name == log.name and folder.last_run() else None
+
+
+def _checked_end(verified: Verification, path: Path) -> LogCheck:
+    folder = _session_of(path)
+    return _checked(verified, path, folder, last_run=0 if folder is None else folder.last_run())
+
+
+def _checked(
+    verified: Verification, path: Path, folder: SessionFolder | None, *, last_run: int | None = None
+) -> LogCheck:
+    """Return what was found of a log and the files of its session; with `last_run`, of its newest runs and no bars."""
+
+    def check(*findings: LogFinding, notes: tuple[str, ...] = ()) -> LogCheck:
+        return LogCheck(path=path, lines=verified.lines, head=verified.head, findings=findings, notes=notes)
+
+    if not verified.is_intact:
+        place = {"file": path, "line": verified.broken_line, "record_id": verified.broken_id}
+        verdict = "cut off" if verified.is_unfinished else "broken"
+        return check(LogFinding.model_validate({**place, "verdict": verdict, "reason": verified.reason}))
+    if is_archive(verified.runs):
+        return check(notes=(ARCHIVE_NOTE,))
+    try:
+        runs, wrong_ends = runs_in_log(verified.runs)
+    except UnreadableBodyError as e:
+        return check(LogFinding(verdict="broken", file=path, record_id=e.event_id, reason=str(e)))
+    wrong = [
+        LogFinding(verdict="broken", file=path, line=end.line, record_id=end.record_id, reason=end.reason)
+        for end in wrong_ends
+    ]
+    in_log = {run.name: run for run in runs}
+    numbers = range(1, folder.last_run() + 1) if folder and last_run is None else [last_run or 1]
+    manifests, unreadable = ({}, []) if folder is None else _manifests(folder, numbers)
+    names = dict.fromkeys([*manifests, *in_log])
+    bars_of = folder
+    if last_run is not None:
+        is_all = len(verified.runs) < LATEST_RUNS
+        names = dict.fromkeys([*(name for name in manifests if is_all or name in in_log), *[*in_log][-1:]])
+        bars_of = None
+    of_runs = [
+        finding
+        for name in names
+        for finding in _of_run(check(), name, bars_of, manifests.get(name), in_log.get(name))
+    ]
+    return check(*wrong, *unreadable, *of_runs, notes=tuple(_notes(manifests, in_log)))
+
+
+def _manifests(
+    folder: SessionFolder, numbers: Iterable[int]
+) -> tuple[dict[RunName, RunManifest], list[LogFinding]]:
+    """Return the manifests of these runs of a session, and a finding for each that cannot be read."""
+    found: dict[RunName, RunManifest] = {}
+    unreadable: list[LogFinding] = []
+    for number in numbers:
+        try:
+            manifest = folder.read_manifest(number)
+        except OptionError as e:
+            unreadable.append(LogFinding(verdict="broken", file=folder.manifest(number), reason=str(e)))
+        else:
+            found[manifest.session_id, manifest.run_number] = manifest
+    return found, unreadable
+
+
+def _notes(manifests: Mapping[RunName, RunManifest], in_log: Mapping[RunName, RunInLog]) -> Iterator[str]:
+    """Yield what cannot be known of runs that no start and end are on record of."""
+    for name, manifest in manifests.items():
+        if not manifest.starts and name not in in_log:
+            yield f"run {name[1]} is of an earlier release, which put no end on record: lines cut from it do not show"
+    if not manifests and not in_log:
+        yield "no run has put its start and its end on record: lines cut from the end do not show"
+
+
+def _of_run(
+    log: LogCheck,
+    name: RunName,
+    folder: SessionFolder | None,
+    manifest: RunManifest | None,
+    run: RunInLog | None,
+) -> Iterator[LogFinding]:
+    """Yield what is wrong with a run that is in the log or in the session's folder."""
+    if run is None and manifest is not None and not manifest.starts:
+        return
+    starts = 0 if manifest is None else manifest.starts
+    if run is not None and run.ended is not None and run.started.start_number >= starts:
+        if folder is not None:
+            yield from _bars(folder, name, run.ended)
+        return
+    of_session = "" if manifest is not None else f" of session {name[0]}"
+    because = "its process was killed or still runs, or lines behind this one are cut off"
+    if manifest is not None and manifest.digest is not None:
+        because = "it has ended, so lines behind this one are cut off"
+    reason = f"the log ends without the end of run {name[1]}{of_session}: {because}"
+    yield LogFinding(verdict="cut off", file=log.path, line=log.lines, run=name, reason=reason)
+
+
+def _bars(folder: SessionFolder, name: RunName, ended: RunEnded) -> Iterator[LogFinding]:
+    """Yield a finding for each file of bars that is not what the run was fed."""
+    for fed in ended.bars:
+        path = folder.bars(name[1], fed.symbol)
+        digest = BarsDigest()
+        try:
+            with path.open("rb") as file:
+                for row in file:
+                    digest.add(row)
+        except FileNotFoundError:
+            yield LogFinding(verdict="broken", file=path, run=name, reason="is not there any more")
+            continue
+        except OSError as e:
+            reason = f"cannot be read ({e.strerror}), and not compared with what the run was fed"
+            yield LogFinding(verdict="broken", file=path, run=name, reason=reason)
+            continue
+        found = digest.of(fed.symbol)
+        if found.sha256 != fed.sha256:
+            line, reason = _difference(found, fed)
+            yield LogFinding(verdict="broken", file=path, line=line, run=name, reason=reason)
+
+
+def _difference(found: FedBars, fed: FedBars) -> tuple[int, str]:
+    """Return from which line on a file of bars may differ from what was fed, and how."""
+    same = next(
+        place
+        for place in count()
+        if place == min(len(found.marks), len(fed.marks)) or found.marks[place] != fed.marks[place]
+    )
+    first = same * ROWS_A_MARK + 2 if same else 1
+    last = min((same + 1) * ROWS_A_MARK, max(found.rows, fed.rows)) + 1
+    rows = f"it has {found.rows} rows, {fed.rows} were fed; " if found.rows != fed.rows else ""
+    return (
+        first,
+        f"{rows}the first difference from what the run was fed is between lines {first} and {last}",
+    )
+
+
+def _inside(report: LogReport, log: Path) -> Iterator[LogFinding]:
+    """Yield what is wrong inside the records of an unbroken log."""
+    for wrong in report.wrong_hashes:
+        reason = f"it was written with another {wrong.field} than its contents have"
+        yield LogFinding(
+            verdict="broken", file=log, line=wrong.line, record_id=wrong.record_id, reason=reason
+        )
+    for missing in report.missing_causes:
+        reason = f"it names a cause that its trace does not have: {missing.cause}"
+        yield LogFinding(
+            verdict="broken", file=log, line=missing.line, record_id=missing.record_id, reason=reason
+        )
+
+
+def _written(verified: Verification, folder: SessionFolder | None) -> Sequence[LogFinding]:
+    """Return a finding for each decision log and manifest that is not the one of which the log has the digest."""
+    if folder is None or not verified.is_intact:
+        return ()
+    manifests, _ = _manifests(folder, range(1, folder.last_run() + 1))
+    found = []
+    for run in runs_in_log(verified.runs)[0]:
+        manifest = manifests.get(run.name)
+        digest = run.ended.digest if run.ended is not None else None
+        if manifest is None or digest is None or run.started.start_number < manifest.starts:
+            continue
+        for file, other in (
+            (folder.decisions(run.name[1]), _sha256(folder.decisions(run.name[1]))),
+            (folder.manifest(run.name[1]), manifest.digest),
+        ):
+            if other != digest:
+                reason = f"the decision log has the digest {digest} on record, and here {other or 'none'}"
+                found.append(LogFinding(verdict="broken", file=file, run=run.name, reason=reason))
+    return found
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        with path.open("rb") as file:
+            return file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise StoreError(path, f"cannot be read ({e.strerror})") from e

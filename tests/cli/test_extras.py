@@ -1,0 +1,40 @@
+"""A command that needs an extra: its first error names it, before a call is paid."""
+
+import sys
+
+import pytest
+
+from agentic_trading.errors import EXTRAS
+from tests.cli.conftest import Command
+
+PROPOSE = ("strategy", "propose", "--provider", "rules", "--rounds", "1")
+PORTFOLIO = ("run", "--data", "sp500-sample", "--provider", "rules", "--bars", "5")
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ("numpy", PROPOSE),
+        ("jinja2", PROPOSE),
+        ("matplotlib", (*PROPOSE, "--plot", "equity.png")),
+        ("numpy", ("strategy", "show", "params.json")),
+        ("jinja2", ("strategy", "code", "params.json")),
+        ("matplotlib", ("strategy", "backtest", "params.json", "--plot", "equity.png")),
+        ("numpy", PORTFOLIO),
+        ("jinja2", PORTFOLIO),
+        ("genai_prices", ("prices", "check")),
+        ("xllamacpp", ("run", "--data", "btcusdt-5m", "--provider", "local", "--yes", "--bars", "5")),
+    ],
+)
+def test_first_error_names_the_missing_extra(
+    missing: str, words: tuple[str, ...], command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as in a process that has not imported it
+    monkeypatch.delitem(sys.modules, "agentic_trading.operate.price_comparison", raising=False)
+    monkeypatch.setitem(sys.modules, missing, None)
+
+    ended = command(*words)
+
+    assert (ended.code, ended.out) == (2, "")
+    assert f"{missing.replace('_', '-')} is not installed" in ended.err
+    assert f"pip install 'agentic-trading[{EXTRAS[missing]}]'" in ended.err

@@ -1,0 +1,238 @@
+"""Halts on the command line: what is stopped, what is not, and what a wrong word is told."""
+
+import asyncio
+import json
+import re
+import shutil
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.cli.exits import ExitCode
+from agentic_trading.governance.limits import ScopeKind, Window
+from agentic_trading.governance.status_feed import BudgetStatus, CallCounts, CounterStatus
+from agentic_trading.governance.status_feeds.file import FileStatusFeed
+from agentic_trading.llm import JsonFileInteractionStore
+from agentic_trading.platform.port_adapters import ledger_of
+from tests.build import NOW, interaction
+from tests.cli.conftest import Command
+from tests.governance.asking import ask, spend
+from tests.redis_server import RealServer
+
+
+@pytest.fixture
+def place(session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of a session's folder, which every command means."""
+    folder = Path(shutil.copytree(session, tmp_path / "session"))
+    monkeypatch.setenv("AGENTIC_STORE", str(folder))
+    return folder
+
+
+@pytest.mark.usefixtures("place")
+def test_a_halt_holds_until_exactly_it_is_taken_back(command: Command) -> None:
+    halted = command("halt", "--agent", "cmt-analyst", "--why", "drifts")
+    wrong = command("resume")
+    shown = command("budget", "show")
+    resumed = command("resume", "--agent", "cmt-analyst")
+
+    assert "HALTED                agent cmt-analyst by " in halted.out
+    assert (wrong.code, wrong.err) == (
+        ExitCode.BAD_INPUT,
+        "Error: tenant default: is not halted; allowed: agent cmt-analyst\n",
+    )
+    assert "HALTED: agent cmt-analyst, by " in shown.out
+    assert ": drifts" in shown.out
+    assert "HALTED" not in resumed.out
+
+
+@pytest.mark.usefixtures("place")
+def test_a_second_halt_of_the_same_is_told_of_the_first(command: Command) -> None:
+    command("halt", "--why", "first")
+
+    told = command("halt")
+
+    assert told.code == ExitCode.BAD_INPUT
+    assert "tenant default: is halted already, by " in told.err
+    assert "first; allowed: to resume it" in told.err
+
+
+@pytest.mark.usefixtures("place")
+def test_what_is_halted_for_all_is_shown_to_each(command: Command) -> None:
+    halted = command("halt", "--tenant", "*", "--model", "anthropic/*")
+
+    assert "Controls of all tenants" in halted.out
+    assert "HALTED: every tenant's model anthropic/*" in command("budget", "show").out
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("--agent", "a", "--model", "b"),
+            "--agent is given together with --model; allowed: one of them; halts of several scopes hold together",
+        ),
+        (("--workflow", "trading"), "allowed: analysis, planning, execution, general, *"),
+        (("--agent", "cmt-*"), "--agent is 'cmt-*'; allowed: a whole name, or '*' for every agent"),
+        (("--model", "claude-*"), "allowed: a whole name, or '*' for every model, or PROVIDER/*"),
+        (("--agent", ""), "it has no id; allowed: an id, or '*' for every agent"),
+        (("--tenant", ""), "it is for no tenant; allowed: "),
+        (("--ledger", "localhost"), "allowed: redis://HOST:PORT"),
+    ],
+)
+def test_a_wrong_halt_stops_nothing_and_says_what_is_allowed(
+    words: tuple[str, ...], message: str, command: Command
+) -> None:
+    told = command("halt", *words)
+
+    assert (told.code, told.out) == (ExitCode.BAD_INPUT, "")
+    assert message in told.err
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("words", "nearest"),
+    [
+        (
+            ("--agent", "cmt-anlyst"),
+            "agent cmt-anlyst: .* knows this agent; allowed: cmt-analyst, .*or --force",
+        ),
+        (("--model", "rule-1"), "allowed: rules-1, "),
+        (("--model", "antropic/*"), r"allowed: anthropic/\*, "),
+        (("--tenant", "defualt"), "tenant defualt: .* allowed: default, or --force for one to come"),
+        (("--tenant", "defualt", "--agent", "cmt-analyst"), "tenant defualt: .* allowed: default"),
+    ],
+)
+def test_a_halt_of_a_name_that_nothing_bears_stops_nothing_and_says_the_nearest(
+    words: tuple[str, ...], nearest: str, command: Command
+) -> None:
+    told = command("halt", *words)
+
+    assert (told.code, told.out) == (ExitCode.BAD_INPUT, "")
+    assert re.search(nearest, told.err), told.err
+    assert "HALTED" not in command("budget", "show").out
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    ("words", "source"),
+    [
+        (("--agent", "cmt-analyst"), "the log"),
+        (("--agent", "*"), "workers' reports"),
+        (("--workflow", "planning"), "workers' reports"),
+        (("--model", "rules-1"), "the configuration"),
+        (("--model", "anthropic/*"), "the configuration"),
+        (("--tenant", "*", "--agent", "cmt-analyst"), "the log"),
+    ],
+)
+def test_a_halt_says_what_knows_its_name_and_which_workers_it_reached(
+    words: tuple[str, ...], source: str, command: Command
+) -> None:
+    told = command("halt", *words)
+    again = json.loads(command("resume", *words, "--json").out)
+
+    assert f"no worker runs here; the name is known from {source}" in told.out
+    assert again["reached"] == {"known_from": "", "acknowledged": [], "missing": [], "in_flight": 0}
+    assert again["halts"] == []
+
+
+@pytest.mark.usefixtures("place")
+def test_name_that_only_an_operator_gave_is_not_known(command: Command) -> None:
+    forced = command("halt", "--agent", "tomorrow", "--force")
+    command("resume", "--agent", "tomorrow")
+    command("budget", "set", "agent", "tomorrow", "--calls", 1, "--force")
+
+    assert "HALTED                agent tomorrow by " in forced.out
+    again = command("halt", "--agent", "tomorrow")
+    assert (again.code, again.out) == (ExitCode.BAD_INPUT, "")
+    assert "knows this agent" in again.err
+
+
+@pytest.mark.usefixtures("place")
+def test_halt_that_no_process_acknowledged_ends_with_an_error_and_its_place(
+    command: Command, place: Path
+) -> None:
+    told = command("halt")
+
+    assert told.code == ExitCode.FOUND_WRONG
+    assert f"place                 {place}" in told.out
+    assert f"the halt is set at {place}, and no running process acknowledged it" in told.err
+    assert command("resume").code == ExitCode.DONE
+
+
+def test_a_name_in_the_policy_the_configuration_or_a_workers_report_is_known(
+    command: Command, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = tmp_path / "policy.toml"
+    policy.write_text(
+        '[principals.desk]\ntenants = ["fund", "*"]\nagents = ["bot-7", "cmt-*"]\nmodels = ["anthropic/*"]\n'
+    )
+    monkeypatch.setenv("AGENTIC_POLICY_FILE", str(policy))
+    (tmp_path / "agentic-trading.toml").write_text('[tenants.acme]\nbudget_usd = "5"\n')
+    counted = CounterStatus(
+        scope=ScopeKind.AGENT, id="busy", window=Window.DAY, window_id="2026-01-02",
+        most=(1, None, None), spent=(0, 0, 1), held=(0, 0, 0), in_doubt=(0, 0, 0),
+    )  # fmt: skip
+    report = BudgetStatus(
+        worker="w-1", tenant="default", time=NOW, as_of=NOW, is_running=True, limits_version=1,
+        counters=(counted,), calls=CallCounts(in_flight=3),
+    )  # fmt: skip
+    asyncio.run(FileStatusFeed(place).publish(report))
+
+    def known(*words: str) -> str:
+        return command("halt", *words).out.partition("reached")[2]
+
+    assert "the name is known from workers' reports" in known("--agent", "busy")
+    assert "known from the policy" in known("--agent", "bot-7")
+    assert "known from the policy" in known("--tenant", "fund")
+    assert "known from the configuration" in known("--tenant", "acme")
+    assert command("halt", "--agent", "cmt-*").code == ExitCode.BAD_INPUT
+
+
+def test_an_agent_that_only_a_server_has_counted_is_known(
+    command: Command, own_redis: RealServer, tmp_path: Path
+) -> None:
+    async def call() -> None:
+        async with aclosing(await asyncio.to_thread(ledger_of, own_redis.url)) as ledger:
+            await spend(ledger, ask(1, agent="counted", tenant="default"))
+
+    asyncio.run(call())
+    at = ("--ledger", own_redis.url)
+
+    assert "the name is known from the ledger" in command("halt", "--agent", "counted", *at).out
+    assert "allowed: counted, or --force" in command("halt", "--agent", "cuonted", *at).err
+
+
+async def test_an_agent_without_an_id_is_known_by_its_type(tmp_path: Path, command: Command) -> None:
+    path = tmp_path / "interactions.jsonl"
+    async with aclosing(JsonFileInteractionStore(path)) as store:
+        await store.store(interaction(agent_id="", agent_type="scout"))
+
+    told = await asyncio.to_thread(command, "halt", "--agent", "scout", "--store", path)
+
+    assert "the name is known from the log" in told.out
+
+
+def test_a_run_in_a_folder_that_is_halted_asks_nobody_and_names_the_history(
+    command: Command, place: Path
+) -> None:
+    command("halt", "--why", "closed")
+
+    told = command("run", "--data", "btcusdt-5m", "--bars", 30, "--out", place)
+    history = command("budget", "history")
+
+    assert told.code == ExitCode.DONE
+    assert "no decision, analysis  halted" in told.out
+    assert f"agentic-trading budget history --store {place}" in told.out
+    assert "denied" in history.out
+    assert "tenant default is halted by " in history.out
+
+
+def test_halt_of_a_known_name_goes_on_beside_a_broken_policy(
+    command: Command, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "policy.toml").write_text("[principals")
+    monkeypatch.setenv("AGENTIC_POLICY_FILE", str(place / "policy.toml"))
+
+    assert "known from the log" in command("halt", "--agent", "cmt-analyst").out

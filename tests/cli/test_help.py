@@ -1,0 +1,162 @@
+"""The help is quick, the documents keep up with it, and the shell can complete."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import typer.main
+from typer.core import TyperGroup
+
+from agentic_trading import __version__
+from agentic_trading.cli.commands import app
+from agentic_trading.cli.exits import ExitCode
+from agentic_trading.platform.config import RunMode
+from tests.cli.conftest import Command
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+HEAVY = {"aiokafka", "anthropic", "numpy", "orjson", "pydantic", "redis", "rich", "structlog"}
+MEASURE = """
+import json, sys, time
+from agentic_trading.cli.main import main
+try:
+    main(["--help"])
+finally:
+    loaded = sorted({name.partition(".")[0] for name in sys.modules})
+    print(json.dumps({"cpu_s": time.process_time(), "loaded": loaded}), file=sys.stderr)
+"""
+
+
+def commands() -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command and group."""
+    root = typer.main.get_command(app)
+    yield ()
+    assert isinstance(root, TyperGroup)
+    for name, inner in root.commands.items():
+        yield (name,)
+        if isinstance(inner, TyperGroup):
+            yield from ((name, below) for below in inner.commands)
+
+
+every_command = pytest.mark.parametrize("words", list(commands()), ids=" ".join)
+
+
+def test_help_takes_less_than_a_third_of_a_second_and_loads_nothing_heavy() -> None:
+    measured = [measure_help() for _ in range(2)]
+
+    assert min(cpu_s for cpu_s, _ in measured) < 0.3
+    assert measured[0][1] & HEAVY == set()
+
+
+def test_import_of_the_front_door_loads_no_vendor_and_no_driver() -> None:
+    """Both are part of the core, and are loaded when they are used."""
+    code = "import sys, agentic_trading.llm, agentic_trading.platform; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout
+
+    roots = {name.partition(".")[0] for name in loaded.split()}
+    assert roots & {"aiokafka", "anthropic", "cramjam", "httpx2"} == set()
+
+
+def test_the_contract_on_light_commands_names_every_module_that_help_loads() -> None:
+    listing = "import sys, agentic_trading.cli.commands, agentic_trading.cli.main; print(*[m for m in sys.modules if '.cli.' in m and 'agentic' in m])"
+    loaded = subprocess.run(
+        [sys.executable, "-c", listing], capture_output=True, check=True, text=True
+    ).stdout
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
+
+    [light] = [contract for contract in contracts if contract["id"] == "light-commands"]
+    assert sorted(loaded.split()) == sorted(light["source_modules"])
+
+
+def measure_help() -> tuple[float, set[str]]:
+    """Return the CPU seconds of `--help` in a fresh process, start of the interpreter included, and its modules."""
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, check=True, text=True)
+    figures = json.loads(done.stderr)
+    return figures["cpu_s"], set(figures["loaded"])
+
+
+@every_command
+def test_every_flag_of_a_command_is_documented(words: tuple[str, ...], command: Command) -> None:
+    told = command(*words, "--help")
+
+    assert told.code == ExitCode.DONE
+    flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", told.out))
+    assert flags <= set(re.findall(r"--[a-z][a-z-]*", DOCUMENT))
+
+
+@every_command
+def test_the_commands_of_a_group_are_described_whole_in_80_columns(
+    words: tuple[str, ...], command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    lines = command(*words, "--help").out.splitlines()
+
+    assert [line for line in lines if len(line) > 80] == []
+    commands = lines.index("Commands:") + 1 if "Commands:" in lines else len(lines)
+    assert [line for line in lines[commands:] if line.endswith("...")] == []
+
+
+@every_command
+def test_arguments_have_names_as_options_have(words: tuple[str, ...], command: Command) -> None:
+    assert re.findall(r"<[a-z\[\]]+>", command(*words, "--help").out) == []
+
+
+@every_command
+def test_every_command_is_documented(words: tuple[str, ...]) -> None:
+    assert f"`{' '.join(words)}" in DOCUMENT or f"agentic-trading {' '.join(words)}" in DOCUMENT
+
+
+def test_the_document_lists_the_exit_codes_as_they_are(command: Command) -> None:
+    table = dict(re.findall(r"^\| (\d+) \| (.*) \|$", DOCUMENT, re.MULTILINE))
+
+    assert {int(code): meaning for code, meaning in table.items()} == {c.value: c.meaning for c in ExitCode}
+    told = " ".join(command("--help").out.split())
+    assert all(code.meaning in told for code in ExitCode)
+
+
+def test_the_choices_of_run_are_those_that_a_run_can_have(command: Command) -> None:
+    told = command("run", "--help").out
+
+    assert f"<{'|'.join(get_args(RunMode))}>" in told
+
+
+def test_a_provider_that_there_is_not_is_refused_with_those_that_there_are(command: Command) -> None:
+    ended = command("run", "--data", "btcusdt-5m", "--provider", "acme")
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "--provider is 'acme'; allowed: rules, recorded, anthropic, openai, local or config" in ended.err
+
+
+def test_the_version_is_printed(command: Command) -> None:
+    assert command("--version").out == f"{__version__}\n"
+
+
+def test_without_a_command_the_help_is_shown_as_bad_usage(command: Command) -> None:
+    ended = command()
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "Usage: agentic-trading" in ended.out + ended.err
+
+
+def test_the_shell_completes_the_names_of_samples() -> None:
+    asked = {
+        "_AGENTIC_TRADING_COMPLETE": "complete_bash",
+        "COMP_WORDS": "agentic-trading run --data b",
+        "COMP_CWORD": "3",
+    }
+    start = "from agentic_trading.cli.main import main; main()"
+
+    done = subprocess.run(
+        [sys.executable, "-c", start], capture_output=True, check=True, text=True, env=asked
+    )
+
+    assert done.stdout.split() == ["btcusdt-5m"]

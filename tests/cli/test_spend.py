@@ -1,0 +1,119 @@
+"""`spend` sums what calls cost by what is asked for."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from agentic_trading.audit.spend import spend_report
+from agentic_trading.cli.exits import ExitCode
+from agentic_trading.cli.look_tables import as_table, spend_keys
+from agentic_trading.cli.output import ask_log, print_table
+from agentic_trading.llm import JsonFileInteractionStore
+from tests.build import interaction
+from tests.cli.conftest import Command
+
+CALLS = (
+    interaction(
+        agent_id="analyst-1", model="m-1", cost_nusd=2_500_000_000, input_tokens=1_000, output_tokens=10
+    ),
+    interaction(
+        agent_id="analyst-1", model="m-2", cost_nusd=500_000_000, input_tokens=2_000, output_tokens=20
+    ),
+    interaction(agent_id="trader-1", model="m-1", cost_nusd=7, input_tokens=3_000, success=False),
+)
+
+
+@pytest.fixture
+def log() -> Path:
+    """Return a log with three calls."""
+
+    async def written() -> Path:
+        store = JsonFileInteractionStore(Path("session/interactions.jsonl"))
+        for call in CALLS:
+            await store.store(call)
+        await store.aclose()
+        return store.path
+
+    return asyncio.run(written())
+
+
+def test_calls_are_summed_by_each_value_and_in_all(log: Path, command: Command) -> None:
+    lines = [line.split() for line in command("spend", "--by", "agent", "--store", log).out.splitlines()]
+
+    assert lines == [
+        ["agent", "attempts", "failed", "tokens", "in", "tokens", "out", "USD"],
+        ["analyst-1", "2", "0", "3,000", "30", "3.000000"],
+        ["trader-1", "1", "1", "3,000", "20", "0.000000"],
+        ["total", "3", "1", "6,000", "50", "3.000000"],
+    ]
+
+
+def test_money_stays_whole_as_json(log: Path, command: Command) -> None:
+    report = json.loads(command("spend", "--by", "model, agent", "--store", log, "--json").out)
+
+    assert report["by"] == ["model", "agent"]
+    assert [(row["model"], row["agent"], row["cost_nusd"]) for row in report["rows"]] == [
+        ("m-1", "analyst-1", 2_500_000_000),
+        ("m-1", "trader-1", 7),
+        ("m-2", "analyst-1", 500_000_000),
+    ]
+    assert report["total"]["cost_nusd"] == 3_000_000_007
+
+
+def test_without_keys_only_the_total_is_left(log: Path, command: Command) -> None:
+    report = json.loads(command("spend", "--by", "", "--store", log, "--json").out)
+    drawn = command("spend", "--by", "", "--store", log).out.splitlines()
+
+    assert (report["rows"], report["total"]["attempts"]) == ([], 3)
+    assert len(drawn) == 2
+
+
+def test_a_key_named_twice_counts_once(log: Path, command: Command) -> None:
+    assert json.loads(command("spend", "--by", "day,day", "--store", log, "--json").out)["by"] == ["day"]
+
+
+def test_an_unknown_key_tells_those_there_are(log: Path, command: Command) -> None:
+    ended = command("spend", "--by", "agent,colour", "--store", log)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert "agent, model, workflow, day, tenant, provider" in ended.err
+
+
+def summed(width: int, by: str, log: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the lines of a sum as they are drawn in a window of `width` columns."""
+    keys = spend_keys(by)
+    capsys.readouterr()
+    print_table(
+        as_table(ask_log(log, lambda records: spend_report(records, *keys)), width), on=Console(width=width)
+    )
+    return capsys.readouterr().out.splitlines()
+
+
+def test_many_keys_stand_above_their_rows_where_the_window_is_narrow(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = summed(80, "agent,model,workflow,tenant,day", log, capsys)
+
+    assert [" ".join(line.split()) for line in lines] == [
+        "day attempts failed tokens in tokens out USD",
+        "analyst-1 · m-1 · general · default",
+        "2026-01-02 1 0 1,000 10 2.500000",
+        "analyst-1 · m-2 · general · default",
+        "2026-01-02 1 0 2,000 20 0.500000",
+        "trader-1 · m-1 · general · default",
+        "2026-01-02 1 1 3,000 20 0.000000",
+        "total 3 1 6,000 50 3.000000",
+    ]
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_same_keys_stand_in_columns_where_there_is_room(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = summed(120, "agent,model,workflow,tenant,day", log, capsys)
+
+    assert lines[0].split()[:5] == ["agent", "model", "workflow", "tenant", "day"]
+    assert len(lines) == 5

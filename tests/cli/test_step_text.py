@@ -1,0 +1,59 @@
+"""A step is told in a few lines, whatever its body holds."""
+
+from typing import Any
+
+import pytest
+
+from agentic_trading.audit.trace import EventNode
+from agentic_trading.cli.chains import step_text
+from tests.build import event
+
+JUDGED = {"score": 2, "findings": [{"text": "1h points up", "evidence_ids": ["E1", "E3"]}]}
+
+TODAYS = {"score": 1, "finding": "it pays", "evidence": "E9"}
+
+
+def lines_of(kind: str, **body: Any) -> list[str]:
+    return step_text(EventNode(event(kind, body=body)))
+
+
+def test_an_assessment_tells_each_layer_and_the_target_of_its_plan() -> None:
+    layers = {
+        "trend": JUDGED,
+        "system": TODAYS,
+        "risk": {"score": -1, "findings": []},
+        "levels": {"score": 0},
+    }
+
+    lines = lines_of(
+        "analysis.assessed",
+        verdict="long",
+        judgement={"layers": layers},
+        plan={"side": "buy", "target": "29.5"},
+    )
+
+    assert lines == [
+        "verdict long",
+        "levels 0: no finding",
+        "risk -1: no finding",
+        "system +1: it pays (E9)",
+        "trend +2: 1h points up (E1, E3)",
+        "plan: side buy · target 29.5",
+    ]
+
+
+@pytest.mark.parametrize("layers", [None, [], {"trend": None}, {"trend": {"findings": "none", "score": "2"}}])
+def test_an_assessment_of_somebody_else_is_told_as_far_as_it_goes(layers: Any) -> None:
+    lines = lines_of("analysis.assessed", judgement={"layers": layers})
+
+    assert lines in ([], ["trend no score: no finding"])
+
+
+@pytest.mark.parametrize("kind", ["intent.approved", "intent.denied", "order.denied"])
+def test_what_sized_an_order_is_told_where_it_is_on_record(kind: str) -> None:
+    sizing = {"sized_by": "risk", "equity": "100000", "risk_pct": "1", "position": "0", "gross": "0"}
+
+    assert "sized: sized_by risk · equity 100000 · risk_pct 1 · position 0 · gross 0" in lines_of(
+        kind, sizing=sizing
+    )
+    assert not any("sized" in line for line in lines_of(kind, quantity="2"))

@@ -1,0 +1,233 @@
+"""`trace` finds chains, draws them whole, and says why there was a fill."""
+
+import asyncio
+import json
+import re
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from agentic_trading.cli.chains import chain_table
+from agentic_trading.cli.exits import ExitCode
+from agentic_trading.cli.output import print_table
+from agentic_trading.ids import derived_id
+from agentic_trading.llm import Event, JsonFileInteractionStore
+from agentic_trading.llm.store import TraceSummary
+from tests.build import event
+from tests.cli.conftest import Command
+from tests.gateway import asking, gateway
+
+
+def first_fill(session: Path) -> dict[str, str]:
+    """Return the first fill of a session's decision log."""
+    lines = (session / "decisions.jsonl").read_bytes().splitlines()
+    return next(line for line in map(json.loads, lines) if line["kind"] == "order.filled")
+
+
+def log_of(*events: Event) -> Path:
+    """Write events into a log below the present folder."""
+
+    async def written() -> Path:
+        store = JsonFileInteractionStore(Path("session/interactions.jsonl"))
+        for each in events:
+            await store.record(each)
+        await store.aclose()
+        return store.path
+
+    return asyncio.run(written())
+
+
+def test_the_way_to_a_fill_leads_from_the_bar_over_every_decision(session: Path, command: Command) -> None:
+    ended = command("trace", "why", first_fill(session)["id"], "--store", session)
+
+    steps = [
+        "bar:",
+        "analysis.triggered",
+        "call.analysis",
+        "analysis.assessed",
+        "intent.approved",
+        "call.execution",
+        "intent.strategy_chosen",
+    ]
+    places = [ended.out.index(step) for step in [*steps, "order.submitted", "fee "]]
+    assert ended.code == ExitCode.DONE
+    assert places[1:] == sorted(places[1:])
+    assert "1h · close_time 2023-03-21T" in ended.out
+
+
+def test_why_as_json_holds_the_records_themselves(session: Path, command: Command) -> None:
+    fill = first_fill(session)
+
+    answer = json.loads(command("trace", "why", fill["id"], "--store", session, "--json").out)
+
+    assert answer["missing_cause"] == ""
+    assert [step["kind"] for step in answer["path"]][::3] == [
+        "analysis.triggered",
+        "intent.approved",
+        "order.submitted",
+    ]
+    assert answer["path"][-1]["records"][0]["body"]["fill_id"] == fill["id"]
+
+
+def test_a_chain_is_drawn_with_every_step(session: Path, command: Command) -> None:
+    trace_id = first_fill(session)["trace_id"]
+
+    drawn = command("trace", "show", trace_id, "--store", session).out
+    steps = json.loads(command("trace", "show", trace_id, "--store", session, "--json").out)
+
+    assert f"{len(steps)} steps" in drawn
+    assert all(step["id"] in drawn for step in steps)
+    assert steps[0]["depth"] == 0
+    assert "names a cause that is not here" not in drawn
+
+
+def test_the_newest_chains_are_named(session: Path, command: Command) -> None:
+    drawn = command("trace", "list", "--store", session, "--limit", 3).out
+    chains = json.loads(command("trace", "list", "--store", session, "--limit", 3, "--json").out)
+
+    assert len(chains) == 3
+    assert [chain["trace_id"] in drawn for chain in chains] == [True] * 3
+
+
+@pytest.mark.parametrize("verb", ["show", "why"])
+def test_an_unknown_id_says_what_to_try(verb: str, session: Path, command: Command) -> None:
+    ended = command("trace", verb, "nobody", "--store", session)
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "'nobody'" in ended.err
+    assert "agentic-trading trace list" in ended.err
+
+
+def test_without_a_store_the_environment_or_the_newest_session_is_read(
+    session: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_id = first_fill(session)["id"]
+    assert command("trace", "why", fill_id).code == ExitCode.BAD_INPUT
+
+    monkeypatch.setenv("AGENTIC_RUNS", str(session.parent))
+    by_age = command("trace", "why", fill_id)
+    monkeypatch.setenv("AGENTIC_STORE", str(session / "interactions.jsonl"))
+    by_name = command("trace", "why", fill_id)
+
+    assert (by_age.code, by_name.code) == (ExitCode.DONE, ExitCode.DONE)
+
+
+@pytest.mark.parametrize("place", ["nowhere", ".", "n" * 300])
+def test_a_store_where_no_log_is_tells_what_one_would_be(place: str, command: Command) -> None:
+    ended = command("trace", "list", "--store", place)
+
+    assert ended.code == ExitCode.BAD_INPUT
+    assert f"--store is {place}" in ended.err
+    assert "interactions.jsonl" in ended.err
+
+
+def test_a_log_with_a_broken_line_cannot_be_used(session: Path, command: Command, tmp_path: Path) -> None:
+    log = tmp_path / "interactions.jsonl"
+    lines = (session / "interactions.jsonl").read_bytes().split(b"\n")
+    log.write_bytes(b"\n".join([lines[0], lines[1].replace(b":", b";", 1), *lines[2:]]))
+
+    ended = command("trace", "list", "--store", log)
+
+    assert ended.code == ExitCode.LOG_UNUSABLE
+    assert "interactions.jsonl:2" in ended.err
+
+
+def test_a_cause_that_is_not_there_is_named(command: Command) -> None:
+    log = log_of(event("order.filled", id="f-1", trace_id="t-1", causation_id="gone"))
+
+    assert (
+        "order.filled f-1 names a cause that is not here: gone"
+        in command("trace", "show", "t-1", "--store", log).out
+    )
+    assert "the path breaks off: gone" in command("trace", "why", "f-1", "--store", log).out
+
+
+def test_causes_that_name_each_other_are_named(command: Command) -> None:
+    log = log_of(
+        event("step", id="a", trace_id="t-1", causation_id="b"),
+        event("step", id="b", trace_id="t-1", causation_id="a"),
+    )
+
+    shown = command("trace", "show", "t-1", "--store", log).out
+
+    assert "these name each other as their cause: a, b" in shown
+
+
+def test_what_else_came_of_a_cause_stands_beside_the_path(command: Command) -> None:
+    log = log_of(
+        event("order.submitted", id="o-1", trace_id="t-1"),
+        event("order.filled", id="f-1", trace_id="t-1", causation_id="o-1"),
+        event("order.filled", id="f-2", trace_id="t-1", causation_id="o-1"),
+        event("note", id="n-1", trace_id="t-1", causation_id="f-1"),
+    )
+
+    told = command("trace", "why", "f-1", "--store", log).out
+
+    assert told.index("Siblings") < told.index("f-2") < told.index("Effects") < told.index("n-1")
+
+
+def test_a_list_of_chains_fits_eighty_columns_with_whole_ids(capsys: pytest.CaptureFixture[str]) -> None:
+    chain = TraceSummary(
+        trace_id=derived_id("chain"),
+        first="2023-03-21T16:00:00Z",
+        last="2023-03-21T16:05:00Z",
+        attempts=12,
+        events=7,
+        cost_nusd=1_234_567_890,
+        subject="BTCUSDT",
+    )
+
+    print_table(chain_table([(chain, "short → 12 fills")], 80), on=Console(width=80))
+
+    row = capsys.readouterr().out.splitlines()[1]
+    assert row.split()[-1] == chain.trace_id
+    assert len(row) <= 80
+
+
+def test_a_chain_in_which_nobody_was_asked_is_listed_on_demand(command: Command) -> None:
+    log = log_of(event("analysis.triggered", trace_id="t-1"), event("analysis.skipped", trace_id="t-1"))
+
+    asked = json.loads(command("trace", "list", "--store", log, "--json").out)
+    every = json.loads(command("trace", "list", "--store", log, "--all", "--json").out)
+
+    assert (asked, [chain["trace_id"] for chain in every]) == ([], ["t-1"])
+
+
+def test_a_chain_is_listed_with_what_came_of_it(session: Path, command: Command) -> None:
+    fill = first_fill(session)
+    chains = json.loads(command("trace", "list", "--store", session, "--limit", 100, "--json").out)
+
+    outcomes = {chain["trace_id"]: chain["outcome"] for chain in chains}
+    assert re.fullmatch(r"(long|short) → \d+ fills?", outcomes[fill["trace_id"]])
+
+
+def test_a_call_that_was_asked_again_shows_what_was_read_and_the_sum(command: Command) -> None:
+    wrong, mended = '{"action":"hold","size":"2"}', '{"action":"buy","size":1.50,}'
+
+    async def asked() -> tuple[str, int]:
+        async with aclosing(JsonFileInteractionStore(Path("session/interactions.jsonl"))) as store:
+            desk = gateway([wrong, mended], store=store)
+            envelope = asking("planning").build()
+            await desk.runner.run(envelope)
+            return envelope.trace_id, desk.ledger.statistics().charged_nusd
+
+    trace_id, charged_nusd = asyncio.run(asked())
+    ended = command("trace", "show", trace_id, "--store", "session")
+
+    assert ended.code == ExitCode.DONE
+    lines = [line.strip(" │├└─") for line in ended.out.splitlines()]
+    first, second, both = (
+        next(line for line in lines if line.startswith(start))
+        for start in ("attempt 1 ", "attempt 2 ", "2 attempts together ")
+    )
+    assert "failed at schema_validation" in first
+    assert "accepted" in second
+    assert f"answered: {wrong}" in lines
+    assert any(
+        line.startswith("$.action:") and "was: hold; allowed: buy, sell, wait" in line for line in lines
+    )
+    assert f"answered: {mended}" in lines
+    assert any(line.endswith("trailing comma at 27: , left out") for line in lines)
+    assert f"{charged_nusd / 10**9:.6f} USD" in both

@@ -1,0 +1,167 @@
+"""Every kind of event has a body, a schema, a line in the golden log, a writer and readers that name it."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import orjson
+import pytest
+
+from agentic_trading.bus.codec import event_message, read_event
+from agentic_trading.canonical import canonical_bytes
+from agentic_trading.cli.chains import LAYERS, SHOWN
+from agentic_trading.client.events import KINDS as RECURSION
+from agentic_trading.client.events import RecursionBody
+from agentic_trading.desk.cli.schema_files import EVENT_BODIES, published
+from agentic_trading.desk.events import KINDS as DESK
+from agentic_trading.desk.events import DeskBody
+from agentic_trading.desk.session.replay import replay
+from agentic_trading.desk.session.run_setup import session_folder
+from agentic_trading.governance.events import KINDS as GOVERNANCE
+from agentic_trading.governance.events import GovernanceBody
+from agentic_trading.llm.event import Event, EventBody
+from agentic_trading.llm.events import KINDS as LOG
+from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from tests.build import event
+from tests.event_bodies import BODIES, as_event
+
+ROOT = Path(__file__).parents[3]
+GOLDEN = ROOT / "tests" / "golden" / "log" / "v2.jsonl"
+FOLDS = {
+    "agentic_trading/desk/decisions.py": "            case IntentDenied() | OrderDenied():",
+    "agentic_trading/governance/rebuild.py": "            case ReservationExpired():",
+}
+"""Two folds, with the case that is taken out of each."""
+
+
+def kinds_of_ours() -> Iterator[type[EventBody]]:
+    """Yield every class of the package that is the body of a kind."""
+    pending = [EventBody]
+    while pending:
+        body = pending.pop()
+        pending.extend(body.__subclasses__())
+        if hasattr(body, "KIND") and body.__module__.startswith("agentic_trading."):
+            yield body
+
+
+def test_every_body_is_in_the_list_of_the_schemas_and_has_a_sample() -> None:
+    assert set(kinds_of_ours()) == set(EVENT_BODIES) == {type(body) for body in BODIES}
+    assert len({body.KIND for body in EVENT_BODIES}) == len(EVENT_BODIES)
+
+
+def test_who_matches_on_a_union_gets_what_its_kinds_read() -> None:
+    assert set(get_args(DeskBody)) == set(DESK.bodies)
+    assert set(get_args(GovernanceBody)) == set(GOVERNANCE.bodies)
+    assert set(get_args(RecursionBody)) == set(RECURSION.bodies)
+    owners = (DESK, RECURSION, GOVERNANCE, LOG)
+    assert len(frozenset.union(*(one.namespaces for one in owners))) == sum(
+        len(one.namespaces) for one in owners
+    )
+
+
+def test_a_kind_is_a_noun_and_a_past_participle_or_what_its_namespace_says() -> None:
+    for body in EVENT_BODIES:
+        noun, _, happened = body.KIND.partition(".")
+        assert noun.isalpha()
+        assert happened.replace("_", "").isalpha()
+        assert body.KIND not in {other.KIND.partition(".")[0] for other in EVENT_BODIES}
+
+
+def test_the_golden_log_has_a_line_of_every_kind_that_is_read_and_spelled_as_it_stands() -> None:
+    lines = [Event.model_validate_json(line) for line in GOLDEN.read_bytes().splitlines()]
+
+    assert [line.kind for line in lines] == [body.KIND for body in BODIES]
+    for line in lines:
+        body = DESK.of(line) or RECURSION.of(line) or GOVERNANCE.of(line) or LOG.of(line)
+        assert body is not None
+        assert canonical_bytes(body.model_dump(mode="json")) == canonical_bytes(line.body)
+
+
+def test_every_kind_has_a_schema_that_its_sample_fits() -> None:
+    schemas = published()
+
+    for body in BODIES:
+        schema = schemas[f"{body.KIND}.v1.json"]
+        assert schema["properties"]["kind"]["const"] == body.KIND
+        assert set(orjson.loads(as_event(body).wire)) <= set(schema["properties"])
+
+
+@pytest.fixture
+def recording() -> Iterator[Path]:
+    """Give the folder of a session that was recorded before kinds had their present names."""
+    with session_folder(Path("smollm2.v1"), shipped=ROOT / "tests" / "golden" / "recordings") as folder:
+        yield folder
+
+
+async def test_a_recording_of_before_is_replayed_in_its_own_words(recording: Path) -> None:
+    report = await replay(recording)
+
+    assert (report.identical, report.digest) == (True, report.recorded_digest)
+
+
+def test_the_events_of_a_recording_of_before_are_read_under_their_present_names(recording: Path) -> None:
+    lines = (recording / "interactions.jsonl").read_bytes().splitlines()
+    events = [
+        Event.model_validate_json(line) for line in lines if b'"kind":' in line and b'"envelope":' not in line
+    ]
+
+    assert {one.kind for one in events} >= {"trigger", "skip", "assessment", "fill.strategy", "fill"}
+    for one in events:
+        body = DESK.of(one) or GOVERNANCE.of(one)
+        assert body is not None
+        assert DESK.current(one.kind, one.body) == body.KIND or one.kind == "operator.action"
+
+
+async def test_an_unknown_kind_with_unknown_fields_passes_log_and_bus_byte_for_byte() -> None:
+    newer = event("budget.adjusted", body={"by": 7}, of_a_newer_release={"kept": [1, None]})
+    store = MemoryInteractionStore()
+
+    await store.record(read_event(event_message(newer)))
+
+    [entry] = [entry async for entry in store.scan()]
+    assert entry.record.wire == newer.wire
+
+
+def test_what_trace_shows_of_an_event_is_in_its_body() -> None:
+    samples = {body.KIND: as_event(body).body for body in BODIES}
+
+    for kind, lines in SHOWN.items():
+        for name in " ".join(line.rpartition(": ")[2] for line in lines if line != LAYERS).split():
+            place = samples[kind]
+            for part in name.split("."):
+                assert part in place, f"{kind}: {name}"
+                place = place[part] or {}
+
+
+@pytest.mark.timeout(120)  # a type checker without a cache
+def test_a_fold_that_forgets_a_kind_does_not_type_check(tmp_path: Path) -> None:
+    shadows = []
+    for number, (name, case) in enumerate(FOLDS.items()):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        before, found, after = text.partition(case)
+        assert found
+        _, _, rest = after.partition("            case ")
+        forgetful = tmp_path / f"fold_{number}.py"
+        forgetful.write_text(f"{before}            case {rest}", encoding="utf-8")
+        shadows += ["--shadow-file", name, str(forgetful)]
+
+    checked = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--cache-dir",
+            str(tmp_path),
+            "--follow-imports=silent",
+            *shadows,
+            *FOLDS,
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert checked.stdout.count('"assert_never" has incompatible type') == len(FOLDS), checked.stdout

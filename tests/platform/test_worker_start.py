@@ -1,0 +1,30 @@
+"""A worker names the part that it waits for, from its first moment on."""
+
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+
+from agentic_trading.cli.exits import ExitCode
+from tests.worker_processes import worker
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def test_a_worker_names_what_it_waits_for_while_its_server_does_not_answer(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # connections are made, and not answered
+        url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
+        words = ("--bus", url, "--ledger", url, "--provider", "rules", "--drain-s", "1")
+        found = list[str]()
+        with worker(tmp_path, "w-1", *words) as process:
+            while "waits for the ledger" not in found and len(found) < 10_000:
+                health = process.health()
+                assert (health["state"], health["ready"]) == ("starting", False)
+                found.append(health["problems"]["start"])
+            code = process.ends(signal.SIGTERM)
+
+    assert found[0] == "waits for its modules and its configuration"
+    assert "waits for the ledger" in found
+    assert all(found)
+    assert code == ExitCode.DONE
