@@ -190,7 +190,7 @@ class _Server(BaseHTTPRequestHandler):
 @contextmanager
 def _serving() -> Iterator[str]:
     with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}/v1"

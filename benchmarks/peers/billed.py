@@ -56,7 +56,7 @@ class Biller(ThreadingHTTPServer):
     @contextmanager
     def serving(self) -> Iterator[None]:
         """Answer for as long as the block lasts."""
-        thread = Thread(target=self.serve_forever, daemon=True)
+        thread = Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
             yield

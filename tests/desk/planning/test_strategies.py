@@ -18,7 +18,7 @@ from agentic_trading.desk.planning.sandbox import Ran, Sandbox, SandboxJob
 from agentic_trading.desk.planning.template import TEMPLATES
 from benchmarks.sandbox import sets_of
 
-SETS = 25
+SETS = 15
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_random_sets_keep_every_promise(family: Family, panel: Panel, sandbox: S
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_template_looks_ahead(family: Family, panel: Panel, sandbox: Sandbox) -> None:
-    for params in sets_of(family, panel, 4):
+    for params in sets_of(family, panel, 2):
         code = TEMPLATES[family].generate_code(params)
 
         assert broken_by_look_ahead(sandbox.run, SandboxJob.of(code, params, panel.days)) == (), params
