@@ -4,10 +4,13 @@ import gc
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 import structlog
@@ -21,7 +24,7 @@ from tests import kafka_server, redis_server
 
 # How fast a machine is says nothing about the code: an example has no deadline, a test has its time limit.
 # `make soak` draws the most examples.
-settings.register_profile("default", max_examples=25, deadline=None)
+settings.register_profile("default", max_examples=15, deadline=None)
 settings.register_profile("ci", max_examples=50, deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("soak", max_examples=300, deadline=None, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
@@ -31,6 +34,17 @@ structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
 
 WAITS_FOR_THE_DISK = ("os.fsync", "os.fdatasync", "os.pwrite", "os.truncate", "os.ftruncate")
 """What blockbuster does not watch by itself; a commit to disk belongs into a thread."""
+
+
+@dataclass
+class SharedKafka:
+    """The Kafka of a run on several processes; `address` is None where none can be."""
+
+    running: ExitStack = field(default_factory=ExitStack)
+    address: str | None = None
+
+
+SHARED_KAFKA = pytest.StashKey[SharedKafka]()
 
 
 ON_EVERY_SERVER = ("bus", "contracts", "governance", "worker")
@@ -53,6 +67,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Take one process more than there are cores: many tests wait for a server or a program."""
+    return (os.cpu_count() or 1) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Start the Kafka that all processes of a run share; where none can be, each test that asks for one says why."""
+    stash = node.config.stash
+    if SHARED_KAFKA not in stash:
+        stash[SHARED_KAFKA] = shared = SharedKafka()
+        with suppress(pytest.skip.Exception, pytest.fail.Exception):
+            folder = shared.running.enter_context(TemporaryDirectory())
+            server = shared.running.enter_context(kafka_server.own_server(Path(folder)))
+            shared.address = server.bootstrap_servers
+    node.workerinput["kafka"] = stash[SHARED_KAFKA].address
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the shared Kafka."""
+    if SHARED_KAFKA in config.stash:
+        config.stash[SHARED_KAFKA].running.close()
 
 
 def pytest_sessionstart() -> None:
@@ -127,10 +166,11 @@ def own_redis(request: pytest.FixtureRequest) -> Iterator[redis_server.RealServe
 
 
 @pytest.fixture(scope="session")
-def kafka_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def kafka_servers(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Give the address of a real Kafka that all tests share; use topics of the test's own."""
-    if kafka_server.GIVEN:
-        yield kafka_server.GIVEN
+    given = kafka_server.GIVEN or getattr(pytestconfig, "workerinput", {}).get("kafka")
+    if given:
+        yield given
         return
     with kafka_server.own_server(tmp_path_factory.mktemp("kafka")) as server:
         yield server.bootstrap_servers

@@ -157,7 +157,7 @@ class HttpSession:
         async with self._opening:
             if self._client is None:
                 self._client = aiohttp.ClientSession(
-                    connector=aiohttp.TCPConnector(limit=0, ssl=await asyncio.to_thread(_authorities)),
+                    connector=aiohttp.TCPConnector(limit=0, ssl=await self._tls()),
                     headers={
                         "accept": "application/json",
                         "accept-encoding": ACCEPT_ENCODING,
@@ -170,6 +170,10 @@ class HttpSession:
                     trust_env=False,
                 )
             return self._client
+
+    async def _tls(self) -> ssl.SSLContext | bool:
+        # Reading the authorities takes longer than a call to a server on the same machine, which has no use for them.
+        return await asyncio.to_thread(_authorities) if self._base_url.startswith("https:") else True
 
     def _unanswered(self, e: Exception) -> ProviderError:
         kind, sent = meaning_of_client_error(e)
