@@ -17,15 +17,17 @@ from agentic_trading.operate.session_folder import SessionFolder
 from agentic_trading.platform.errors import OptionError
 from tests.flows.sessions import kept_in, ran
 
-PANEL = {"data": ["sp500-sample"]}
+PANEL: dict[str, Any] = {"data": ["sp500-sample"]}
+DAYS: dict[str, Any] = {**PANEL, "bars": 205}
+"""Long enough for a second plan."""
 
 pytestmark = pytest.mark.timeout(90)  # each plan starts processes, and so does each change of weights
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
-    """Return the report of a run over all days."""
-    return asyncio.run(ran(tmp_path_factory.mktemp("panel"), **PANEL))
+    """Return the report of a run."""
+    return asyncio.run(ran(tmp_path_factory.mktemp("panel"), **DAYS))
 
 
 async def test_it_plans_first_when_there_is_history_and_again_when_the_regime_has_changed(
@@ -70,7 +72,7 @@ async def test_it_replays_to_the_same_bytes(whole: RunReport) -> None:
 
 async def test_a_run_that_goes_on_decides_what_one_run_does(whole: RunReport, tmp_path: Path) -> None:
     first = await ran(tmp_path, **PANEL, bars=150)
-    then = await ran(tmp_path, **PANEL, resume=True)
+    then = await ran(tmp_path, **DAYS, resume=True)
 
     assert first.plans == whole.plans[: len(first.plans)]
     assert then.digest == whole.digest
