@@ -56,6 +56,10 @@ class LimitSet:
         rule = self._ceilings[kind]
         return rule.named.get(id_, rule.default)
 
+    def is_named(self, kind: ScopeKind, id_: str) -> bool:
+        """Whether a scope has a limit by its name."""
+        return id_ in self._ceilings[kind].named
+
     def limited(self, kind: ScopeKind) -> Iterator[tuple[str, Window]]:
         """Yield the scopes of a kind that have a ceiling, with its window; `*` is every one."""
         rule = self._ceilings[kind]

@@ -17,7 +17,6 @@ from agentic_trading.governance.limits import (
     SHORT_LIVED,
     UNLIMITED,
     Ceiling,
-    Limit,
     ScopeKind,
     TimeWindow,
     Window,
@@ -26,14 +25,12 @@ from agentic_trading.governance.limits import (
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.redis import LedgerKeys
 
-_REMEMBERED = 10_000
 _COUNTER = Struct("<12d")
 _RULE = Struct("<5d")
 _OWN = Struct("<4d")
 _MINUTE_MS = 60_000
 
 PlannedWindows = Mapping[Window, TimeWindow]
-Pieces = tuple[tuple[str, ...], bytes]
 
 
 class CounterKey(NamedTuple):
@@ -53,8 +50,15 @@ class CounterKey(NamedTuple):
     @property
     def name(self) -> str:
         """Its name on the server, without line breaks."""
-        id_ = self.id.replace("%", "%25").replace("\n", "%0A")
-        return f"{self.kind}/{self.window}/{self.window_id}/{id_}"
+        return _prefix_of(self.kind, self.window, self.window_id) + _one_line(self.id)
+
+
+def _prefix_of(kind: ScopeKind, window: Window, window_id: str) -> str:
+    return f"{kind}/{window}/{window_id}/"
+
+
+def _one_line(id_: str) -> str:
+    return id_.replace("%", "%25").replace("\n", "%0A")
 
 
 class ReservationPlan(NamedTuple):
@@ -69,8 +73,15 @@ class ReservationPlan(NamedTuple):
     times: tuple[float, float, float]
 
 
+class _Counters(NamedTuple):
+    """The counters of a scope in each of its windows: how their names begin, and their rules."""
+
+    prefixes: tuple[str, ...]
+    rules: bytes
+
+
 class ReservationPlanner:
-    """Plans where the requests of one tenant are counted; what several share is found once a minute."""
+    """Plans where the requests of one tenant are counted; scopes with the same ceilings are planned once a minute."""
 
     def __init__(self, zone: tzinfo, keep: timedelta, call_keep: timedelta) -> None:
         self.zone = str(zone)
@@ -78,13 +89,13 @@ class ReservationPlanner:
         self._keep_ms = _ms(keep)
         self._call_keep_ms = _ms(call_keep)
         self._time_windows: PlannedWindows = {}
-        self._found: dict[tuple[ScopeKind, str], Pieces] = {}
+        self._planned: dict[tuple[ScopeKind, str, tuple[Window, ...]], _Counters] = {}
         self.limits = LimitSet()
 
     def apply_limits(self, limits: LimitSet) -> None:
         """Count by these limits from now on."""
         self.limits = limits
-        self._found.clear()
+        self._planned.clear()
 
     def limited_totals(self) -> str:
         """Return the names of the totals that have a ceiling, `*` for those of every id: what `forget.lua` leaves alone."""
@@ -125,18 +136,19 @@ class ReservationPlanner:
     def plan(self, request: ReservationRequest, present: datetime) -> ReservationPlan:
         """Return where to count `request`: in the windows of its moment, or of the present."""
         time_windows = self._windows.at(request.at or present)
-        if time_windows is not self._time_windows or len(self._found) > _REMEMBERED:
+        if time_windows is not self._time_windows:
             self._time_windows = time_windows
-            self._found.clear()
-        own: dict[ScopeKind, list[Limit]] = {}
+            self._planned.clear()
+        own: dict[ScopeKind, tuple[Window, ...]] = {}
         for limit in request.limits:
-            own.setdefault(limit.scope, []).append(limit)
+            own[limit.scope] = (*own.get(limit.scope, ()), limit.window)
         names: list[str] = []
         rules: list[bytes] = []
         for kind, id_ in request.scope_ids.items():
-            names_of, rules_of = self._pieces(kind, id_, own.get(kind, ()))
-            names += names_of
-            rules.append(rules_of)
+            counters = self._counters_of(kind, id_, own.get(kind, ()))
+            end = _one_line(id_)
+            names += [prefix + end for prefix in counters.prefixes]
+            rules.append(counters.rules)
         return ReservationPlan(
             "\n".join(names), b"".join(rules), self._own(request, names), self._times(request)
         )
@@ -148,29 +160,25 @@ class ReservationPlanner:
         until = 0.0 if over_by is None else over_by.timestamp() * 1000
         return until - _MINUTE_MS, until, -1
 
-    def _pieces(self, kind: ScopeKind, id_: str, own: list[Limit] | tuple[()]) -> Pieces:
-        if own or kind in SHORT_LIVED:
-            windows = [limit.window for limit in own]
-            ceilings = dict.fromkeys(windows, UNLIMITED) | dict(self.limits.of(kind, id_))
-            return self._new_pieces(kind, id_, ceilings, windows)
-        found = self._found.get((kind, id_))
+    def _counters_of(self, kind: ScopeKind, id_: str, own: tuple[Window, ...]) -> _Counters:
+        is_named = self.limits.is_named(kind, id_)
+        key = kind, id_ if is_named else ANY, own
+        found = self._planned.get(key)
         if found is None:
-            found = self._found[kind, id_] = self._new_pieces(kind, id_, self.limits.of(kind, id_))
+            found = self._planned[key] = self._plan_counters(kind, self.limits.of(kind, id_), own)
         return found
 
-    def _new_pieces(
-        self, kind: ScopeKind, id_: str, ceilings: Ceilings, own: Collection[Window] = ()
-    ) -> Pieces:
-        names = tuple(
-            CounterKey(kind, window, self._time_windows[window].id, id_).name for window in ceilings
-        )
+    def _plan_counters(self, kind: ScopeKind, ceilings: Ceilings, own: tuple[Window, ...]) -> _Counters:
+        if own or kind in SHORT_LIVED:
+            ceilings = dict.fromkeys(own, UNLIMITED) | dict(ceilings)
+        prefixes = (_prefix_of(kind, window, self._time_windows[window].id) for window in ceilings)
         rules = (
             _RULE.pack(
                 *self._ends(kind, window, is_open=ceiling == UNLIMITED and window not in own), *_most(ceiling)
             )
             for window, ceiling in ceilings.items()
         )
-        return names, b"".join(rules)
+        return _Counters(tuple(prefixes), b"".join(rules))
 
     def _ends(self, kind: ScopeKind, window: Window, *, is_open: bool) -> tuple[float, float]:
         """Return when a counter's window is over, and for how long after that it is kept; 0 for never, and for ever.
