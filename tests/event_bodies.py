@@ -56,6 +56,7 @@ from agentic_trading.llm.events import (
     TailSetAside,
 )
 from agentic_trading.llm.fields import FrozenObject
+from agentic_trading.llm.interaction import reservation_id
 from tests.build import NOW
 from tests.desk.analysis.build import judgement, provenance
 
@@ -228,3 +229,16 @@ def as_event(body: EventBody) -> Event:
         causation_id="cause-1",
         as_of=NOW,
     )
+
+
+def dispatched_body(key: str, *, tenant: str = "default", attempt: int = 1, nusd: int = 1) -> dict[str, Any]:
+    """Return the body of `attempt.dispatched` for an attempt that reserved this sum."""
+    return AttemptDispatched(
+        attempt=attempt,
+        request_hash="rk1:0",
+        provider="scripted",
+        model="scripted-1",
+        reservation_id=reservation_id(tenant, key, attempt),
+        scopes={ScopeKind.CALL: key, ScopeKind.TENANT: tenant},
+        reserved_nusd=nusd,
+    ).model_dump(mode="json")

@@ -19,7 +19,6 @@ from agentic_trading.client.events import FrameClosed, FrameOpened, UserAnswered
 from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.events import Skipped, Triggered, Undecided
 from agentic_trading.desk.decisions import verdict_of
-from agentic_trading.desk.events import KINDS
 from agentic_trading.desk.exchange import Cancellation, Fill, Order
 from agentic_trading.desk.execution.events import (
     IntentDenied,
@@ -167,7 +166,7 @@ STOPPED = {
 
 def chain_outcome(records: Sequence[Record]) -> str:
     """Return what was decided and what followed: `long → 2 fills`, `stand_aside`, `refusal`; empty if nothing was."""
-    events = [(_kind(record), record) for record in records if isinstance(record, Event)]
+    events = [(record.kind, record) for record in records if isinstance(record, Event)]
     assessed = next((str(event.body.get("verdict")) for kind, event in events if kind == Assessment.KIND), "")
     failed = next((_reason(event) for kind, event in events if kind in UNDECIDED), "")
     followed = _followed(Counter(kind for kind, _ in events)) or failed
@@ -178,11 +177,6 @@ def chain_outcome(records: Sequence[Record]) -> str:
 
 
 UNDECIDED = (Undecided.KIND, IntentUndecided.KIND)
-
-
-def _kind(event: Event) -> str:
-    """Return the present name of an event's kind, for a log of any release."""
-    return KINDS.current(event.kind, event.body)
 
 
 def _reason(event: Event) -> str:
@@ -255,7 +249,7 @@ def step_text(node: TraceNode) -> list[str]:
             call = f"{envelope.agent_id or 'no agent'} → {envelope.provider}/{envelope.model}"
             return [printable(call), *attempt_lines(node.attempts)]
         case EventNode():
-            lines = SHOWN.get(_kind(node.event))
+            lines = SHOWN.get(node.event.kind)
             body = node.event.body
             return [line for line in (_plain(body) if lines is None else _chosen(body, lines)) if line]
         case _:

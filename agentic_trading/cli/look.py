@@ -225,16 +225,8 @@ def replay_run(
     from agentic_trading.desk.cli.summary import comparison
     from agentic_trading.desk.session.replay import replay
 
-    config = configured()
-    report = run_async(
-        replay(
-            session,
-            run=run,
-            workers=workers,
-            models_file=config.models_file,
-            allow_incomplete=allow_incomplete,
-        )
-    )
+    configured()
+    report = run_async(replay(session, run=run, workers=workers, allow_incomplete=allow_incomplete))
     for warning in report.warnings:
         say(f"Warning: {printable(warning)}", err=True)
     if as_json:

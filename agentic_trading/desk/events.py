@@ -1,8 +1,5 @@
 """Every kind of event that the desk puts on record, and who reads what is inside."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.events import Skipped, Triggered, Undecided
 from agentic_trading.desk.exchange import Cancellation, Fill, Order
@@ -45,11 +42,6 @@ DeskBody = (
 )
 
 
-def _undecided(body: Mapping[str, Any]) -> type[Undecided | IntentUndecided]:
-    """Return what a `no_decision` of an older log is: only that of an analysis names its step."""
-    return Undecided if "step" in body else IntentUndecided
-
-
 KINDS = Kinds[DeskBody](
     Triggered,
     Skipped,
@@ -69,5 +61,4 @@ KINDS = Kinds[DeskBody](
     GenerationAccepted,
     PlanChosen,
     PlanUndecided,
-    split={"no_decision": _undecided},
 )

@@ -83,7 +83,6 @@ class Fill(EventBody, frozen=True):
     """
 
     KIND = "order.filled"
-    FORMERLY = "fill"
 
     fill_id: str
     intent_id: str
@@ -130,7 +129,6 @@ class Cancellation(EventBody, frozen=True):
     """The end of an order that was not filled whole: `quantity` is what is left of it."""
 
     KIND = "order.canceled"
-    FORMERLY = "order.cancelled"
 
     order_id: str
     intent_id: str

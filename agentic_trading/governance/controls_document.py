@@ -3,12 +3,12 @@
 import asyncio
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Protocol, Self, assert_never
+from typing import Annotated, Literal, Protocol, Self, assert_never
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -74,11 +74,10 @@ class AppliedCommand(EventBody, frozen=True, extra="allow"):
 
     `scope` and `id` are what it was about. Where that was a limit, `window` is there too, and its ceilings in
     nano-dollars, tokens and calls; None is no limit. `serial` is that of the document that it made: it orders commands
-    across copies of a store. Older releases wrote none.
+    across copies of a store. A command that was derived from a limit or halt has none.
     """
 
     KIND = "operator.commanded"
-    FORMERLY = "operator.action"
 
     version: Count
     kind: Open[CommandKind]
@@ -117,12 +116,6 @@ def milliseconds(at: datetime) -> int:
     return (at - _EPOCH) // timedelta(milliseconds=1)
 
 
-def _serial_of(document: Mapping[str, Any]) -> int:
-    """Return the serial of a document that was written without one: its latest command that is still known."""
-    moments = [milliseconds(action.at) for action in document.get("actions", ())]
-    return max([0, *moments]) + int(document.get("version", 0))
-
-
 class TenantControls(BaseModel, frozen=True, extra="forbid"):
     """The limits and halts of one tenant; version 0 is that of a tenant without any command.
 
@@ -135,7 +128,7 @@ class TenantControls(BaseModel, frozen=True, extra="forbid"):
     limits: tuple[Limit, ...] = ()
     halts: tuple[Halt, ...] = ()
     actions: tuple[AppliedCommand, ...] = ()
-    serial: Count = Field(default_factory=_serial_of)
+    serial: Count = 0
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:

@@ -47,8 +47,6 @@ _UNKNOWN_ORDER: Final = "the order of the commands is unknown: the lower limit h
 _FORGOTTEN: Final = "unknown"
 _NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-_COMMAND_KINDS: Final = frozenset({AppliedCommand.KIND, AppliedCommand.FORMERLY})
-
 Subject = tuple[bool, str]
 History = Sequence[AppliedCommand]
 """Commands of one document or log, oldest first."""
@@ -218,7 +216,7 @@ class CommandHistory:
 
     def read(self, record: Record) -> None:
         """Read a record; only commands count. Raises `UnreadableBodyError` for one that this release cannot read."""
-        if isinstance(record, LLMInteraction) or record.kind not in _COMMAND_KINDS:
+        if isinstance(record, LLMInteraction) or record.kind != AppliedCommand.KIND:
             return
         body = KINDS.must(record)
         if isinstance(body, AppliedCommand):

@@ -5,18 +5,14 @@ error, and not passed over.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import Field
-from typing_extensions import override
 
 from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.ledger import ReservationState
-from agentic_trading.governance.limits import UNNAMED, ScopeKind, Unit, Window
-from agentic_trading.llm.envelope import EnvelopeWorkflow
-from agentic_trading.llm.event import Event, EventBody, Kinds
+from agentic_trading.governance.limits import ScopeKind, Unit, Window
+from agentic_trading.llm.event import EventBody, Kinds
 from agentic_trading.llm.fields import AnswerText, Moment
-from agentic_trading.llm.interaction import reservation_id
 from agentic_trading.llm.words import Open
 
 
@@ -27,7 +23,6 @@ class ReservationExpired(EventBody, frozen=True):
     """
 
     KIND = "reservation.expired"
-    FORMERLY = "budget.expired"
 
     reservation_id: str
     state: Open[ReservationState]
@@ -42,7 +37,6 @@ class LedgerCheckpointed(EventBody, frozen=True):
     """How far a tenant's ledger had come: its epoch (`generation`), that epoch's id (`mark`), and the last change in it."""
 
     KIND = "ledger.checkpointed"
-    FORMERLY = "budget.position"
 
     generation: int
     mark: str
@@ -70,7 +64,6 @@ class BudgetThresholdReached(BudgetWarned, frozen=True):
     """The share of its ceiling from which on a counter is warned of is used up."""
 
     KIND = "budget.threshold_reached"
-    FORMERLY = "budget.threshold"
 
 
 class BudgetExhausted(BudgetWarned, frozen=True):
@@ -83,13 +76,12 @@ class BudgetExhaustionForecast(BudgetWarned, frozen=True):
     """A counter will have nothing left before its window ends, if it goes on as in the last hour."""
 
     KIND = "budget.exhaustion_forecast"
-    FORMERLY = "budget.forecast"
 
 
 class AttemptDispatched(EventBody, frozen=True):
     """A request is about to be sent, with what is reserved for it: what the reservation is called and counted in.
 
-    `window_at` is a moment in its windows; None, in older logs, is the ledger's own present.
+    `window_at` is a moment in its windows. None is the ledger's own present.
     """
 
     KIND = "attempt.dispatched"
@@ -104,27 +96,6 @@ class AttemptDispatched(EventBody, frozen=True):
     reserved_tokens: int = 0
     reserved_calls: int = 1
     window_at: Moment | None = None
-
-    @classmethod
-    @override
-    def from_older(cls, event: Event) -> Mapping[str, Any]:
-        """Return the body with a reservation and scopes, which older releases did not name.
-
-        At first only executions had a record, without key and agent.
-        """
-        body = event.body
-        if "reservation_id" in body:
-            return body
-        key, attempt = body.get("idempotency_key", event.causation_id), body.get("attempt", 0)
-        scopes = {
-            ScopeKind.CALL: key,
-            ScopeKind.TRACE: event.trace_id,
-            ScopeKind.AGENT: body.get("agent", UNNAMED),
-            ScopeKind.WORKFLOW: body.get("workflow", str(EnvelopeWorkflow.EXECUTION)),
-            ScopeKind.TENANT: event.tenant_id,
-        }
-        known = {"request_hash": "", "provider": "", "model": "", **body}
-        return {**known, "reservation_id": reservation_id(event.tenant_id, key, attempt), "scopes": scopes}
 
 
 class AttemptUnsent(EventBody, frozen=True):

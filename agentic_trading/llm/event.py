@@ -4,11 +4,10 @@ Logs, buses and indexes read headers only, so that kinds and fields they do not 
 reader that looks inside asks the `Kinds` of a package for the body.
 """
 
-from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import cached_property
 from operator import attrgetter
-from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+from typing import ClassVar, Final, Generic, Self, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -77,12 +76,10 @@ PLATFORM: Final = "*"
 class EventBody(BaseModel, frozen=True):
     """What the events of one kind say. A kind is `noun.past_participle`, and its noun is a namespace with one owner.
 
-    A kind gains a field only with a default; anything else is a new kind. `FORMERLY` is the name that the kind had in
-    older logs: it is read for ever, and never written. Fields that this release does not know stay in the event.
+    A kind gains a field only with a default; anything else is a new kind. Unknown fields stay in the event.
     """
 
     KIND: ClassVar[str]
-    FORMERLY: ClassVar[str] = ""
 
     def as_event(
         self,
@@ -106,33 +103,21 @@ class EventBody(BaseModel, frozen=True):
             body=self.model_dump(mode="json"),
         )
 
-    @classmethod
-    def from_older(cls, event: Event) -> Mapping[str, Any]:
-        """Return the body of `event` with the fields that older releases left out or named otherwise."""
-        return event.body
-
 
 B = TypeVar("B", bound=EventBody)
 
 
 class Kinds(Generic[B]):
-    """The kinds of one package: `Kinds[Triggered | Skipped](Triggered, Skipped)`.
+    """The kinds of one package: `Kinds[Triggered | Skipped](Triggered, Skipped)`."""
 
-    `split` says of a former kind that is two kinds now which of them a body is.
-    """
-
-    def __init__(
-        self, *bodies: type[B], split: Mapping[str, Callable[[Mapping[str, Any]], type[B]]] | None = None
-    ) -> None:
+    def __init__(self, *bodies: type[B]) -> None:
         """Raise `ValueError` for a kind that two of them claim."""
         self.bodies = bodies
-        self._split = dict(split or {})
         self._by_kind: dict[str, type[B]] = {}
         for body in bodies:
-            for kind in {body.KIND, body.FORMERLY} - {"", *self._split}:
-                if kind in self._by_kind:
-                    raise ValueError(f"kind {kind} is claimed twice; allowed is one body for each")
-                self._by_kind[kind] = body
+            if body.KIND in self._by_kind:
+                raise ValueError(f"kind {body.KIND} is claimed twice; allowed is one body for each")
+            self._by_kind[body.KIND] = body
 
     @property
     def namespaces(self) -> frozenset[str]:
@@ -147,20 +132,15 @@ class Kinds(Generic[B]):
         return self._read(event, ON_RECORD)
 
     def _read(self, event: Event, context: object) -> B | None:
-        body = self._body_of(event.kind, event.body)
+        body = self._by_kind.get(event.kind)
         if body is None:
             return None
         try:
-            return body.model_validate(body.from_older(event), context=context)
+            return body.model_validate(event.body, context=context)
         except ValidationError as e:
             first = e.errors(include_url=False, include_context=False, include_input=False)[0]
             place = ".".join(map(str, ("body", *first["loc"])))
             raise UnreadableBodyError(event.id, event.kind, place, first["msg"]) from e
-
-    def current(self, kind: str, body: Mapping[str, Any]) -> str:
-        """Return the present name of an event's kind: another one than it has only for a former kind of this package."""
-        found = self._body_of(kind, body)
-        return kind if found is None else found.KIND
 
     def must(self, event: Event) -> B | None:
         """Return the body of an event as `of` does, for a reader that must not pass over what it does not know.
@@ -172,7 +152,3 @@ class Kinds(Generic[B]):
         if body is None and event.kind.partition(".")[0] in self.namespaces:
             raise UnknownKindError(event.id, event.kind, sorted(body.KIND for body in self.bodies))
         return body
-
-    def _body_of(self, kind: str, body: Mapping[str, Any]) -> type[B] | None:
-        split = self._split.get(kind)
-        return split(body) if split is not None else self._by_kind.get(kind)

@@ -58,9 +58,8 @@ class RunManifest(BaseModel, frozen=True):
     `provider` answered. `model` is empty where each workflow had its own; `base_url` is a server's address without its
     host, empty for the provider's own. `models` are those that the configuration has for each workflow, `fallback` what
     was called when one failed, `providers` the adapters and addresses, and `capabilities` the rows of all models that
-    could be asked: a replay needs no other table. Manifests of version 1 have none of the four.
-    `plan` is how a plan was searched for, as the planner wrote it; None where none was, and in older manifests: then on
-    the default terms.
+    could be asked: a replay needs no other table.
+    `plan` is how a plan was searched for, as the planner wrote it; None without a search.
     `max_calls` counts attempts, None where they were not limited. `bus` says where workers in other processes made its calls.
     `first_seq` is the number of
     the log line before its first one. `starts` counts the processes that wrote it: the log has a `run.started` of each,
@@ -68,7 +67,7 @@ class RunManifest(BaseModel, frozen=True):
     is that of the decision log, None while the run has not ended.
     """
 
-    version: Literal[1, 2] = 1
+    version: Literal[2]
     package: str
     session_id: str
     run_number: int
@@ -105,13 +104,6 @@ class RunManifest(BaseModel, frozen=True):
         if self.answers not in known:
             raise ValueError(f"answers: one of {listed(known)}")
         return self
-
-    @property
-    def asked(self) -> Sequence[str]:
-        """The models that could be asked, as `PROVIDER/MODEL`, as far as the manifest names them."""
-        others = [name for row in self.fallback.values() for name in row.to]
-        own = [f"{self.provider}/{self.model}"] if self.model and not self.models else []
-        return list(dict.fromkeys([*own, *self.models.values(), *others]))
 
     @property
     def has_ended(self) -> bool:

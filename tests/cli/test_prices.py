@@ -202,7 +202,7 @@ def test_a_book_that_is_not_at_hand_is_asked_for(command: Command, golden_log: P
 
 @pytest.fixture
 def golden_log(tmp_path: Path) -> Path:
-    """Return a copy of the log of the first release, whose book is not shipped any more."""
+    """Return a copy of the golden log of calls, whose book is not shipped."""
     log = tmp_path / LOG_NAME
-    log.write_bytes((Path(__file__).parents[1] / "golden" / "log" / "v1.jsonl").read_bytes())
+    log.write_bytes((Path(__file__).parents[1] / "golden" / "log" / "calls.jsonl").read_bytes())
     return log

@@ -1,6 +1,5 @@
 """A session that asks a model over the network: recorded, limited, gone on with, and played again without it."""
 
-import asyncio
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,43 +60,6 @@ async def test_a_session_with_a_model_is_recorded_and_replayed_without_it(
     assert again.answered == report.sent
 
 
-def as_of_an_older_release(session: Path) -> None:
-    """Take from a manifest what version 1 did not have: the rows of the models above all."""
-    path = session / "run.json"
-    fields = json.loads(path.read_text())
-    for name in ("version", "tenant", "models", "fallback", "providers", "capabilities", "config_sha256"):
-        del fields[name]
-    path.write_text(json.dumps(fields))
-
-
-async def test_a_run_of_an_older_release_is_replayed_with_the_table_that_it_was_started_with(
-    answers: Mapping[str, str], tmp_path: Path
-) -> None:
-    with served(answers) as server:
-        report = await ran(asking(tmp_path, server.url, bars=330))
-    await asyncio.to_thread(as_of_an_older_release, report.log.parent)
-
-    with pytest.raises(OptionError, match=f"AGENTIC_MODELS_FILE is without a row for openai/{OWN_MODEL}"):
-        await replay(report.log.parent)
-    assert (await replay(report.log.parent, models_file=tmp_path / "models.json")).identical
-
-
-async def test_recorded_answers_of_a_model_in_no_table_are_refused_before_anything_is_written(
-    answers: Mapping[str, str], tmp_path: Path
-) -> None:
-    with served(answers) as server:
-        report = await ran(asking(tmp_path, server.url, bars=330))
-    await asyncio.to_thread(as_of_an_older_release, report.log.parent)
-    played = options(
-        tmp_path / "again", bars=330, provider="recorded", record=False, recorded_from=report.log.parent
-    )
-
-    with pytest.raises(OptionError, match="AGENTIC_MODELS_FILE is without a row"):
-        await ran(played)
-
-    assert not (tmp_path / "again").exists()
-
-
 async def test_the_manifest_names_the_model_and_keeps_no_host(
     answers: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -118,7 +80,7 @@ async def test_answers_that_are_not_accepted_are_asked_for_again_and_counted(tmp
     assert report.accepted == 0
     assert report.attempts_by_outcome["parsing_error"] == 6
     assert set(report.no_decisions["analysis"]) == {"parsing_error", "budget_exhausted"}
-    assert (await replay(report.log.parent, models_file=tmp_path / "models.json")).identical
+    assert (await replay(report.log.parent)).identical
 
 
 @pytest.mark.parametrize(
@@ -163,7 +125,7 @@ async def test_a_session_that_ended_of_its_provider_goes_on_when_that_is_put_rig
 
     assert server.asked > 0
     assert report.attempts_by_outcome["auth_error"] == 1
-    assert (await replay(report.log.parent, models_file=tmp_path / "models.json")).identical
+    assert (await replay(report.log.parent)).identical
 
 
 @pytest.mark.parametrize(

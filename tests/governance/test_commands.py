@@ -1,6 +1,5 @@
 """Each order has a larger serial than every one before, whatever clocks say and whichever actions are still known."""
 
-import json
 from collections.abc import Iterable
 from datetime import timedelta
 
@@ -25,13 +24,6 @@ def ordered(controls: TenantControls, seconds: Iterable[float]) -> list[TenantCo
         at = NOW + timedelta(seconds=second)
         documents.append(apply_command(before, SetLimit(limit), by="ann", why="", at=at))
     return documents[1:]
-
-
-def written_before_serials(controls: TenantControls) -> bytes:
-    """Return a document as it was stored before there were serials."""
-    document = json.loads(stored(controls))
-    del document["serial"]
-    return json.dumps(document).encode()
 
 
 def test_a_serial_is_the_moment_of_the_order_or_the_next_one() -> None:
@@ -63,19 +55,8 @@ def test_the_first_order_on_a_new_board_comes_after_those_on_a_lost_one() -> Non
     assert (new.version, new.serial > lost.serial) == (1, True)
 
 
-def test_a_document_without_a_serial_counts_as_its_version_after_the_latest_moment_of_its_actions() -> None:
-    before = ordered(TenantControls(), [5, 0])[-1]
-
-    read = read_stored(written_before_serials(before), "there")
-
-    assert read.serial == NOW_MS + 5000 + 2
-    assert ordered(read, [0])[-1].serial == read.serial + 1
-    assert read_stored(stored(read), "there") == read
-    assert (TenantControls().serial, TenantControls(version=3).serial) == (0, 3)
-
-
 def test_orders_from_before_1970_are_counted() -> None:
     long_ago = ordered(TenantControls(), [-(2 * 10**9), -(2 * 10**9)])
 
     assert [one.serial for one in long_ago] == [1, 2]
-    assert read_stored(written_before_serials(long_ago[-1]), "there").serial == 2
+    assert read_stored(stored(long_ago[-1]), "there").serial == 2

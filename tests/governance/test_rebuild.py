@@ -24,7 +24,7 @@ from agentic_trading.llm.provider import ModelResponse, UnusableAnswerError
 from agentic_trading.llm.providers.offline import RecordedAnswers
 from agentic_trading.llm.result import AttemptTrace, Stage, Usage
 from tests.build import event, interaction
-from tests.event_bodies import sample
+from tests.event_bodies import dispatched_body, sample
 from tests.gateway import GOOD, START, MemoryGateway, asking, gateway, not_connected, timed_out
 from tests.governance.asking import ask, tenant
 from tests.governance.away import AwayLedger
@@ -165,18 +165,6 @@ async def test_a_call_of_which_only_the_dispatch_is_on_record_is_in_doubt() -> N
     assert lost.request.reservation_id == f"acme:{asked.idempotency_key}:1"
 
 
-def test_a_dispatch_that_an_earlier_release_noted_is_in_doubt_too() -> None:
-    reading = LedgerRebuild("default", "live")
-    reading.read(
-        event("attempt.dispatched", causation_id="e-1", body={"attempt": 2, "reserved_nusd": 70}, time=START)
-    )
-
-    (lost,) = reading.entries()
-
-    assert (lost.request.key, lost.request.attempt, lost.charged) == ("e-1", 2, Amount(70, 0))
-    assert lost.request.scope_ids[ScopeKind.AGENT] == "unnamed"
-
-
 @pytest.mark.parametrize(("mode", "day"), [("backtest", "2025-05-05"), ("live", "2026-01-02")])
 def test_windows_go_by_the_market_where_time_is_simulated(mode: ClockMode, day: str) -> None:
     as_of = datetime(2025, 5, 5, tzinfo=UTC)
@@ -188,7 +176,7 @@ def test_windows_go_by_the_market_where_time_is_simulated(mode: ClockMode, day: 
             causation_id="e",
             as_of=as_of,
             time=START,
-            body={"attempt": 1, "reserved_nusd": 1},
+            body=dispatched_body("e"),
         )
     )
 
@@ -198,9 +186,7 @@ def test_windows_go_by_the_market_where_time_is_simulated(mode: ClockMode, day: 
 def test_without_a_moment_of_the_market_the_time_of_sending_counts_in_a_backtest_too() -> None:
     reading = LedgerRebuild("default", "backtest")
     reading.read(interaction(as_of=None, dispatched_at=START, finished_at=START))
-    reading.read(
-        event("attempt.dispatched", causation_id="e", time=START, body={"attempt": 1, "reserved_nusd": 1})
-    )
+    reading.read(event("attempt.dispatched", causation_id="e", time=START, body=dispatched_body("e")))
 
     assert [one.request.at for one in reading.entries()] == [START, START]
 
@@ -209,9 +195,7 @@ async def test_another_tenants_calls_are_left_out() -> None:
     desk = gateway(lambda _request: GOOD, limits=EVERY_COUNTER)
     for tenant_id in ("acme", "zenith", "acme"):
         await desk.runner.run(asking(n=tenant_id).with_tenant(tenant_id).build())
-    await desk.store.record(
-        event("attempt.dispatched", tenant_id="zenith", body={"attempt": 1, "reserved_nusd": 1})
-    )
+    await desk.store.record(event("attempt.dispatched", tenant_id="zenith", body=dispatched_body("e")))
 
     assert await used(await again(desk, "acme"), "acme") == await used(desk.ledger, "acme")
     assert {one.request.tenant for one in (await read(desk, "acme")).entries()} == {"acme"}

@@ -67,7 +67,6 @@ class Weighed(EventBody, frozen=True):
     """A body with a field that came later."""
 
     KIND = "cargo.weighed"
-    FORMERLY = "weighing"
 
     scale: str = "main"
     kilograms: int
@@ -100,8 +99,10 @@ def test_a_body_is_read_from_the_event_that_has_it() -> None:
     assert CARGO.namespaces == {"cargo"}
 
 
-def test_a_former_kind_and_a_body_without_later_fields_are_read() -> None:
-    assert CARGO.of(event("weighing", body={"kilograms": 3, "of_a_newer_release": 1})) == Weighed(kilograms=3)
+def test_a_body_without_later_fields_is_read() -> None:
+    assert CARGO.of(event("cargo.weighed", body={"kilograms": 3, "of_a_newer_release": 1})) == Weighed(
+        kilograms=3
+    )
 
 
 def test_a_kind_of_somebody_else_has_no_body_here() -> None:
@@ -126,14 +127,3 @@ def test_a_body_that_is_none_of_its_kind_names_event_kind_and_place() -> None:
 def test_a_kind_has_one_body() -> None:
     with pytest.raises(ValueError, match=r"cargo\.loaded is claimed twice"):
         Kinds[Loaded](Loaded, Loaded)
-
-
-def test_a_former_kind_that_is_two_now_is_told_apart_by_its_event() -> None:
-    kinds = Kinds[Weighed | Loaded](
-        Weighed, Loaded, split={"cargo": lambda body: Weighed if "kilograms" in body else Loaded}
-    )
-
-    assert kinds.of(event("cargo", body={"kilograms": 1})) == Weighed(kilograms=1)
-    assert kinds.of(event("cargo", body={})) == Loaded()
-    assert kinds.current("cargo", {}) == "cargo.loaded"
-    assert (CARGO.current("weighing", {}), CARGO.current("sunk", {})) == ("cargo.weighed", "sunk")

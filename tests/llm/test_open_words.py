@@ -93,9 +93,7 @@ def is_closed(e: ValidationError | UnreadableBodyError) -> bool:
 
 def kinds_of(event: Event) -> Kinds[Any]:
     return next(
-        kinds
-        for kinds in (DESK, RECURSION, GOVERNANCE, LOG)
-        if kinds.current(event.kind, event.body) in {b.KIND for b in kinds.bodies}
+        kinds for kinds in (DESK, RECURSION, GOVERNANCE, LOG) if event.kind in {b.KIND for b in kinds.bodies}
     )
 
 

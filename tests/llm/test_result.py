@@ -108,14 +108,15 @@ def test_only_a_validated_answer_can_be_acted_on(changes: dict[str, Any], *, act
 
 
 DERIVED = {"cost_usd", "actionable", "output_hash"}
-GOLDEN = Path(__file__).parents[1] / "golden"
+CALLS = Path(__file__).parents[1] / "golden" / "log" / "calls.jsonl"
+SHIPPED = Path(__file__).parents[2] / "agentic_trading" / "desk" / "recordings"
 
 
 def golden_results() -> list[LLMResult]:
-    """Return every result that is on record in the golden logs."""
-    with zipfile.ZipFile(GOLDEN / "recordings" / "smollm2.v1.zip") as recording:
+    """Return every result that is on record in the golden log and in a shipped recording."""
+    with zipfile.ZipFile(SHIPPED / "smollm2.zip") as recording:
         logs = [recording.read(name) for name in recording.namelist() if name.endswith(".jsonl")]
-    lines = (GOLDEN / "log" / "v1.jsonl").read_bytes().splitlines() + b"".join(logs).splitlines()
+    lines = CALLS.read_bytes().splitlines() + b"".join(logs).splitlines()
     records = map(orjson.loads, lines)
     return [LLMResult.from_wire(orjson.dumps(each["result"])) for each in records if "result" in each]
 

@@ -24,6 +24,7 @@ from tests.desk.market.bars import bar
 def manifest(run_number: int = 1, **changes: Any) -> RunManifest:
     """Return what a run over one symbol was asked to be; `changes` are fields of `RunManifest`."""
     fields = {
+        "version": 2,
         "package": "0.1.0",
         "session_id": "s",
         "run_number": run_number,

@@ -80,7 +80,6 @@ class Assessment(Provenance, EventBody, frozen=True):
     """
 
     KIND = "analysis.assessed"
-    FORMERLY = "assessment"
 
     step: str = STEP
     judgement: Judgement

@@ -37,7 +37,6 @@ class Triggered(EventBody, frozen=True):
     """Something happened on `bar` that makes a question worth its price: it is where the question `why this order` ends."""
 
     KIND = "analysis.triggered"
-    FORMERLY = "trigger"
 
     symbol: str
     step: str
@@ -51,7 +50,6 @@ class Skipped(EventBody, frozen=True):
     """Nothing was asked at a close of the decision timeframe."""
 
     KIND = "analysis.skipped"
-    FORMERLY = "skip"
 
     symbol: str
     step: str
@@ -63,7 +61,6 @@ class Undecided(NoDecision, EventBody, frozen=True):
     """An analysis gave no decision."""
 
     KIND = "analysis.undecided"
-    FORMERLY = "no_decision"
 
     symbol: str
     step: str

@@ -27,7 +27,6 @@ class IntentDenied(Rejection, EventBody, frozen=True):
     """Our own limits stopped an intent before it was one."""
 
     KIND = "intent.denied"
-    FORMERLY = "intent.rejected"
 
     symbol: str
 
@@ -36,7 +35,6 @@ class IntentUndecided(NoDecision, EventBody, frozen=True):
     """It was not decided how an intent shall be filled: no order came of it."""
 
     KIND = "intent.undecided"
-    FORMERLY = "no_decision"
 
     symbol: str
     request_hash: str
@@ -46,7 +44,6 @@ class StrategyChosen(FillStrategy, EventBody, frozen=True, extra="ignore"):
     """How an intent shall be filled."""
 
     KIND = "intent.strategy_chosen"
-    FORMERLY = "fill.strategy"
 
     symbol: str
     request_hash: str
@@ -59,7 +56,6 @@ class OrderDenied(Rejection, EventBody, frozen=True):
     """
 
     KIND = "order.denied"
-    FORMERLY = "order.rejected"
 
     symbol: str
     order_id: str = Field(default="", exclude_if=operator.not_)

@@ -40,7 +40,6 @@ class OrderIntent(EventBody, frozen=True):
     """
 
     KIND = "intent.approved"
-    FORMERLY = "order.intent"
 
     intent_id: str
     symbol: str

@@ -13,7 +13,6 @@ from typing import IO, NamedTuple, Self
 from pydantic import BaseModel, Field
 
 from agentic_trading.client.gateway import Gateway, GatewayReply
-from agentic_trading.desk.events import KINDS
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.session import trading
 from agentic_trading.desk.session.feeds import bar_grid
@@ -84,12 +83,10 @@ async def replay(
     run: int | None = None,
     workers: int = 4,
     edit: Edit | None = None,
-    models_file: Path | None = None,
     allow_incomplete: bool = False,
 ) -> ReplayReport:
     """Play a run of a session again and compare; nothing is written, and the network is blocked.
 
-    `models_file` adds rows to the table of models: what a run of an older release needs that was started with one.
     The replay ends at the first moment that asks for an answer which is not recorded. Raises `OptionError` for a
     folder that is no session, `StoreError` for a log that is missing, broken or cut off and for bars that are not those
     of the run, `NoDigestError` for a killed run. With `allow_incomplete` only what is missing is an error: the lines
@@ -115,7 +112,7 @@ async def replay(
 
     with no_network(), closing(compared):
         try:
-            setup = await _setup(folder, manifest, recorded, workers, models_file)
+            setup = await _setup(folder, manifest, recorded, workers)
             observer = SessionObserver(after_slice, wrap=lambda gateway: ObservedGateway(gateway, seen, edit))
             await play_session(setup, played, observer)
         except _EndedByMissError:
@@ -239,14 +236,12 @@ async def _setup(
     manifest: RunManifest,
     recorded: port_adapters.Recording,
     workers: int,
-    models_file: Path | None,
 ) -> SessionSetup:
-    tables = await asyncio.to_thread(load_tables, models_file)
-    answers, capabilities = replayed_run(manifest, recorded, tables)
+    tables = await asyncio.to_thread(load_tables)
     ports = Ports(
         store=port_adapters.unread_log(),
         ledger=budget_ledger(0),
-        tables=tables_with(tables, capabilities),
+        tables=tables_with(tables, manifest.capabilities),
     )
     return SessionSetup(
         session_id=manifest.session_id,
@@ -259,7 +254,7 @@ async def _setup(
         plan=plan_on_record(manifest),
         feeds=[await _feed(folder, manifest, source) for source in manifest.data],
         most_bars=None,
-        answers=answers,
+        answers=replayed_run(manifest, recorded),
         clock=trading.clock_for("backtest"),
     )
 
@@ -285,20 +280,15 @@ async def _changes(
     return ()
 
 
-_FORMER_KINDS = {body.KIND.encode(): body.FORMERLY.encode() for body in KINDS.bodies if body.FORMERLY}
-
-
 class DecisionComparison:
     """Compare the lines of a replay, as they come, with a decision log on disk; neither is kept.
 
-    Kinds are named as the recorded lines name them, where that was done before kinds had their present names. `digest`
-    is that of the lines so far. Reads a file, so call it off the loop; close it in the end.
+    `digest` is that of the lines so far. Reads a file, so call it off the loop; close it in the end.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: IO[bytes] = io.BytesIO()
-        self._is_former = False
         self._digest = sha256()
         self._recorded_digest = sha256()
         self._compared = 0
@@ -316,11 +306,9 @@ class DecisionComparison:
 
     def open(self) -> None:
         """Open the decision log; raises `StoreError` if it cannot be read."""
-        former = set(_FORMER_KINDS.values())
         try:
             self._file = self._path.open("rb")
             for line in self._file:
-                self._is_former = self._is_former or _kind_in(line)[1] in former
                 self._recorded_digest.update(line.rstrip(b"\r\n") + b"\n")
             self._file.seek(0)
         except OSError as e:
@@ -331,9 +319,8 @@ class DecisionComparison:
     def add(self, lines: Sequence[bytes]) -> None:
         """Compare the next lines of the replay."""
         for line in lines:
-            named = _in_former_words(line) if self._is_former else line
-            self._digest.update(named + b"\n")
-            self._compare(named)
+            self._digest.update(line + b"\n")
+            self._compare(line)
 
     def end(self) -> Difference | None:
         """Return the first difference, which may be that the recording goes on."""
@@ -352,15 +339,3 @@ class DecisionComparison:
         self._difference = difference_at(
             self._compared, recorded.rstrip(b"\r\n") if recorded else None, fresh
         )
-
-
-def _in_former_words(line: bytes) -> bytes:
-    head, kind, rest = _kind_in(line)
-    return head + _FORMER_KINDS.get(kind, kind) + rest
-
-
-def _kind_in(line: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return a line up to its kind, its kind, and the rest: no object comes after the kind in a line."""
-    head, key, tail = line.rpartition(b'"kind":"')
-    kind, quote, rest = tail.partition(b'"')
-    return head + key, kind, quote + rest

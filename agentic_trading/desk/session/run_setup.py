@@ -39,7 +39,6 @@ from agentic_trading.operate.providers import (
 from agentic_trading.operate.session_folder import MADE_BY_RUN, RunManifest, SessionFolder, read_elsewhere
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.platform.provider_config import provider_and_model
 from agentic_trading.platform.tables import Tables
 
 
@@ -210,7 +209,7 @@ async def _answer_source(
 ) -> tuple[trading.AnswerSource, Sequence[Capability]]:
     """Return the source of a run's answers, and the rows of its models; `model` is that of a resumed run."""
     if recorded is not None:
-        return replayed_run(recorded.manifest, recorded.answers, tables)
+        return replayed_run(recorded.manifest, recorded.answers), recorded.manifest.capabilities
     if not options.asks_models:
         rules = trading.rules(inject=options.inject, seed=options.seed)
         if options.is_remote:
@@ -235,27 +234,14 @@ async def _answer_source(
     return answers, selection.rows
 
 
-def replayed_run(
-    manifest: RunManifest, recorded: port_adapters.Recording, tables: Tables
-) -> tuple[trading.AnswerSource, Sequence[Capability]]:
-    """Return what answers as a recorded run was answered, and the rows of its models.
-
-    Raises `OptionError` where a model that the run asked is in no table, nor in the manifest: every call would fail.
-    """
-    rows = {(row.provider, row.model): row for row in (*tables.capabilities, *manifest.capabilities)}
-    asked = list(map(provider_and_model, manifest.asked))
-    for provider, model in asked:
-        if (provider, model) not in rows:
-            was = f"without a row for {provider}/{model}, which answered the recorded run"
-            raise OptionError("AGENTIC_MODELS_FILE", was, "the file that the run was started with")
-    answers = trading.replayed(recorded, manifest.provider, manifest.model)
-    answers = replace(
-        answers,
+def replayed_run(manifest: RunManifest, recorded: port_adapters.Recording) -> trading.AnswerSource:
+    """Return the answers of a recorded run."""
+    return replace(
+        trading.replayed(recorded, manifest.provider, manifest.model),
         models=manifest.models,
         fallback=manifest.fallback,
         patience=patience_of(manifest.providers),
     )
-    return answers, manifest.capabilities or [rows[name] for name in asked if name in rows]
 
 
 def tables_with(tables: Tables, capabilities: Iterable[Capability]) -> Tables:

@@ -17,8 +17,6 @@ from agentic_trading.client.events import RecursionBody
 from agentic_trading.desk.cli.schema_files import EVENT_BODIES, published
 from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.desk.events import DeskBody
-from agentic_trading.desk.session.replay import replay
-from agentic_trading.desk.session.run_setup import session_folder
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.events import GovernanceBody
 from agentic_trading.llm.event import Event, EventBody
@@ -28,7 +26,7 @@ from tests.build import event
 from tests.event_bodies import BODIES, as_event
 
 ROOT = Path(__file__).parents[3]
-GOLDEN = ROOT / "tests" / "golden" / "log" / "v2.jsonl"
+GOLDEN = ROOT / "tests" / "golden" / "log" / "events.jsonl"
 FOLDS = {
     "agentic_trading/desk/decisions.py": "            case IntentDenied() | OrderDenied():",
     "agentic_trading/governance/rebuild.py": "            case ReservationExpired():",
@@ -86,32 +84,6 @@ def test_every_kind_has_a_schema_that_its_sample_fits() -> None:
         schema = schemas[f"{body.KIND}.v1.json"]
         assert schema["properties"]["kind"]["const"] == body.KIND
         assert set(orjson.loads(as_event(body).wire)) <= set(schema["properties"])
-
-
-@pytest.fixture
-def recording() -> Iterator[Path]:
-    """Give the folder of a session that was recorded before kinds had their present names."""
-    with session_folder(Path("smollm2.v1"), shipped=ROOT / "tests" / "golden" / "recordings") as folder:
-        yield folder
-
-
-async def test_a_recording_of_before_is_replayed_in_its_own_words(recording: Path) -> None:
-    report = await replay(recording)
-
-    assert (report.identical, report.digest) == (True, report.recorded_digest)
-
-
-def test_the_events_of_a_recording_of_before_are_read_under_their_present_names(recording: Path) -> None:
-    lines = (recording / "interactions.jsonl").read_bytes().splitlines()
-    events = [
-        Event.model_validate_json(line) for line in lines if b'"kind":' in line and b'"envelope":' not in line
-    ]
-
-    assert {one.kind for one in events} >= {"trigger", "skip", "assessment", "fill.strategy", "fill"}
-    for one in events:
-        body = DESK.of(one) or GOVERNANCE.of(one)
-        assert body is not None
-        assert DESK.current(one.kind, one.body) == body.KIND or one.kind == "operator.action"
 
 
 async def test_an_unknown_kind_with_unknown_fields_passes_log_and_bus_byte_for_byte() -> None:

@@ -26,6 +26,7 @@ from agentic_trading.operate.session_folder import SessionFolder
 from agentic_trading.platform import port_adapters
 from tests.build import NOW, envelope, event, interaction
 from tests.desk.market.bars import bar
+from tests.event_bodies import dispatched_body
 from tests.flows.sessions import LOADED, PRICED, Priced, calls_in, events_in, stage
 from tests.operate.test_session_folder import manifest
 
@@ -34,7 +35,7 @@ BTC = {"btcusdt-5m": LOADED["btcusdt-5m"][:450]}
 
 def dispatched(asked: LLMEnvelope, reserved_nusd: int, attempt: int = 1) -> Event:
     """Return the record that an execution call has left."""
-    body = {"attempt": attempt, "reserved_nusd": reserved_nusd}
+    body = dispatched_body(asked.idempotency_key, attempt=attempt, nusd=reserved_nusd)
     return event("attempt.dispatched", causation_id=asked.envelope_id, body=body)
 
 

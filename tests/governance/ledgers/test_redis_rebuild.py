@@ -14,6 +14,7 @@ from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LedgerRebuild, join
 from tests.build import event
+from tests.event_bodies import dispatched_body
 from tests.governance.asking import AT, ask, of_tenant, refused, reserved, spend, tenant
 from tests.governance.ledgers.redis_ledgers import ledgers
 from tests.redis_server import namespace
@@ -247,7 +248,7 @@ async def test_a_lost_attempt_on_record_counts_against_the_own_limits_of_the_nex
     rebuild.read(
         event(
             "attempt.dispatched",
-            body={"attempt": 1, "reserved_nusd": 90, "idempotency_key": "one"},
+            body=dispatched_body("one", tenant="acme", nusd=90),
             tenant_id="acme",
             time=AT,
         )

@@ -1,4 +1,4 @@
-"""A log of release 0.1 is read for ever, into the objects that were stored."""
+"""The golden log of calls is read into the objects that were stored, and written as it is."""
 
 import json
 from contextlib import aclosing
@@ -8,14 +8,21 @@ from shutil import copy
 from agentic_trading.llm import JsonFileInteractionStore, LLMInteraction
 from agentic_trading.llm.store import Verification
 from tests.build import event
-from tests.golden.log.expected_v1 import ANSWERED, ASKED, HEAD, NOTED, RECORDS, REFUSED, TRIGGER
+from tests.golden.log.expected import ANSWERED, ASKED, HEAD, NOTED, RECORDS, REFUSED, TRIGGER
+from tests.golden.log.make_golden import write
 from tests.llm.stores.jsonl_logs import kept, records_in, verified
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "log" / "v1.jsonl"
+GOLDEN = Path(__file__).parents[2] / "golden" / "log" / "calls.jsonl"
 
 
 def test_its_records_are_the_objects_that_were_stored() -> None:
     assert records_in(GOLDEN) == RECORDS
+
+
+def test_golden_log_is_written_byte_for_byte(tmp_path: Path) -> None:
+    write(tmp_path / "log.jsonl", RECORDS)
+
+    assert (tmp_path / "log.jsonl").read_bytes() == GOLDEN.read_bytes()
 
 
 def test_its_numbers_are_spelled_as_they_were() -> None:
