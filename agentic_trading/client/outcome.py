@@ -33,6 +33,7 @@ class Attempt:
     """One attempt: how its answer was read, what it used and cost, and its result.
 
     `number` counts the attempts at one envelope, `envelope_id`; one that was refused was not `sent`. `model` is the one that answered, else the requested one.
+    `text` is the answer as the model wrote it, accepted or not: for people and logs.
     `trace` is None where nothing was read: the attempt was refused before it left, or was not answered. `failure` is
     None for an answer that was accepted. `next_step` says what followed, `final` that nothing did. `in_doubt` marks a
     call that may have been billed unseen, and is charged in full. By `interaction_id` it is found in the log.
@@ -52,6 +53,7 @@ class Attempt:
     provider: LLMProvider
     model: str
     first_cost_nusd: int | None = None
+    text: str = ""
 
     @property
     def original_cost_nusd(self) -> int:
@@ -84,6 +86,11 @@ class StructuredOutcome:
     tool_called: str = ""
 
     @property
+    def last_candidate(self) -> str:
+        """The text of the last answer, accepted or not; empty if there was none."""
+        return next((attempt.text for attempt in reversed(self.attempts) if attempt.text), "")
+
+    @property
     def is_complete(self) -> bool:
         """Whether at each envelope no attempt before the last one in `attempts` is missing."""
         made = Counter[str]()
@@ -108,18 +115,14 @@ def outcome_of(attempts: Sequence[LLMInteraction]) -> StructuredOutcome:
     ordered = _in_order(attempts)
     last = ordered[-1].result
     if (unusable := last.unusable_reason) is not None:
-        without = _without_object(ordered, unusable, _failing_stage(last))
+        error = unusable.model_copy(update={"occurred_at": last.timestamp})
+        without = _without_object(ordered, error, _failing_stage(last))
         if not (last.tool_called and last.validation_passed):
             return without
         called, text = last.parsed_output, _accepted_text(last)
         return replace(without, json=called, json_text=text, tool_called=last.tool_called)
-    return StructuredOutcome(
-        ok=True,
-        json=last.parsed_output,
-        json_text=_accepted_text(last),
-        usage=_total(ordered),
-        attempts=tuple(map(_attempt, ordered)),
-    )
+    made = _without_object(ordered, None, None)
+    return replace(made, ok=True, json=last.parsed_output, json_text=_accepted_text(last))
 
 
 def outcome_without_answer(decision: NoDecision, received: Sequence[LLMInteraction]) -> StructuredOutcome:
@@ -141,16 +144,11 @@ def _in_order(attempts: Sequence[LLMInteraction]) -> list[LLMInteraction]:
 
 
 def _without_object(
-    ordered: Sequence[LLMInteraction], error: FailureReason, stage: Stage | None
+    ordered: Sequence[LLMInteraction], error: FailureReason | None, stage: Stage | None
 ) -> StructuredOutcome:
+    usage, attempts = _total(ordered), tuple(map(_attempt, ordered))
     return StructuredOutcome(
-        ok=False,
-        json=None,
-        json_text="",
-        usage=_total(ordered),
-        attempts=tuple(map(_attempt, ordered)),
-        error=error,
-        stage=stage,
+        ok=False, json=None, json_text="", usage=usage, attempts=attempts, error=error, stage=stage
     )
 
 
@@ -168,7 +166,7 @@ def _attempt(interaction: LLMInteraction) -> Attempt:
         trace=result.reading,
         usage=result.usage,
         cost_nusd=result.cost_nusd,
-        failure=result.failure,
+        failure=result.failure and result.failure.model_copy(update={"occurred_at": result.timestamp}),
         next_step=result.next_step,
         in_doubt=result.in_doubt,
         interaction_id=interaction.interaction_id,
@@ -176,6 +174,7 @@ def _attempt(interaction: LLMInteraction) -> Attempt:
         provider=result.provider,
         model=result.model or interaction.envelope.model,
         first_cost_nusd=result.first_cost_nusd,
+        text=result.raw_output,
     )
 
 

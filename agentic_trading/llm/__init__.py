@@ -1,5 +1,6 @@
 """The contract of an LLM call: envelope, result, providers and the log that keeps them."""
 
+from agentic_trading.errors import TradingError
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import (
     DeterminismLevel,
@@ -30,7 +31,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
 from agentic_trading.llm.result import AttemptTrace, Fix, LLMResult, Stage, Usage, Violation
-from agentic_trading.llm.store import InteractionStore
+from agentic_trading.llm.store import IInteractionStore, InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
@@ -47,6 +48,7 @@ __all__ = [
     "FailureKind",
     "FailureReason",
     "Fix",
+    "IInteractionStore",
     "InteractionStore",
     "JsonFileInteractionStore",
     "LLMBudget",
@@ -71,6 +73,7 @@ __all__ = [
     "Stage",
     "StoreError",
     "StoreLockedError",
+    "TradingError",
     "UnknownModelError",
     "Usage",
     "Violation",

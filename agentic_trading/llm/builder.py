@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Self
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from agentic_trading.canonical import CanonicalError, shown
 from agentic_trading.clock import Clock, SystemClock
@@ -114,9 +114,13 @@ class EnvelopeBuilder:
         self._budget.update(given)
         return self
 
-    def with_output_schema(self, schema: Mapping[str, Any]) -> Self:
-        """Ask for an answer that fits this JSON Schema."""
-        return self._set(expected_output_schema=dict(schema))
+    def with_output_schema(self, schema: Mapping[str, Any] | type[BaseModel]) -> Self:
+        """Ask for an answer that fits this JSON Schema, or that of a pydantic model.
+
+        A worker does not have the model: its own validators run where you read the answer.
+        Raises `EnvelopeValidationError` for anything else, and for a model without a JSON Schema.
+        """
+        return self._set(expected_output_schema=_json_schema(schema))
 
     def with_output_policy(self, policy: OutputPolicy) -> Self:
         """Replace the preset's way of asking for and reading the answer."""
@@ -245,6 +249,19 @@ class EnvelopeBuilder:
     def _set(self, **fields: Any) -> Self:
         self._fields.update(fields)
         return self
+
+
+def _json_schema(schema: Any) -> dict[str, Any]:
+    if isinstance(schema, Mapping):
+        return dict(schema)
+    allowed = "allowed are a JSON Schema and the class of a pydantic model that has one"
+    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
+        raise EnvelopeValidationError([f"expected_output_schema: {shown(schema)} is neither; {allowed}"])
+    try:
+        return schema.model_json_schema()
+    except Exception as e:  # the model's own code may raise anything
+        why = f"{schema.__name__} has no JSON Schema: {str(e).partition(chr(10))[0]:.160}"
+        raise EnvelopeValidationError([f"expected_output_schema: {why}; {allowed}"]) from e
 
 
 def _problem(error: Any) -> str:

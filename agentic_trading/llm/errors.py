@@ -25,7 +25,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.fields import OpenName, Text
@@ -76,6 +76,11 @@ class FailureReason(BaseModel, frozen=True, extra="allow"):
     description: Text
     technical_details: Text = ""
     recoverable: bool = False
+    occurred_at: datetime | None = Field(default=None, exclude=True)
+    """The time of the failure, by the worker's clock. Only `StructuredOutcome` sets it, from `LLMResult.timestamp`.
+
+    It is not serialized: an event with a reason must be the same in a replay or a resumed run.
+    """
 
 
 class NoDecision(BaseModel, frozen=True, extra="allow"):

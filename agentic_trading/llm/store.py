@@ -159,6 +159,10 @@ class InteractionStore(Protocol):
         ...
 
 
+IInteractionStore = InteractionStore
+"""The name of the port in the first design."""
+
+
 IdKind = Literal["record", "trace"]
 
 SpendKey = Literal["agent", "model", "workflow", "day", "tenant", "provider"]

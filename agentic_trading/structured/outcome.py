@@ -70,16 +70,16 @@ class UnreadableError(ValueError):
 class ParserException(TradingError):
     """An answer of `model` cannot be read: `stage` says at which step, `error` why, `content` is its text.
 
-    `parser_type` and `original_error` are other names of `parser` and `error`.
+    `parser` and `original_error` are other names of `parser_type` and `error`. Raises `ValueError` for an unknown stage.
     """
 
-    def __init__(self, parser: str, model: str, stage: Stage, content: str, error: Exception) -> None:
-        self.parser = self.parser_type = parser
+    def __init__(self, parser_type: str, model: str, stage: str, content: str, error: Exception) -> None:
+        self.parser = self.parser_type = parser_type
         self.model = model
-        self.stage = stage
+        self.stage = Stage(stage)
         self.content = content
         self.error = self.original_error = error
-        super().__init__(f"{parser} failed at {stage}: {error}")
+        super().__init__(f"{parser_type} failed at {stage}: {error}")
 
     @property
     def errors(self) -> tuple[Violation, ...]:

@@ -165,12 +165,15 @@ def test_sums_are_exact_and_cover_every_class_of_tokens(counts: list[int]) -> No
 async def test_a_degraded_answer_is_not_ok() -> None:
     made = await run(["no json", "still no json"])
     assert made[-1].result.success
+    assert made[-1].result.failure is not None
 
     outcome = outcome_of(made)
 
     assert (outcome.ok, outcome.json, outcome.json_text) == (False, None, "")
     assert outcome.stage is Stage.JSON_PARSE
-    assert outcome.error == made[-1].result.failure
+    assert outcome.error == made[-1].result.failure.model_copy(
+        update={"occurred_at": made[-1].result.timestamp}
+    )
 
 
 def test_a_guessed_answer_is_not_ok() -> None:
@@ -180,7 +183,9 @@ def test_a_guessed_answer_is_not_ok() -> None:
 
     assert (outcome.ok, outcome.json, outcome.stage) == (False, None, None)
     assert outcome.error == FailureReason(
-        category=FailureKind.PARSING_ERROR, description="the answer was guessed: it is for display only"
+        category=FailureKind.PARSING_ERROR,
+        description="the answer was guessed: it is for display only",
+        occurred_at=guessed.result.timestamp,
     )
 
 
@@ -207,9 +212,12 @@ async def test_a_refusal_to_pay_has_a_reason_and_no_stage() -> None:
 
 def test_an_answer_of_another_model_is_a_failure_of_no_stage_of_reading() -> None:
     wrong = FailureReason(category=FailureKind.WRONG_MODEL, description="served by another")
-    outcome = outcome_of([rejected(Stage.DONE, failure=wrong)])
+    made = rejected(Stage.DONE, failure=wrong)
 
-    assert (outcome.ok, outcome.error, outcome.stage) == (False, wrong, None)
+    outcome = outcome_of([made])
+
+    assert (outcome.ok, outcome.stage) == (False, None)
+    assert outcome.error == wrong.model_copy(update={"occurred_at": made.result.timestamp})
 
 
 def test_the_last_attempt_decides_whatever_the_order_and_however_often_given() -> None:

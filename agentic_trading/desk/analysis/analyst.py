@@ -245,6 +245,10 @@ class CmtAnalyst:
         return derived_id(self._trace_id(snapshot), part)
 
 
+CMTAnalysisEngine = CmtAnalyst
+"""The name of the analyst in the first design."""
+
+
 def put_question(
     builder: EnvelopeBuilder,
     snapshot: MarketSnapshot,

@@ -244,3 +244,6 @@ def asked_assessment_schema(layers: frozenset[Layer]) -> Mapping[str, Any]:
 
 CMT_ASSESSMENT_SCHEMA: Final = _published()
 """The published schema: every answer to a question of the analyst fits it."""
+
+CMT_RESPONSE_SCHEMA: Final = CMT_ASSESSMENT_SCHEMA
+"""The name of the schema in the first design."""
