@@ -278,6 +278,15 @@ def shown(value: Any) -> str:
         return f"a {type(value).__name__}"
 
 
+def quoted(value: Any, most: int = 40) -> str:
+    """Return `value` as it prints, or its type and length if that is longer than `most` characters.
+
+    For messages that are redacted later: redaction does not find the beginning of a secret.
+    """
+    text = repr(value)
+    return text if len(text) <= most else f"a {type(value).__name__} of {len(text)} characters"
+
+
 def _key(key: Any, path: str) -> str:
     if not isinstance(key, str):
         raise CanonicalError(path, f"the key {shown(key)} is not a string; allowed are string keys")

@@ -22,7 +22,7 @@ from agentic_trading.bus.message import (
     source,
 )
 from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, DeadLetter, WireModel
-from agentic_trading.canonical import CanonicalError, utc_text
+from agentic_trading.canonical import CanonicalError, quoted, utc_text
 from agentic_trading.llm.envelope import SCHEMA_VERSION, LLMEnvelope
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
@@ -246,7 +246,7 @@ def _why_broken(fields: dict[str, Any], e: Exception) -> tuple[UnreadableReason,
 def _foreign(version: Any, must_understand: list[Any]) -> tuple[UnreadableReason, str] | None:
     """Say why an envelope is not for this version, if it is not."""
     if str(version).partition(".")[0] != _MAJOR:
-        return "schema_version", f"schema_version is {str(version)!r:.40}; allowed is {_MAJOR}.x"
+        return "schema_version", f"schema_version is {quoted(str(version))}; allowed is {_MAJOR}.x"
     unknown = [str(name) for name in must_understand if str(name) not in LLMEnvelope.model_fields]
     if unknown:
         return "must_understand", f"unknown here, and not to be ignored: {', '.join(unknown):.80}"

@@ -10,6 +10,7 @@ from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.signing import Signer, Verifier
 from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, TAKEN_ELSEWHERE
 from agentic_trading.cancellation import run_shielded
+from agentic_trading.canonical import quoted
 from agentic_trading.clock import Clock, SystemClock, serving_as_of
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.ledger import CLOCKS_DIFFER, SENT_WITHIN
@@ -80,7 +81,7 @@ class SendAge:
         sent_at = _moment_of(text)
         if sent_at is None:
             allowed = "an ISO 8601 time with its zone, such as 2026-11-24T09:30:00Z"
-            return Refusal(SEND_TIME, f"its {SENT_HEADER} is {text!r:.100}; allowed is {allowed}")
+            return Refusal(SEND_TIME, f"its {SENT_HEADER} is {quoted(text, 100)}; allowed is {allowed}")
         return self._problem(SENT_HEADER, sent_at)
 
     def _problem(self, name: str, sent_at: datetime) -> Refusal | None:
@@ -141,7 +142,7 @@ class ProducerAcl:
     def check_event(self, principal: str, event: Event) -> None:
         """Raise `UndeliverableError` for an event that `principal` may not put on record."""
         if event.kind.partition(".")[0] in WORKER_NAMESPACES:
-            why = f"an event of kind {event.kind!r:.100} is a worker's own; allowed are other kinds"
+            why = f"an event of kind {quoted(event.kind, 100)} is a worker's own; allowed are other kinds"
             raise UndeliverableError(NOT_ALLOWED, why)
         self.check_tenant(principal, event.tenant_id)
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 from math import ceil, isfinite
 from typing import Any, Final, Literal
 
+from agentic_trading.canonical import quoted
 from agentic_trading.llm.limits import NANO
 
 BillUnit = Literal["known", "usd", "none"]
@@ -96,7 +97,7 @@ class _Reader:
             usd = Fraction(Decimal(repr(value))) / per_usd
             if 0 <= usd <= MOST_BILL_USD:
                 return usd
-        self.problems.append(f"{place} is {value!r:.40}; {_ALLOWED}")
+        self.problems.append(f"{place} is {quoted(value)}; {_ALLOWED}")
         return None
 
     def larger(self, place: str, costs: Mapping[str, Any], total: str, parts: list[str]) -> Fraction | None:

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, Literal, NamedTuple
 
+from agentic_trading.canonical import quoted
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ANSWER_TOOL, MAX_ANSWER_BYTES
 from agentic_trading.llm.redaction import Redaction
@@ -93,7 +94,7 @@ def word_of(value: object) -> str:
     """Return a word of an answer, such as its stop reason: empty where there is none, as JSON where it is no text."""
     if value is None or isinstance(value, str):
         return value or ""
-    return json.dumps(value)[:_WORD_CHARS]
+    return json.dumps(value)
 
 
 def response_id_of(value: object) -> str:
@@ -113,7 +114,6 @@ def counts_any(said: object) -> bool:
     return False
 
 
-_WORD_CHARS = 40
 _TEXTS = frozenset({"text", "output_text"})
 
 
@@ -137,9 +137,7 @@ def text_of_parts(content: object) -> PartsText:
         return PartsText(content or "")
     parts = [content] if isinstance(content, dict) else content
     if not isinstance(parts, list):
-        raise ContentError(
-            f"its content is {json.dumps(content):.40}; allowed are a text and a list of parts"
-        )
+        raise ContentError(f"its content is {quoted(content)}; allowed are a text and a list of parts")
     said: list[str] = []
     refusals: list[str] = []
     for part in parts:
@@ -277,7 +275,7 @@ class _Unpacking:
         if self._packing in {"", "identity"}:
             return piece
         if self._packing not in _GZIP_NAMES:
-            name, allowed = repr(self._packing[:40]), f"allowed is {ACCEPT_ENCODING}"
+            name, allowed = quoted(self._packing), f"allowed is {ACCEPT_ENCODING}"
             raise _unpackable(f"the answer is packed as {name}, which was not asked for; {allowed}")
         self._left -= len(piece)
         if self._left < 0:

@@ -1,14 +1,23 @@
 """Keys come from where the tenant's are, as they are now, and are shown nowhere."""
 
+import json
 import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
+from agentic_trading.llm.provider import ModelResponse
+from agentic_trading.llm.providers.anthropic.messages import read_message
+from agentic_trading.llm.providers.hosted import HttpReply, read_up_to
 from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
+from agentic_trading.llm.providers.openai.chat import model_response
+from agentic_trading.llm.redaction import SHORTEST, Redaction
 
 NAME = "anthropic_api_key"
 SHARED = "sk-shared"
@@ -134,3 +143,62 @@ async def test_no_repr_shows_a_key(folder: Path) -> None:
 
     assert "sk-" not in repr(keys)
     assert "sk-" not in repr(OneKey("sk-1"))
+
+
+KEY = "sk-proj-0123456789abcdefghijklmnop"
+COMPLETION: dict[str, Any] = {
+    "choices": [{"message": {"content": "{}"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 10, "completion_tokens": 5},
+}
+MESSAGE: dict[str, Any] = {
+    "content": [{"type": "text", "text": "{}"}],
+    "stop_reason": "end_turn",
+    "usage": {"input_tokens": 10, "output_tokens": 5},
+}
+TOOL_USE = [{"type": "tool_use", "id": "t-1", "name": "answer", "input": {}}]
+
+
+def _completion(text: str) -> Iterator[dict[str, Any]]:
+    (choice,), usage = COMPLETION["choices"], COMPLETION["usage"]
+    yield {**COMPLETION, "choices": [{**choice, "finish_reason": [text]}]}
+    yield {**COMPLETION, "service_tier": [text]}
+    yield {**COMPLETION, "usage": {**usage, "prompt_tokens": text}}
+    yield {**COMPLETION, "usage": {**usage, "cost": text, "is_byok": False}}
+    yield {**COMPLETION, "choices": [{**choice, "message": {"content": [[text]]}}]}
+
+
+def _message(text: str) -> Iterator[dict[str, Any]]:
+    yield {**MESSAGE, "stop_reason": [text]}
+    yield {**MESSAGE, "content": TOOL_USE, "stop_reason": [text]}
+    yield {**MESSAGE, "usage": {**MESSAGE["usage"], "cost": text, "is_byok": False}}
+    yield {**MESSAGE, "usage": {**MESSAGE["usage"], "output_tokens": text}}
+
+
+async def _kept(read: Callable[[], Awaitable[ModelResponse]]) -> str:
+    """Return all of an answer, or of the error in its place, that is left after redaction."""
+    try:
+        return repr(await Redaction(KEY).guard(read()))
+    except ProviderError as e:
+        return repr({**vars(e), "args": e.args})
+
+
+@pytest.mark.parametrize("before", range(60))
+async def test_key_at_any_place_of_an_answer_is_not_kept_in_part(before: int) -> None:
+    text = f"{'x' * before}{KEY}{'y' * 60}"
+
+    async def read(reader: Callable[[HttpReply], ModelResponse], page: dict[str, Any]) -> ModelResponse:
+        return reader(HttpReply(json.dumps(page).encode(), "r-1"))
+
+    async def unpack() -> ModelResponse:
+        body = await read_up_to(_pieces(), text, 100, is_answer=True)
+        raise AssertionError(body)
+
+    kept = [await _kept(partial(read, model_response, page)) for page in _completion(text)]
+    kept += [await _kept(partial(read, read_message, page)) for page in _message(text)]
+    kept.append(await _kept(unpack))
+
+    assert [one for one in kept if KEY[:SHORTEST] in one] == []
+
+
+async def _pieces() -> AsyncIterator[bytes]:
+    yield b"{}"

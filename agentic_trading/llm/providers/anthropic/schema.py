@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from agentic_trading.canonical import quoted
 from agentic_trading.llm.errors import FailureKind, ProviderError
 
 _TYPES: Final = frozenset({"object", "array", "string", "integer", "number", "boolean", "null"})
@@ -18,7 +19,7 @@ def enforceable_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     for one whose type the API does not have, several types among them, and for `true` and `false` as schemas.
     """
     if not isinstance(schema, Mapping):
-        raise _unspelled(f"a schema that is {schema!r}")
+        raise _unspelled(f"a schema that is {quoted(schema, 200)}")
     rest = dict(schema)
     made: dict[str, Any] = {}
     if (definitions := rest.pop("$defs", None)) is not None:
@@ -28,7 +29,7 @@ def enforceable_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
     kind = _take_literals(rest, made, rest.pop("type", None))
     _take_choices(rest, made, kind)
     if kind is not None and (not isinstance(kind, str) or kind not in _TYPES):
-        raise _unspelled(f"the type {kind!r}")
+        raise _unspelled(f"the type {quoted(kind, 200)}")
     texts = {name: text for name in ("description", "title") if (text := rest.pop(name, None)) is not None}
     if kind in _TAKEN_BY:
         _TAKEN_BY[kind](rest, made)
@@ -91,7 +92,7 @@ _TAKEN_BY: Final = {"object": _take_properties, "array": _take_items, "string": 
 
 def _each(schemas: Any) -> dict[str, Any]:
     if not isinstance(schemas, Mapping):
-        raise _unspelled(f"schemas that are {schemas!r}")
+        raise _unspelled(f"schemas that are {quoted(schemas, 200)}")
     return {name: enforceable_schema(schema) for name, schema in schemas.items()}
 
 
@@ -100,5 +101,5 @@ def _is_primitive(value: object) -> bool:
 
 
 def _unspelled(what: str) -> ProviderError:
-    message = f"the API does not enforce {what:.200}; allowed is one of {', '.join(sorted(_TYPES))}"
+    message = f"the API does not enforce {what}; allowed is one of {', '.join(sorted(_TYPES))}"
     return ProviderError(FailureKind.SCHEMA_REFUSED, message, sent=False)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from agentic_trading.canonical import quoted
 from agentic_trading.llm.fields import LARGEST_COUNT
 from agentic_trading.llm.providers.bills import NO_BILL, Bill
 from agentic_trading.llm.result import Usage
@@ -136,5 +137,5 @@ def _count(name: str, value: Any) -> int:
     if type(value) is int and 0 <= value <= LARGEST_COUNT:
         return value
     raise UnmeteredError(
-        f"usage.{name} is {value!r:.40}; allowed are whole numbers from 0 to {LARGEST_COUNT}"
+        f"usage.{name} is {quoted(value)}; allowed are whole numbers from 0 to {LARGEST_COUNT}"
     )
