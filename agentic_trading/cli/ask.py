@@ -46,7 +46,11 @@ MaxCost = Annotated[
 ]
 ResumeTrace = Annotated[
     str,
-    typer.Option("--resume", metavar="TRACE", help="Go on with the question of a trace; its limits hold."),
+    typer.Option(
+        "--resume",
+        metavar="TRACE",
+        help="Go on with the question of a trace: its id, or the first 8 or more characters. Its limits hold.",
+    ),
 ]
 Answer = Annotated[
     list[str] | None,

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol, assert_never
 from rich.console import RenderableType
 
 from agentic_trading.audit.spend import spend_report
+from agentic_trading.audit.trace import AmbiguousIdError, full_id
 from agentic_trading.cancellation import run_async
 from agentic_trading.cli.chains import newest_chains
 from agentic_trading.cli.exits import ExitCode, say, stop
@@ -137,7 +138,7 @@ def answer_question(
     """Ask, or go on with a trace, print what came of it, and return how the command ends."""
     try:
         outcome = run_async(_answered(options, question, trace_id, answers))
-    except ResumeError as e:
+    except (AmbiguousIdError, ResumeError) as e:
         stop(ExitCode.FOUND_WRONG, str(e))
     if as_json:
         show_json(_values(outcome))
@@ -159,6 +160,7 @@ async def _answered(
 ) -> RecursionOutcome:
     settings, limits = start(), options.limits
     async with aclosing(port_adapters.records_of(options.log)) as records:
+        trace_id = await full_id(records, trace_id, of="trace")
         known = _beginning(trace_id, await records.trace(trace_id)) if trace_id else None
         config, model = await asyncio.to_thread(_configured, options, known)
         configure_logging(settings.log_level, settings.log_format, config.redaction)

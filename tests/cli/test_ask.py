@@ -4,15 +4,19 @@ import json
 import re
 import shutil
 import signal
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from agentic_trading.audit.trace import TraceTree
+from agentic_trading.audit.trace import ID_CHARACTERS, TraceTree
+from agentic_trading.cancellation import run_async
 from agentic_trading.cli.exits import ExitCode
 from agentic_trading.cli.frame_tree import TraceFrames
 from agentic_trading.client.events import FrameOpened
+from agentic_trading.llm import JsonFileInteractionStore
+from tests.build import event
 from tests.cli.conftest import Command
 from tests.flows.dying_call import run_program
 from tests.flows.forked import ended
@@ -65,8 +69,9 @@ def test_what_was_asked_before_is_no_evidence(log: Path, command: Command) -> No
     assert pages[0]["trace_id"] != pages[1]["trace_id"]
 
 
+@pytest.mark.parametrize("characters", [None, ID_CHARACTERS], ids=["whole id", "first characters"])
 def test_a_frame_that_asks_pauses_the_trace_which_goes_on_with_the_answer(
-    log: Path, command: Command
+    characters: int | None, log: Path, command: Command
 ) -> None:
     paused = command("ask", "Why?", "--store", log, *scripted(SPLIT, ASKS, ANALYST))
     trace = re.search(r"--resume (\S+) --answer 1=…", paused.out)
@@ -78,7 +83,7 @@ def test_a_frame_that_asks_pauses_the_trace_which_goes_on_with_the_answer(
         log,
         *scripted(TOLD, JOINED)[:2],
         "--resume",
-        trace[1],
+        trace[1][:characters],
         "--answer",
         "1=UTC",
         "--json",
@@ -263,3 +268,17 @@ def test_a_trace_or_a_frame_that_waits_for_nothing_is_an_unknown_id(
 
     assert ended.code == ExitCode.FOUND_WRONG
     assert "allowed is a trace that has one" in ended.err or "waiting are none" in ended.err
+
+
+def test_resume_with_an_ambiguous_id_lists_the_matches(tmp_path: Path, command: Command) -> None:
+    async def record() -> None:
+        async with aclosing(JsonFileInteractionStore(tmp_path / "interactions.jsonl")) as store:
+            for trace in ("a5d04833-one", "a5d04833-two"):
+                await store.record(event(trace_id=trace))
+
+    run_async(record())
+
+    ended = command("ask", "--store", tmp_path, "--resume", "a5d04833")
+
+    assert ended.code == ExitCode.FOUND_WRONG
+    assert "a5d04833-one, a5d04833-two; give more characters of one" in ended.err
