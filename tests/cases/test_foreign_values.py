@@ -2,6 +2,7 @@
 
 import enum
 import json
+import runpy
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -16,6 +17,7 @@ from typing_extensions import override
 
 from agentic_trading.canonical import canonical_bytes, exact_bytes
 from agentic_trading.llm import EnvelopeBuilder, EnvelopeValidationError, LLMEnvelope, LLMProvider
+from tests.cases.answering import PUBLIC
 
 
 class _Prints:
@@ -90,10 +92,10 @@ def _sent(envelope: LLMEnvelope) -> Any:
     return wire["context"]["x"] if wire["context"] else wire["retrieved_evidence"][0]["content"]["x"]
 
 
-def test_number_of_numpy_is_hashed_by_value() -> None:
-    mean, plain = np.array([60.0, 64.6]).mean(), 62.3
+def test_number_of_numpy_is_hashed_by_value(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(PUBLIC / "o14_numpy_number.py"))
 
-    assert _with_evidence(mean).build().request_hash == _with_evidence(plain).build().request_hash
+    assert capsys.readouterr().out == "0\n"
 
 
 @pytest.mark.parametrize("way", WAYS)
