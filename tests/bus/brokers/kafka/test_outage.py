@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
-from agentic_trading.bus.errors import BusUnavailableError
+from agentic_trading.bus.errors import BusClosedError, BusUnavailableError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import Subscription, Topic
 from agentic_trading.llm.event import Event
@@ -70,6 +70,11 @@ async def test_closing_has_an_end_while_no_server_answers(
 
     async with asyncio.timeout(12):
         await broker.aclose()
+
+    with pytest.raises(BusClosedError):
+        await reader.take()
+    with pytest.raises(BusClosedError):
+        await broker.publish(TOPIC, Message("b", b"late", {}))
 
 
 async def says_until(last: bytes, reader: Subscription) -> list[bytes]:

@@ -6,7 +6,7 @@ from contextlib import aclosing
 import pytest
 
 from agentic_trading.bus.brokers.redis.broker import RedisBroker
-from agentic_trading.bus.errors import BusSettingsError, BusUnavailableError
+from agentic_trading.bus.errors import BusClosedError, BusSettingsError, BusUnavailableError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import REPLIES, Subscription, Topic
 from agentic_trading.llm.event import Event
@@ -112,6 +112,11 @@ async def test_closing_has_an_end_while_the_server_does_not_answer(own_redis: Re
         await reader.ack(delivery)
         async with asyncio.timeout(6):
             await broker.aclose()
+
+    with pytest.raises(BusClosedError):
+        await reader.take()
+    with pytest.raises(BusClosedError):
+        await broker.publish(TOPIC, Message("a", b"late", {}))
 
 
 async def test_a_server_that_is_not_there_is_named_at_once() -> None:
