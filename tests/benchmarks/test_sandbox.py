@@ -19,6 +19,7 @@ def test_every_family_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row for row in rows if row in FAMILIES] == list(FAMILIES)
 
 
+@pytest.mark.timeout(60)  # starts processes, each of which loads numpy
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_family_keeps_its_promises_however_long_it_takes(family: Family) -> None:
     assert judge(family, load_panel(), 2, 0.0, most_ms=math.inf) == []

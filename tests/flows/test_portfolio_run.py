@@ -21,7 +21,7 @@ PANEL: dict[str, Any] = {"data": ["sp500-sample"]}
 DAYS: dict[str, Any] = {**PANEL, "bars": 205}
 """Long enough for a second plan."""
 
-pytestmark = pytest.mark.timeout(90)  # each plan starts processes, and so does each change of weights
+pytestmark = pytest.mark.timeout(180)  # each plan starts processes, and so does each change of weights
 
 
 @pytest.fixture(scope="module")
