@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -65,6 +66,30 @@ async def test_the_bot_obeys_a_halt_over_a_restart_and_spends_its_budget_once(tm
         ["long", "long", "long", spent, spent],
     ]
     assert 0 < report.spent_nusd <= BUDGET_USD * NANO
+
+
+@pytest.mark.timeout(90)  # it starts the program seven times
+def test_tour_finds_the_changed_byte_and_rejects_the_truncated_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+
+    tour = subprocess.run(
+        ["sh", ROOT / "examples" / "tour.sh"],  # noqa: S607 - the shell of the machine
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert tour.returncode == 0, tour.stderr
+    steps = [step.partition("\n")[2] for step in tour.stdout.split("== ")]
+    assert "8 order.filled" in steps[2]
+    assert steps[3].startswith("broken\n")
+    assert "its hash is not that of its bytes" in steps[3]
+    assert steps[4].startswith("identical, byte for byte\n")
+    assert steps[5] == '{"symbol": "BTCUSDT", "side": "BUY", "qty": 0.15}\n'
+    assert "rejected: truncated" in tour.stderr
 
 
 def test_the_pages_have_examples() -> None:

@@ -98,7 +98,6 @@ app.add_typer(topics.app, name="topics")
 app.add_typer(archive.app, name="archive", short_help="The records of all workers of a bus in one log.")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(config.keys_app, name="keys")
-app.command("demo", short_help="Show the records at work, in a minute.")(look.demo_command)
 
 
 def print_version(value: bool) -> None:  # noqa: FBT001 - typer hands an option's value over by place

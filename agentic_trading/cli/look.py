@@ -1,4 +1,4 @@
-"""The commands that look at what is there: `trace`, `spend`, `audit`, `replay`, `schemas`, `data` and `demo`."""
+"""The commands that look at what is there: `trace`, `spend`, `audit`, `replay`, `schemas` and `data`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -292,17 +292,3 @@ def describe_source(name: Source, *, timeframe: TimeframeOption = "", as_json: A
         show_json(contents)
     else:
         print_table(contents_text(contents))
-
-
-def demo_command() -> None:
-    """Show in a minute why an order was sent, that a run repeats, and what a truncated answer is."""
-    from tempfile import TemporaryDirectory
-
-    from agentic_trading.cli.settings import start
-    from agentic_trading.desk.cli.demo import show_steps
-
-    start()
-    with TemporaryDirectory(prefix="agentic-trading-demo-") as folder:
-        if not show_steps(Path(folder)):
-            stop(ExitCode.FOUND_WRONG, "a step of the demo did not come out as its text says")
-    say("\nThe same on a session of your own: agentic-trading run --data btcusdt-5m")

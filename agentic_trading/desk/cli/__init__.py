@@ -1,1 +1,1 @@
-"""The commands of the desk: `run`, `replay`, `strategy`, `data`, `demo` and `schemas`."""
+"""The commands of the desk: `run`, `replay`, `strategy`, `data` and `schemas`."""
