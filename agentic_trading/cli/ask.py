@@ -52,7 +52,7 @@ ResumeTrace = Annotated[
         help="Go on with the question of a trace: its id, or the first 8 or more characters. Its limits hold.",
     ),
 ]
-Answer = Annotated[
+GivenAnswer = Annotated[
     list[str] | None,
     typer.Option(
         "--answer",
@@ -77,7 +77,7 @@ def ask_command(
     max_children: MaxChildren = 5,
     max_calls: MaxCalls = 20,
     resume: ResumeTrace = "",
-    answer: Answer = None,
+    answer: GivenAnswer = None,
     bus: RunBus = None,
     answers_from: AnswersFrom = None,
     as_json: AsJson = False,

@@ -2,8 +2,10 @@
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Generic, TypeVar
 
+from agentic_trading.client.answer import TypedAnswers
 from agentic_trading.client.gateway import Gateway, GatewayReply, StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome, outcome_of_chain
 from agentic_trading.ids import derived_id
@@ -12,6 +14,7 @@ from agentic_trading.llm.envelope_rules import check_envelope
 from agentic_trading.llm.errors import EnvelopeValidationError, FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.limits import LLMBudget
+from agentic_trading.structured.pydantic_schema import SemanticCheck
 
 MENDABLE: Final = frozenset({
     FailureKind.SERVER_ERROR,
@@ -58,7 +61,7 @@ class Alternative:
         return budget.model_copy(update={name: most for name, most in tokens.items() if most is not None})
 
 
-class FallbackGateway(Generic[G_co]):
+class FallbackGateway(TypedAnswers, Generic[G_co]):
     """A gateway that calls other models, one after the other, when a call fails for a reason that they may not have.
 
     Each gets a new envelope with an id that follows from the first one's, in the same trace, under the same parent and
@@ -98,14 +101,18 @@ class FallbackGateway(Generic[G_co]):
         return answer.model_copy(update={"result": result})
 
     async def ask_structured(
-        self: "FallbackGateway[StructuredGateway]", envelope: LLMEnvelope
+        self: "FallbackGateway[StructuredGateway]",
+        envelope: LLMEnvelope,
+        *,
+        check: SemanticCheck | None = None,
     ) -> StructuredOutcome:
         """Have the call made, by another model if need be, and return the outcome of the last one.
 
         Its `attempts` are those at all the envelopes, in order, and `usage` is their sum: what the whole chain took.
-        Raises what the gateway raises.
+        `check` is that of each call. Raises what the gateway raises.
         """
-        outcomes = await self._chain(envelope, self._gateway.ask_structured, _failed_outcome)
+        ask = partial(self._gateway.ask_structured, check=check)
+        outcomes = await self._chain(envelope, ask, _failed_outcome)
         outcome = outcome_of_chain(outcomes)
         failed = _failed_outcome(outcome)
         if failed is None or not self._is_left_at(envelope, failed):
@@ -177,7 +184,7 @@ def _failed_outcome(outcome: StructuredOutcome) -> _Failed | None:
     return _Failed(last.interaction_id, last.failure)
 
 
-class FallbackByWorkflow:
+class FallbackByWorkflow(TypedAnswers):
     """A gateway whose calls fall back as their workflow says; those of other workflows do not."""
 
     def __init__(
@@ -193,10 +200,12 @@ class FallbackByWorkflow:
         chain = self._by_workflow.get(envelope.workflow)
         return await (self._gateway if chain is None else chain).ask(envelope)
 
-    async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
+    async def ask_structured(
+        self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
         """Have the call made, by another model if need be, and return the outcome with all attempts."""
         chain = self._by_workflow.get(envelope.workflow)
-        return await (self._gateway if chain is None else chain).ask_structured(envelope)
+        return await (self._gateway if chain is None else chain).ask_structured(envelope, check=check)
 
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
         """Publish an envelope without waiting; nothing falls back, as nothing waits for its failure."""

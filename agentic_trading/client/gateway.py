@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime
 from types import MappingProxyType
@@ -15,18 +15,26 @@ from agentic_trading.bus.errors import BusUnavailableError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.signing import Signer
 from agentic_trading.bus.topic import EVENTS, Broker, Subscription, Topic, lane_topic
+from agentic_trading.client.answer import NO_EVIDENCE, Answer, M, TypedAnswers
 from agentic_trading.client.call_log import CallLog
-from agentic_trading.client.outcome import StructuredOutcome, outcome_of, outcome_without_answer
+from agentic_trading.client.outcome import (
+    StructuredOutcome,
+    checked_outcome,
+    outcome_of,
+    outcome_without_answer,
+)
 from agentic_trading.client.replies import PendingCall, PendingCalls
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.ids import random_id
-from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import Event, check_event
 from agentic_trading.llm.fields import long_ids
 from agentic_trading.llm.interaction import LLMInteraction
+from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.llm.redaction import Redaction
 from agentic_trading.logger import get_logger
+from agentic_trading.structured.pydantic_schema import SemanticCheck
 
 log = get_logger()
 
@@ -58,10 +66,27 @@ class Gateway(Protocol):
 
 
 class StructuredGateway(Gateway, Protocol):
-    """What an application needs of the gateway beside an agent's part: what a call took, and calls not waited for."""
+    """The interface that applications use: typed answers, outcomes with all attempts, and calls not waited for."""
 
-    async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
-        """Have the call made and return its outcome with all its attempts. Never raises for a failed call."""
+    async def ask_structured(
+        self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
+        """Run a call and return its outcome with all its attempts. Does not raise if the call fails."""
+        ...
+
+    async def decide(
+        self,
+        instructions: str,
+        *,
+        output: type[M],
+        model: str,
+        evidence: Mapping[str, Any] = NO_EVIDENCE,
+        workflow: EnvelopeWorkflow = EnvelopeWorkflow.ANALYSIS,
+        as_of: datetime | None = None,
+        budget: LLMBudget | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Answer[M]:
+        """Ask a model for an instance of a pydantic class: see `TypedAnswers.decide`."""
         ...
 
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
@@ -69,7 +94,7 @@ class StructuredGateway(Gateway, Protocol):
         ...
 
 
-class GatewayClient:
+class GatewayClient(TypedAnswers):
     """The gateway, seen from an application: envelopes go out on the bus, and replies come to an address of its own.
 
     Use it as an async context manager. Several `ask` may be under way at once, and several clients of one `name`. A request that an agent of a tenant asks
@@ -80,7 +105,8 @@ class GatewayClient:
     envelopes travel apart, by provider. A `call_log` keeps, beside the workers' logs, each envelope before it is
     published, each attempt that was received before the call is answered, and each event; what it knows of earlier clients
     is not asked again. With the `clock` of the workers a call is waited for until its
-    deadline, and a little longer. Each envelope is published with its send time by the `wall` clock. An event is
+    deadline, and a little longer. Workers of the same process read `call_checks`, the checks of calls in flight by
+    envelope id. Each envelope is published with its send time by the `wall` clock. An event is
     published without what `redaction` knows; an envelope as it was built.
     """
 
@@ -96,6 +122,7 @@ class GatewayClient:
         call_log: CallLog | None = None,
         clock: Clock | None = None,
         wall: Clock | None = None,
+        call_checks: MutableMapping[str, SemanticCheck] | None = None,
     ) -> None:
         if problems := long_ids(["name"], [name]):
             raise ValueError(problems[0])
@@ -110,6 +137,7 @@ class GatewayClient:
         self._name = name
         self._address = random_id()
         self._reply_timeout_s = reply_timeout_s
+        self._call_checks = {} if call_checks is None else call_checks
         self._pending = PendingCalls(signer)
         self._counts: dict[tuple[str, str, str], tuple[datetime | None, Counter[str]]] = {}
         self._occurrences: OrderedDict[str, int] = OrderedDict()  # by envelope hash
@@ -157,17 +185,28 @@ class GatewayClient:
         """
         return await self._answer(envelope, None)
 
-    async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
+    async def ask_structured(
+        self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
         """Publish an envelope and wait for all its attempts: the object, or why there is none, and what it took.
 
         What gives a `NoDecision` from `ask` gives an outcome that is not ok, with the attempts received so far. An
         envelope that was answered before is not run again: its attempts are published again. Raises what `ask` raises.
+
+        `check` is run on every accepted text: by workers of this process, which ask again after a rejected answer,
+        and by this client, which returns a `parsing_error` for an answer that other workers have accepted.
         """
         attempts: list[LLMInteraction] = []
-        answer = await self._answer(envelope, attempts)
+        try:
+            if check is not None:
+                self._call_checks[envelope.envelope_id] = check
+            answer = await self._answer(envelope, attempts)
+        finally:
+            self._call_checks.pop(envelope.envelope_id, None)
         if isinstance(answer, NoDecision):
             return outcome_without_answer(answer, attempts)
-        return outcome_of([*attempts, answer])
+        outcome = outcome_of([*attempts, answer])
+        return outcome if check is None else checked_outcome(outcome, check)
 
     async def record(self, event: Event) -> None:
         """Publish an event; a worker keeps it in the log. Raises `RecordError` for an id that is too long."""

@@ -7,11 +7,12 @@ from typing import Any
 
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.llm.errors import FailureReason, NoDecision
+from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, LLMResult, NextStep, Stage, Usage
 from agentic_trading.structured.decode import decode
 from agentic_trading.structured.outcome import UnreadableError
+from agentic_trading.structured.pydantic_schema import SemanticCheck, violations_of
 from agentic_trading.structured.thinking import strip_thinking
 
 
@@ -85,6 +86,10 @@ class StructuredOutcome:
     stage: Stage | None = None
     tool_called: str = ""
 
+    def __bool__(self) -> bool:
+        """Return `ok`."""
+        return self.ok
+
     @property
     def last_candidate(self) -> str:
         """The text of the last answer, accepted or not; empty if there was none."""
@@ -128,6 +133,19 @@ def outcome_of(attempts: Sequence[LLMInteraction]) -> StructuredOutcome:
 def outcome_without_answer(decision: NoDecision, received: Sequence[LLMInteraction]) -> StructuredOutcome:
     """Return the outcome of a call that was given up for `decision.reason`, after the attempts `received`."""
     return _without_object(_in_order(received), decision.reason, None)
+
+
+def checked_outcome(outcome: StructuredOutcome, check: SemanticCheck) -> StructuredOutcome:
+    """Return the outcome, or one that is not ok if `check` rejects its object; the attempts and their cost stay."""
+    if not outcome.ok or not (broken := violations_of(check, outcome.json_text)):
+        return outcome
+    rules = "; ".join(f"{violation.path}: {violation.message}" for violation in broken)
+    error = FailureReason(
+        category=FailureKind.PARSING_ERROR,
+        description=f"the check of the client rejects the answer: {rules}",
+        recoverable=True,
+    )
+    return replace(outcome, ok=False, json=None, json_text="", error=error, stage=Stage.SEMANTIC)
 
 
 def outcome_of_chain(outcomes: Sequence[StructuredOutcome]) -> StructuredOutcome:

@@ -23,7 +23,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
@@ -84,12 +84,19 @@ class FailureReason(BaseModel, frozen=True, extra="allow"):
 
 
 class NoDecision(BaseModel, frozen=True, extra="allow"):
-    """No decision was made, for `reason`. It is not HOLD, not flat, not neutral, and no order may come of it."""
+    """No decision was made, for `reason`. It is not HOLD, not flat, not neutral, and no order may come of it.
+
+    It is always false, so that `if not decision: return` is safe.
+    """
 
     reason: FailureReason
     envelope_id: str = ""
     trace_id: str = ""
     as_of: datetime | None = None
+
+    def __bool__(self) -> Literal[False]:
+        """Return False."""
+        return False
 
     @property
     def actionable(self) -> bool:

@@ -1,7 +1,7 @@
 """The clients of a bus: each with a name, a principal that it signs as, and what its calls fall back on."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, MutableMapping
 from contextlib import asynccontextmanager
 from types import MappingProxyType
 from typing import Final
@@ -11,6 +11,7 @@ from agentic_trading.bus.topic import Broker
 from agentic_trading.client.call_log import CallLog, EarlierCalls
 from agentic_trading.client.fallback import Alternative, FallbackByWorkflow, FallbackGateway
 from agentic_trading.client.gateway import GatewayClient, StructuredGateway
+from agentic_trading.client.sync_gateway import gateway_context
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.policy import Policy
 from agentic_trading.llm.envelope import LLMProvider
@@ -22,6 +23,7 @@ from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.port_stack import PortStack
 from agentic_trading.platform.provider_config import provider_and_model
 from agentic_trading.platform.signing_keys import PrincipalKeys, signing_keys_in
+from agentic_trading.structured.pydantic_schema import SemanticCheck
 
 NOTHING_SIGNED: Final = "principals_folder, or sign_as alone"
 
@@ -35,11 +37,14 @@ class Clients:
         broker: Broker,
         signing: PrincipalKeys | None,
         call_log: CallLog | None = None,
+        call_checks: MutableMapping[str, SemanticCheck] | None = None,
     ) -> None:
         self._config = config
         self._broker = broker
         self._signing = signing
         self._call_log = call_log
+        # On a shared bus any worker may take a call: its answer must not depend on which one does.
+        self._call_checks = call_checks if config.bus.url is None else None
         self._names: set[str] = set()
         self._lanes = MappingProxyType({name: row.lane for name, row in config.providers.items() if row.lane})
 
@@ -66,6 +71,7 @@ class Clients:
                 redaction=self._config.redaction,
                 lanes=self._lanes,
                 call_log=self._call_log,
+                call_checks=self._call_checks,
                 clock=SystemClock()
                 if self._config.bus.url is not None and self._config.mode == "paper"
                 else None,
@@ -96,6 +102,7 @@ class Clients:
         return self._signing.signer(principal)
 
 
+@gateway_context
 @asynccontextmanager
 async def remote_gateway(
     config: PlatformConfig,
@@ -104,8 +111,9 @@ async def remote_gateway(
     store: InteractionStore | None = None,
     earlier: EarlierCalls | None = None,
 ) -> AsyncGenerator[StructuredGateway]:
-    """Give a gateway whose workers are other processes, on the bus of `config`; it has no ledger and no provider.
+    """Return a gateway whose workers are other processes, on the bus of `config`; it has no ledger and no provider.
 
+    Open it with `async with`, or with `sync()` in scripts and notebooks.
     A `store` gets its calls before they are published, a copy of what they are answered, and its events; what is known of
     `earlier` clients of this store, as one that was killed, is not asked again: see `CallLog`.
 

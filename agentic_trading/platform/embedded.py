@@ -6,6 +6,7 @@ from decimal import Decimal
 from pathlib import Path
 from types import MappingProxyType
 
+from agentic_trading.client.sync_gateway import gateway_context
 from agentic_trading.llm.envelope import DEFAULT_TENANT
 from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.store import InteractionStore
@@ -15,6 +16,7 @@ from agentic_trading.platform.port_stack import PortStack
 from agentic_trading.worker.call_context import Checks
 
 
+@gateway_context
 @asynccontextmanager
 async def local_gateway(
     provider: Provider | Mapping[str, Provider],
@@ -31,8 +33,9 @@ async def local_gateway(
     sign_as: str = "",
     tools: Iterable[ToolDefinition] = (),
 ) -> AsyncGenerator[Platform]:
-    """Give a platform whose calls `provider` answers, and whose tenant spends `budget_usd` at most, over all its starts.
+    """Return a gateway in this process: a platform whose calls `provider` answers, and that spends `budget_usd` at most.
 
+    Open it with `async with`, or with `sync()` in scripts and notebooks. The budget is that of `tenant` over all starts.
     `provider` answers to every name, and is charged by the row of the name in the envelope: name the one that it is. A
     mapping serves the names in it, and what names another one is refused. A `RecordedAnswers` is a replay: its answers cost
     nothing, and their results have `served_from="recorded"` and `first_cost_nusd`. `sign_as` is the principal of `policy`, `tools`

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo
 from agentic_trading import __version__
 from agentic_trading.bus.topic import RECORDS, Broker
 from agentic_trading.cancellation import on_first_signal
+from agentic_trading.client.answer import TypedAnswers
 from agentic_trading.client.gateway import GatewayReply, StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.clock import Clock, SystemClock
@@ -42,6 +43,7 @@ from agentic_trading.platform.workers import (
     running,
     worker_pool_of,
 )
+from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.structured.tools import tools_by_name
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
@@ -80,7 +82,7 @@ class Ports:
     restore: Callable[[Ledger, ControlStore | None], Awaitable[None]] | None = None
 
 
-class Platform:
+class Platform(TypedAnswers):
     """A gateway and its workers within this process, as an async context manager; it is its own client.
 
     Opened in this order: tables, policy and keys; the log; the bus; what sends the log to it, if it has servers; ledger, controls and rates; what the log knows of
@@ -116,6 +118,7 @@ class Platform:
         self.recovery = RecoveryReport()
         self._given = ports or Ports()
         self._checks = checks
+        self._call_checks: dict[str, SemanticCheck] = {}
         self._rules = rules
         self._tools = tools_by_name(tools)
         self._records_run = records_run
@@ -154,9 +157,11 @@ class Platform:
         """Have the call made, and return its last attempt: see `GatewayClient.ask`."""
         return await self._own.ask(envelope)
 
-    async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
+    async def ask_structured(
+        self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
         """Have the call made, and return the object with all attempts: see `GatewayClient.ask_structured`."""
-        return await self._own.ask_structured(envelope)
+        return await self._own.ask_structured(envelope, check=check)
 
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
         """Publish an envelope without waiting; nothing falls back, as nothing waits for its failure."""
@@ -252,6 +257,7 @@ class Platform:
             lost=unended if given.restore is not None or config.ledger.url is None else {},
             cache=cache,
             checks=self._checks,
+            call_checks=self._call_checks,
             recorded=given.recorded or port_adapters.recordings_in(providers),
             counts=given.counts,
             tools=self._tools,
@@ -262,7 +268,7 @@ class Platform:
         await broker.check(pool.topics)
         await self._stack.enter(running(pool, drain_s=self._drain_s))
         self._running = RunningPorts(pool, broker, ledger, config.tenant_ids, self._outbox, files.signing)
-        self._clients = Clients(config, broker, files.signing)
+        self._clients = Clients(config, broker, files.signing, call_checks=self._call_checks)
         self._client = await self._stack.enter(self.client("platform"))
 
     async def _restored(

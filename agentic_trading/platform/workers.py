@@ -29,7 +29,7 @@ from agentic_trading.logger import get_logger
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.signing_keys import PrincipalKeys
 from agentic_trading.platform.tables import LoadedFiles
-from agentic_trading.worker.call_context import Checks
+from agentic_trading.worker.call_context import CallChecks, Checks
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.delivery import ProducerAcl, SendAge
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
@@ -62,6 +62,7 @@ class OpenPorts:
     lost: Mapping[str, LostAttempt]
     cache: ResponseCache
     checks: Checks
+    call_checks: CallChecks
     recorded: RecordedAnswerSource | None
     counts: bool
     tools: Mapping[str, ToolDefinition]
@@ -144,6 +145,7 @@ def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
         capabilities=files.tables.capabilities,
         clock=clock,
         checks=opened.checks,
+        call_checks=opened.call_checks,
         recorded=opened.recorded,
         lost=opened.lost,
         response_cache=opened.cache,

@@ -114,10 +114,23 @@ Checks = Mapping[str, Check]
 """Rules beyond JSON Schema, by the schema's `$id`: a function of the envelope and the accepted text."""
 
 
-def check_of(envelope: LLMEnvelope, checks: Checks) -> SemanticCheck | None:
-    """Return the rules for the answer to `envelope`, or None where there are none."""
-    check = checks.get(str(envelope.expected_output_schema.get("$id", "")))
-    return partial(_checked, check, envelope) if check else None
+CallChecks = Mapping[str, SemanticCheck]
+"""Checks of calls that clients in this process wait for, by envelope id."""
+
+
+def check_of(envelope: LLMEnvelope, checks: Checks, call_checks: CallChecks) -> SemanticCheck | None:
+    """Return the rules for the answer to `envelope`: those of its schema, then those of its call; None without any."""
+    of_schema = checks.get(str(envelope.expected_output_schema.get("$id", "")))
+    of_call = call_checks.get(envelope.envelope_id)
+    if of_schema is None:
+        return of_call
+    named = partial(_checked, of_schema, envelope)
+    return named if of_call is None else partial(_checked_twice, named, of_call)
+
+
+def _checked_twice(first: SemanticCheck, then: SemanticCheck, text: str) -> Sequence[Violation]:
+    """Return what `first` rejects, else what `then` rejects."""
+    return first(text) or then(text)
 
 
 def _checked(check: Check, envelope: LLMEnvelope, text: str) -> Sequence[Violation]:
@@ -143,7 +156,7 @@ SHOWN_AT_ONCE_CHARS = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """One envelope under way, prepared for the model that answers it, by the owner of its `claim`.
+    """One envelope under way, prepared for the model that answers it, by the owner of its `claim`; `check` is its rules.
 
     `count` is there if its input is to be counted, `cached` if its first accepted answer is the answer. `principal`
     sent it, as the bus has proved, `parked` is entered while it waits for headroom. Its attempts go out by `route`.
@@ -151,7 +164,7 @@ class CallContext:
 
     envelope: LLMEnvelope
     prepared: Prepared
-    checks: Checks
+    check: SemanticCheck | None
     claim: HeldClaim
     count: InputTokenCounter | None = None
     cached: CachedCall | None = None
@@ -166,7 +179,7 @@ class CallContext:
 
     async def read(self, request: ModelRequest, response: ModelResponse) -> Accepted | Rejected:
         """Read an answer; a long one is read in a thread, and a cancellation waits for that."""
-        read = partial(self.prepared.read, response, request, check=check_of(self.envelope, self.checks))
+        read = partial(self.prepared.read, response, request, check=self.check)
         if len(response.text) <= READ_AT_ONCE_CHARS and len(request.user) <= SHOWN_AT_ONCE_CHARS:
             return read()
         return await run_shielded(asyncio.to_thread(read))

@@ -28,7 +28,14 @@ from agentic_trading.llm.provider import ModelRequest, Providers, ToolDefinition
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
 from agentic_trading.worker.attempt_result import degraded_result, failed_result
-from agentic_trading.worker.call_context import CallContext, Checks, InputTokenCounter, UnsupportedSchemas
+from agentic_trading.worker.call_context import (
+    CallChecks,
+    CallContext,
+    Checks,
+    InputTokenCounter,
+    UnsupportedSchemas,
+    check_of,
+)
 from agentic_trading.worker.charge_watch import ChargeWatch
 from agentic_trading.worker.error_boundary import AttemptTakenError, UnstreamedError
 from agentic_trading.worker.held_claim import UNCLAIMED, HeldClaim, KeptAnswer
@@ -71,7 +78,7 @@ class RunnerDependencies:
     asked for its own count of the input before money is set aside; of others, and where it gives none, bytes bound the
     tokens.
     In `controls` a halt is stored that follows from a bill. `response_cache` holds the answers of level `recorded`; without it the runner begins with none. `tools` are those that
-    envelopes may name.
+    envelopes may name. `call_checks` are the checks of calls that clients of this process wait for.
     """
 
     gate: Gate
@@ -86,6 +93,7 @@ class RunnerDependencies:
     response_cache: ResponseCache | None = None
     tools: Mapping[str, ToolDefinition] = field(default_factory=dict)
     controls: ControlStore | None = None
+    call_checks: CallChecks = field(default_factory=dict)
 
 
 class CallRunner:
@@ -182,9 +190,8 @@ class CallRunner:
             return STOPPED
         is_counted = envelope.workflow in self._parts.counted_workflows
         count = InputTokenCounter(self._parts.providers) if is_counted else None
-        return CallContext(
-            envelope, prepared, self._parts.checks, claim, count, cached, principal, parked, route
-        )
+        check = check_of(envelope, self._parts.checks, self._parts.call_checks)
+        return CallContext(envelope, prepared, check, claim, count, cached, principal, parked, route)
 
     async def _keep(
         self,

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
+from agentic_trading.client.answer import TypedAnswers
 from agentic_trading.client.call_log import CallLog, EarlierCalls
 from agentic_trading.client.fallback import Alternative, FallbackGateway
 from agentic_trading.client.gateway import GatewayClient, StructuredGateway
@@ -20,6 +21,7 @@ from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.structured.pydantic_schema import SemanticCheck
 from tests.client.trees import LIMITS, TRACE, asking, model, says, tree
 from tests.gateway import START, gateway
 from tests.worker.running import running
@@ -29,7 +31,7 @@ class InterruptedHereError(Exception):
     """Where a process ends."""
 
 
-class Interrupting:
+class Interrupting(TypedAnswers):
     """A gateway whose process ends when it is to ask one question."""
 
     def __init__(self, gateway: StructuredGateway, question: str) -> None:
@@ -45,10 +47,12 @@ class Interrupting:
     async def record(self, event: Event) -> None:
         await self._gateway.record(event)
 
-    async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
+    async def ask_structured(
+        self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
         if envelope.context["question"] == self._question:
             raise InterruptedHereError
-        return await self._gateway.ask_structured(envelope)
+        return await self._gateway.ask_structured(envelope, check=check)
 
 
 async def test_a_part_that_was_called_is_not_stopped_by_a_limit_where_its_frame_is_not_on_record() -> None:

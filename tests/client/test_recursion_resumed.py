@@ -7,6 +7,7 @@ import pytest
 
 from agentic_trading.audit.trace import TraceTree
 from agentic_trading.bus.errors import BusUnavailableError
+from agentic_trading.client.answer import TypedAnswers
 from agentic_trading.client.events import KINDS, FrameOpened
 from agentic_trading.client.fallback import Alternative, FallbackGateway
 from agentic_trading.client.gateway import GatewayClient, GatewayReply
@@ -27,6 +28,7 @@ from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.store import Record
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.structured.pydantic_schema import SemanticCheck
 from tests.client.trees import LIMITS, TRACE, asking, cost_bound, model, says, tree
 from tests.gateway import gateway
 from tests.worker.running import running
@@ -128,13 +130,15 @@ async def test_a_paused_tree_resumed_before_its_events_are_read_back_concludes(s
     assert len(ids) == len(set(ids))
 
 
-class RecordsOnly:
+class RecordsOnly(TypedAnswers):
     """A gateway that takes events and makes no call."""
 
     async def record(self, event: Event) -> None:
         pass
 
-    async def ask_structured(self, envelope: LLMEnvelope) -> StructuredOutcome:
+    async def ask_structured(
+        self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
         raise BusUnavailableError("memory", "no call is made here")
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:

@@ -1,0 +1,162 @@
+"""A typed answer: an instance of your model that may be acted on, or the reason why there is none."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
+
+from pydantic import BaseModel
+from typing_extensions import override
+
+from agentic_trading.client.outcome import StructuredOutcome
+from agentic_trading.llm.builder import EnvelopeBuilder
+from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMEnvelope, LLMProvider
+from agentic_trading.llm.errors import EnvelopeValidationError, FailureReason
+from agentic_trading.llm.limits import LLMBudget
+from agentic_trading.structured.engine import PydanticCheck
+from agentic_trading.structured.outcome import UnreadableError
+from agentic_trading.structured.pydantic_schema import SemanticCheck, schema_of
+
+M = TypeVar("M", bound=BaseModel)
+M_co = TypeVar("M_co", bound=BaseModel, covariant=True)
+
+NO_EVIDENCE: Final[Mapping[str, Any]] = MappingProxyType({})
+
+_PRESETS: Final[Mapping[EnvelopeWorkflow, Callable[[EnvelopeBuilder], EnvelopeBuilder]]] = {
+    EnvelopeWorkflow.ANALYSIS: EnvelopeBuilder.for_analysis,
+    EnvelopeWorkflow.PLANNING: EnvelopeBuilder.for_planning,
+    EnvelopeWorkflow.EXECUTION: EnvelopeBuilder.for_execution,
+    EnvelopeWorkflow.GENERAL: EnvelopeBuilder.for_general,
+}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Answer(Generic[M_co]):
+    """The result of `decide`. It is false unless it may be acted on, so that `if answer:` is safe.
+
+    Attributes:
+        output: The instance of your model, or None if there is nothing to act on.
+        failure: The reason why `output` is None, else None.
+        outcome: All attempts, their usage and cost. `outcome.json_text` has the digits as the model wrote them.
+
+    """
+
+    output: M_co | None
+    failure: FailureReason | None
+    outcome: StructuredOutcome
+
+    def __bool__(self) -> bool:
+        """Return whether the answer may be acted on: the call succeeded, and its output passed every check."""
+        return self.output is not None and self.failure is None and self.outcome.ok
+
+    @override
+    def __repr__(self) -> str:
+        """Return the output or the failure in one line, with the number of attempts and their cost."""
+        failure = self.failure
+        result = repr(self.output) if failure is None else f"{failure.category}: {failure.description}"
+        attempts = len(self.outcome.attempts)
+        result = result if len(result) <= _SHOWN_CHARS else f"{result[: _SHOWN_CHARS - 1]}…"
+        return f"Answer({result}, attempts={attempts}, cost_nusd={self.outcome.usage.cost_nusd})"
+
+
+class AsksStructured(Protocol):
+    """A gateway that returns the outcome of an envelope."""
+
+    async def ask_structured(
+        self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
+    ) -> StructuredOutcome:
+        """Run a call and return its outcome: see `GatewayClient.ask_structured`."""
+        ...
+
+
+class TypedAnswers:
+    """The method `decide` of every gateway, in terms of its `ask_structured`."""
+
+    __slots__ = ()
+
+    async def decide(
+        self: AsksStructured,
+        instructions: str,
+        *,
+        output: type[M],
+        model: str,
+        evidence: Mapping[str, Any] = NO_EVIDENCE,
+        workflow: EnvelopeWorkflow = EnvelopeWorkflow.ANALYSIS,
+        as_of: datetime | None = None,
+        budget: LLMBudget | None = None,
+        tenant: str = DEFAULT_TENANT,
+    ) -> Answer[M]:
+        """Ask a model for an instance of a pydantic class.
+
+        The class's validators check the answer. Workers of the same process run them, so a rejected answer is asked
+        again. Workers of other processes run them if the check of the class's `$id` is among theirs. Otherwise only
+        the client runs them: a rejected answer is then a `parsing_error`, and no second call is paid for.
+
+        Args:
+            instructions: The task.
+            output: The pydantic model class of the answer.
+            model: The provider and the model, as `provider/model`.
+            evidence: The content of each piece of evidence, by its source.
+            workflow: The preset of limits and rules.
+            as_of: The time of the question. Evidence that became available later is refused.
+            budget: Limits of this call. Fields that are not given keep the value of the preset.
+            tenant: The tenant that pays.
+
+        Returns:
+            An `Answer`, which is false unless it may be acted on.
+
+        Raises:
+            EnvelopeValidationError: If an argument cannot be used.
+            BusError: If the call cannot be published.
+
+        """
+        envelope = typed_envelope(
+            instructions, output, model, evidence, workflow, as_of=as_of, budget=budget, tenant=tenant
+        )
+        check = PydanticCheck(output, None, envelope.output_policy)
+        outcome = await self.ask_structured(envelope, check=check)
+        if not outcome.ok:
+            return Answer(None, outcome.error, outcome)
+        instance = cast("M", check.instances[outcome.json_text])  # the client has run the check on this text
+        return Answer(instance, None, outcome)
+
+
+def typed_envelope(
+    instructions: str,
+    output: type[BaseModel],
+    model: str,
+    evidence: Mapping[str, Any],
+    workflow: EnvelopeWorkflow,
+    *,
+    as_of: datetime | None,
+    budget: LLMBudget | None,
+    tenant: str,
+) -> LLMEnvelope:
+    """Return the envelope of a typed question; raises `EnvelopeValidationError` for an argument that cannot be used."""
+    provider, _, name = model.partition("/")
+    if not (provider and name):
+        allowed = "PROVIDER/MODEL, for example anthropic/claude-sonnet-5-5"
+        raise EnvelopeValidationError([f"model: {model!r:.80} names no provider; allowed is {allowed}"])
+    builder = _PRESETS[EnvelopeWorkflow(workflow)](EnvelopeBuilder())
+    builder.with_instructions(instructions).with_tenant(tenant)
+    builder.with_output_schema(_schema(output)).with_provider(LLMProvider(provider), name)
+    for source, content in evidence.items():
+        builder.add_evidence(source, content)
+    if as_of is not None:
+        builder.with_as_of(as_of)
+    if budget is not None:
+        builder.with_budget(**budget.model_dump(exclude_unset=True))
+    return builder.build()
+
+
+def _schema(output: object) -> Mapping[str, Any]:
+    if not (isinstance(output, type) and issubclass(output, BaseModel)):
+        raise EnvelopeValidationError([f"output: {output!r:.80}; allowed is a pydantic model class"])
+    try:
+        return schema_of(output)
+    except UnreadableError as e:
+        raise EnvelopeValidationError([f"output: {e}"]) from e
+
+
+_SHOWN_CHARS: Final = 200
