@@ -22,7 +22,7 @@ SEED := 5
 parts_of = $(filter-out %/__pycache__,$(patsubst %/,%,$(wildcard $(1)/*/))) $(wildcard $(1)/test_*.py)
 WHOLE := tests/flows tests/operate tests/desk/session
 PLANNING := tests/desk/planning
-UNJUDGED := $(addprefix tests/,cli platform benchmarks audit bus client replay infra golden) $(wildcard tests/test_*.py) \
+UNJUDGED := $(addprefix tests/,cli tools platform benchmarks audit bus client replay infra golden) $(wildcard tests/test_*.py) \
   $(filter-out $(PLANNING) tests/desk/session,$(call parts_of,tests/desk))
 MONEY := tests/contracts tests/governance tests/worker
 print_logs = $(PY) -c "print(*(open(f, encoding='utf-8').read() for f in '$(1)'.split()), sep='\n')"
@@ -59,7 +59,8 @@ wheel: $(READY_DEV)  ## build the wheel, install and run it on every declared Py
 	$(PY) -m benchmarks.wheel
 
 check: lint types arch cov  ## all that must be green before a commit
-	$(VENV)/bin/agentic-trading schemas check
+	$(PY) -m tools.schemas check
+	$(PY) -m tools.prices
 
 fmt: $(READY_DEV)  ## write the code the one way
 	$(PY) -m ruff format .

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Final
 
 EXTRAS: Final[Mapping[str, str]] = MappingProxyType({
-    "genai_prices": "prices",
     "jinja2": "desk",
     "json_repair": "salvage",
     "matplotlib": "desk",

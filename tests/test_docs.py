@@ -26,6 +26,7 @@ MODULES = [
         "benchmarks/peers",
         "benchmarks/peers/*",
         "examples/*",
+        "tools",
     )
     for path in ROOT.glob(f"{place}/*.py")
 ]

@@ -59,8 +59,7 @@ def test_import_without_extras_fails_only_with_their_names() -> None:
 
     failed = ended.stdout.splitlines()
     assert [line for line in failed if not line.startswith(MissingExtraError.__name__)] == []
-    for missing in ("genai_prices", "numpy"):
-        assert any(line.endswith(str(MissingExtraError(missing))) for line in failed), missing
+    assert any(line.endswith(str(MissingExtraError("numpy"))) for line in failed)
 
 
 def test_installed_package_is_accepted_without_its_import() -> None:

@@ -43,10 +43,14 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 @cache
 def everything() -> tuple[Module, ...]:
-    """Return the modules of the package, the tests, the benchmarks and the examples."""
+    """Return the modules of the package, the tests, the benchmarks, the examples and the tools."""
     return (
         *package(),
-        *(module for folder in ("tests", "benchmarks", "examples") for module in read(ROOT / folder)),
+        *(
+            module
+            for folder in ("tests", "benchmarks", "examples", "tools")
+            for module in read(ROOT / folder)
+        ),
     )
 
 

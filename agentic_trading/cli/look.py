@@ -1,4 +1,4 @@
-"""The commands that look at what is there: `trace`, `spend`, `audit`, `replay`, `schemas` and `data`."""
+"""The commands that look at what is there: `trace`, `spend`, `audit`, `replay` and `data`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +13,6 @@ from agentic_trading.desk.cli.run import TimeframeOption
 trace_app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
 audit_app = typer.Typer(help="Whether a log is as it was written.", no_args_is_help=True)
 replay_app = typer.Typer(help="Sessions again, from their record, without a network.", no_args_is_help=True)
-schemas_app = typer.Typer(help="The JSON Schemas of messages and answers.", no_args_is_help=True)
 data_app = typer.Typer(help="Market data: shipped samples and files.", no_args_is_help=True)
 
 LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N chains.")]
@@ -235,34 +234,6 @@ def replay_run(
         print_table(comparison(report))
     if not report.identical:
         raise typer.Exit(ExitCode.FOUND_WRONG)
-
-
-Folder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="The folder of the schemas.")]
-
-
-@schemas_app.command("write", short_help="Write every schema from the models.")
-def write_schema_files(folder: Folder = Path("schemas")) -> None:
-    """Write every schema from the models, and asyncapi.yaml from the topics of the bus."""
-    from agentic_trading.desk.cli.schema_files import write_schemas
-
-    for file in write_schemas(folder):
-        say(str(file))
-
-
-@schemas_app.command("check", short_help="Compare the files with the models.")
-def check_schema_files(folder: Folder = Path("schemas")) -> None:
-    """Compare the files with the models; exit 1 names every file that differs."""
-    from agentic_trading.desk.cli.schema_files import check_schemas, published_files
-
-    drifts = check_schemas(folder)
-    if drifts:
-        differing = "\n".join(f"  {drift.file} {drift.what}" for drift in drifts)
-        remedy = f"write them again: agentic-trading schemas write --dir {folder}"
-        stop(
-            ExitCode.FOUND_WRONG,
-            f"the schemas in {folder} are not those of the models; {remedy}\n{differing}",
-        )
-    say(f"{len(published_files())} files in {folder} are those of the models")
 
 
 Source = Annotated[str, typer.Argument(metavar="NAME", help="A sample, a CSV file, or - for standard input.")]

@@ -1,4 +1,4 @@
-"""Tables of prices, of what differs from them, and of recomputed costs."""
+"""Tables of prices and of recomputed costs."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, time
@@ -14,8 +14,6 @@ from agentic_trading.governance.prices import ModelPrice, PriceBook, Rates, Rati
 from agentic_trading.operate.prices import (
     MULTIPLIERS,
     TOKEN_CLASSES,
-    WHOLE,
-    PriceComparison,
     multiplier_text,
     rate_text,
 )
@@ -87,19 +85,6 @@ def _multipliers(words: Mapping[str, Ratio]) -> str:
 
 def _note(book: PriceBook, at: datetime) -> str:
     return f"USD per million tokens on {at.astimezone(UTC).date()}; requests by tokens in; book {short_id(book.id)}"
-
-
-def comparison_table(found: PriceComparison) -> RenderableType:
-    """Return a row for all that is not equal, and a line with the models that only the other side has."""
-    beyond = [line for line in found.lines if line.about == WHOLE and line.verdict == "missing here"]
-    shown = [line for line in found.lines if line.verdict != "equal" and line not in beyond]
-    drawn = rows(
-        table("model", "", "what", "here", "there", right=("here", "there")),
-        ((line.model, line.verdict, line.about, line.ours, line.theirs) for line in shown),
-    )
-    note = f"USD per million tokens, and multipliers; book {short_id(found.book)}"
-    models = ", ".join(line.model for line in beyond) or "no model"
-    return Group(drawn, note, f"listed there and not here: {models}")
 
 
 def cost_counts(found: CostCheck) -> dict[str, int]:

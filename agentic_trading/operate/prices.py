@@ -1,11 +1,9 @@
-"""What a price book holds on a day, each part of a price as text, and where another list of prices differs."""
+"""The contents of a price book on a day, and each part of a price as text."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from fractions import Fraction
-from typing import Literal, get_args
 
 from agentic_trading.governance.prices import ModelPrice, PriceBook, Rates
 from agentic_trading.llm.errors import UnknownModelError
@@ -16,12 +14,6 @@ TOKEN_CLASSES = tuple(Rates.model_fields)
 
 MULTIPLIERS = ("inference_geo", "speed", "service_tier")
 """The fields of a row that hold a multiplier for each word of a usage report."""
-
-
-WHOLE = "the model"
-"""What a line is about whose model only one side has."""
-
-PriceVerdict = Literal["equal", "differs", "missing there", "missing here"]
 
 
 def prices_in_force(book: PriceBook, *, at: datetime) -> Iterator[ModelPrice]:
@@ -45,31 +37,6 @@ def select_prices(book: PriceBook, model: str = "", provider: str = "", *, at: d
         known = [f"{price.provider}/{price.model}" for price in of_provider]
         raise UnknownModelError(model, "price book", known)
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class PriceDifference:
-    """One class or multiplier of a model on both sides: USD per million tokens, or times; empty if missing."""
-
-    model: str
-    about: str
-    ours: str
-    theirs: str
-    verdict: PriceVerdict
-
-
-@dataclass(frozen=True, slots=True)
-class PriceComparison:
-    """The book with the id `book` against all that `source` lists of the same models and providers."""
-
-    book: str
-    source: str
-    lines: tuple[PriceDifference, ...]
-
-    def counts(self) -> dict[PriceVerdict, int]:
-        """Return how many lines have each verdict."""
-        verdicts = [line.verdict for line in self.lines]
-        return {verdict: verdicts.count(verdict) for verdict in get_args(PriceVerdict)}
 
 
 def rate_text(nusd_per_token: Fraction | int) -> str:

@@ -22,15 +22,12 @@ PORTFOLIO = ("run", "--data", "sp500-sample", "--provider", "rules", "--bars", "
         ("matplotlib", ("strategy", "backtest", "params.json", "--plot", "equity.png")),
         ("numpy", PORTFOLIO),
         ("jinja2", PORTFOLIO),
-        ("genai_prices", ("prices", "check")),
         ("xllamacpp", ("run", "--data", "btcusdt-5m", "--provider", "local", "--yes", "--bars", "5")),
     ],
 )
 def test_first_error_names_the_missing_extra(
     missing: str, words: tuple[str, ...], command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # as in a process that has not imported it
-    monkeypatch.delitem(sys.modules, "agentic_trading.operate.price_comparison", raising=False)
     monkeypatch.setitem(sys.modules, missing, None)
 
     ended = command(*words)

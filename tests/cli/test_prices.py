@@ -1,8 +1,7 @@
-"""`prices` shows the book, compares it with another list, and recomputes recorded costs."""
+"""`prices` shows the book and recomputes recorded costs."""
 
 import asyncio
 import json
-import sys
 from pathlib import Path
 
 import orjson
@@ -37,12 +36,6 @@ def own_book(folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: object) -
     path = prices_file(folder, row, price_row())
     monkeypatch.setenv("AGENTIC_PRICES_FILE", str(path))
     return path
-
-
-def without_genai(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let genai-prices be a package that is not installed."""
-    monkeypatch.setitem(sys.modules, "genai_prices", None)
-    monkeypatch.delitem(sys.modules, "agentic_trading.operate.price_comparison", raising=False)
 
 
 def test_every_price_is_shown_with_its_tiers_and_the_book(command: Command) -> None:
@@ -94,7 +87,6 @@ def test_the_prices_of_one_provider_can_be_asked_for(command: Command) -> None:
         (("show", "gpt-unheard-of"), "unknown model 'gpt-unheard-of' in the price book"),
         (("show", "--provider", "acme"), "allowed: anthropic, local, rules, scripted"),
         (("show", "--on", "tomorrow"), "--on is 'tomorrow'; allowed: a day such as 2026-11-22"),
-        (("check", "--book", "old.json"), "--book goes with --store"),
         (("check", "--store", "nowhere"), "--store is nowhere, where no log is"),
     ],
 )
@@ -115,48 +107,6 @@ def test_a_book_whose_rows_are_not_those_of_its_hash_is_bad_input(
 
     assert ended.code == ExitCode.BAD_INPUT
     assert f"{path}, sha256: is '{'0' * 64}'" in ended.err
-
-
-def test_the_packaged_book_passes_the_check(command: Command) -> None:
-    ended = command("prices", "check")
-
-    assert ended.code == ExitCode.DONE
-    assert "0 differs" in ended.err
-    assert "missing there  inference_geo us" in ended.out
-    assert "listed there and not here: anthropic/claude-2" in ended.out
-
-
-def test_a_price_that_differs_does_not_pass_the_check(
-    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    own_book(tmp_path, monkeypatch, output=19_000)
-
-    ended = command("prices", "check")
-    found = json.loads(command("prices", "check", "--json").out)
-
-    assert ended.code == ExitCode.FOUND_WRONG
-    assert [line for line in found["lines"] if line["verdict"] == "differs"] == [
-        {"model": f"anthropic/{OPUS}", "about": "output", "ours": "19", "theirs": "20", "verdict": "differs"}
-    ]
-    assert found["counts"]["differs"] == 1
-    assert found["source"].startswith("genai-prices ")
-
-
-def test_without_the_package_the_check_names_the_way_to_install_it(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without_genai(monkeypatch)
-
-    ended = command("prices", "check")
-
-    assert ended.code == ExitCode.BAD_INPUT
-    assert "pip install 'agentic-trading[prices]'" in ended.err
-
-
-def test_prices_are_shown_without_the_package(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_genai(monkeypatch)
-
-    assert command("prices", "show").code == ExitCode.DONE
 
 
 def test_every_cost_of_a_session_is_the_recomputed_one(command: Command, session: Path) -> None:

@@ -58,7 +58,6 @@ COMMANDS = [
     ("models", "show", "claude-opus-5-5"),
     ("prices", "show"),
     ("prices", "show", "claude-opus-5-5"),
-    ("prices", "check"),
     ("prices", "check", "--store", "STORE"),
     ("config", "show"),
 ]

@@ -10,7 +10,6 @@ from pydantic import BaseModel, ValidationError
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.client.events import KINDS as RECURSION
-from agentic_trading.desk.cli.schema_files import EVENT_BODIES, published
 from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.rebuild import LedgerRebuild
@@ -29,6 +28,7 @@ from agentic_trading.llm.result import AttemptTrace, Stage
 from agentic_trading.llm.words import Open, UnknownWord
 from tests.build import NOW, interaction
 from tests.event_bodies import BODIES, as_event, sample
+from tools.schemas import EVENT_BODIES, published
 
 STORED: tuple[type[BaseModel], ...] = (LLMInteraction, NoDecision, *EVENT_BODIES)
 OPEN_MARK = get_args(Open[str])[1]

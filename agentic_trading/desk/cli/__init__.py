@@ -1,1 +1,1 @@
-"""The commands of the desk: `run`, `replay`, `strategy`, `data` and `schemas`."""
+"""The commands of the desk: `run`, `replay`, `strategy` and `data`."""

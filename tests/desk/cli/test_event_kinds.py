@@ -14,7 +14,6 @@ from agentic_trading.canonical import canonical_bytes
 from agentic_trading.cli.chains import LAYERS, SHOWN
 from agentic_trading.client.events import KINDS as RECURSION
 from agentic_trading.client.events import RecursionBody
-from agentic_trading.desk.cli.schema_files import EVENT_BODIES, published
 from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.desk.events import DeskBody
 from agentic_trading.governance.events import KINDS as GOVERNANCE
@@ -24,6 +23,7 @@ from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.build import event
 from tests.event_bodies import BODIES, as_event
+from tools.schemas import EVENT_BODIES, published
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "log" / "events.jsonl"

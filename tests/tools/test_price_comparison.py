@@ -1,16 +1,21 @@
 """The price book against another list: class by class, and what only one side has."""
 
+import re
+import sys
 from collections.abc import Mapping
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from genai_prices.types import ModelInfo, ModelPrice, PriceVariant, StartDateConstraint, Tier, TieredPrices
 
-from agentic_trading.operate.price_comparison import compare_prices
-from agentic_trading.operate.prices import WHOLE, PriceDifference, PriceVerdict
+from agentic_trading.governance.prices import PriceBook
+from tests.operate.models.tables import prices_file
 from tests.operate.prices.books import TODAY, book, listed, price, snapshot
+from tools import prices
+from tools.prices import WHOLE, PriceDifference, PriceVerdict, compare_prices
 
 FAST = {
     "input_mtok": 4,
@@ -157,3 +162,32 @@ def test_a_dated_name_is_the_model_and_a_longer_number_is_another() -> None:
 @pytest.mark.parametrize("provider", ["local", "openai"])
 def test_a_provider_that_is_not_listed_is_left_out(provider: str) -> None:
     assert compare_prices(book(price(provider=provider)), at=TODAY, snapshot=snapshot(listed())).lines == ()
+
+
+def test_packaged_book_equals_the_public_list(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["prices"])
+
+    with pytest.raises(SystemExit) as ended:
+        prices.main()
+
+    printed = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert " 0 differs" in printed
+    assert "missing there  inference_geo us" in printed
+    assert "listed there and not here: anthropic/claude-2" in printed
+
+
+def test_price_that_differs_is_printed_and_exits_with_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    packaged = next(price for price in PriceBook.load() if price.model == "claude-opus-5-5")
+    row = packaged.model_dump(mode="json", exclude_defaults=True) | {"output": 19_000}
+    monkeypatch.setattr(sys, "argv", ["prices", str(prices_file(tmp_path, row))])
+
+    with pytest.raises(SystemExit) as ended:
+        prices.main()
+
+    assert ended.value.code == 1
+    assert re.search(r"anthropic/claude-opus-5-5 +differs +output +19 +20", capsys.readouterr().out)

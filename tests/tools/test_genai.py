@@ -10,9 +10,9 @@ import pytest
 from genai_prices import Usage, calc_price
 
 from agentic_trading.governance.prices import PriceBook
-from agentic_trading.operate.price_comparison import SOURCE, compare_prices
+from tools.prices import SOURCE, compare_prices
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "prices" / "usages.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "prices" / "usages.json"
 
 
 def test_the_packaged_book_and_the_package_agree_on_every_class_that_both_know() -> None:

@@ -1,6 +1,11 @@
-"""The published JSON Schemas and the AsyncAPI document: generated from the code, and compared with the files in the repository."""
+"""The published JSON Schemas and the AsyncAPI document: `python -m tools.schemas write` or `check`.
 
+`write` generates the files from the code. `check` compares them with the code and exits with 1 if a file differs.
+"""
+
+import argparse
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +53,6 @@ from agentic_trading.llm.event import Event, EventBody
 from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
-from agentic_trading.platform.errors import OptionError
 
 ASYNCAPI: Final = "asyncapi.yaml"
 """It is written as JSON, which every reader of YAML reads."""
@@ -142,15 +146,9 @@ def _event_model(body: type[EventBody]) -> type[BaseModel]:
 
 
 def write_schemas(folder: Path) -> list[Path]:
-    """Write all schemas, and the document of the bus, into `folder`, made if need be; returns the files.
-
-    Raises `OptionError` if they cannot be written there.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return [_write(folder / name, schema) for name, schema in published_files().items()]
-    except OSError as e:
-        raise OptionError("--dir", f"{folder} ({e.strerror})", "a folder that can be written") from e
+    """Write all schemas and the document of the bus into `folder`, made if need be. Returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return [_write(folder / name, schema) for name, schema in published_files().items()]
 
 
 def _write(file: Path, schema: dict[str, Any]) -> Path:
@@ -208,7 +206,7 @@ _SIGNED: Final = (PRINCIPAL_HEADER, SIGNATURE_HEADER)
 _LINE: Final = (LOG_HEADER, NUMBER_HEADER, HASH_HEADER)
 _TRACE: Final = "the trace: its messages keep their order"
 _ABOUT: Final = (
-    "Written by `agentic-trading schemas write`; JSON, which is YAML. Servers are those of a deployment. Where a bus has a "
+    "Written by `python -m tools.schemas write`; JSON, which is YAML. Servers are those of a deployment. Where a bus has a "
     "namespace, topics and groups begin with it and a dot. On a Redis each topic is a set of streams, with the same keys and "
     "headers. Delivery is at least once: de-duplicate on `ce_id`. Header values are printable ASCII, anything else and % "
     "percent-encoded; the CloudEvents are in binary mode."
@@ -385,3 +383,24 @@ def _sample_headers(kind: Kind, text: str) -> dict[str, str]:
         kind, f"id-{text}", source=f"/{text}", key=text, trace_id=text, time=f"at {text}",
         cause=text, subject=text, expires=text,
     )  # fmt: skip
+
+
+def main() -> None:
+    """Write the files or compare them."""
+    parser = argparse.ArgumentParser(prog="python -m tools.schemas", description=__doc__)
+    parser.add_argument("action", choices=("write", "check"))
+    parser.add_argument("--dir", type=Path, default=Path("schemas"), help="the folder of the files")
+    asked = parser.parse_args()
+    if asked.action == "write":
+        print(*write_schemas(asked.dir), sep="\n")
+        return
+    drifts = check_schemas(asked.dir)
+    for drift in drifts:
+        print(f"{drift.file} {drift.what}", file=sys.stderr)
+    if drifts:
+        sys.exit(f"{asked.dir} differs from the models. Run: python -m tools.schemas write --dir {asked.dir}")
+    print(f"{len(published_files())} files in {asked.dir} are up to date")
+
+
+if __name__ == "__main__":
+    main()

@@ -15,7 +15,11 @@ from agentic_trading.bus.log_stream import LogHead, StreamedLine
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.signing import REPLAYED_HEADER, Signer
 from agentic_trading.bus.topic import DeadLetter
-from agentic_trading.desk.cli.schema_files import (
+from agentic_trading.llm.log_line import read_line
+from agentic_trading.llm.store import ChainHead, Record
+from agentic_trading.llm.stores.record_codec import write_line
+from tests.build import NOW, envelope, event, interaction
+from tools.schemas import (
     ASYNCAPI,
     CHANNELS,
     HEADERS,
@@ -24,10 +28,6 @@ from agentic_trading.desk.cli.schema_files import (
     published_files,
     write_schemas,
 )
-from agentic_trading.llm.log_line import read_line
-from agentic_trading.llm.store import ChainHead, Record
-from agentic_trading.llm.stores.record_codec import write_line
-from tests.build import NOW, envelope, event, interaction
 
 DOCUMENT = bus_document()
 FILES = published_files()

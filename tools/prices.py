@@ -1,30 +1,41 @@
-"""The price book compared with genai-prices, a public list of prices: the installed package is read, no network."""
+"""Compare the price book with genai-prices, a public list of prices: `python -m tools.prices [FILE]`.
 
+FILE is a price book of your own over the packaged one. The installed package is read, without network. Exit 1 if a price differs.
+"""
+
+import argparse
 import re
+import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from fractions import Fraction
+from pathlib import Path
+from typing import Final, Literal, get_args
 
-from agentic_trading.errors import extra_named
-from agentic_trading.governance.prices import ModelPrice, PriceBook
+import genai_prices
+from genai_prices.data_snapshot import DataSnapshot, get_snapshot
+from genai_prices.types import ModelInfo, TieredPrices
+from genai_prices.types import ModelPrice as ListedPrice
+from rich.console import Group, RenderableType
+
+from agentic_trading.cli.output import print_table, rows, table
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.prices import ModelPrice, PriceBook, short_id
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.operate.prices import (
     MULTIPLIERS,
     TOKEN_CLASSES,
-    WHOLE,
-    PriceComparison,
-    PriceDifference,
-    PriceVerdict,
     multiplier_text,
     prices_in_force,
     rate_text,
 )
+from agentic_trading.platform.tables import load_tables
 
-with extra_named():
-    import genai_prices
-    from genai_prices.data_snapshot import DataSnapshot, get_snapshot
-    from genai_prices.types import ModelInfo, TieredPrices
-    from genai_prices.types import ModelPrice as ListedPrice
+WHOLE: Final = "the model"
+"""What a line is about whose model only one side has."""
+
+PriceVerdict = Literal["equal", "differs", "missing there", "missing here"]
 
 SOURCE = f"genai-prices {genai_prices.__version__}"
 
@@ -38,6 +49,31 @@ _CLASSES = {
 }
 _TABLES = {"processing": "service_tier", "service_tier": "service_tier", "speed": "speed"}
 _PLAIN = multiplier_text(Fraction(1))
+
+
+@dataclass(frozen=True, slots=True)
+class PriceDifference:
+    """One class or multiplier of a model on both sides: USD per million tokens, or times; empty if missing."""
+
+    model: str
+    about: str
+    ours: str
+    theirs: str
+    verdict: PriceVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class PriceComparison:
+    """The book with the id `book` against all that `source` lists of the same models and providers."""
+
+    book: str
+    source: str
+    lines: tuple[PriceDifference, ...]
+
+    def counts(self) -> dict[PriceVerdict, int]:
+        """Return how many lines have each verdict."""
+        verdicts = [line.verdict for line in self.lines]
+        return {verdict: verdicts.count(verdict) for verdict in get_args(PriceVerdict)}
 
 
 def compare_prices(book: PriceBook, *, at: datetime, snapshot: DataSnapshot | None = None) -> PriceComparison:
@@ -88,9 +124,9 @@ def _our_parts(price: ModelPrice) -> Iterator[tuple[str, str]]:
     for over, rates in ((0, price), *((tier.over_input_tokens, tier) for tier in price.tiers)):
         for name in TOKEN_CLASSES:
             yield _about(over, name), rate_text(getattr(rates, name))
-    for table in MULTIPLIERS:
-        for word, ratio in getattr(price, table).items():
-            yield f"{table} {word}", multiplier_text(Fraction(*ratio))
+    for field in MULTIPLIERS:
+        for word, ratio in getattr(price, field).items():
+            yield f"{field} {word}", multiplier_text(Fraction(*ratio))
 
 
 def _listed_parts(info: ModelInfo, at: datetime) -> Iterator[tuple[str, str]]:
@@ -131,3 +167,32 @@ def _multiplier(
         return None
     times = {rates[key] / rate for key, rate in plain.items() if rate}
     return times.pop() if len(times) == 1 else None
+
+
+def comparison_table(found: PriceComparison) -> RenderableType:
+    """Return a row for all that is not equal, and a line with the models that only the other side has."""
+    beyond = [line for line in found.lines if line.about == WHOLE and line.verdict == "missing here"]
+    shown = [line for line in found.lines if line.verdict != "equal" and line not in beyond]
+    drawn = rows(
+        table("model", "", "what", "here", "there", right=("here", "there")),
+        ((line.model, line.verdict, line.about, line.ours, line.theirs) for line in shown),
+    )
+    note = f"USD per million tokens, and multipliers; book {short_id(found.book)}"
+    models = ", ".join(line.model for line in beyond) or "no model"
+    return Group(drawn, note, f"listed there and not here: {models}")
+
+
+def main() -> None:
+    """Print each difference and the counts."""
+    parser = argparse.ArgumentParser(prog="python -m tools.prices", description=__doc__)
+    parser.add_argument("file", nargs="?", type=Path, help="a price book of your own over the packaged one")
+    book = load_tables(None, parser.parse_args().file).prices
+    found = compare_prices(book, at=SystemClock().now())
+    print_table(comparison_table(found))
+    counts = found.counts()
+    print(f"against {found.source}: {', '.join(f'{number} {verdict}' for verdict, number in counts.items())}")
+    sys.exit(1 if counts["differs"] else 0)
+
+
+if __name__ == "__main__":
+    main()
