@@ -120,6 +120,12 @@ def started(command: Sequence[str | Path]) -> "subprocess.Popen[str]":
     )
 
 
+def serves(worker: "subprocess.Popen[str]") -> None:
+    """Wait until a worker of ours serves, or has ended."""
+    assert worker.stdout is not None
+    worker.stdout.readline()
+
+
 # --- DBOS -----------------------------------------------------------------------------------------------------
 
 
@@ -175,6 +181,7 @@ class Desk:
             await self._committed(workflow)
             finals = await self._finals(envelope)
         finally:
+            await asyncio.to_thread(serves, worker)  # before, SIGTERM would end it with -15
             worker.terminate()
             await asyncio.to_thread(ended, worker, killed=False)
         booked = await self._booked(name)

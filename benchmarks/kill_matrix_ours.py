@@ -158,6 +158,7 @@ async def serve(job: WorkerJob) -> None:
             workers=job.workers,
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, pool.stop)
+        print("serves", flush=True)
         await pool.run()
 
 
