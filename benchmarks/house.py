@@ -269,8 +269,9 @@ def figures() -> list[Figure]:
         # 73), own servers and the sandbox (74 to 76). 50 more: names and forms of the
         # first designs.
         # Two files and 600 lines more: typed answers, and a gateway for code without a loop (85).
-        Figure("files", len(ours), 365),
-        Figure("lines", sum(module.lines for module in ours), 73_560),
+        # Six files and 600 lines more: one public API, and the functions of operators in Python (86).
+        Figure("files", len(ours), 371),
+        Figure("lines", sum(module.lines for module in ours), 74_160),
         Figure("lines of the middle file, doors apart", median(m.lines for m in ours if not m.is_door), 212),
         Figure("files with one importer", len(one_importer(ours)), 84),
         Figure(f"  of at most {SMALL} lines", len(one_importer(ours, most_lines=SMALL)), 3),

@@ -1,11 +1,94 @@
-"""What each front door offers, in order: the names that others may rely on."""
+"""The public API: the names of each door are pinned, documents show public names only, and every public name is documented."""
 
+import ast
 import importlib
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import agentic_trading as at
+from benchmarks.api_page import PAGE, PUBLIC, api_page, entries
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "agentic_trading"
+BLOCK = re.compile(r"^\s*```python\n(.*?)^\s*```", re.DOTALL | re.MULTILINE)
+
 DOORS = {
-    "audit": [
+    "agentic_trading": [
+        "Alternative",
+        "Answer",
+        "AnswerNotKeptError",
+        "Attempt",
+        "BusConfig",
+        "BusError",
+        "ConfigError",
+        "ConfigProblem",
+        "DeterminismLevel",
+        "Durability",
+        "EnvelopeBuilder",
+        "EnvelopeValidationError",
+        "EnvelopeWorkflow",
+        "Event",
+        "EvidenceItem",
+        "FailureKind",
+        "FailureReason",
+        "FallbackConfig",
+        "FallbackGateway",
+        "Fix",
+        "Gateway",
+        "GatewayContext",
+        "InteractionStore",
+        "JsonFileInteractionStore",
+        "LLMBudget",
+        "LLMCallError",
+        "LLMEnvelope",
+        "LLMInteraction",
+        "LLMProvider",
+        "LLMResult",
+        "LedgerConfig",
+        "LedgerError",
+        "LookAheadError",
+        "MemoryInteractionStore",
+        "ModelConfig",
+        "ModelRequest",
+        "ModelResponse",
+        "NoDecision",
+        "OutputPolicy",
+        "Platform",
+        "PlatformConfig",
+        "Ports",
+        "PriceConfig",
+        "Provider",
+        "ProviderConfig",
+        "ProviderContext",
+        "ProviderError",
+        "RecordError",
+        "RetryPolicy",
+        "RulesProvider",
+        "SafetyConstraints",
+        "ScriptedProvider",
+        "ScriptedReply",
+        "Stage",
+        "StoreError",
+        "StructuredGateway",
+        "StructuredOutcome",
+        "SyncGateway",
+        "TenantConfig",
+        "ToolDefinition",
+        "TotalUsage",
+        "TradingError",
+        "Usage",
+        "Violation",
+        "__version__",
+        "load_config",
+        "local_gateway",
+        "remote_gateway",
+    ],
+    "agentic_trading.audit": [
         "AmbiguousIdError",
         "ArchiveCheck",
         "Archiver",
@@ -20,7 +103,16 @@ DOORS = {
         "verify_log",
         "why",
     ],
-    "bus": [
+    "agentic_trading.brokers": [
+        "Broker",
+        "KafkaBroker",
+        "KafkaSecurity",
+        "KafkaSettings",
+        "MemoryBroker",
+        "RedisBroker",
+        "RedisBusSettings",
+    ],
+    "agentic_trading.bus": [
         "DEAD_LETTERS",
         "ENVELOPES",
         "EVENTS",
@@ -39,7 +131,7 @@ DOORS = {
         "Topic",
         "UnreadableMessageError",
     ],
-    "client": [
+    "agentic_trading.client": [
         "ANSWER_SCHEMA",
         "FALLS_BACK_ON",
         "MENDABLE",
@@ -68,7 +160,8 @@ DOORS = {
         "outcome_of",
         "parse_llm_response",
     ],
-    "desk.planning": [
+    "agentic_trading.desk.planning": [
+        "STRATEGY_PARAMS",
         "TEMPLATES",
         "AutonomousLoop",
         "BaseTemplate",
@@ -83,6 +176,7 @@ DOORS = {
         "MomentumTemplate",
         "NotOfferedError",
         "Offered",
+        "PanelEvaluator",
         "PanelFacts",
         "Plan",
         "PlannerSettings",
@@ -90,6 +184,7 @@ DOORS = {
         "PlanningError",
         "PriceMomentumParams",
         "RejectedSet",
+        "Sandbox",
         "StrategyParamRequest",
         "StrategyParams",
         "StructuredErrorFeedback",
@@ -101,11 +196,14 @@ DOORS = {
         "VolatilityParams",
         "VolatilityTemplate",
         "answer_schema",
+        "check_strategy_params",
         "code_problems",
+        "load_panel",
         "offered_by",
         "read_params",
+        "strategy_params_rule",
     ],
-    "governance": [
+    "agentic_trading.governance": [
         "ClosedWindowError",
         "CommandError",
         "ControlError",
@@ -132,7 +230,8 @@ DOORS = {
         "UnknownReservationError",
         "Window",
     ],
-    "llm": [
+    "agentic_trading.llm": [
+        "NANO",
         "AttemptTrace",
         "DeterminismLevel",
         "Durability",
@@ -173,8 +272,24 @@ DOORS = {
         "UnknownModelError",
         "Usage",
         "Violation",
+        "output_policy",
     ],
-    "platform": [
+    "agentic_trading.operate": [
+        "BudgetView",
+        "CommandReach",
+        "LedgerRebuild",
+        "Policy",
+        "PriceBook",
+        "ReservationState",
+        "halt",
+        "open_log",
+        "rebuild",
+        "resume",
+        "set_limit",
+        "spend",
+        "status",
+    ],
+    "agentic_trading.platform": [
         "BusConfig",
         "ConfigError",
         "ConfigProblem",
@@ -194,14 +309,87 @@ DOORS = {
         "local_gateway",
         "remote_gateway",
     ],
-    "replay": [
+    "agentic_trading.providers": [
+        "AnthropicProvider",
+        "FailureKind",
+        "HttpSession",
+        "Keys",
+        "ModelConfig",
+        "ModelRequest",
+        "ModelResponse",
+        "OneKey",
+        "PriceConfig",
+        "Provider",
+        "ProviderConfig",
+        "ProviderContext",
+        "ProviderError",
+        "RecordedAnswers",
+        "RulesProvider",
+        "ScriptedProvider",
+        "ScriptedReply",
+        "ToolDefinition",
+        "Usage",
+    ],
+    "agentic_trading.recursion": [
+        "ANSWER_SCHEMA",
+        "CausalFrame",
+        "Concluded",
+        "Paused",
+        "Recursion",
+        "RecursionLimits",
+        "RecursionOutcome",
+        "ResumeError",
+        "StructuredResponse",
+        "Unfinished",
+        "parse_llm_response",
+    ],
+    "agentic_trading.replay": [
         "Difference",
         "NetworkBlockedError",
         "first_difference",
         "no_network",
         "request_changes",
     ],
-    "worker": [
+    "agentic_trading.structured": [
+        "Accepted",
+        "AskAgain",
+        "GiveUp",
+        "InstructorParser",
+        "NextStep",
+        "OutputParser",
+        "ParserException",
+        "Prepared",
+        "RaiseCap",
+        "Rejected",
+        "SchemaLike",
+        "SemanticCheck",
+        "StructuredErrorFeedback",
+        "StructuredLogProbsParser",
+        "error_details",
+        "next_step",
+        "prepare",
+        "read",
+        "read_json",
+        "schema_of",
+        "schema_problem",
+        "select",
+        "validate",
+    ],
+    "agentic_trading.testing": [
+        "Clock",
+        "FaultKind",
+        "Faults",
+        "FaultyProvider",
+        "MemoryBroker",
+        "MemoryInteractionStore",
+        "RecordedAnswers",
+        "RulesProvider",
+        "ScriptedProvider",
+        "ScriptedReply",
+        "SimClock",
+        "SystemClock",
+    ],
+    "agentic_trading.worker": [
         "CallRunner",
         "ClaimStore",
         "Recorder",
@@ -209,11 +397,170 @@ DOORS = {
         "WorkerPool",
     ],
 }
+"""Every module that has `__all__`, with its names."""
 
 
-@pytest.mark.parametrize("package", DOORS)
-def test_a_front_door_offers_these_names_and_no_others(package: str) -> None:
-    door = importlib.import_module(f"agentic_trading.{package}")
+def doors(package: Path = PACKAGE) -> list[str]:
+    """Return every module of a package that has `__all__`."""
+    found = []
+    for path in package.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = [getattr(node.targets[0], "id", "") for node in tree.body if isinstance(node, ast.Assign)]
+        if "__all__" in names:
+            module = path.relative_to(package.parent).with_suffix("").parts
+            found.append(".".join(module).removesuffix(".__init__"))
+    return sorted(found)
 
-    assert door.__all__ == DOORS[package]
-    assert all(hasattr(door, name) for name in door.__all__)
+
+def stub_of(door: str) -> ast.Module:
+    return ast.parse((ROOT / door.replace(".", "/") / "__init__.pyi").read_text(encoding="utf-8"))
+
+
+def imports_in(code: str) -> list[tuple[str, str]]:
+    """Return the names of ours that a piece of Python imports or uses from `at`, by module."""
+    tree = ast.parse(code)
+    found = [
+        (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("agentic_trading")
+        for alias in node.names
+        if node.module is not None
+    ]
+    used = [
+        ("agentic_trading", node.attr)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "at"
+    ]
+    return [*found, *used]
+
+
+def shown() -> Iterator[tuple[str, str]]:
+    """Yield the place and the text of all Python that users see."""
+    for page in (
+        ROOT / "README.md",
+        *sorted((ROOT / "docs").rglob("*.md")),
+        *sorted((ROOT / "examples").rglob("*.md")),
+    ):
+        for code in BLOCK.findall(page.read_text(encoding="utf-8")):
+            yield str(page.relative_to(ROOT)), code
+    for path in sorted((ROOT / "examples").rglob("*.py")):
+        yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+
+
+def private_in(place: str, code: str) -> list[str]:
+    """Return the imports of a piece of Python that are no public names."""
+    return [
+        f"{place}: {module}.{name}"
+        for module, name in imports_in(code)
+        if module not in PUBLIC or name not in importlib.import_module(module).__all__
+    ]
+
+
+def test_no_door_is_forgotten() -> None:
+    assert doors() == sorted(DOORS)
+    assert set(PUBLIC) <= set(DOORS)
+
+
+def test_a_planted_door_is_found(tmp_path: Path) -> None:
+    (tmp_path / "package" / "inner").mkdir(parents=True)
+    (tmp_path / "package" / "inner" / "hidden.py").write_text('__all__ = ["x"]\n', encoding="utf-8")
+
+    assert doors(tmp_path / "package") == ["package.inner.hidden"]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_front_door_offers_these_names_and_no_others(door: str) -> None:
+    module = importlib.import_module(door)
+
+    assert module.__all__ == DOORS[door]
+    assert [name for name in module.__all__ if getattr(module, name, None) is None] == []
+
+
+@pytest.mark.parametrize(
+    "door", ["agentic_trading", "agentic_trading.operate", "agentic_trading.desk.planning"]
+)
+def test_a_lazy_door_its_stub_and_its_table_have_the_same_objects(door: str) -> None:
+    module, stub = importlib.import_module(door), stub_of(door)
+    in_table = {
+        (f"agentic_trading.{home}", name) for home, names in module.NAMES_OF.items() for name in names
+    }
+    in_stub = {
+        (node.module, alias.name)
+        for node in stub.body
+        if isinstance(node, ast.ImportFrom) and node.module != "typing"
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    (listed,) = [node.value for node in stub.body if isinstance(node, ast.Assign)]
+
+    assert in_table == in_stub
+    assert ast.literal_eval(listed) == module.__all__
+    assert {name for _, name in in_table} == {*module.__all__} - {"__version__"}
+    assert [
+        name
+        for home, name in in_table
+        if getattr(module, name) is not getattr(importlib.import_module(home), name)
+    ] == []
+    assert dir(module) == sorted(module.__all__)
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'agentic_trading' has no attribute 'Answers'"):
+        at.Answers  # type: ignore[attr-defined]  # noqa: B018 - it is loaded by its name
+
+
+def loaded_by(code: str) -> set[str]:
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{code}\nprint(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return set(run.stdout.split())
+
+
+def test_the_package_loads_nothing_until_a_name_is_used() -> None:
+    alone = loaded_by("import agentic_trading as at")
+    contract = loaded_by("import agentic_trading.llm")
+
+    assert {name for name in alone if name.startswith("agentic_trading")} == {
+        "agentic_trading",
+        "agentic_trading.lazy",
+    }
+    assert "pydantic" not in alone
+    unneeded = "agentic_trading.(platform|client|worker|structured|governance|bus|desk|operate|cli)"
+    assert [name for name in contract if re.match(unneeded, name)] == []
+    assert "agentic_trading.platform.embedded" in loaded_by("import agentic_trading as at; at.local_gateway")
+
+
+def test_documents_show_public_names_only() -> None:
+    breaches = [breach for place, code in shown() for breach in private_in(place, code)]
+
+    assert breaches == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from agentic_trading.platform.port_adapters import records_of",
+        "from agentic_trading.platform import local_gateway",
+        "from agentic_trading.llm import Nothing",
+        "import agentic_trading as at\nat.port_adapters",
+    ],
+)
+def test_a_planted_private_name_is_seen(code: str) -> None:
+    assert len(private_in("planted.md", code)) == 1
+
+
+def test_the_page_of_the_api_is_that_of_the_doors() -> None:
+    assert PAGE.read_text(encoding="utf-8") == api_page(), "run: python -m benchmarks.api_page"
+    assert api_page(PUBLIC[1:]) != api_page()
+
+
+@pytest.mark.parametrize("door", PUBLIC)
+def test_every_public_name_is_explained(door: str) -> None:
+    module = importlib.import_module(door)
+    explained = list(entries(module))
+
+    assert len(explained) == len(module.__all__)
+    assert [use for use, text in explained if not text] == []

@@ -119,7 +119,7 @@ def watch_budgets(
 
 
 @app.command("set", short_help="Set a limit.")
-def set_limit(
+def set_subcommand(
     scope: Scope,
     id_: Id,
     *,
@@ -170,7 +170,7 @@ def history(
 
 
 @app.command("rebuild", short_help="Rebuild the ledger on a server from logs.")
-def rebuild(
+def rebuild_subcommand(
     *,
     tenant: BudgetOptionsTenant = "default",
     stores: Stores = None,
@@ -224,7 +224,7 @@ Model = Annotated[
 ]
 
 
-def halt(
+def halt_subcommand(
     *,
     tenant: Tenant = "default",
     agent: Agent = None,
@@ -249,7 +249,7 @@ def halt(
     execute_and_print(wanted, tenant, why, store, ledger, force=force, as_json=as_json)
 
 
-def resume(
+def resume_subcommand(
     *,
     tenant: Tenant = "default",
     agent: Agent = None,

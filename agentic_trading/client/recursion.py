@@ -60,6 +60,7 @@ class Unfinished:
 
 
 RecursionOutcome = Concluded | Paused | Unfinished
+"""The result of a tree of questions."""
 
 
 class ResumeError(TradingError, ValueError):

@@ -10,6 +10,7 @@ from agentic_trading.llm.envelope import (
     LLMProvider,
     ResponseFormat,
 )
+from agentic_trading.llm.envelope_rules import output_policy
 from agentic_trading.llm.errors import (
     EnvelopeValidationError,
     FailureKind,
@@ -29,7 +30,7 @@ from agentic_trading.llm.errors import (
 )
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
-from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
+from agentic_trading.llm.limits import NANO, LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
 from agentic_trading.llm.result import AttemptTrace, Fix, LLMResult, Stage, Usage, Violation
 from agentic_trading.llm.store import IInteractionStore, InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore
@@ -37,6 +38,7 @@ from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 
 __all__ = [
+    "NANO",
     "AttemptTrace",
     "DeterminismLevel",
     "Durability",
@@ -77,4 +79,5 @@ __all__ = [
     "UnknownModelError",
     "Usage",
     "Violation",
+    "output_policy",
 ]

@@ -16,6 +16,7 @@ from agentic_trading.structured.engine import (
     select,
 )
 from agentic_trading.structured.extract import read_json
+from agentic_trading.structured.feedback import StructuredErrorFeedback, error_details
 from agentic_trading.structured.outcome import Accepted, ParserException, Rejected
 from agentic_trading.structured.pydantic_schema import SchemaLike, SemanticCheck, schema_of
 from agentic_trading.structured.validation import validate
@@ -33,7 +34,9 @@ __all__ = [
     "Rejected",
     "SchemaLike",
     "SemanticCheck",
+    "StructuredErrorFeedback",
     "StructuredLogProbsParser",
+    "error_details",
     "next_step",
     "prepare",
     "read",

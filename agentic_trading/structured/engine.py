@@ -248,6 +248,7 @@ class RaiseCap:
 
 
 NextStep = GiveUp | AskAgain | RaiseCap
+"""The step after a rejected answer."""
 
 
 def next_step(

@@ -15,19 +15,21 @@ from tempfile import TemporaryDirectory
 import structlog
 from typing_extensions import override
 
-from agentic_trading.client import Gateway
-from agentic_trading.llm import EnvelopeBuilder, LLMInteraction, LLMProvider
-from agentic_trading.llm.limits import NANO
-from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.offline import ScriptedProvider
-from agentic_trading.operate.budgets import BudgetLocationOptions, halt_command, resume_command
-from agentic_trading.operate.operator_commands import execute_acknowledged
-from agentic_trading.platform import local_gateway
-from agentic_trading.platform.port_adapters import records_of
+from agentic_trading import (
+    EnvelopeBuilder,
+    Gateway,
+    LLMInteraction,
+    LLMProvider,
+    ModelRequest,
+    ModelResponse,
+    ScriptedProvider,
+    local_gateway,
+)
+from agentic_trading.llm import NANO
+from agentic_trading.operate import halt, resume, spend
 
 BUDGET_USD = Decimal("0.1883")
 """What all starts together may spend: twice what a call can cost at most, as one whose end is not known is charged so."""
-TENANT = "default"
 STAND_ASIDE = "stand aside"
 SCHEMA = {
     "type": "object",
@@ -101,9 +103,7 @@ async def trade(folder: Path) -> BotReport:
     await _start(folder, SlowProvider(stuck=0), report, ["27490.0"])
     await _operator(folder, halts=False)
     await _start(folder, SlowProvider(stuck=0), report, [f"{27_500 + number}" for number in range(5)])
-    records = records_of(folder / "interactions.jsonl")
-    report.spent_nusd = sum(group.cost_nusd for group in await records.spend("tenant"))
-    await records.aclose()
+    report.spent_nusd = (await spend(folder)).total.cost_nusd
     return report
 
 
@@ -118,10 +118,10 @@ async def _start(folder: Path, provider: SlowProvider, report: BotReport, closes
 
 async def _operator(folder: Path, *, halts: bool) -> None:
     """Halt the tenant, or resume it, as the command line does."""
-    place = BudgetLocationOptions(folder)
-    whole = {"agent": None, "workflow": None, "model": None}
-    wanted = (halt_command if halts else resume_command)(TENANT, **whole)
-    await execute_acknowledged(place, TENANT, wanted, "it drifts" if halts else "seen to")
+    if halts:
+        await halt(folder, "it drifts")
+    else:
+        await resume(folder, "seen to")
 
 
 def main() -> int:

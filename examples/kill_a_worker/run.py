@@ -10,7 +10,7 @@ import asyncio
 import re
 import sys
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -18,19 +18,19 @@ from tempfile import TemporaryDirectory
 
 import orjson
 
-from agentic_trading.client.gateway import Gateway
-from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.governance.ledger import ReservationState
-from agentic_trading.governance.prices import PriceBook
-from agentic_trading.governance.rebuild import LedgerRebuild
-from agentic_trading.llm.builder import EnvelopeBuilder
-from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
-from agentic_trading.llm.limits import NANO
-from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
-from agentic_trading.llm.providers.keys import OneKey
-from agentic_trading.llm.result import Usage
-from agentic_trading.platform import local_gateway, port_adapters
-from agentic_trading.platform.tables import load_tables
+from agentic_trading import (
+    EnvelopeBuilder,
+    Gateway,
+    JsonFileInteractionStore,
+    LLMEnvelope,
+    LLMProvider,
+    Usage,
+    local_gateway,
+)
+from agentic_trading.llm import NANO
+from agentic_trading.operate import PriceBook, ReservationState, rebuild
+from agentic_trading.providers import AnthropicProvider, OneKey
+from agentic_trading.testing import Clock, SystemClock
 
 CALLS = 12
 WORKERS = 4
@@ -101,7 +101,7 @@ def _usd(nusd: int) -> str:
 
 async def kill_in_mid_call(folder: Path) -> CrashReport:
     """Run the worker against the stub, kill it while it waits for answers, and read its log in `folder`."""
-    tables = await asyncio.to_thread(load_tables)
+    prices = await asyncio.to_thread(PriceBook.load)
     is_time = asyncio.Event()
 
     def on_request(number: int) -> bool:
@@ -109,7 +109,7 @@ async def kill_in_mid_call(folder: Path) -> CrashReport:
             is_time.set()
         return is_time.is_set()
 
-    stub = InvoicingStub(tables.prices, SystemClock(), on_request)
+    stub = InvoicingStub(prices, SystemClock(), on_request)
     async with stub.serving():
         worker = await asyncio.create_subprocess_exec(
             sys.executable, __file__, str(folder), stub.url,
@@ -119,17 +119,14 @@ async def kill_in_mid_call(folder: Path) -> CrashReport:
             await is_time.wait()
         worker.kill()
         await worker.wait()
-    return CrashReport(dict(stub.invoice), *await _charged(folder / "interactions.jsonl"))
+    return CrashReport(dict(stub.invoice), *await _charged(folder))
 
 
-async def _charged(log: Path) -> tuple[dict[str, int], dict[str, int]]:
-    """Return what a log says was settled, and what is in doubt, by idempotency key."""
-    rebuild = LedgerRebuild("default", "paper")
-    async with aclosing(port_adapters.records_of(log)) as records:
-        async for entry in records.scan():
-            rebuild.read(entry.record)
+async def _charged(folder: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """Return what the log in a folder says was settled, and what is in doubt, by idempotency key."""
+    rebuilt = await rebuild(folder)
     settled, in_doubt = (
-        {each.request.key: each.charged.nusd for each in rebuild.entries() if each.state is state}
+        {each.request.key: each.charged.nusd for each in rebuilt.entries() if each.state is state}
         for state in (ReservationState.SETTLED, ReservationState.IN_DOUBT)
     )
     return settled, in_doubt
@@ -137,7 +134,7 @@ async def _charged(log: Path) -> tuple[dict[str, int], dict[str, int]]:
 
 async def make_calls(folder: Path, base_url: str) -> None:
     """Make all calls of the worker through a gateway whose log lies in `folder`."""
-    store = port_adapters.log_for("paper", folder / "interactions.jsonl")
+    store = JsonFileInteractionStore(folder / "interactions.jsonl")
     await store.open()
     provider = AnthropicProvider(OneKey("demo"), base_url=base_url)
     gateway = local_gateway(provider, store=store, budget_usd=Decimal(5), workers=WORKERS)

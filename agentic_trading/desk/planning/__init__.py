@@ -1,41 +1,9 @@
 """Planning: parameters that a model chooses, code that templates make of them, its gate, and the agent that asks."""
 
-from agentic_trading.desk.planning.agent import AutonomousLoop, Plan, PlannerSettings, PlanningAgent
-from agentic_trading.desk.planning.allowlist import CodeProblem, code_problems
-from agentic_trading.desk.planning.errors import (
-    GenerationFailedError,
-    NotOfferedError,
-    PlanningError,
-    TemplateError,
-    UnknownFamilyError,
-)
-from agentic_trading.desk.planning.evaluation import Evaluation, RejectedSet
-from agentic_trading.desk.planning.generator import (
-    GenerationResult,
-    TemplateCodeGenerator,
-    TemplateParameterGenerator,
-)
-from agentic_trading.desk.planning.params import (
-    MeanReversionParams,
-    MomentumStrategyParams,
-    PriceMomentumParams,
-    StrategyParamRequest,
-    StrategyParams,
-    VolatilityParams,
-    read_params,
-)
-from agentic_trading.desk.planning.schema import Offered, PanelFacts, answer_schema, offered_by
-from agentic_trading.desk.planning.template import (
-    TEMPLATES,
-    BaseTemplate,
-    MeanReversionTemplate,
-    MomentumTemplate,
-    VolatilityTemplate,
-)
-from agentic_trading.errors import MissingExtraError
-from agentic_trading.structured.feedback import StructuredErrorFeedback, ValidationErrorDetail
+from agentic_trading.lazy import lazy_names
 
 __all__ = [
+    "STRATEGY_PARAMS",
     "TEMPLATES",
     "AutonomousLoop",
     "BaseTemplate",
@@ -50,6 +18,7 @@ __all__ = [
     "MomentumTemplate",
     "NotOfferedError",
     "Offered",
+    "PanelEvaluator",
     "PanelFacts",
     "Plan",
     "PlannerSettings",
@@ -57,6 +26,7 @@ __all__ = [
     "PlanningError",
     "PriceMomentumParams",
     "RejectedSet",
+    "Sandbox",
     "StrategyParamRequest",
     "StrategyParams",
     "StructuredErrorFeedback",
@@ -68,7 +38,75 @@ __all__ = [
     "VolatilityParams",
     "VolatilityTemplate",
     "answer_schema",
+    "check_strategy_params",
     "code_problems",
+    "load_panel",
     "offered_by",
     "read_params",
+    "strategy_params_rule",
 ]
+
+NAMES_OF = {
+    "desk.planning.agent": (
+        "AutonomousLoop",
+        "Plan",
+        "PlannerSettings",
+        "PlanningAgent",
+    ),
+    "desk.planning.allowlist": (
+        "CodeProblem",
+        "code_problems",
+    ),
+    "desk.planning.errors": (
+        "GenerationFailedError",
+        "NotOfferedError",
+        "PlanningError",
+        "TemplateError",
+        "UnknownFamilyError",
+    ),
+    "desk.planning.evaluation": (
+        "Evaluation",
+        "RejectedSet",
+    ),
+    "desk.planning.evaluator": ("PanelEvaluator",),
+    "desk.planning.generator": (
+        "GenerationResult",
+        "TemplateCodeGenerator",
+        "TemplateParameterGenerator",
+    ),
+    "desk.planning.panel": ("load_panel",),
+    "desk.planning.params": (
+        "MeanReversionParams",
+        "MomentumStrategyParams",
+        "PriceMomentumParams",
+        "StrategyParamRequest",
+        "StrategyParams",
+        "VolatilityParams",
+        "read_params",
+    ),
+    "desk.planning.rules": ("strategy_params_rule",),
+    "desk.planning.sandbox": ("Sandbox",),
+    "desk.planning.schema": (
+        "STRATEGY_PARAMS",
+        "Offered",
+        "PanelFacts",
+        "answer_schema",
+        "check_strategy_params",
+        "offered_by",
+    ),
+    "desk.planning.template": (
+        "TEMPLATES",
+        "BaseTemplate",
+        "MeanReversionTemplate",
+        "MomentumTemplate",
+        "VolatilityTemplate",
+    ),
+    "errors": ("MissingExtraError",),
+    "structured.feedback": (
+        "StructuredErrorFeedback",
+        "ValidationErrorDetail",
+    ),
+}
+"""The public names by module, loaded when first used: some need numpy, which is an extra."""
+
+__getattr__, __dir__ = lazy_names(__name__, NAMES_OF)

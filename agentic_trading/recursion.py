@@ -1,0 +1,27 @@
+"""A question that a model may split into parts, and what comes of its tree."""
+
+from agentic_trading.client.events import RecursionLimits
+from agentic_trading.client.frames import CausalFrame
+from agentic_trading.client.recursion import (
+    Concluded,
+    Paused,
+    Recursion,
+    RecursionOutcome,
+    ResumeError,
+    Unfinished,
+)
+from agentic_trading.client.response import ANSWER_SCHEMA, StructuredResponse, parse_llm_response
+
+__all__ = [
+    "ANSWER_SCHEMA",
+    "CausalFrame",
+    "Concluded",
+    "Paused",
+    "Recursion",
+    "RecursionLimits",
+    "RecursionOutcome",
+    "ResumeError",
+    "StructuredResponse",
+    "Unfinished",
+    "parse_llm_response",
+]
