@@ -31,7 +31,7 @@ class Answering:
     async def ask(self, asked: LLMEnvelope) -> GatewayReply:
         for _ in range(asked.context.get("turns", 0)):
             await asyncio.sleep(0)
-        return self._answer or interaction(envelope=asked)
+        return interaction(envelope=asked) if self._answer is None else self._answer
 
     async def record(self, fact: Event) -> None:
         self.recorded.append(fact)
