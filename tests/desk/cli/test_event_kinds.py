@@ -72,8 +72,8 @@ def test_the_golden_log_has_a_line_of_every_kind_that_is_read_and_spelled_as_it_
 
     assert [line.kind for line in lines] == [body.KIND for body in BODIES]
     for line in lines:
-        body = DESK.of(line) or RECURSION.of(line) or GOVERNANCE.of(line) or LOG.of(line)
-        assert body is not None
+        bodies = [kinds.of(line) for kinds in (DESK, RECURSION, GOVERNANCE, LOG)]
+        (body,) = [one for one in bodies if one is not None]
         assert canonical_bytes(body.model_dump(mode="json")) == canonical_bytes(line.body)
 
 
