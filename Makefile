@@ -18,7 +18,7 @@ SEED := 5
 # Coverage is judged by what the tests of the parts reach, in two rows at the same time. Tests of whole programs and of
 # packages that are not judged run beside them without it, as it slows a test down several times (hence thirty seconds
 # instead of twenty). In CI each test runs once, in four rows: many tests wait for a server. The words of the other rows
-# are printed after those of the parts. Elsewhere `cov` runs the tests of the parts itself.
+# are printed after those of the parts; the longest row has two processes. Elsewhere `cov` runs the tests of the parts itself.
 parts_of = $(filter-out %/__pycache__,$(patsubst %/,%,$(wildcard $(1)/*/))) $(wildcard $(1)/test_*.py)
 WHOLE := tests/flows tests/operate tests/desk/session
 PLANNING := tests/desk/planning
@@ -34,7 +34,7 @@ COVERED = ($(PY) -m coverage run --data-file=.coverage.money -m pytest --timeout
 PLANNED := $(PY) -m coverage run --data-file=.planning-coverage --source=agentic_trading/desk/planning,agentic_trading/structured \
   -m pytest --timeout=60 $(PLANNING) tests/structured/test_structured_error.py tests/flows/test_json_parameter_flow.py
 ROWS = ($(PY) -m pytest --timeout=60 $(WHOLE); whole=$$?; $(PLANNED) && exit $$whole) >whole.log 2>&1 & whole=$$!; \
-  $(PY) -m pytest --timeout=60 $(UNJUDGED) >unjudged.log 2>&1 & unjudged=$$!; \
+  $(PY) -m pytest --timeout=60 --numprocesses=2 --dist=worksteal $(UNJUDGED) >unjudged.log 2>&1 & unjudged=$$!; \
   $(COVERED); parts=$$?; wait $$unjudged; unjudged=$$?; wait $$whole; whole=$$?; \
   $(call print_logs,unjudged.log whole.log); \
   exit $$((parts + unjudged + whole))

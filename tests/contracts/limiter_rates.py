@@ -9,6 +9,7 @@ from agentic_trading.governance.limiter import (
     Permit,
     PermitOutcome,
     RateLimits,
+    Throttled,
 )
 from tests.contracts.limiter_opening import DEPLOYMENT, OTHER, Opens, Promise, Rules, limited, request
 
@@ -23,12 +24,15 @@ async def no_more_requests_enter_than_the_limit(opens: Opens) -> None:
 
 async def requests_come_back_with_time(opens: Opens) -> None:
     asking = await opens(limited(requests=300))
-    entered = 0
-    while isinstance(await asking.limiter.acquire(late := request()), Permit):
+    entered, started = 0, asking.clock.now()
+    while isinstance(answer := await asking.limiter.acquire(late := request()), Permit):
         entered += 1
-    assert 300 <= entered <= 310
+    come_back = 5 * (asking.clock.now() - started).total_seconds()
+    assert 300 <= entered <= 301 + come_back
 
-    await asking.pass_s(await asking.waits(late, "requests"))
+    assert isinstance(answer, Throttled)
+    assert answer.reason == "requests"
+    await asking.pass_s(answer.retry_after_s)
     await asking.enters(late)
 
 

@@ -121,7 +121,7 @@ class LooksThenWrites(Whole):
 class LosesNowAndThen(Whole):
     async def replace(self, tenant: str, controls: TenantControls) -> bool:
         before = self.place.get(tenant, TenantControls())
-        if before.version == 40 and len(before.limits) == 40:
+        if before.version == 20 and len(before.limits) == 20:
             controls = controls.model_copy(update={"limits": before.limits})
         return await super().replace(tenant, controls)
 
