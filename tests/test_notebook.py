@@ -69,7 +69,7 @@ def test_a_notebook_runs_the_readme_cell_by_cell_and_shows_a_short_answer() -> N
 def test_cells_of_a_notebook_share_a_gateway_while_its_loop_runs() -> None:
     opening = FIRST[: FIRST.index("with ")] + (
         "import asyncio\nassert asyncio.get_running_loop().is_running()\n"
-        'gateway = local_gateway(ScriptedProvider(lambda _: \'{"direction": "up", "confidence": 0.7}\'), '
+        'gateway = at.local_gateway(at.ScriptedProvider(lambda _: \'{"direction": "up", "confidence": 0.7}\'), '
         'budget_usd=Decimal("0.50")).sync()'
     )
     asking = 'bool(gateway.decide("Judge.", output=Trend, model="scripted/scripted-1"))'
@@ -81,7 +81,7 @@ def test_cells_of_a_notebook_share_a_gateway_while_its_loop_runs() -> None:
 def test_an_interrupt_of_a_cell_ends_its_gateway_in_order() -> None:
     opening = FIRST[: FIRST.index("with ")] + (
         "import asyncio, signal, threading\n"
-        "class Hanging(ScriptedProvider):\n"
+        "class Hanging(at.ScriptedProvider):\n"
         "    async def complete(self, request):\n"
         "        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)\n"
         "        await asyncio.get_running_loop().create_future()\n"
@@ -90,7 +90,7 @@ def test_an_interrupt_of_a_cell_ends_its_gateway_in_order() -> None:
     )
     asking = (
         "try:\n"
-        '    with local_gateway(Hanging([]), budget_usd=Decimal("0.50")).sync() as gateway:\n'
+        '    with at.local_gateway(Hanging([]), budget_usd=Decimal("0.50")).sync() as gateway:\n'
         '        gateway.decide("Judge.", output=Trend, model="scripted/scripted-1")\n'
         "except KeyboardInterrupt:\n"
         "    print('interrupted')"
