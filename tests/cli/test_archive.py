@@ -195,12 +195,12 @@ def test_an_archive_of_a_bus_on_redis_is_checked_in_the_same_way(
 def test_until_end_fails_while_another_reader_has_partitions(
     bus: BusConfig, kafka_servers: str, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentic_trading.audit.archive.ASSIGNED_WITHIN_S", 3.0)
     log = WorkerLog("log-0")
     log.add(*(event(trace_id=f"t{number}") for number in range(20)))
     asyncio.run(send(bus, log))
 
-    with another_reader(kafka_servers, bus.namespace):
+    with another_reader(kafka_servers, bus.namespace), monkeypatch.context() as patch:
+        patch.setattr("agentic_trading.audit.archive.ASSIGNED_WITHIN_S", 3.0)
         failed = command("archive", "--store", "archive", "--until-end")
     done = command("archive", "--store", "archive", "--until-end")
 
