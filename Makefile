@@ -15,29 +15,28 @@ BARS :=
 # One with which the first run is hit by every kind of fault; a test holds it to that.
 SEED := 5
 
-# Coverage is judged by what the tests of the parts reach, in two rows at the same time. Tests of whole programs and of
-# packages that are not judged run beside them without it, as it slows a test down several times (hence thirty seconds
-# instead of twenty). In CI each test runs once, in four rows: many tests wait for a server. The words of the other rows
-# are printed after those of the parts; the longest row has two processes. Elsewhere `cov` runs the tests of the parts itself.
+# Coverage slows a test down several times (hence thirty seconds instead of twenty), so only the tests of the packages that
+# are judged run under it, in two rows at the same time. Texts cut at every place and values of a megabyte, which reach no
+# line that others do not, are left out too. In CI each test runs once: the other tests, three at a time, run beside the
+# two rows, as many wait for a server, and share one Kafka. Elsewhere `cov` runs the tests of the parts itself.
 parts_of = $(filter-out %/__pycache__,$(patsubst %/,%,$(wildcard $(1)/*/))) $(wildcard $(1)/test_*.py)
-WHOLE := tests/flows tests/operate tests/desk/session
 PLANNING := tests/desk/planning
-UNJUDGED := $(addprefix tests/,cli tools platform benchmarks audit bus client replay infra golden) $(wildcard tests/test_*.py) \
-  $(filter-out $(PLANNING) tests/desk/session,$(call parts_of,tests/desk))
+UNJUDGED := $(addprefix tests/,flows operate cli tools platform benchmarks audit bus client replay infra golden services) \
+  $(wildcard tests/test_*.py) $(filter-out $(PLANNING),$(call parts_of,tests/desk)) \
+  $(addprefix tests/structured/test_,sweeps.py patch_bounds.py markup.py) tests/contracts/test_broker.py tests/worker/test_outbox_kafka.py
 MONEY := tests/contracts tests/governance tests/worker
-print_logs = $(PY) -c "print(*(open(f, encoding='utf-8').read() for f in '$(1)'.split()), sep='\n')"
-COVERED = ($(PY) -m coverage run --data-file=.coverage.money -m pytest --timeout=30 $(MONEY) >money.log 2>&1 & money=$$!; \
-  $(PY) -m coverage run --data-file=.coverage.answers -m pytest --timeout=30 \
-    $(addprefix --ignore=,$(WHOLE) $(UNJUDGED) $(PLANNING) $(MONEY)); answers=$$?; \
-  wait $$money; money=$$?; $(call print_logs,money.log); \
+print_log = $(PY) -c "print(open('$(1)', encoding='utf-8').read())"
+UNDER_COVERAGE = $(PY) -m coverage run --data-file=.coverage.$(1) -m pytest --timeout=30 $(addprefix --ignore=,$(UNJUDGED))
+COVERED = ($(call UNDER_COVERAGE,money) $(MONEY) >money.log 2>&1 & money=$$!; \
+  $(call UNDER_COVERAGE,answers) $(addprefix --ignore=,$(PLANNING) $(MONEY)); answers=$$?; \
+  wait $$money; money=$$?; $(call print_log,money.log); \
   $(PY) -m coverage combine .coverage.money .coverage.answers && exit $$((answers + money)))
 PLANNED := $(PY) -m coverage run --data-file=.planning-coverage --source=agentic_trading/desk/planning,agentic_trading/structured \
   -m pytest --timeout=60 $(PLANNING) tests/structured/test_structured_error.py tests/flows/test_json_parameter_flow.py
-ROWS = ($(PY) -m pytest --timeout=60 $(WHOLE); whole=$$?; $(PLANNED) && exit $$whole) >whole.log 2>&1 & whole=$$!; \
-  $(PY) -m pytest --timeout=60 --numprocesses=2 --dist=worksteal $(UNJUDGED) >unjudged.log 2>&1 & unjudged=$$!; \
-  $(COVERED); parts=$$?; wait $$unjudged; unjudged=$$?; wait $$whole; whole=$$?; \
-  $(call print_logs,unjudged.log whole.log); \
-  exit $$((parts + unjudged + whole))
+ROWS = $(PY) -m pytest --timeout=60 --numprocesses=3 --dist=worksteal $(UNJUDGED) >unjudged.log 2>&1 & unjudged=$$!; \
+  $(COVERED); parts=$$?; $(PLANNED); planned=$$?; wait $$unjudged; unjudged=$$?; \
+  $(call print_log,unjudged.log); \
+  exit $$((parts + planned + unjudged))
 
 .DEFAULT_GOAL := run
 .DELETE_ON_ERROR:
@@ -90,7 +89,7 @@ bench: $(READY_DEV)  ## what a call costs, beside what others cost
 clean:  ## take away what was made, but for runs/
 	@$(call find_python) -c "import pathlib, shutil; \
 	  [shutil.rmtree(p, ignore_errors=True) for p in ('$(VENV)', '.mypy_cache', '.ruff_cache', '.pytest_cache', '.import_linter_cache', '.hypothesis')]; \
-	  [pathlib.Path(p).unlink(missing_ok=True) for p in ('.coverage', '.planning-coverage', 'money.log', 'unjudged.log', 'whole.log')]"
+	  [pathlib.Path(p).unlink(missing_ok=True) for p in ('.coverage', '.planning-coverage', 'money.log', 'unjudged.log', 'wheel.log')]"
 
 # What counts money and what reads answers: here not one branch stays untested.
 EXACT := governance/prices.py governance/estimate.py governance/ledger.py governance/ledgers/* governance/gate.py governance/sent_call.py \

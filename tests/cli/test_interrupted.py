@@ -24,6 +24,15 @@ RUN = ["run", "--data", "btcusdt-5m", "--bars", "400", "--out"]
 A_PAGE = 4096
 """The least that a pipe can hold; a session's own log has several times as much to say."""
 
+
+def _by(first: signal.Signals, other: signal.Signals) -> pytest.MarkDecorator:
+    """Interrupt by one signal; by the other one in `make soak`, as both take the same way after they are heard."""
+    return pytest.mark.parametrize("by", [first, pytest.param(other, marks=pytest.mark.soak)])
+
+
+BY_SIGINT = _by(signal.SIGINT, signal.SIGTERM)
+BY_SIGTERM = _by(signal.SIGTERM, signal.SIGINT)
+
 pytestmark = [
     pytest.mark.timeout(60),  # a program of its own takes a second to start
     pytest.mark.skipif(sys.platform != "linux", reason="needs a pipe that can be made small"),
@@ -74,7 +83,7 @@ def interrupted(by: signal.Signals, *words: str) -> tuple[int, str]:
     return running.returncode, printed.decode()
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+@BY_SIGTERM
 def test_a_run_ends_in_order_and_goes_on_as_if_nothing_had_been(
     by: signal.Signals, whole: Path, tmp_path: Path, command: Command
 ) -> None:
@@ -94,7 +103,7 @@ def test_a_run_ends_in_order_and_goes_on_as_if_nothing_had_been(
     assert command("replay", "run", out).code == ExitCode.DONE
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+@BY_SIGINT
 def test_a_replay_ends_at_once_and_leaves_the_session_as_it_was(by: signal.Signals, whole: Path) -> None:
     before = {path.name: path.read_bytes() for path in whole.iterdir()}
 
@@ -104,7 +113,7 @@ def test_a_replay_ends_at_once_and_leaves_the_session_as_it_was(by: signal.Signa
     assert {path.name: path.read_bytes() for path in whole.iterdir()} == before
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+@BY_SIGINT
 def test_a_signal_while_nobody_has_agreed_yet_sends_and_writes_nothing(
     by: signal.Signals, tmp_path: Path
 ) -> None:
@@ -135,7 +144,7 @@ def test_a_signal_while_nobody_has_agreed_yet_sends_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+@BY_SIGTERM
 def test_a_signal_while_the_calls_are_counted_sends_and_writes_nothing(
     by: signal.Signals, tmp_path: Path
 ) -> None:

@@ -13,7 +13,6 @@ from agentic_trading.client.fallback import Alternative, FallbackGateway
 from agentic_trading.client.gateway import GatewayClient, GatewayReply
 from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.client.recursion import (
-    REMEMBERED_EVENTS,
     Concluded,
     Paused,
     Recursion,
@@ -148,8 +147,12 @@ class RecordsOnly(TypedAnswers):
         return envelope
 
 
-@pytest.mark.parametrize(("later", "is_kept"), [(REMEMBERED_EVENTS - 1, True), (REMEMBERED_EVENTS, False)])
-async def test_a_recursion_keeps_a_limited_number_of_events(later: int, *, is_kept: bool) -> None:
+@pytest.mark.parametrize(("later", "is_kept"), [(19, True), (20, False)])
+async def test_a_recursion_keeps_a_limited_number_of_events(
+    later: int, monkeypatch: pytest.MonkeyPatch, *, is_kept: bool
+) -> None:
+    monkeypatch.setattr("agentic_trading.client.recursion.REMEMBERED_EVENTS", 20)
+
     async def nothing_yet(_trace_id: str) -> list[Record]:
         return []
 

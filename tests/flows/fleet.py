@@ -13,6 +13,10 @@ from tests.logging_kept import logging_kept
 
 ON_BOTH = pytest.mark.parametrize("bus", ["kafka", "redis"], indirect=True)
 """The test runs on each."""
+KAFKA_IN_SOAK = pytest.mark.parametrize(
+    "bus", [pytest.param("kafka", marks=pytest.mark.soak), "redis"], indirect=True
+)
+"""The test runs on each, on a Kafka in `make soak` alone: another test shows the same way through it."""
 
 NO_KEYS = {"PATH": os.defpath}
 

@@ -14,7 +14,16 @@ from redis import Redis
 from agentic_trading.cli.exits import ExitCode
 from tests import kafka_server
 from tests.flows.dying_call import run_program
-from tests.flows.fleet import NO_KEYS, ON_BOTH, attempts_in, command, make_topics, records_in, sent_by
+from tests.flows.fleet import (
+    KAFKA_IN_SOAK,
+    NO_KEYS,
+    ON_BOTH,
+    attempts_in,
+    command,
+    make_topics,
+    records_in,
+    sent_by,
+)
 from tests.flows.forked import ended
 from tests.redis_server import RealServer
 from tests.worker_processes import CLOCK, WITHIN_S, RunningWorker, worker
@@ -68,7 +77,7 @@ def page(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return shown
 
 
-@ON_BOTH
+@KAFKA_IN_SOAK
 def test_a_question_over_a_bus_is_answered_as_in_one_process(
     config: Path,
     fleet: tuple[RunningWorker, RunningWorker],

@@ -64,6 +64,7 @@ async def test_faults_hit_the_same_calls_in_any_order() -> None:
     assert {line["verdict"] for line in plain.lines if line["kind"] == "call"} > {"accepted"}
 
 
+@pytest.mark.soak  # the tests above show it on some of the bars
 @pytest.mark.timeout(60)
 async def test_all_bars_give_the_same_log_with_one_and_with_eight_workers_out_of_order() -> None:
     plain = await evening(with_faults(rules()), workers=1, most_bars=None)

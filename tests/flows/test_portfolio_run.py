@@ -18,7 +18,7 @@ from agentic_trading.platform.errors import OptionError
 from tests.flows.sessions import kept_in, ran
 
 PANEL: dict[str, Any] = {"data": ["sp500-sample"]}
-DAYS: dict[str, Any] = {**PANEL, "bars": 205}
+DAYS: dict[str, Any] = {**PANEL, "bars": 178}
 """Long enough for a second plan."""
 
 pytestmark = pytest.mark.timeout(180)  # each plan starts processes, and so does each change of weights
@@ -71,7 +71,7 @@ async def test_it_replays_to_the_same_bytes(whole: RunReport) -> None:
 
 
 async def test_a_run_that_goes_on_decides_what_one_run_does(whole: RunReport, tmp_path: Path) -> None:
-    first = await ran(tmp_path, **PANEL, bars=150)
+    first = await ran(tmp_path, **PANEL, bars=145)
     then = await ran(tmp_path, **DAYS, resume=True)
 
     assert first.plans == whole.plans[: len(first.plans)]

@@ -12,7 +12,7 @@ from agentic_trading.cli.exits import ExitCode
 from agentic_trading.llm import EnvelopeBuilder, LLMProvider
 from tests import kafka_server, redis_server
 from tests.flows.dying_call import run_program
-from tests.flows.fleet import NO_KEYS, ON_BOTH, attempts_in, command, make_topics, sent_by
+from tests.flows.fleet import KAFKA_IN_SOAK, NO_KEYS, ON_BOTH, attempts_in, command, make_topics, sent_by
 from tests.flows.forked import ended
 from tests.gateway import START
 from tests.worker_processes import RunningWorker, worker
@@ -152,7 +152,7 @@ def test_a_session_goes_on_over_the_bus_that_it_began_on_alone(
     assert f"--bus is 'left out'; allowed: '{redis.url}'" in said
 
 
-@ON_BOTH
+@KAFKA_IN_SOAK
 def test_envelopes_of_a_file_are_answered_and_what_is_none_is_named(
     config: Path,
     fleet: tuple[RunningWorker, RunningWorker],

@@ -1,7 +1,6 @@
 """Every kind of event has a body, a schema, a line in the golden log, a writer and readers that name it."""
 
-import subprocess
-import sys
+import ast
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -27,11 +26,8 @@ from tools.schemas import EVENT_BODIES, published
 
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "log" / "events.jsonl"
-FOLDS = {
-    "agentic_trading/desk/decisions.py": "            case IntentDenied() | OrderDenied():",
-    "agentic_trading/governance/rebuild.py": "            case ReservationExpired():",
-}
-"""Two folds, with the case that is taken out of each."""
+FOLDS = {"agentic_trading/desk/decisions.py": 4, "agentic_trading/governance/rebuild.py": 2}
+"""In how many places each treats every kind of a union by itself."""
 
 
 def kinds_of_ours() -> Iterator[type[EventBody]]:
@@ -107,33 +103,11 @@ def test_what_trace_shows_of_an_event_is_in_its_body() -> None:
                 place = place[part] or {}
 
 
-@pytest.mark.timeout(120)  # a type checker without a cache
-def test_a_fold_that_forgets_a_kind_does_not_type_check(tmp_path: Path) -> None:
-    shadows = []
-    for number, (name, case) in enumerate(FOLDS.items()):
-        text = (ROOT / name).read_text(encoding="utf-8")
-        before, found, after = text.partition(case)
-        assert found
-        _, _, rest = after.partition("            case ")
-        forgetful = tmp_path / f"fold_{number}.py"
-        forgetful.write_text(f"{before}            case {rest}", encoding="utf-8")
-        shadows += ["--shadow-file", name, str(forgetful)]
+@pytest.mark.parametrize(("name", "places"), FOLDS.items())
+def test_a_fold_that_forgets_a_kind_does_not_type_check(name: str, places: int) -> None:
+    tree = ast.parse((ROOT / name).read_text(encoding="utf-8"))
 
-    checked = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--cache-dir",
-            str(tmp_path),
-            "--follow-imports=silent",
-            *shadows,
-            *FOLDS,
-        ],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    last_cases = [ast.unparse(node.cases[-1]) for node in ast.walk(tree) if isinstance(node, ast.Match)]
 
-    assert checked.stdout.count('"assert_never" has incompatible type') == len(FOLDS), checked.stdout
+    # With this last case mypy, which CI runs, reports a kind that no other case names.
+    assert last_cases.count("case _:\n    assert_never(body)") == places

@@ -10,7 +10,7 @@ from agentic_trading.desk.planning.panel import Flags, Floats, Panel, load_panel
 from tests.desk.planning.oracle import World, play
 
 FREE = TradeCosts(0.0, 0.0)
-WORLDS = 300
+WORLDS = 120
 NONE = float("nan")
 
 

@@ -162,7 +162,9 @@ def answered(envelope: LLMEnvelope) -> StrategyParams:
     return read_params(answer["params"])
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, None])
+@pytest.mark.parametrize(
+    "family", [None, *(pytest.param(family, marks=pytest.mark.soak) for family in FAMILIES)]
+)
 def test_as_many_rounds_as_are_dealt_apart_choose_distinct_sets(family: Family | None) -> None:
     search = Search(WINDOW)
 
