@@ -16,14 +16,14 @@ BARS :=
 SEED := 5
 
 # Coverage slows a test down several times (hence thirty seconds instead of twenty), so only the tests of the packages that
-# are judged run under it, in two rows at the same time. Texts cut at every place and values of a megabyte, which reach no
-# line that others do not, are left out too. In CI each test runs once: the other tests, three at a time, run beside the
-# two rows, as many wait for a server, and share one Kafka. Elsewhere `cov` runs the tests of the parts itself.
+# are judged run under it, in two rows at the same time. Sweeps over cut texts and the contract of brokers are left out of
+# them: they reach no line that others do not. In CI each test runs once: the other tests run beside the two rows, three at
+# a time as many wait for a server, on one shared Kafka. Elsewhere `cov` runs the tests of the parts itself.
 parts_of = $(filter-out %/__pycache__,$(patsubst %/,%,$(wildcard $(1)/*/))) $(wildcard $(1)/test_*.py)
 PLANNING := tests/desk/planning
 UNJUDGED := $(addprefix tests/,flows operate cli tools platform benchmarks audit bus client replay infra golden services) \
   $(wildcard tests/test_*.py) $(filter-out $(PLANNING),$(call parts_of,tests/desk)) \
-  $(addprefix tests/structured/test_,sweeps.py patch_bounds.py markup.py) tests/contracts/test_broker.py tests/worker/test_outbox_kafka.py
+  tests/structured/test_sweeps.py tests/contracts/test_broker.py tests/worker/test_outbox_kafka.py
 MONEY := tests/contracts tests/governance tests/worker
 print_log = $(PY) -c "print(open('$(1)', encoding='utf-8').read())"
 UNDER_COVERAGE = $(PY) -m coverage run --data-file=.coverage.$(1) -m pytest --timeout=30 $(addprefix --ignore=,$(UNJUDGED))
