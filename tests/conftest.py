@@ -71,8 +71,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Take one process more than there are cores: many tests wait for a server or a program."""
-    return (os.cpu_count() or 1) + 1
+    """Take two processes more than there are cores: many tests wait for a server or a program."""
+    return (os.cpu_count() or 1) + 2
 
 
 @pytest.hookimpl(optionalhook=True)
