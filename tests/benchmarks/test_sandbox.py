@@ -20,7 +20,10 @@ def test_every_family_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.timeout(60)  # starts processes, each of which loads numpy
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [FAMILIES[0], *(pytest.param(family, marks=pytest.mark.soak) for family in FAMILIES[1:])],
+)
 def test_a_family_keeps_its_promises_however_long_it_takes(family: Family) -> None:
     assert judge(family, load_panel(), 2, 0.0, most_ms=math.inf) == []
 

@@ -48,7 +48,7 @@ def telling_to_end(at: int, by: signal.Signals) -> Callable[[RunProgress], None]
     [
         (1, "backtest", signal.SIGINT),
         (350, "backtest", signal.SIGTERM),
-        (350, "paper", signal.SIGINT),
+        pytest.param(350, "paper", signal.SIGINT, marks=pytest.mark.soak),
         (430, "paper", signal.SIGTERM),
     ],
 )

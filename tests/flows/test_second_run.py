@@ -24,7 +24,13 @@ async def verified_lines(folder: Path) -> int:
 
 @pytest.mark.parametrize(
     "second",
-    [{}, {"inject": FAULTS}, {"data": SAMPLES[1:]}, {"mode": "paper"}, {"bars": 400}],
+    [
+        {},
+        {"inject": FAULTS},
+        {"data": SAMPLES[1:]},
+        pytest.param({"mode": "paper"}, marks=pytest.mark.soak),
+        pytest.param({"bars": 400}, marks=pytest.mark.soak),
+    ],
     ids=["the same again", "with faults", "other data", "on paper", "fewer bars"],
 )
 async def test_a_second_run_continues_the_log_and_both_replay(second: dict[str, Any], tmp_path: Path) -> None:
