@@ -240,7 +240,18 @@ def call_worker(bare: Bare) -> None:
 def worker(bare: Bare, servers: dict[str, str]) -> Iterator[None]:
     """Run a worker process, and keep its exit code after SIGTERM."""
     log = bare.folder / "worker.log"
-    command = (bare.program, "worker", "--provider", "rules", "--mode", "backtest", "--http", "127.0.0.1:0")
+    command = (
+        bare.program,
+        "worker",
+        "--provider",
+        "rules",
+        "--package",
+        "agentic-trading",
+        "--mode",
+        "backtest",
+        "--http",
+        "127.0.0.1:0",
+    )
     with log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - a program of our own environment
             command, cwd=bare.folder, env=clean_environment() | servers, stdout=output, stderr=output

@@ -71,6 +71,33 @@ BREACHES = {
     "the platform knows the desk": Breach(
         APART, "platform/x_desk.py", "import agentic_trading.desk", "platform.x_desk -> agentic_trading.desk"
     ),
+    "the operators' actions know the desk": Breach(
+        APART,
+        "operate/x_desk.py",
+        "import agentic_trading.desk.session",
+        "operate.x_desk -> agentic_trading.desk.session",
+    ),
+    "a command of the gateway knows the desk": Breach(
+        APART,
+        "cli/x_desk.py",
+        "def f():\n    import agentic_trading.desk.cli.run",
+        "cli.x_desk -> agentic_trading.desk.cli.run",
+    ),
+    "an action knows the command line": Breach(
+        UP, "operate/x_cli.py", "import agentic_trading.cli", "operate.x_cli -> agentic_trading.cli"
+    ),
+    "the session knows its commands": Breach(
+        DESK,
+        "desk/session/x_cli.py",
+        "import agentic_trading.desk.cli.run",
+        "session.x_cli -> agentic_trading.desk.cli.run",
+    ),
+    "the session prints": Breach(
+        "Of the desk, only its commands know the command line",
+        "desk/session/x_print.py",
+        "import agentic_trading.cli.output",
+        "session.x_print -> agentic_trading.cli.output",
+    ),
     "a client knows the worker": Breach(
         BUS,
         "client/x_worker.py",

@@ -97,7 +97,7 @@ def test_every_file_of_the_exact_coverage_gate_exists() -> None:
 def test_what_an_event_says_is_read_through_its_body() -> None:
     by_key = matches(r"\.body\[|\.body\.get\(")
 
-    assert {line.partition(":")[0] for line in by_key} == {"agentic_trading/cli/chains.py"}
+    assert {line.partition(":")[0] for line in by_key} == {"agentic_trading/desk/cli/renderers.py"}
 
 
 def test_no_group_of_a_pattern_is_repeated_possessively() -> None:

@@ -1,9 +1,10 @@
 """Decision chains as tables, trees and values."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, assert_never
+from typing import Any, Final, Protocol, assert_never, cast
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -11,36 +12,19 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from agentic_trading import plugins
 from agentic_trading.audit.trace import CallNode, CausalPath, EventNode, TraceNode, TraceTree
 from agentic_trading.canonical import Fragment
+from agentic_trading.cli.exits import say
 from agentic_trading.cli.frame_tree import TraceFrames
 from agentic_trading.cli.output import format_time, heading, printable, rows, table, usd
 from agentic_trading.client.events import FrameClosed, FrameOpened, UserAnswered, UserAsked
-from agentic_trading.desk.analysis.assessment import Assessment
-from agentic_trading.desk.analysis.events import Skipped, Triggered, Undecided
-from agentic_trading.desk.decisions import verdict_of
-from agentic_trading.desk.exchange import Cancellation, Fill, Order
-from agentic_trading.desk.execution.events import (
-    IntentDenied,
-    IntentSkipped,
-    IntentUndecided,
-    OrderDenied,
-    StrategyChosen,
-)
-from agentic_trading.desk.execution.order import OrderIntent
-from agentic_trading.desk.planning.events import (
-    GenerationAccepted,
-    GenerationProposed,
-    GenerationRejected,
-    PlanChosen,
-    PlanUndecided,
-)
+from agentic_trading.client.gateway import verdict_of
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.events import CallRequested, CallUnanswered, EnvelopeRefused
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, Fix, LLMResult, Violation
 from agentic_trading.llm.store import Record, Records, TraceSummary
-from agentic_trading.operate.choices import pluralize
 
 ChainOutcome = tuple[TraceSummary, str]
 """A chain with its outcome."""
@@ -74,7 +58,11 @@ async def newest_chains(
 ) -> list[ChainOutcome]:
     """Return the newest chains with their outcomes: a tenant's, or without one all of them."""
     chains = await records.traces(limit, with_calls=with_calls, tenant=tenant)
-    return [(chain, chain_outcome(await records.trace(chain.trace_id, tenant=tenant))) for chain in chains]
+    outcomes = []
+    for chain in chains:
+        trace = await records.trace(chain.trace_id, tenant=tenant)
+        outcomes.append((chain, await asyncio.to_thread(chain_outcome, trace)))  # it may load a renderer
+    return outcomes
 
 
 def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
@@ -155,81 +143,7 @@ def _value(node: TraceNode) -> dict[str, Any]:
     }
 
 
-STOPPED = {
-    OrderDenied.KIND: "rejected",
-    Order.KIND: "unfilled",
-    IntentDenied.KIND: "rejected",
-    IntentSkipped.KIND: "skipped",
-}
-"""The outcome of a verdict without a fill, by the kind of event that says so; the first that holds."""
-
-
-def chain_outcome(records: Sequence[Record]) -> str:
-    """Return what was decided and what followed: `long → 2 fills`, `stand_aside`, `refusal`; empty if nothing was."""
-    events = [(record.kind, record) for record in records if isinstance(record, Event)]
-    assessed = next((str(event.body.get("verdict")) for kind, event in events if kind == Assessment.KIND), "")
-    failed = next((_reason(event) for kind, event in events if kind in UNDECIDED), "")
-    followed = _followed(Counter(kind for kind, _ in events)) or failed
-    if assessed:
-        return f"{assessed} → {followed}" if followed else assessed
-    calls = [record for record in records if isinstance(record, LLMInteraction)]
-    return failed or (verdict_of(calls[-1]) if calls else "")
-
-
-UNDECIDED = (Undecided.KIND, IntentUndecided.KIND)
-
-
-def _reason(event: Event) -> str:
-    reason = event.body.get("reason")
-    return str(reason.get("category")) if isinstance(reason, dict) else "no_decision"
-
-
-def _followed(kinds: Counter[str]) -> str:
-    if kinds[Fill.KIND]:
-        return pluralize(kinds[Fill.KIND], "fill")
-    return next((word for kind, word in STOPPED.items() if kinds[kind]), "")
-
-
-LAYERS: Final = "(layers)"
-"""Stands for a line for each layer of an assessment: its score, its first finding, and what that rests on."""
-
-SIZED: Final = (
-    "sized: sizing.sized_by sizing.equity sizing.risk_pct sizing.position sizing.pending sizing.gross"
-)
-
 SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
-    Triggered.KIND: (
-        "bar: bar.symbol bar.timeframe bar.close_time bar.open bar.high bar.low bar.close bar.volume",
-        "kind detail",
-    ),
-    Skipped.KIND: ("reason detail",),
-    Assessment.KIND: (
-        "verdict stand_aside total threshold vetoed_by risk_reward judgement.confidence",
-        LAYERS,
-        "plan: plan.side plan.entry_type plan.entry plan.stop plan.target plan.risk_reward",
-        "judgement.rationale",
-    ),
-    Undecided.KIND: ("reason.category reason.description",),
-    IntentUndecided.KIND: ("reason.category reason.description",),
-    IntentSkipped.KIND: ("reason position",),
-    IntentDenied.KIND: ("rule was allowed", "side quantity", SIZED),
-    OrderIntent.KIND: ("side quantity kind limit_price stop_loss take_profit", SIZED, "reason"),
-    OrderDenied.KIND: ("rule was allowed", "side quantity", SIZED),
-    StrategyChosen.KIND: (
-        "algo order_type slices interval_seconds limit_offset_bps deadline_seconds on_deadline confidence",
-        "rationale",
-    ),
-    Order.KIND: ("side quantity order_type limit_price peg_bps active_from expires_at on_expiry",),
-    Cancellation.KIND: ("quantity reason",),
-    Fill.KIND: ("side quantity price fee fee_currency liquidity cause",),
-    GenerationProposed.KIND: ("round family params",),
-    GenerationRejected.KIND: ("by detail",),
-    GenerationAccepted.KIND: (
-        "in sample: in_sample.sharpe in_sample.cagr in_sample.max_drawdown",
-        "out of sample: out_of_sample.sharpe out_of_sample.cagr out_of_sample.max_drawdown",
-    ),
-    PlanChosen.KIND: ("tried deflated_sharpe regime", "params"),
-    PlanUndecided.KIND: ("reason.category reason.description",),
     FrameOpened.KIND: ("question",),
     FrameClosed.KIND: ("state stopped_by", "conclusion"),
     UserAsked.KIND: ("question",),
@@ -241,6 +155,47 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
 """What of an event's body is shown, by kind: a line each, `label:` before the dotted names of its values."""
 
 
+class Renderer(Protocol):
+    """Shows the events of one namespace of kinds; what an entry point of the group `RENDERERS` gives, such as a module."""
+
+    def lines(self, event: Event) -> Sequence[str] | None:
+        """Return what is said of an event, a line each, without its kind and id; None for a kind that it does not know."""
+        ...
+
+    def outcome(self, events: Sequence[Event]) -> str:
+        """Return what the events of a trace come to, in a few words; empty if they decide nothing."""
+        ...
+
+
+RENDERERS: Final = "agentic_trading.renderers"
+"""The group of entry points in which packages, the desk among them, offer renderers, each by the namespace of its kinds."""
+
+
+@cache
+def renderer_of(namespace: str) -> Renderer | None:
+    """Return the renderer that an installed package offers for kinds with this first word, None where none does.
+
+    A log says no more than the word: it is looked up among what is installed. One that cannot be used is said once on
+    standard error, and its events are shown as those of an unknown kind.
+    """
+    try:
+        found = plugins.offer_of(RENDERERS, namespace)
+        return None if found is None else cast("Renderer", plugins.loaded(RENDERERS, found))
+    except plugins.OfferError as e:
+        say(f"Warning: {printable(str(e))}", err=True)
+        return None
+
+
+def chain_outcome(records: Sequence[Record]) -> str:
+    """Return what was decided and what followed: `long → 2 fills`, `stand_aside`, `refusal`; empty if nothing was."""
+    events = [record for record in records if isinstance(record, Event)]
+    words = dict.fromkeys(event.kind.partition(".")[0] for event in events)
+    renderers = dict.fromkeys(renderer for word in words if (renderer := renderer_of(word)) is not None)
+    outcome = next((text for renderer in renderers if (text := renderer.outcome(events))), "")
+    calls = [record for record in records if isinstance(record, LLMInteraction)]
+    return outcome or (verdict_of(calls[-1]) if calls else "")
+
+
 def step_text(node: TraceNode) -> list[str]:
     """Return lines about a step, without its kind and id; nothing in them can steer a terminal."""
     match node:
@@ -249,55 +204,37 @@ def step_text(node: TraceNode) -> list[str]:
             call = f"{envelope.agent_id or 'no agent'} → {envelope.provider}/{envelope.model}"
             return [printable(call), *attempt_lines(node.attempts)]
         case EventNode():
-            lines = SHOWN.get(node.event.kind)
-            body = node.event.body
-            return [line for line in (_plain(body) if lines is None else _chosen(body, lines)) if line]
+            return [printable(line) for line in _event_lines(node.event) if line]
         case _:
             assert_never(node)
 
 
-def _chosen(body: Mapping[str, Any], lines: tuple[str, ...]) -> Iterator[str]:
+def _event_lines(event: Event) -> Iterable[str]:
+    if (lines := SHOWN.get(event.kind)) is not None:
+        return chosen(event.body, lines)
+    renderer = renderer_of(event.kind.partition(".")[0])
+    shown = None if renderer is None else renderer.lines(event)
+    return _plain(event.body) if shown is None else shown
+
+
+def chosen(body: Mapping[str, Any], lines: Sequence[str]) -> Iterator[str]:
+    """Yield lines about a body, as `SHOWN` says them."""
     for line in lines:
-        if line == LAYERS:
-            yield from _layers(_value_at(body, "judgement.layers"))
-            continue
         label, _, names = line.rpartition(": ")
-        values = ((name.rpartition(".")[2], _value_at(body, name)) for name in names.split())
-        facts = [f"{name} {_joined(value)}" for name, value in values if _says_something(value)]
+        values = ((name.rpartition(".")[2], value_at(body, name)) for name in names.split())
+        facts = [f"{name} {joined(value)}" for name, value in values if _says_something(value)]
         if facts:
-            yield printable((f"{label}: " if label else "") + " · ".join(facts))
-
-
-def _layers(layers: Any) -> Iterator[str]:
-    for name, judged in layers.items() if isinstance(layers, Mapping) else ():
-        score = _value_at(judged, "score")
-        text, cited = _finding(judged)
-        scored = _scored(score)
-        rests_on = f" ({_joined(cited)})" if cited else ""
-        yield printable(f"{name} {scored}: {text or 'no finding'}{rests_on}")
-
-
-def _scored(score: Any) -> str:
-    if not isinstance(score, int):
-        return "no score"
-    return f"{score:+d}" if score else "0"
-
-
-def _finding(judged: Any) -> tuple[Any, Any]:
-    """Return the first finding of a layer and what it cites; logs of the first release hold a list of them."""
-    findings = _value_at(judged, "findings")
-    if isinstance(findings, list) and findings:
-        return _value_at(findings[0], "text"), _value_at(findings[0], "evidence_ids")
-    return _value_at(judged, "finding"), _value_at(judged, "evidence")
+            yield (f"{label}: " if label else "") + " · ".join(facts)
 
 
 def _plain(body: Mapping[str, Any]) -> Iterator[str]:
     """Yield the scalar values of an event of an unknown kind."""
     scalars = (f"{name} {value}" for name, value in body.items() if not isinstance(value, dict | list))
-    yield printable(" · ".join(scalars))
+    yield " · ".join(scalars)
 
 
-def _value_at(body: Any, name: str) -> Any:
+def value_at(body: Any, name: str) -> Any:
+    """Return the value with a dotted name, None where there is none."""
     value: Any = body
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -361,11 +298,12 @@ def _change(fix: Fix) -> str:
 
 def _error(violation: Violation) -> str:
     facts = {"was": violation.actual, "allowed": violation.allowed, "nearest": violation.suggestion}
-    shown = [f"{name}: {_short(_joined(value))}" for name, value in facts.items() if value is not None]
+    shown = [f"{name}: {_short(joined(value))}" for name, value in facts.items() if value is not None]
     return "; ".join([f"{violation.path}: {violation.message}", *shown])
 
 
-def _joined(value: Any) -> str:
+def joined(value: Any) -> str:
+    """Return a value as text, the items of a list with commas between."""
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

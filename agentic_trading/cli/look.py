@@ -1,4 +1,4 @@
-"""The commands that look at what is there: `trace`, `spend`, `audit`, `replay` and `data`."""
+"""The commands that look at what is there: `trace`, `spend` and `audit`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,12 +8,9 @@ import typer
 from agentic_trading.cancellation import run_async
 from agentic_trading.cli.exits import ExitCode, say, stop
 from agentic_trading.cli.options import AsJson, OfTenant, Store, log_of, trace_list
-from agentic_trading.desk.cli.run import TimeframeOption
 
 trace_app = typer.Typer(help="Decision chains: from a bar to a fill, and why.", no_args_is_help=True)
 audit_app = typer.Typer(help="Whether a log is as it was written.", no_args_is_help=True)
-replay_app = typer.Typer(help="Sessions again, from their record, without a network.", no_args_is_help=True)
-data_app = typer.Typer(help="Market data: shipped samples and files.", no_args_is_help=True)
 
 LimitOption = Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most N chains.")]
 All = Annotated[bool, typer.Option("--all", help="Chains without a call too.")]
@@ -181,85 +178,3 @@ def audit_verify(path: LogOrSession, *, as_json: AsJson = False) -> None:
         print_table(checked_log(found))
     if found.findings:
         raise typer.Exit(ExitCode.FOUND_WRONG)
-
-
-Session = Annotated[
-    Path, typer.Argument(metavar="SESSION", help="A session's folder, as `run --out` made it.")
-]
-RunNumber = Annotated[
-    int | None, typer.Option("--run", metavar="N", min=1, help="Which of its runs; the last one if left out.")
-]
-AllowIncomplete = Annotated[
-    bool,
-    typer.Option(
-        "--allow-incomplete", help="Play what there is of a log that is broken, cut off, or of a killed run."
-    ),
-]
-Workers = Annotated[
-    int, typer.Option("--workers", metavar="N", min=1, max=256, help="How many calls at once.")
-]
-
-
-@replay_app.callback()
-def replay_group() -> None:
-    """Keep `run` a word of its own: a group of one command would swallow it."""
-
-
-@replay_app.command("run", short_help="Play a run again and compare the decision chains.")
-def replay_run(
-    session: Session,
-    *,
-    run: RunNumber = None,
-    workers: Workers = 4,
-    allow_incomplete: AllowIncomplete = False,
-    as_json: AsJson = False,
-) -> None:
-    """Play a run again on its recorded answers and compare the decision logs byte for byte.
-
-    Nothing is written, and the network is blocked. Exit 1 names the first difference; a log that is broken or lacks its
-    end, and bars that were changed, are refused.
-    """
-    from agentic_trading.cli.output import print_table, printable, show_json
-    from agentic_trading.cli.settings import configured
-    from agentic_trading.desk.cli.summary import comparison
-    from agentic_trading.desk.session.replay import replay
-
-    configured()
-    report = run_async(replay(session, run=run, workers=workers, allow_incomplete=allow_incomplete))
-    for warning in report.warnings:
-        say(f"Warning: {printable(warning)}", err=True)
-    if as_json:
-        show_json(report)
-    else:
-        print_table(comparison(report))
-    if not report.identical:
-        raise typer.Exit(ExitCode.FOUND_WRONG)
-
-
-Source = Annotated[str, typer.Argument(metavar="NAME", help="A sample, a CSV file, or - for standard input.")]
-
-
-@data_app.command("list")
-def list_samples(*, as_json: AsJson = False) -> None:
-    """Name the samples that ship with the package."""
-    from agentic_trading.cli.look_tables import sample_table
-    from agentic_trading.cli.output import print_table, show_json
-    from agentic_trading.desk.market.samples import SAMPLES
-
-    if as_json:
-        show_json(list(SAMPLES.values()))
-    else:
-        print_table(sample_table(SAMPLES.values()))
-
-
-@data_app.command("describe", short_help="Read a sample or a file as a run would.")
-def describe_source(name: Source, *, timeframe: TimeframeOption = "", as_json: AsJson = False) -> None:
-    """Read a sample or a file as a run would, and print its rows, span, gaps, licence and checksum."""
-    from agentic_trading.cli.look_tables import contents_text, read_contents
-    from agentic_trading.cli.output import print_table, show_json
-
-    contents = run_async(read_contents(name, timeframe))
-    if as_json:
-        show_json(contents)
-    else:
-        print_table(contents_text(contents))

@@ -1,12 +1,7 @@
-"""Tables of the commands that look: what calls cost, whether a log is whole, and which bars there are."""
+"""Tables of the commands that look: what calls cost, and whether a log is whole."""
 
-import asyncio
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from datetime import datetime
-from decimal import Decimal
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any, cast, get_args
 
 from rich.console import Group, RenderableType
@@ -17,19 +12,12 @@ from rich.text import Text
 from agentic_trading.audit.spend import SpendReport
 from agentic_trading.cli.output import (
     PlainConsole,
-    capped,
-    facts,
-    format_time,
     printable,
     rows,
     table,
     unbroken,
     usd,
 )
-from agentic_trading.desk.market.bar import Bar
-from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap, UnreadColumns
-from agentic_trading.desk.market.samples import SAMPLES, Sample
-from agentic_trading.desk.session.feeds import CheckedFeed, open_feeds, sources
 from agentic_trading.llm.store import Spend, SpendKey
 from agentic_trading.operate.choices import pluralize
 from agentic_trading.operate.log_check import LogCheck
@@ -123,106 +111,6 @@ def as_values(report: SpendReport) -> dict[str, Any]:
 
 def _sums(sums: Spend) -> dict[str, int]:
     return {name: value for name, value in asdict(sums).items() if name != "key"}
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """What a source of bars holds: rows, span, prices, what is missing or there twice, and where it is from.
-
-    `sha256` is that of the file's bytes, empty for standard input; licence and origin are known of samples only.
-    """
-
-    name: str
-    symbol: str
-    timeframe: str
-    rows: int
-    first_open: datetime
-    last_close: datetime
-    low: Decimal
-    high: Decimal
-    gaps: tuple[Gap, ...]
-    duplicates: int
-    unread: tuple[str, ...]
-    sha256: str
-    licence: str
-    source: str
-
-
-def sample_table(samples: Iterable[Sample]) -> Table:
-    """Return a row a sample."""
-    drawn = table("name", "symbol", "bars", "rows", "from", "to (UTC)", "licence", right=("rows",))
-    return rows(
-        drawn,
-        (
-            (
-                sample.name,
-                sample.symbol,
-                str(sample.timeframe),
-                f"{sample.rows:,}",
-                format_time(sample.first_open),
-                format_time(sample.last_close),
-                sample.licence,
-            )
-            for sample in samples
-        ),
-    )
-
-
-async def read_contents(name: str, timeframe: str = "") -> Contents:
-    """Read a source to its end and return what it holds.
-
-    Raises `OptionError` for a name that is no source and for one that cannot feed a run, and what a feed raises for a
-    broken bar.
-    """
-    [feed] = await open_feeds(await asyncio.to_thread(sources, [name]), timeframe)
-    items: list[FeedItem] = [item async for item in CheckedFeed(feed, name, feed.steps)]
-    bars = [item for item in items if isinstance(item, Bar)]
-    sample = SAMPLES.get(name.rpartition("=")[2])
-    return Contents(
-        name=name,
-        symbol=feed.symbol,
-        timeframe=str(feed.timeframe),
-        rows=len(bars),
-        first_open=bars[0].open_time,
-        last_close=bars[-1].close_time,
-        low=min(bar.low for bar in bars),
-        high=max(bar.high for bar in bars),
-        gaps=tuple(item for item in items if isinstance(item, Gap)),
-        duplicates=sum(isinstance(item, Duplicate) for item in items),
-        unread=tuple(name for item in items if isinstance(item, UnreadColumns) for name in item.columns),
-        sha256=sample.sha256 if sample else await asyncio.to_thread(_sha256, name.rpartition("=")[2]),
-        licence=sample.licence if sample else "",
-        source=sample.source if sample else "",
-    )
-
-
-def _sha256(name: str) -> str:
-    return "" if name == "-" else hashlib.sha256(Path(name).read_bytes()).hexdigest()
-
-
-def contents_text(contents: Contents) -> RenderableType:
-    """Return the contents as text."""
-    checksum = [unbroken("sha256", contents.sha256)] if contents.sha256 else []
-    return Group(facts(_facts_of(contents)), *checksum)
-
-
-def _facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
-    yield "name", contents.name
-    yield "symbol", f"{contents.symbol}, {contents.timeframe} bars"
-    yield "rows", f"{contents.rows:,}"
-    yield "span (UTC)", f"{format_time(contents.first_open)} to {format_time(contents.last_close)}"
-    yield "prices", f"{contents.low} to {contents.high}"
-    yield "gaps", f"{len(contents.gaps):,}, none filled" if contents.gaps else "none"
-    for line in capped([
-        f"{gap.missing:,} missing from {format_time(gap.after)} to {format_time(gap.before)}"
-        for gap in contents.gaps
-    ]):
-        yield "", line
-    yield "repeated bars", f"{contents.duplicates:,}"
-    if contents.unread:
-        yield "columns not read", ", ".join(capped(contents.unread))
-    yield "licence", contents.licence or "not known"
-    yield "source", contents.source or "not known"
 
 
 def checked_log(found: LogCheck) -> RenderableType:

@@ -54,6 +54,12 @@ ServedProviders = Annotated[
     list[str] | None,
     typer.Option("--provider", metavar="NAME", help="Serve this provider, too; may be repeated."),
 ]
+Packages = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--package", metavar="NAME", help="Load all checks and rules of this package, too; may be repeated."
+    ),
+]
 WorkerMode = Annotated[
     Literal["backtest", "paper"] | None,
     typer.Option("--mode", help="In a backtest deadlines go by the moment that an envelope speaks of."),
@@ -91,6 +97,7 @@ def worker_command(
     workflows: WorkflowList = None,
     tenant: TenantIds = None,
     provider: ServedProviders = None,
+    package: Packages = None,
     mode: WorkerMode = None,
     http: HttpAddress = "127.0.0.1:9108",
     drain_s: DrainSeconds = 30.0,
@@ -107,6 +114,7 @@ def worker_command(
         "ledger": ledger,
         "providers": provider or (),
         "tenants": tenant or (),
+        "packages": package or (),
         "name": name,
         "folder": store,
         "concurrency": concurrency,
@@ -145,6 +153,8 @@ async def _run_worker(process: Any, pages: Any) -> None:
         raise ConfigError(problems)
     pages.shown = process
     say(f"{loaded.name}: log in {loaded.folder}/{loaded.name}", err=True)
+    checks = ", ".join(f"{schema_id} ({package})" for schema_id, package in loaded.checks.items())
+    say(f"{loaded.name}: schemas with a check: {checks or 'none'}", err=True)
     with ExitStack() as stack:
 
         def limit_the_end() -> None:

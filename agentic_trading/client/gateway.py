@@ -317,3 +317,13 @@ class GatewayClient(TypedAnswers):
 def _report_slow(envelope_id: str) -> None:
     why = "a call takes long, waits for its budget, or no worker of the bus serves it"
     log.warning("no_answer_yet", envelope_id=envelope_id, after_s=SLOW_S, perhaps=why)
+
+
+def verdict_of(answer: GatewayReply) -> str:
+    """Return in one word what a call came to: `accepted`, the category of its failure, or `degraded` without one."""
+    if isinstance(answer, NoDecision):
+        return answer.reason.category
+    result = answer.result
+    if result.actionable:
+        return "accepted"
+    return "degraded" if result.failure is None else result.failure.category

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, assert_never
 
 from agentic_trading.canonical import Fragment, canonical_bytes, exact_bytes, utc_text
-from agentic_trading.client.gateway import Gateway, GatewayReply
+from agentic_trading.client.gateway import Gateway, GatewayReply, verdict_of
 from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.events import Skipped, Triggered, Undecided
 from agentic_trading.desk.events import KINDS
@@ -219,16 +219,6 @@ class CountingGateway:
         """Record, and count the event."""
         self._counters.count(event)
         await self._gateway.record(event)
-
-
-def verdict_of(answer: GatewayReply) -> str:
-    """Return in one word what a call came to: `accepted`, the category of its failure, or `degraded` without one."""
-    if isinstance(answer, NoDecision):
-        return answer.reason.category
-    result = answer.result
-    if result.actionable:
-        return "accepted"
-    return "degraded" if result.failure is None else result.failure.category
 
 
 def _call_line(envelope: LLMEnvelope, answer: GatewayReply) -> dict[str, Any]:

@@ -1,15 +1,17 @@
 """The adapters of a platform by the names that a configuration has for them; no other file of the package names one."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module, invalidate_caches
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Any, Final, cast, get_args
+from typing import Any, Final, Literal, cast, get_args
 
+from agentic_trading import plugins
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.errors import require_extra
 from agentic_trading.llm.envelope import LLMProvider
@@ -153,7 +155,7 @@ def _local(context: ProviderContext) -> Provider:
 
 
 def _rules(context: ProviderContext) -> Provider:
-    return RulesProvider(context.rules)
+    return RulesProvider(context.rules, unnamed_functions("rules", context.rules))
 
 
 def _scripted(context: ProviderContext) -> Provider:
@@ -282,21 +284,78 @@ def configured_provider(
     return provider_of(context, factory, origin=config.origin_of(f"providers.{name}.adapter"))
 
 
+Named = Literal["checks", "rules"]
+"""The tables of a configuration that name functions of packages by the `$id` of a schema; so are the groups of entry points."""
+
+
+def functions_of(config: PlatformConfig, table: Named) -> dict[str, Any]:
+    """Return the checks or the rules that a configuration names, by the `$id` of the schema; nothing else is loaded.
+
+    It blocks, as it reads files. Raises `ConfigError` for what no installed package offers, and what cannot be loaded.
+    """
+    offered, named = plugins.offers(f"agentic_trading.{table}"), getattr(config, table)
+    found: dict[str, Any] = {}
+    problems = []
+    for schema_id, package in named.items():
+        place, origin = f"{table}.{schema_id}", config.origin_of(f"{table}.{schema_id}")
+        of_schema = {plugins.package_of(each): each for each in offered if each.name == schema_id}
+        offer = of_schema.get(package.replace("_", "-").lower())
+        if offer is None:
+            was = f"{package!r}, which offers none for this schema or is not installed"
+            allowed = (
+                ", ".join(of_schema)
+                or f"a package with an entry point {schema_id} in the group agentic_trading.{table}"
+            )
+            problems.append(ConfigProblem(origin, place, was, allowed))
+            continue
+        with explained(origin, place, package, "loaded"):
+            found[schema_id] = offer.load()
+    if problems:
+        raise ConfigError(problems)
+    return found
+
+
+def functions_in(packages: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return `[checks]` and `[rules]` with all that these packages offer, nothing for no package; blocks.
+
+    Raises `ConfigError` for a package that offers neither, as one that is not installed.
+    """
+    tables: tuple[Named, ...] = get_args(Named) if packages else ()
+    offered = {table: plugins.offers(f"agentic_trading.{table}") for table in tables}
+    known = sorted({plugins.package_of(offer) for group in offered.values() for offer in group})
+    names = [package.replace("_", "-").lower() for package in packages]
+    if unknown := [name for name in names if name not in known]:
+        was = "the name of no package with a check or a rule"
+        raise ConfigError([ConfigProblem("--package", name, was, ", ".join(known)) for name in unknown])
+    return {
+        table: {offer.name: name for name in names for offer in group if plugins.package_of(offer) == name}
+        for table, group in offered.items()
+    }
+
+
+def unnamed_functions(table: Named, named: Collection[str]) -> dict[str, str]:
+    """Return by the `$id` of a schema the line that `[table]` lacks for what is installed and not named; blocks."""
+    lines = defaultdict[str, list[str]](list)
+    for offer in plugins.offers(f"agentic_trading.{table}"):
+        if offer.name not in named:
+            lines[offer.name].append(f'"{offer.name}" = "{plugins.package_of(offer)}"')
+    return {schema_id: f"{' or '.join(found)} below [{table}]" for schema_id, found in lines.items()}
+
+
 def is_live(name: str, config: ProviderConfig) -> bool:
     """Whether a provider may ask something outside of this process, or takes real time."""
     return config.adapter_of(name) not in {LLMProvider.RULES, LLMProvider.SCRIPTED}
 
 
 def _entry_point(origin: str, name: str, adapter: str) -> EntryPoint:
-    offered = entry_points(group=GROUP)
-    found = list(offered.select(name=adapter))
+    offered = plugins.offers(GROUP)
+    found = [offer for offer in offered if offer.name == adapter]
     if len(found) == 1:
         return found[0]
     if found:
-        packages = sorted(point.dist.name for point in found if point.dist is not None)
-        was = f"{adapter}, which {' and '.join(packages)} offer"
+        was = f"{adapter}, which {' and '.join(map(plugins.package_of, found))} offer"
         raise _wrong(origin, name, was, "module:factory, to say which one")
-    known = ", ".join(sorted(offered.names)) or "none, as agentic-trading is not installed"
+    known = ", ".join(offer.name for offer in offered) or "none, as agentic-trading is not installed"
     raise _wrong(
         origin, name, f"{adapter!r}, which no installed package offers", f"{known}, or module:factory"
     )

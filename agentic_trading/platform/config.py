@@ -149,6 +149,13 @@ def _may_fall_back(workflow: EnvelopeWorkflow) -> EnvelopeWorkflow:
     return workflow
 
 
+def _package(name: str) -> str:
+    if not name.strip():
+        raise ValueError("the name of an installed package, such as agentic-trading")
+    return name
+
+
+PackageName = Annotated[StrictStr, AfterValidator(_package)]
 TenantId = Annotated[StrictStr, AfterValidator(_tenant)]
 PathValue = Annotated[Path, BeforeValidator(_path)]
 Usd = Annotated[Decimal, BeforeValidator(_usd), PlainSerializer(lambda usd: f"{usd:f}", when_used="json")]
@@ -225,7 +232,8 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
 
     `folder` holds the log, or that of each `name` in a folder below it; None keeps it in memory. `durability` None is that of the mode.
     Workers take envelopes of `workflows`, and finish them when they are on the log's stream, or in the store of this machine
-    (`ack_after`; None is the stream of a Kafka, and no stream on a Redis). `models` says which model an agent asks, by workflow. Without `tenants` there is one, `default`, without a limit.
+    (`ack_after`; None is the stream of a Kafka, and no stream on a Redis). `models` says which model an agent asks, by workflow. `checks` and `rules` name by the
+    `$id` of a schema the installed package whose check, or whose rule for the provider `rules`, is loaded; no other is. Without `tenants` there is one, `default`, without a limit.
     Raises `ConfigError` that names every problem. `load_config` makes one from a file and the environment.
     """
 
@@ -252,6 +260,8 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
         default_factory=dict
     )
     tenants: Mapping[TenantId, TenantConfig] = Field(default_factory=dict)
+    checks: Mapping[StrictStr, PackageName] = Field(default_factory=dict)
+    rules: Mapping[StrictStr, PackageName] = Field(default_factory=dict)
     _loaded: LoadedFrom = PrivateAttr(default_factory=LoadedFrom)
 
     @model_validator(mode="wrap")
@@ -320,7 +330,9 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
     @property
     def config_sha256(self) -> str:
         """The SHA-256 over the canonical JSON of the whole tree, without secrets."""
-        return sha256_hex(canonical_bytes(self.public_values()))
+        values = self.public_values()
+        named = {name: values.pop(name) for name in ("checks", "rules")}
+        return sha256_hex(canonical_bytes(values | {name: table for name, table in named.items() if table}))
 
 
 def without_password(url: str) -> str:
@@ -340,7 +352,14 @@ _TABLES: Final[Mapping[tuple[str, ...], type[BaseModel]]] = MappingProxyType({
     ("fallback", "*"): FallbackConfig,
     ("tenants", "*"): TenantConfig,
 })
-_NAMED: Final = frozenset({("providers",), ("providers", "*", "models"), ("fallback",), ("tenants",)})
+_NAMED: Final = frozenset({
+    ("checks",),
+    ("rules",),
+    ("providers",),
+    ("providers", "*", "models"),
+    ("fallback",),
+    ("tenants",),
+})
 
 
 def keys_at(place: Sequence[str | int]) -> list[str]:

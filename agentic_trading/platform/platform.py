@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 from zoneinfo import ZoneInfo
 
 from agentic_trading import __version__
@@ -93,7 +93,8 @@ class Platform(TypedAnswers):
 
     The folder of the log is the memory: what earlier platforms there spent is spent, halts and limits hold, and tables
     of models and prices are those of the configuration. Without a folder nothing outlives the process. `checks` are
-    rules beyond JSON Schema, `rules` what the provider `rules` answers by, both by the `$id` of the schema. `tools` are
+    rules beyond JSON Schema, `rules` what the provider `rules` answers by, both by the `$id` of the schema; they come beside those
+    of packages that `[checks]` and `[rules]` name. An envelope whose schema has an installed check that neither gives is refused. `tools` are
     those that envelopes may name in `tools_allowed`; a `ValueError` says which cannot be had. A caller
     that puts the start and the end of its run on record itself, as a session does, says so by `records_run=False`. With `drain_s`
     calls that are under way when the block is left have as many seconds to end. `recovery` is what earlier starts have left.
@@ -219,6 +220,7 @@ class Platform(TypedAnswers):
             raise ConfigError(unshared)
         if files.signing is not None:
             await self._stack.enter(followed_keys(config, files.signing))
+        checks = await self._named("checks", self._checks)
         self.waits_for = "its log"
         store = await self._opened_log()
         log = port_adapters.file_log_of(store)
@@ -256,7 +258,8 @@ class Platform(TypedAnswers):
             clock=clock,
             lost=unended if given.restore is not None or config.ledger.url is None else {},
             cache=cache,
-            checks=self._checks,
+            checks=checks,
+            unnamed_checks=await asyncio.to_thread(adapters.unnamed_functions, "checks", checks),
             call_checks=self._call_checks,
             recorded=given.recorded or port_adapters.recordings_in(providers),
             counts=given.counts,
@@ -327,15 +330,20 @@ class Platform(TypedAnswers):
         made = await asyncio.to_thread(port_adapters.boards_of, url, folder)
         return controls or self._stack.keep(made[0]), statuses or self._stack.keep(made[1])
 
+    async def _named(self, table: adapters.Named, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the functions that the configuration names, with those that code has given in their place or beside them."""
+        return await asyncio.to_thread(adapters.functions_of, self.config, table) | dict(given)
+
     async def _opened_providers(self, files: LoadedFiles, clock: Clock) -> Providers:
         given = self._given.providers
         if isinstance(given, Providers):
             return given
         made: dict[str, Provider] = dict(given)
+        rules = await self._named("rules", self._rules)
         for name, factory in files.factories.items():
             make = partial(
                 adapters.configured_provider,
-                self.config, name, factory, files.tables.capabilities, clock=clock, rules=self._rules,
+                self.config, name, factory, files.tables.capabilities, clock=clock, rules=rules,
             )  # fmt: skip
             made[name] = await self._stack.make(make)
         return Providers(made)

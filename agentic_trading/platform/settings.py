@@ -96,7 +96,7 @@ _PLACES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
 """Variables that are older than the configuration: each is the only one of its value."""
 
 _COMMANDS: Final = frozenset(Settings.model_fields)
-_TABLES: Final = frozenset({"ledger", "bus", "models", "providers", "fallback", "tenants"})
+_TABLES: Final = frozenset({"ledger", "bus", "models", "providers", "fallback", "tenants", "checks", "rules"})
 _NAMED: Final = ("providers", "tenants")
 """Tables whose keys are names: a variable changes what is there, and adds nothing."""
 

@@ -15,11 +15,10 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from agentic_trading.bus.errors import BusUnavailableError, TopicSetupError
 from agentic_trading.cancellation import on_first_signal
 from agentic_trading.clock import AsOfClock
-from agentic_trading.desk.session.trading import CHECKS, RULES
 from agentic_trading.governance.errors import ControlsUnavailableError, LedgerUnavailableError
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.logger import get_logger
-from agentic_trading.operate.question_rules import ASK_RULES
+from agentic_trading.platform import adapters
 from agentic_trading.platform.config import BACKTEST_APART, PlatformConfig, TenantConfig
 from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.platform import Platform, Ports
@@ -100,8 +99,7 @@ class WorkerProcess:
         if self._stopping.is_set():
             return
         clock = AsOfClock() if self.config.mode == "backtest" else None
-        rules = {**RULES, **ASK_RULES}
-        platform = Platform(self.config, Ports(clock=clock), checks=CHECKS, rules=rules, drain_s=self.drain_s)
+        platform = Platform(self.config, Ports(clock=clock), drain_s=self.drain_s)
         self._opening = platform
         try:
             async with platform:
@@ -271,12 +269,14 @@ def _counters(name: str, text: str, label: str, values: Mapping[str, int]) -> Co
 
 FLAGS: Final = {
     "bus": "--bus",
+    "checks": "--package",
     "concurrency": "--concurrency",
     "folder": "--store",
     "ledger": "--ledger",
     "mode": "--mode",
     "name": "--name",
     "providers": "--provider",
+    "rules": "--package",
     "workflows": "--workflows",
 }
 """The options that say what the configuration says too."""
@@ -290,17 +290,20 @@ def worker_config(
     ledger: str | None = None,
     providers: Sequence[str] = (),
     tenants: Sequence[str] = (),
+    packages: Sequence[str] = (),
     **overrides: object,
 ) -> PlatformConfig:
     """Return the configuration of a worker, as `load_config` does; its log goes below `runs` if it says nothing else.
 
-    `providers` are served beside those of the file, `tenants` alone of those that it has. Raises `ConfigError`, and
+    `providers` are served beside those of the file, `tenants` alone of those that it has; of `packages` all checks and
+    rules are named beside those of the file. Raises `ConfigError`, and
     `OptionError` for a worker without a bus or a provider, and for one of some tenants on a bus that all tenants share.
     """
     addresses = {"bus": bus, "ledger": ledger}
     overrides |= {place: {"url": url} for place, url in addresses.items() if url is not None}
     if providers:
         overrides["providers"] = {name: {} for name in providers}
+    overrides |= adapters.functions_in(packages)
     config = load_config(path, flags=FLAGS, **overrides)
     if config.bus.url is None:
         raise OptionError(

@@ -63,6 +63,7 @@ class OpenPorts:
     cache: ResponseCache
     checks: Checks
     call_checks: CallChecks
+    unnamed_checks: Mapping[str, str]
     recorded: RecordedAnswerSource | None
     counts: bool
     tools: Mapping[str, ToolDefinition]
@@ -146,6 +147,7 @@ def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
         clock=clock,
         checks=opened.checks,
         call_checks=opened.call_checks,
+        unnamed_checks=opened.unnamed_checks,
         recorded=opened.recorded,
         lost=opened.lost,
         response_cache=opened.cache,

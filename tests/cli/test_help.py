@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-import typer.main
 from typer.core import TyperGroup
 
 from agentic_trading import __version__
-from agentic_trading.cli.commands import app
 from agentic_trading.cli.exits import ExitCode
 from agentic_trading.platform.config import RunMode
 from tests.cli.conftest import Command
+from tests.whole_program import whole_program
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -35,9 +34,8 @@ finally:
 
 def commands() -> Iterator[tuple[str, ...]]:
     """Yield the words of every command and group."""
-    root = typer.main.get_command(app)
+    root = whole_program()
     yield ()
-    assert isinstance(root, TyperGroup)
     for name, inner in root.commands.items():
         yield (name,)
         if isinstance(inner, TyperGroup):

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.client.gateway import GatewayReply
-from agentic_trading.desk.decisions import DecisionLoggingGateway, verdict_of
+from agentic_trading.client.gateway import GatewayReply, verdict_of
+from agentic_trading.desk.decisions import DecisionLoggingGateway
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.event import Event

@@ -9,6 +9,7 @@ import pytest
 
 from agentic_trading.desk.session.report import RunReport
 from agentic_trading.ids import random_id
+from agentic_trading.platform.adapters import functions_in
 from tests import redis_server
 from tests.flows.fleet import make_topics
 from tests.flows.sessions import FAULTS, ran
@@ -44,6 +45,13 @@ def bus(request: pytest.FixtureRequest, redis: redis_server.RealServer) -> str:
     return f"kafka://{request.getfixturevalue('kafka_servers')}"
 
 
+def named_of(package: str) -> str:
+    """Return the tables of a configuration that name all checks and rules of a package."""
+    tables = functions_in([package]).items()
+    rows = {name: "".join(f'"{one}" = "{package}"\n' for one in row) for name, row in tables}
+    return "".join(f"[{name}]\n{row}" for name, row in rows.items())
+
+
 @pytest.fixture
 def config(bus: str, redis: redis_server.RealServer, tmp_path: Path) -> Path:
     """Return the file of a fleet whose bus has no topics yet."""
@@ -51,7 +59,7 @@ def config(bus: str, redis: redis_server.RealServer, tmp_path: Path) -> Path:
     path.write_text(
         f'mode = "backtest"\n[bus]\nurl = "{bus}"\nnamespace = "flow-{random_id()}"\n'
         f'[ledger]\nurl = "{redis.url}"\n[providers.rules]\n[providers.scripted]\n'
-        'options = { answers = ["{}", "{}", "{}", "{}", "{}", "{}"] }\n',
+        'options = { answers = ["{}", "{}", "{}", "{}", "{}", "{}"] }\n' + named_of("agentic-trading"),
         encoding="utf-8",
     )
     return path

@@ -15,6 +15,7 @@ from tests.flows.dying_call import run_program
 from tests.flows.fleet import KAFKA_IN_SOAK, NO_KEYS, ON_BOTH, attempts_in, command, make_topics, sent_by
 from tests.flows.forked import ended
 from tests.gateway import START
+from tests.own_package import install_package
 from tests.worker_processes import RunningWorker, worker
 
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
@@ -249,3 +250,51 @@ def test_a_worker_waits_for_a_name_that_a_worker_with_another_log_has(config: Pa
     assert "w1' is that of a worker on " in waiting["problems"]["start"]
     assert "allowed is another name for one of the two" in waiting["problems"]["start"]
     assert ready["ready"]
+
+
+BLOCKED = "import sys\nsys.modules['agentic_trading.desk'] = None\n"
+"""With this `sitecustomize` no process can import the desk."""
+ORDER = {
+    "$id": "acme_order.v1",
+    "type": "object",
+    "properties": {"size": {"type": "integer"}},
+    "required": ["size"],
+}
+
+
+@pytest.mark.parametrize("bus", ["redis"], indirect=True)
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_worker_runs_the_check_of_a_package_that_it_names_without_any_module_of_the_desk(
+    bus: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    is_named: bool,
+) -> None:
+    site = install_package(tmp_path / "site")
+    (site / "sitecustomize.py").write_text(BLOCKED, encoding="utf-8")
+    config, file = tmp_path / "acme.toml", tmp_path / "envelope.jsonl"
+    config.write_text(
+        f'mode = "backtest"\n[bus]\nurl = "{bus}"\nnamespace = "acme"\n[ledger]\nurl = "{bus}"\n[providers.scripted]\n'
+        """options.answers = ['{"size": 500}', '{"size": 50}']\n"""
+        + ('[checks]\n"acme_order.v1" = "acme-desk"\n' if is_named else ""),
+        encoding="utf-8",
+    )
+    asked = EnvelopeBuilder().for_general().with_instructions("Choose a size.").with_output_schema(ORDER)
+    file.write_bytes(asked.with_as_of(START).with_provider(LLMProvider.SCRIPTED, "scripted-1").build().wire)
+    make_topics(config)
+    monkeypatch.setenv("PYTHONPATH", str(site))
+
+    with worker(tmp_path / "logs", "w1", "--config", str(config)) as running:
+        running.is_ready()
+        command("submit", file, "--config", config, "--wait")
+        said, code = running.text, running.ends()
+
+    outcome = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert f"w1: schemas with a check: {'acme_order.v1 (acme-desk)' if is_named else 'none'}" in said
+    assert code == 0
+    if is_named:
+        assert outcome["text"] == '{"size": 50}'
+    else:
+        assert '"acme_order.v1" = "acme-desk" below [checks]' in json.dumps(outcome).replace('\\"', '"')

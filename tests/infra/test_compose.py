@@ -10,15 +10,14 @@ from typing import Any
 import pytest
 import typer
 import yaml
-from typer.main import get_command
 
 from agentic_trading.bus.brokers.kafka.admin import planned_topics
-from agentic_trading.cli.commands import app
 from agentic_trading.platform.check import check_platform
 from agentic_trading.platform.settings import load_config
 from agentic_trading.platform.worker import worker_config
 from agentic_trading.platform.workers import CANCELLED_WITHIN_S
 from agentic_trading.worker.outbox import DRAIN_S
+from tests.whole_program import whole_program
 
 ROOT = Path(__file__).parents[2]
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
@@ -55,7 +54,7 @@ def on_the_host(name: str, path: Path) -> Path:
 
 def options_of(words: Sequence[str]) -> dict[str, Any]:
     """Return the options of a command of ours as the program reads them; raises what it raises for a wrong one."""
-    command: Any = get_command(app)
+    command: Any = whole_program()
     words = list(words)
     while words and words[0] in getattr(command, "commands", {}):
         command = command.commands[words.pop(0)]

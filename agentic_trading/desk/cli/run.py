@@ -1,4 +1,4 @@
-"""`agentic-trading run`: a trading session from bars to fills."""
+"""Run a trading session."""
 
 from decimal import Decimal
 from pathlib import Path

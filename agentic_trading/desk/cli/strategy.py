@@ -1,4 +1,4 @@
-"""`agentic-trading strategy`: parameters that a model proposes, what they mean, their code, and what they came to."""
+"""Strategies: proposed, made into code, run over past prices."""
 
 from decimal import Decimal
 from pathlib import Path

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Self, assert_never
 
 from typing_extensions import override
@@ -45,11 +46,12 @@ class RulesProvider:
 
     The text is treated as any model's: it is cut at the request's cap and read from its characters. Where the
     policy wants the sentinel, it is appended, as a model would append it. Tokens are a stand-in count of
-    four UTF-8 bytes each.
+    four UTF-8 bytes each. `unnamed` says by the name of an installed rule which line of the configuration would load it.
     """
 
-    def __init__(self, rules: Mapping[str, Rule]) -> None:
+    def __init__(self, rules: Mapping[str, Rule], unnamed: Mapping[str, str] = MappingProxyType({})) -> None:
         self._rules = dict(rules)
+        self._unnamed = unnamed
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return the rule's text; raises `ProviderError` (`invalid_request`) where no rule fits."""
@@ -79,7 +81,9 @@ class RulesProvider:
             return self._rules[name]
         except KeyError:
             known = ", ".join(sorted(self._rules)) or "none"
-            message = f"no rule for schema {name!r}; known are {known}"
+            line = self._unnamed.get(name)
+            add = f"; to load the installed one, add {line} to the configuration" if line else ""
+            message = f"no rule for schema {name!r}; known are {known}{add}"
             raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False) from None
 
 

@@ -8,11 +8,13 @@ from typing import get_args
 import orjson
 import pytest
 
+from agentic_trading import plugins
 from agentic_trading.bus.codec import event_message, read_event
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.cli.chains import LAYERS, SHOWN
+from agentic_trading.cli import chains
 from agentic_trading.client.events import KINDS as RECURSION
 from agentic_trading.client.events import RecursionBody
+from agentic_trading.desk.cli import renderers
 from agentic_trading.desk.events import KINDS as DESK
 from agentic_trading.desk.events import DeskBody
 from agentic_trading.governance.events import KINDS as GOVERNANCE
@@ -95,8 +97,8 @@ async def test_an_unknown_kind_with_unknown_fields_passes_log_and_bus_byte_for_b
 def test_what_trace_shows_of_an_event_is_in_its_body() -> None:
     samples = {body.KIND: as_event(body).body for body in BODIES}
 
-    for kind, lines in SHOWN.items():
-        for name in " ".join(line.rpartition(": ")[2] for line in lines if line != LAYERS).split():
+    for kind, lines in {**chains.SHOWN, **renderers.SHOWN}.items():
+        for name in " ".join(line.rpartition(": ")[2] for line in lines if line != renderers.LAYERS).split():
             place = samples[kind]
             for part in name.split("."):
                 assert part in place, f"{kind}: {name}"
@@ -111,3 +113,9 @@ def test_a_fold_that_forgets_a_kind_does_not_type_check(name: str, places: int) 
 
     # With this last case mypy, which CI runs, reports a kind that no other case names.
     assert last_cases.count("case _:\n    assert_never(body)") == places
+
+
+def test_desk_registers_a_renderer_for_each_first_word_of_its_kinds() -> None:
+    offered = {offer.name: offer.load() for offer in plugins.offers(chains.RENDERERS)}
+
+    assert offered == dict.fromkeys(DESK.namespaces, renderers)

@@ -1,0 +1,156 @@
+"""Market data: shipped samples and files."""
+
+import asyncio
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from agentic_trading.cancellation import run_async
+from agentic_trading.cli.options import AsJson
+from agentic_trading.cli.output import (
+    capped,
+    facts,
+    format_time,
+    print_table,
+    rows,
+    show_json,
+    table,
+    unbroken,
+)
+from agentic_trading.desk.cli.run import TimeframeOption
+from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap, UnreadColumns
+from agentic_trading.desk.market.samples import SAMPLES, Sample
+from agentic_trading.desk.session.feeds import CheckedFeed, open_feeds, sources
+
+app = typer.Typer(help="Market data: shipped samples and files.", no_args_is_help=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a source of bars holds: rows, span, prices, what is missing or there twice, and where it is from.
+
+    `sha256` is that of the file's bytes, empty for standard input; licence and origin are known of samples only.
+    """
+
+    name: str
+    symbol: str
+    timeframe: str
+    rows: int
+    first_open: datetime
+    last_close: datetime
+    low: Decimal
+    high: Decimal
+    gaps: tuple[Gap, ...]
+    duplicates: int
+    unread: tuple[str, ...]
+    sha256: str
+    licence: str
+    source: str
+
+
+def sample_table(samples: Iterable[Sample]) -> Table:
+    """Return a row a sample."""
+    drawn = table("name", "symbol", "bars", "rows", "from", "to (UTC)", "licence", right=("rows",))
+    return rows(
+        drawn,
+        (
+            (
+                sample.name,
+                sample.symbol,
+                str(sample.timeframe),
+                f"{sample.rows:,}",
+                format_time(sample.first_open),
+                format_time(sample.last_close),
+                sample.licence,
+            )
+            for sample in samples
+        ),
+    )
+
+
+async def read_contents(name: str, timeframe: str = "") -> Contents:
+    """Read a source to its end and return what it holds.
+
+    Raises `OptionError` for a name that is no source and for one that cannot feed a run, and what a feed raises for a
+    broken bar.
+    """
+    [feed] = await open_feeds(await asyncio.to_thread(sources, [name]), timeframe)
+    items: list[FeedItem] = [item async for item in CheckedFeed(feed, name, feed.steps)]
+    bars = [item for item in items if isinstance(item, Bar)]
+    sample = SAMPLES.get(name.rpartition("=")[2])
+    return Contents(
+        name=name,
+        symbol=feed.symbol,
+        timeframe=str(feed.timeframe),
+        rows=len(bars),
+        first_open=bars[0].open_time,
+        last_close=bars[-1].close_time,
+        low=min(bar.low for bar in bars),
+        high=max(bar.high for bar in bars),
+        gaps=tuple(item for item in items if isinstance(item, Gap)),
+        duplicates=sum(isinstance(item, Duplicate) for item in items),
+        unread=tuple(name for item in items if isinstance(item, UnreadColumns) for name in item.columns),
+        sha256=sample.sha256 if sample else await asyncio.to_thread(_sha256, name.rpartition("=")[2]),
+        licence=sample.licence if sample else "",
+        source=sample.source if sample else "",
+    )
+
+
+def _sha256(name: str) -> str:
+    return "" if name == "-" else hashlib.sha256(Path(name).read_bytes()).hexdigest()
+
+
+def contents_text(contents: Contents) -> RenderableType:
+    """Return the contents as text."""
+    checksum = [unbroken("sha256", contents.sha256)] if contents.sha256 else []
+    return Group(facts(_facts_of(contents)), *checksum)
+
+
+def _facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
+    yield "name", contents.name
+    yield "symbol", f"{contents.symbol}, {contents.timeframe} bars"
+    yield "rows", f"{contents.rows:,}"
+    yield "span (UTC)", f"{format_time(contents.first_open)} to {format_time(contents.last_close)}"
+    yield "prices", f"{contents.low} to {contents.high}"
+    yield "gaps", f"{len(contents.gaps):,}, none filled" if contents.gaps else "none"
+    for line in capped([
+        f"{gap.missing:,} missing from {format_time(gap.after)} to {format_time(gap.before)}"
+        for gap in contents.gaps
+    ]):
+        yield "", line
+    yield "repeated bars", f"{contents.duplicates:,}"
+    if contents.unread:
+        yield "columns not read", ", ".join(capped(contents.unread))
+    yield "licence", contents.licence or "not known"
+    yield "source", contents.source or "not known"
+
+
+Source = Annotated[str, typer.Argument(metavar="NAME", help="A sample, a CSV file, or - for standard input.")]
+
+
+@app.command("list")
+def list_samples(*, as_json: AsJson = False) -> None:
+    """Name the samples that ship with the package."""
+    if as_json:
+        show_json(list(SAMPLES.values()))
+    else:
+        print_table(sample_table(SAMPLES.values()))
+
+
+@app.command("describe", short_help="Read a sample or a file as a run would.")
+def describe_source(name: Source, *, timeframe: TimeframeOption = "", as_json: AsJson = False) -> None:
+    """Read a sample or a file as a run would, and print its rows, span, gaps, licence and checksum."""
+    contents = run_async(read_contents(name, timeframe))
+    if as_json:
+        show_json(contents)
+    else:
+        print_table(contents_text(contents))
