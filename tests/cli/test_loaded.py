@@ -31,7 +31,7 @@ NOWHERE = "redis://127.0.0.1:1"
 def loaded_by(*commands: list[str], codes: tuple[int, ...] = (0,)) -> set[str]:
     """Return the modules that commands, called one after the other, have loaded when each has ended with one of `codes`."""
     command = [sys.executable, "-c", MEASURE, json.dumps(commands)]
-    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, text=True)
     ended, loaded = json.loads(done.stderr.splitlines()[-1])
     assert set(ended) <= set(codes), done.stderr
     return set(loaded)
