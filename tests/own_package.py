@@ -1,49 +1,57 @@
-"""A small package of a user's own, installed as a folder on the path of modules: one module, and what it offers by entry points."""
+"""Small packages that are installed into a folder: that of docs/own-package.md, and others with one module."""
 
+import re
+import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
-MODULE = '''
-"""Orders of Acme, checked and shown."""
+PAGE: Final = Path(__file__).parents[1] / "docs" / "own-package.md"
+FILES: Final = dict(
+    re.findall(r"^```\w+\n# (\S+)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+)
+"""The files on the page, by the name in their first line."""
 
-import json
-
-from agentic_trading.llm import Violation
-
-def check_order(envelope, text):
-    size = json.loads(text)["size"]
-    return [] if size <= 100 else [Violation(path="$.size", keyword="acme_limit", message="100 at most")]
-
-def order_rule(envelope):
-    return '{"size": 7}'
-
-def acme_command(name: str = "all") -> None:
-    """Show the orders of Acme."""
-    print(f"orders of {name}")
-
-def lines(event):
-    return [f"desk {event.body['desk']}"] if event.kind == "acme.ordered" else None
-
-def outcome(events):
-    return "ordered"
-'''
-OFFERS: Mapping[str, str] = {
-    "checks": "acme_order.v1 = acme_desk:check_order",
-    "rules": "acme_order.v1 = acme_desk:order_rule",
-    "renderers": "acme = acme_desk",
-    "commands": "acme = acme_desk:acme_command",
-}
+ACME: Final = tomllib.loads(FILES["pyproject.toml"])["project"]
 
 
-def install_package(
-    folder: Path, name: str = "acme-desk", module: str = MODULE, offers: Mapping[str, str] = OFFERS
-) -> Path:
-    """Install a package into a folder that has a place on `sys.path` or in PYTHONPATH, and return the folder."""
-    stem = name.replace("-", "_")
-    info = folder / f"{stem}-1.0.dist-info"
-    info.mkdir(parents=True)
-    (folder / f"{stem}.py").write_text(module, encoding="utf-8")
+def install_acme(folder: Path) -> Path:
+    """Install the package of the page, and return the folder, which has to be on `sys.path` or in PYTHONPATH."""
+    (folder / "acme_desk").mkdir(parents=True)
+    for name in ("orders", "shown", "command"):
+        file = f"acme_desk/{name}.py"
+        (folder / file).write_text(FILES[file], encoding="utf-8")
+    (folder / "acme_desk" / "__init__.py").touch()
+    return _register(folder, ACME["name"], ACME["entry-points"])
+
+
+def install_package(folder: Path, name: str, module: str, **offers: str) -> Path:
+    """Install a package of one module, with an entry point for each group of `offers`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name.replace('-', '_')}.py").write_text(module, encoding="utf-8")
+    points = {f"agentic_trading.{group}": [offer.split(" = ")] for group, offer in offers.items()}
+    return _register(folder, name, {group: dict(rows) for group, rows in points.items()})
+
+
+def _register(folder: Path, name: str, offers: Mapping[str, Mapping[str, str]]) -> Path:
+    info = folder / f"{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n", encoding="utf-8")
-    groups = "".join(f"[agentic_trading.{group}]\n{line}\n\n" for group, line in offers.items())
-    (info / "entry_points.txt").write_text(groups, encoding="utf-8")
+    groups = (
+        f"[{group}]\n" + "".join(f"{point} = {target}\n" for point, target in rows.items())
+        for group, rows in offers.items()
+    )
+    (info / "entry_points.txt").write_text("\n".join(groups), encoding="utf-8")
     return folder
+
+
+def loaded_modules(package: str = "acme_desk") -> set[str]:
+    """Return the loaded modules of a package."""
+    return {name for name in sys.modules if name.partition(".")[0] == package}
+
+
+def forget(*packages: str) -> None:
+    """Remove packages from the loaded modules."""
+    for name in [name for package in packages for name in loaded_modules(package)]:
+        del sys.modules[name]

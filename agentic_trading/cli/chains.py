@@ -1,10 +1,10 @@
 """Decision chains as tables, trees and values."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
-from typing import Any, Final, Protocol, assert_never, cast
+from typing import Any, Final, Protocol, TypeVar, assert_never, cast
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -28,6 +28,8 @@ from agentic_trading.llm.store import Record, Records, TraceSummary
 
 ChainOutcome = tuple[TraceSummary, str]
 """A chain with its outcome."""
+
+T = TypeVar("T")
 
 ROOM_FOR_FIGURES: Final = 100
 """Columns from which on a list of chains has room for the number of calls and their cost."""
@@ -152,48 +154,69 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     CallUnanswered.KIND: ("reason.category reason.description",),
     EnvelopeRefused.KIND: ("reason detail",),
 })
-"""What of an event's body is shown, by kind: a line each, `label:` before the dotted names of its values."""
-
-
-class Renderer(Protocol):
-    """Shows the events of one namespace of kinds; what an entry point of the group `RENDERERS` gives, such as a module."""
-
-    def lines(self, event: Event) -> Sequence[str] | None:
-        """Return what is said of an event, a line each, without its kind and id; None for a kind that it does not know."""
-        ...
-
-    def outcome(self, events: Sequence[Event]) -> str:
-        """Return what the events of a trace come to, in a few words; empty if they decide nothing."""
-        ...
+"""The values of an event that are shown, by kind: a string for each line, an optional `label:` before dotted names."""
 
 
 RENDERERS: Final = "agentic_trading.renderers"
-"""The group of entry points in which packages, the desk among them, offer renderers, each by the namespace of its kinds."""
+"""The group of entry points for renderers. The name of an entry point is the first word of the kinds that it shows."""
+
+
+class Renderer(Protocol):
+    """Shows the events of a package in `trace`. A module with these two functions is one."""
+
+    def lines(self, event: Event) -> Sequence[str] | None:
+        """Return lines about an event, without its kind and id. None if the kind is unknown."""
+        ...
+
+    def outcome(self, events: Sequence[Event]) -> str:
+        """Return the outcome of a trace in a few words, or an empty string."""
+        ...
 
 
 @cache
 def renderer_of(namespace: str) -> Renderer | None:
-    """Return the renderer that an installed package offers for kinds with this first word, None where none does.
+    """Return the installed renderer for kinds with this first word, or None.
 
-    A log says no more than the word: it is looked up among what is installed. One that cannot be used is said once on
-    standard error, and its events are shown as those of an unknown kind.
+    The word is only compared with names of entry points, so a log cannot load anything else.
     """
     try:
-        found = plugins.offer_of(RENDERERS, namespace)
-        return None if found is None else cast("Renderer", plugins.loaded(RENDERERS, found))
+        offer = plugins.offer_of(RENDERERS, namespace)
+        return cast("Renderer", plugins.loaded(offer)) if offer is not None else None
     except plugins.OfferError as e:
-        say(f"Warning: {printable(str(e))}", err=True)
+        warn_once(str(e))
         return None
+
+
+def _rendered(namespace: str, ask: Callable[[Renderer], T]) -> T | None:
+    """Return an answer of the renderer for a namespace. None if there is no renderer, or if it fails."""
+    renderer = renderer_of(namespace)
+    try:
+        return ask(renderer) if renderer is not None else None
+    except Exception as e:  # noqa: BLE001 - the package's own code must not hide a log
+        warn_once(
+            f"the renderer {namespace} failed ({type(e).__name__}: {e}); its events are shown without it"
+        )
+        return None
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Print a warning, once for each text."""
+    say(f"Warning: {printable(text)}", err=True)
 
 
 def chain_outcome(records: Sequence[Record]) -> str:
     """Return what was decided and what followed: `long → 2 fills`, `stand_aside`, `refusal`; empty if nothing was."""
     events = [record for record in records if isinstance(record, Event)]
-    words = dict.fromkeys(event.kind.partition(".")[0] for event in events)
-    renderers = dict.fromkeys(renderer for word in words if (renderer := renderer_of(word)) is not None)
-    outcome = next((text for renderer in renderers if (text := renderer.outcome(events))), "")
+    for namespace in dict.fromkeys(_namespace_of(event) for event in events):
+        if outcome := _rendered(namespace, lambda renderer: renderer.outcome(events)):
+            return outcome
     calls = [record for record in records if isinstance(record, LLMInteraction)]
-    return outcome or (verdict_of(calls[-1]) if calls else "")
+    return verdict_of(calls[-1]) if calls else ""
+
+
+def _namespace_of(event: Event) -> str:
+    return event.kind.partition(".")[0]
 
 
 def step_text(node: TraceNode) -> list[str]:
@@ -210,15 +233,14 @@ def step_text(node: TraceNode) -> list[str]:
 
 
 def _event_lines(event: Event) -> Iterable[str]:
-    if (lines := SHOWN.get(event.kind)) is not None:
-        return chosen(event.body, lines)
-    renderer = renderer_of(event.kind.partition(".")[0])
-    shown = None if renderer is None else renderer.lines(event)
-    return _plain(event.body) if shown is None else shown
+    if (names := SHOWN.get(event.kind)) is not None:
+        return chosen(event.body, names)
+    lines = _rendered(_namespace_of(event), lambda renderer: renderer.lines(event))
+    return _plain(event.body) if lines is None else lines
 
 
 def chosen(body: Mapping[str, Any], lines: Sequence[str]) -> Iterator[str]:
-    """Yield lines about a body, as `SHOWN` says them."""
+    """Yield lines about a body. `lines` has the form of a value of `SHOWN`."""
     for line in lines:
         label, _, names = line.rpartition(": ")
         values = ((name.rpartition(".")[2], value_at(body, name)) for name in names.split())
@@ -234,7 +256,7 @@ def _plain(body: Mapping[str, Any]) -> Iterator[str]:
 
 
 def value_at(body: Any, name: str) -> Any:
-    """Return the value with a dotted name, None where there is none."""
+    """Return the value at a dotted name, or None."""
     value: Any = body
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -303,7 +325,7 @@ def _error(violation: Violation) -> str:
 
 
 def joined(value: Any) -> str:
-    """Return a value as text, the items of a list with commas between."""
+    """Return a value as text, a list with commas."""
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 

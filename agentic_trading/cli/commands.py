@@ -1,6 +1,8 @@
 """The commands of `agentic-trading` together, and how one ends that is interrupted."""
 
 from asyncio import CancelledError
+from itertools import groupby
+from operator import attrgetter
 from textwrap import fill
 from typing import Annotated, Any, Final
 
@@ -26,7 +28,7 @@ from agentic_trading.cli import (
 from agentic_trading.cli.exits import INTERRUPTED, ExitCode, say
 
 COMMANDS: Final = "agentic_trading.commands"
-"""The group of entry points in which packages, the desk among them, offer commands by their names."""
+"""The group of entry points for commands. The name of an entry point is the name of its command."""
 
 
 def plainly(command: Any) -> Any:
@@ -39,42 +41,33 @@ def plainly(command: Any) -> Any:
 
 
 class OfferedCommand(TyperCommand):
-    """A command that an installed package offers; listing it loads nothing of the package."""
-
-    def __init__(self, offer: Any) -> None:
-        from agentic_trading import plugins
-
-        summary = plugins.docstring_of(offer) or f"From the package {plugins.package_of(offer)}."
-        super().__init__(offer.name, callback=None, short_help=summary)
+    """The line of `--help` for a command of an installed package. The package is imported by `load`."""
 
     def load(self) -> Any:
-        """Return the command itself; raises `OfferError` where two packages offer it, or it is none."""
+        """Return the command itself. Raises `OfferError` if several packages have it, or if it is not a command."""
         from agentic_trading import plugins
 
-        offer = plugins.offer_of(COMMANDS, str(self.name))
-        found = plugins.loaded(COMMANDS, offer) if offer is not None else None
-        around = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
-        around.callback()(lambda: None)
+        offer: Any = plugins.offer_of(COMMANDS, str(self.name))
+        found = plugins.loaded(offer)
+        holder = typer.Typer(rich_markup_mode=None)
         if isinstance(found, typer.Typer):
-            around.add_typer(found, name=self.name)
+            holder.add_typer(found, name=self.name)
         elif callable(found):
-            around.command(self.name)(found)
-        elif offer is not None:
-            package = plugins.package_of(offer)
-            raise plugins.OfferError(COMMANDS, offer.name, package, "is no function and no typer.Typer")
-        group: Any = typer.main.get_command(around)
-        return group.commands[self.name]
+            holder.command(self.name)(found)
+        else:
+            raise plugins.OfferError(offer, "is neither a function nor a typer.Typer")
+        return typer.main.get_group(holder).commands[str(self.name)]
 
 
 class PlainGroup(TyperGroup):
-    """The gateway's commands, and those that installed packages offer: one of these is loaded when it is called.
+    """The gateway's commands and those of installed packages. A package is imported when one of its commands is called.
 
-    It says what is wrong with an option, and not who found it; help names arguments as options.
+    Usage errors name the problem, not the validator. Help shows arguments like options.
     """
 
     @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command; one of another package as it is listed."""
+        """Return a command. For a command of a package it is its line of `--help`."""
         if cmd_name not in self.commands:
             self._add_offered()
         return plainly(super().get_command(ctx, cmd_name))
@@ -87,16 +80,33 @@ class PlainGroup(TyperGroup):
 
     @override
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the command that is called; what a package offers is loaded now."""
+        """Return the command to call. A command of a package is loaded here."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, plainly(command.load()) if isinstance(command, OfferedCommand) else command, rest
+
+    @override
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the list of commands, then a line for each command of a package that a gateway's command hides."""
+        from agentic_trading import plugins
+
+        super().format_commands(ctx, formatter)
+        for offer in plugins.offers(COMMANDS):
+            if not isinstance(self.commands[offer.name], OfferedCommand):
+                package = plugins.package_of(offer)
+                text = f"The command {offer.name} of the package {package} is not available: the gateway has a command of this name."
+                formatter.write_paragraph()
+                formatter.write_text(text)
 
     def _add_offered(self) -> None:
         from agentic_trading import plugins
 
-        for offer in plugins.offers(COMMANDS):
-            if offer.name not in self.commands:
-                self.commands[offer.name] = OfferedCommand(offer)
+        for name, same in groupby(plugins.offers(COMMANDS), key=attrgetter("name")):
+            first, *others = same
+            packages = " and ".join(map(plugins.package_of, (first, *others)))
+            text = f"Not available: it is in {packages}." if others else plugins.summary_of(first)
+            if name not in self.commands:
+                line = text or f"From the package {packages}."
+                self.commands[name] = OfferedCommand(name, callback=None, short_help=line)
 
     @override
     def invoke(self, ctx: Any) -> Any:

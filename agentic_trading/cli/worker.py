@@ -57,7 +57,7 @@ ServedProviders = Annotated[
 Packages = Annotated[
     list[str] | None,
     typer.Option(
-        "--package", metavar="NAME", help="Load all checks and rules of this package, too; may be repeated."
+        "--package", metavar="NAME", help="Also load all checks and rules of this package; may be repeated."
     ),
 ]
 WorkerMode = Annotated[

@@ -284,62 +284,83 @@ def configured_provider(
     return provider_of(context, factory, origin=config.origin_of(f"providers.{name}.adapter"))
 
 
-Named = Literal["checks", "rules"]
-"""The tables of a configuration that name functions of packages by the `$id` of a schema; so are the groups of entry points."""
+Table = Literal["checks", "rules"]
+"""A table of the configuration that names packages by schema `$id`. Its group of entry points has the same name."""
 
 
-def functions_of(config: PlatformConfig, table: Named) -> dict[str, Any]:
-    """Return the checks or the rules that a configuration names, by the `$id` of the schema; nothing else is loaded.
+def functions_of(config: PlatformConfig, table: Table) -> dict[str, Any]:
+    """Return the functions that `[checks]` or `[rules]` names, by schema `$id`. Blocks, because it imports packages.
 
-    It blocks, as it reads files. Raises `ConfigError` for what no installed package offers, and what cannot be loaded.
+    Raises `ConfigError` if a package is not installed, has no function for the schema, or cannot be imported.
     """
-    offered, named = plugins.offers(f"agentic_trading.{table}"), getattr(config, table)
-    found: dict[str, Any] = {}
+    functions: dict[str, Any] = {}
     problems = []
-    for schema_id, package in named.items():
-        place, origin = f"{table}.{schema_id}", config.origin_of(f"{table}.{schema_id}")
-        of_schema = {plugins.package_of(each): each for each in offered if each.name == schema_id}
-        offer = of_schema.get(package.replace("_", "-").lower())
-        if offer is None:
-            was = f"{package!r}, which offers none for this schema or is not installed"
-            allowed = (
-                ", ".join(of_schema)
-                or f"a package with an entry point {schema_id} in the group agentic_trading.{table}"
+    for schema_id, package in getattr(config, table).items():
+        offers = [offer for offer in plugins.offers(_group(table)) if offer.name == schema_id]
+        try:
+            functions[schema_id] = _function_in(package, offers)
+        except plugins.OfferError as e:
+            found, allowed = f"{package!r}, but {e}", "a package whose function can be imported"
+        except LookupError:
+            found = f"{package!r}, which is not installed or has none for this schema"
+            allowed = ", ".join(map(plugins.package_of, offers)) or (
+                f"a package with an entry point {schema_id} in the group {_group(table)}"
             )
-            problems.append(ConfigProblem(origin, place, was, allowed))
+        else:
             continue
-        with explained(origin, place, package, "loaded"):
-            found[schema_id] = offer.load()
+        place = f"{table}.{schema_id}"
+        problems.append(ConfigProblem(config.origin_of(place), place, found, allowed))
     if problems:
         raise ConfigError(problems)
-    return found
+    return functions
+
+
+def _group(table: Table) -> str:
+    return f"agentic_trading.{table}"
+
+
+def _function_in(package: str, offers: Sequence[EntryPoint]) -> Any:
+    """Return the function of a package. Raises `LookupError` if the package has none of these entry points."""
+    name = plugins.normalized(package)
+    offer = {plugins.package_of(offer): offer for offer in offers}[name]
+    function = plugins.loaded(offer)
+    if not callable(function):
+        raise plugins.OfferError(offer, "is not a function")
+    return function
 
 
 def functions_in(packages: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return `[checks]` and `[rules]` with all that these packages offer, nothing for no package; blocks.
+    """Return `[checks]` and `[rules]` with all functions of these packages, or no tables without packages. Blocks.
 
-    Raises `ConfigError` for a package that offers neither, as one that is not installed.
+    Raises `ConfigError` if a package has no function, or if two of them have one for the same schema.
     """
-    tables: tuple[Named, ...] = get_args(Named) if packages else ()
-    offered = {table: plugins.offers(f"agentic_trading.{table}") for table in tables}
-    known = sorted({plugins.package_of(offer) for group in offered.values() for offer in group})
-    names = [package.replace("_", "-").lower() for package in packages]
-    if unknown := [name for name in names if name not in known]:
-        was = "the name of no package with a check or a rule"
-        raise ConfigError([ConfigProblem("--package", name, was, ", ".join(known)) for name in unknown])
-    return {
-        table: {offer.name: name for name in names for offer in group if plugins.package_of(offer) == name}
-        for table, group in offered.items()
-    }
+    names = {plugins.normalized(package) for package in packages}
+    tables: dict[str, dict[str, str]] = {}
+    problems, known = [], set()
+    for table in get_args(Table) if packages else ():
+        for offer in plugins.offers(_group(table)):
+            known.add(package := plugins.package_of(offer))
+            if package in names:
+                first = tables.setdefault(table, {}).setdefault(offer.name, package)
+                if first != package:
+                    found = f"{package}, which has {offer.name} of [{table}] like {first}"
+                    allowed = f"one of the two; or name {offer.name} in [{table}] of the configuration"
+                    problems.append(ConfigProblem("--package", "", found, allowed))
+    for name in sorted(names - known):
+        found = f"{name!r}, which is not installed or has no check and no rule"
+        problems.append(ConfigProblem("--package", "", found, ", ".join(sorted(known))))
+    if problems:
+        raise ConfigError(problems)
+    return tables
 
 
-def unnamed_functions(table: Named, named: Collection[str]) -> dict[str, str]:
-    """Return by the `$id` of a schema the line that `[table]` lacks for what is installed and not named; blocks."""
+def unnamed_functions(table: Table, named: Collection[str]) -> dict[str, str]:
+    """Return the missing line of `[checks]` or `[rules]` for each installed function that is not in `named`. Blocks."""
     lines = defaultdict[str, list[str]](list)
-    for offer in plugins.offers(f"agentic_trading.{table}"):
+    for offer in plugins.offers(_group(table)):
         if offer.name not in named:
             lines[offer.name].append(f'"{offer.name}" = "{plugins.package_of(offer)}"')
-    return {schema_id: f"{' or '.join(found)} below [{table}]" for schema_id, found in lines.items()}
+    return {schema_id: f"{' or '.join(found)} to [{table}]" for schema_id, found in lines.items()}
 
 
 def is_live(name: str, config: ProviderConfig) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import get_args
 
 from agentic_trading.bus.errors import SigningKeyError
 from agentic_trading.bus.signing import read_keys
@@ -41,6 +42,7 @@ async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> 
         problems += model_problems(config, capabilities, prices, (clock or SystemClock()).now())
     for name, factory in factories.items():
         problems += await _check_provider(config, name, factory, capabilities)
+    problems += await asyncio.to_thread(_function_problems, config)
     problems += answer_problems(config, config.bus.max_message_bytes)
     problems += await asyncio.to_thread(_bus_problems, config)
     problems += await asyncio.to_thread(lambda: list(principal_problems(config)))
@@ -49,6 +51,17 @@ async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> 
         problems.append(
             _problem(config, "secrets_folder", f"{folder}, where no folder is", "a folder of keys")
         )
+    return problems
+
+
+def _function_problems(config: PlatformConfig) -> list[ConfigProblem]:
+    """Return the checks and rules of packages that cannot be loaded."""
+    problems: list[ConfigProblem] = []
+    for table in get_args(adapters.Table):
+        try:
+            adapters.functions_of(config, table)
+        except ConfigError as e:
+            problems += e.problems
     return problems
 
 

@@ -232,8 +232,8 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
 
     `folder` holds the log, or that of each `name` in a folder below it; None keeps it in memory. `durability` None is that of the mode.
     Workers take envelopes of `workflows`, and finish them when they are on the log's stream, or in the store of this machine
-    (`ack_after`; None is the stream of a Kafka, and no stream on a Redis). `models` says which model an agent asks, by workflow. `checks` and `rules` name by the
-    `$id` of a schema the installed package whose check, or whose rule for the provider `rules`, is loaded; no other is. Without `tenants` there is one, `default`, without a limit.
+    (`ack_after`; None is the stream of a Kafka, and no stream on a Redis). `models` says which model an agent asks, by workflow. `checks` and `rules` name an
+    installed package by schema `$id`: its check, or its rule for the provider `rules`, is loaded. Without `tenants` there is one, `default`, without a limit.
     Raises `ConfigError` that names every problem. `load_config` makes one from a file and the environment.
     """
 

@@ -93,8 +93,8 @@ class Platform(TypedAnswers):
 
     The folder of the log is the memory: what earlier platforms there spent is spent, halts and limits hold, and tables
     of models and prices are those of the configuration. Without a folder nothing outlives the process. `checks` are
-    rules beyond JSON Schema, `rules` what the provider `rules` answers by, both by the `$id` of the schema; they come beside those
-    of packages that `[checks]` and `[rules]` name. An envelope whose schema has an installed check that neither gives is refused. `tools` are
+    rules beyond JSON Schema, `rules` answer for the provider `rules`, both by schema `$id`. They are added to the functions of packages
+    that `[checks]` and `[rules]` name, and take precedence. An envelope is refused if its schema has an installed check that is not loaded. `tools` are
     those that envelopes may name in `tools_allowed`; a `ValueError` says which cannot be had. A caller
     that puts the start and the end of its run on record itself, as a session does, says so by `records_run=False`. With `drain_s`
     calls that are under way when the block is left have as many seconds to end. `recovery` is what earlier starts have left.
@@ -330,8 +330,8 @@ class Platform(TypedAnswers):
         made = await asyncio.to_thread(port_adapters.boards_of, url, folder)
         return controls or self._stack.keep(made[0]), statuses or self._stack.keep(made[1])
 
-    async def _named(self, table: adapters.Named, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the functions that the configuration names, with those that code has given in their place or beside them."""
+    async def _named(self, table: adapters.Table, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the functions that the configuration names and those given in code, which take precedence."""
         return await asyncio.to_thread(adapters.functions_of, self.config, table) | dict(given)
 
     async def _opened_providers(self, files: LoadedFiles, clock: Clock) -> Providers:

@@ -295,8 +295,8 @@ def worker_config(
 ) -> PlatformConfig:
     """Return the configuration of a worker, as `load_config` does; its log goes below `runs` if it says nothing else.
 
-    `providers` are served beside those of the file, `tenants` alone of those that it has; of `packages` all checks and
-    rules are named beside those of the file. Raises `ConfigError`, and
+    `providers` are served in addition to those of the file, and only these `tenants` of the file. All checks and rules of
+    `packages` are added to those of the file. Raises `ConfigError`, and
     `OptionError` for a worker without a bus or a provider, and for one of some tenants on a bus that all tenants share.
     """
     addresses = {"bus": bus, "ledger": ledger}

@@ -79,8 +79,8 @@ class RunnerDependencies:
     tokens.
     In `controls` a halt is stored that follows from a bill. `response_cache` holds the answers of level `recorded`; without it the runner begins with none. `tools` are those that
     envelopes may name. `call_checks` are the checks of calls that clients of this process wait for.
-    `unnamed_checks` says by the `$id` of a schema which line of the configuration would load its check: an envelope with such
-    a schema is refused, as its answer would go unchecked.
+    `unnamed_checks` has, by schema `$id`, the line of the configuration that would load an installed check. An envelope with
+    such a schema is refused, because its answer would not be checked.
     """
 
     gate: Gate
@@ -185,8 +185,10 @@ class CallRunner:
             capability = self._parts.capabilities.of(envelope.provider, envelope.model)
         except UnknownModelError as e:
             return FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
-        if self._parts.unnamed_checks and (line := self._unnamed_check(envelope)):
-            return FailureReason(category=FailureKind.INVALID_REQUEST, description=line)
+        schema_id = str(envelope.expected_output_schema.get("$id", ""))
+        if line := self._parts.unnamed_checks.get(schema_id):
+            text = f"the installed check of schema {schema_id!r} is not loaded; add {line} of the workers' configuration"
+            return FailureReason(category=FailureKind.INVALID_REQUEST, description=text)
         is_held = not self._unsupported_schemas.holds(envelope)
         prepared = prepare(envelope, capability, enforced=is_held, tools=self._parts.tools)
         if isinstance(prepared, FailureReason):
@@ -197,14 +199,6 @@ class CallRunner:
         count = InputTokenCounter(self._parts.providers) if is_counted else None
         check = check_of(envelope, self._parts.checks, self._parts.call_checks)
         return CallContext(envelope, prepared, check, claim, count, cached, principal, parked, route)
-
-    def _unnamed_check(self, envelope: LLMEnvelope) -> str:
-        """Return why an envelope is refused whose schema has an installed check that is not loaded; empty if it has none."""
-        schema_id = str(envelope.expected_output_schema.get("$id", ""))
-        line = self._parts.unnamed_checks.get(schema_id)
-        if line is None:
-            return ""
-        return f"the installed check of schema {schema_id!r} is not loaded; add {line} to the configuration of the workers"
 
     async def _keep(
         self,

@@ -1,117 +1,191 @@
-"""Commands and renderers that installed packages offer, ours among them."""
+"""Commands and renderers of installed packages, our own included."""
 
-import sys
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agentic_trading.audit.trace import EventNode
-from agentic_trading.cli.chains import chain_outcome, renderer_of, step_text
+from agentic_trading.cli import chains
 from agentic_trading.cli.exits import ExitCode
 from agentic_trading.llm.event import Event
+from agentic_trading.platform import Platform, PlatformConfig, Ports
 from tests.build import event
 from tests.cli.conftest import Command
-from tests.own_package import MODULE, OFFERS, install_package
+from tests.own_package import forget, install_acme, install_package, loaded_modules
+from tests.platform.calls import envelope, scripted
+
+OTHER = '"""Orders of others."""\nNUMBER = 7\ndef run() -> None:\n    print("other")\n'
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give a folder on the path of modules; what was loaded from it is forgotten afterwards."""
+    """Return a folder on `sys.path`. Modules loaded from it are forgotten after the test."""
     folder = tmp_path / "site"
     monkeypatch.syspath_prepend(str(folder))
-    renderer_of.cache_clear()
+    chains.renderer_of.cache_clear()
+    chains.warn_once.cache_clear()
     yield folder
-    renderer_of.cache_clear()
-    for name in ("acme_desk", "other_desk"):
-        sys.modules.pop(name, None)
+    chains.renderer_of.cache_clear()
+    forget("acme_desk", "other_desk")
 
 
 def shown(one: Event) -> list[str]:
-    """Return what `trace` says of an event, without its kind and id."""
-    return step_text(EventNode(one))
+    """Return the lines of `trace` about an event, without its kind and id."""
+    return chains.step_text(EventNode(one))
 
 
-def test_a_command_of_a_package_is_listed_without_being_loaded(site: Path, command: Command) -> None:
-    install_package(site)
+def ordered(size: int = 50) -> Event:
+    return event("acme.ordered", body={"size": size})
+
+
+def test_help_lists_a_command_of_a_package_without_loading_it(site: Path, command: Command) -> None:
+    install_acme(site)
 
     listed = command("--help")
 
-    assert "acme      Orders of Acme, checked and shown." in listed.out
-    assert "acme_desk" not in sys.modules
+    assert "acme      Show the orders of Acme." in listed.out
+    assert loaded_modules() == set()
 
 
-def test_a_command_of_a_package_runs_with_its_own_help_and_options(site: Path, command: Command) -> None:
-    install_package(site)
+@pytest.mark.parametrize("module", ["def run(): ...", "an invalid module", "\0"])
+def test_help_lists_a_package_without_a_docstring_by_its_name(
+    site: Path, command: Command, module: str
+) -> None:
+    install_package(site, "other-desk", module, commands="other = other_desk:run")
 
-    assert command("acme", "--name", "w1").out == "orders of w1\n"
-    assert "Show the orders of Acme." in command("acme", "--help").out
+    assert "other     From the package other-desk." in command("--help").out
 
 
-def test_a_mistyped_command_of_a_package_is_suggested(site: Path, command: Command) -> None:
-    install_package(site)
+def test_command_of_a_package_has_its_own_help_and_options(site: Path, command: Command) -> None:
+    install_acme(site)
+
+    assert command("acme", "--desk", "fx").out == "orders of fx\n"
+    assert "Show the orders of one desk of Acme, or of all." in command("acme", "--help").out
+
+
+def test_mistyped_command_of_a_package_is_suggested(site: Path, command: Command) -> None:
+    install_acme(site)
 
     assert "No such command 'acne'. Did you mean 'acme'" in command("acne").err
 
 
-def test_a_package_does_not_replace_a_command_of_the_gateway(site: Path, command: Command) -> None:
-    install_package(site, offers={"commands": "spend = acme_desk:acme_command"})
+def test_command_of_the_gateway_takes_precedence_and_help_reports_the_clash(
+    site: Path, command: Command
+) -> None:
+    install_package(site, "other-desk", OTHER, commands="spend = other_desk:run")
 
     assert "Sum attempts, tokens and cost" in command("spend", "--help").out
-    assert "acme_desk" not in sys.modules
+    assert (
+        "The command spend of the package other-desk is not available: the gateway has a command of this name."
+        in " ".join(command("--help").out.split())
+    )
+    assert loaded_modules("other_desk") == set()
 
 
-@pytest.mark.parametrize(
-    ("offers", "says"),
-    [
-        ("acme = acme_desk:nothing", "cannot be loaded (AttributeError: module 'acme_desk' has no attribute"),
-        ("acme = acme_desk:OFFERED", "is no function and no typer.Typer"),
-    ],
-)
-def test_an_offer_that_is_no_command_is_refused_by_its_package(
-    site: Path, command: Command, offers: str, says: str
-) -> None:
-    install_package(site, module=f"{MODULE}\nOFFERED = 7\n", offers={"commands": offers})
+def test_command_in_two_packages_is_refused_and_help_reports_the_clash(site: Path, command: Command) -> None:
+    install_acme(site)
+    install_package(site, "other-desk", OTHER, commands="acme = other_desk:run")
 
     ended = command("acme")
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert f"acme of agentic_trading.commands, which acme-desk offers, {says}" in ended.err
+    assert (
+        "acme (agentic_trading.commands) of the package acme-desk is also in other-desk. Uninstall all but one"
+        in ended.err
+    )
+    assert "acme      Not available: it is in acme-desk and other-desk." in command("--help").out
+    assert loaded_modules() == loaded_modules("other_desk") == set()
 
 
-def test_a_command_that_two_packages_offer_is_refused(site: Path, command: Command) -> None:
-    install_package(site)
-    install_package(site, "other-desk", offers={"commands": "acme = other_desk:acme_command"})
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("other_desk:absent", "cannot be loaded (AttributeError: module 'other_desk' has no attribute"),
+        ("other_desk:NUMBER", "is neither a function nor a typer.Typer"),
+    ],
+)
+def test_unusable_command_is_refused_with_its_package(
+    site: Path, command: Command, target: str, reason: str
+) -> None:
+    install_package(site, "other-desk", OTHER, commands=f"other = {target}")
 
-    ended = command("acme")
+    ended = command("other")
 
-    assert "which acme-desk offers, is offered by other-desk too; uninstall one of them" in ended.err
-
-
-def test_a_renderer_shows_the_kinds_of_its_package(site: Path) -> None:
-    install_package(site)
-    ordered, unknown = event("acme.ordered", body={"desk": "fx"}), event("acme.moved", body={"to": "b"})
-
-    assert shown(ordered) == ["desk fx"]
-    assert shown(unknown) == ["to b"]
-    assert chain_outcome([ordered]) == "ordered"
+    assert ended.code == ExitCode.BAD_INPUT
+    assert f"Error: other (agentic_trading.commands) of the package other-desk {reason}" in ended.err
 
 
-def test_an_event_without_an_installed_renderer_is_shown_plainly(site: Path) -> None:
+def test_trace_shows_events_with_the_renderer_of_their_package(site: Path, command: Command) -> None:
+    install_acme(site)
+    asked, log = envelope(), site / "log"
+
+    async def trade() -> None:
+        ports = Ports(providers={"scripted": scripted()})
+        async with Platform(PlatformConfig(folder=log), ports) as platform:
+            await platform.ask(asked)
+            await platform.record(
+                event(
+                    "acme.ordered", body={"size": 50}, trace_id=asked.trace_id, causation_id=asked.envelope_id
+                )
+            )
+
+    asyncio.run(trade())
+
+    assert "ordered" in command("trace", "list", "--store", log).out
+    assert "bought 50" in command("trace", "show", asked.trace_id, "--store", log).out
+
+
+def test_renderer_shows_unknown_kinds_plainly(site: Path) -> None:
+    install_acme(site)
+
+    assert shown(event("acme.moved", body={"to": "b"})) == ["to b"]
+    assert chains.chain_outcome([event("acme.moved")]) == ""
+
+
+def test_event_without_a_renderer_is_shown_plainly(site: Path) -> None:
     site.mkdir()
 
-    assert shown(event("acme.ordered", body={"desk": "fx"})) == ["desk fx"]
-    assert chain_outcome([event("acme.ordered")]) == ""
+    assert shown(ordered()) == ["size 50"]
+    assert chains.chain_outcome([ordered()]) == ""
 
 
-@pytest.mark.parametrize("offers", [OFFERS, {"renderers": "acme = other_desk:nothing"}])
-def test_a_renderer_that_cannot_be_used_is_named_and_its_events_are_shown_plainly(
-    site: Path, capsys: pytest.CaptureFixture[str], offers: dict[str, str]
+def test_kind_that_names_a_module_loads_nothing(site: Path) -> None:
+    install_acme(site)
+
+    assert shown(event("acme_desk.shown", body={"size": 50})) == ["size 50"]
+    assert loaded_modules() == set()
+
+
+def test_failing_renderer_is_reported_once_and_its_events_are_shown_plainly(
+    site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    install_package(site, "other-desk", offers=offers)
-    if offers is OFFERS:
-        install_package(site)
+    install_acme(site)
+    moved = event("acme.ordered", body={"to": "b"})
 
-    assert shown(event("acme.ordered", body={"desk": "fx"})) == ["desk fx"]
-    assert shown(event("acme.ordered", body={"desk": "eq"})) == ["desk eq"]
-    assert capsys.readouterr().err.count("Warning: acme of agentic_trading.renderers, which ") == 1
+    assert shown(moved) == shown(moved) == ["to b"]
+    assert capsys.readouterr().err == (
+        "Warning: the renderer acme failed (KeyError: 'size'); its events are shown without it\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("is_acme_installed", "reason"),
+    [
+        (True, "of the package acme-desk is also in other-desk"),
+        (False, "of the package other-desk cannot be loaded (AttributeError"),
+    ],
+)
+def test_unusable_renderer_is_reported_once_and_its_events_are_shown_plainly(
+    site: Path, capsys: pytest.CaptureFixture[str], reason: str, *, is_acme_installed: bool
+) -> None:
+    install_package(site, "other-desk", OTHER, renderers="acme = other_desk:absent")
+    if is_acme_installed:
+        install_acme(site)
+
+    assert shown(ordered()) == ["size 50"]
+    assert shown(ordered(7)) == ["size 7"]
+    said = capsys.readouterr().err
+    assert said.startswith(f"Warning: acme (agentic_trading.renderers) {reason}")
+    assert said.count("Warning") == 1

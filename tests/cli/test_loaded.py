@@ -32,8 +32,9 @@ def loaded_by(*commands: list[str], codes: tuple[int, ...] = (0,)) -> set[str]:
     """Return the modules that commands, called one after the other, have loaded when each has ended with one of `codes`."""
     command = [sys.executable, "-c", MEASURE, json.dumps(commands)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True, text=True)
-    ended, loaded = json.loads(done.stderr.splitlines()[-1])
-    assert set(ended) <= set(codes), done.stderr
+    *said, last = done.stderr.splitlines()
+    ended, loaded = json.loads(last)
+    assert set(ended) <= set(codes), said
     return set(loaded)
 
 
@@ -42,17 +43,17 @@ def of_the_desk(loaded: set[str]) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the folder of a log of a gateway: a call, and no event of the desk."""
-    folder = tmp_path_factory.mktemp("plain")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
+    """Return the folder of a log with a call and no event of the desk, and the ids of its trace and envelope."""
+    folder, asked = tmp_path_factory.mktemp("plain"), envelope()
 
     async def ask() -> None:
         config = PlatformConfig(folder=folder)
         async with Platform(config, Ports(providers={"scripted": scripted()})) as platform:
-            await platform.ask(envelope())
+            await platform.ask(asked)
 
     asyncio.run(ask())
-    return str(folder)
+    return str(folder), asked.trace_id, asked.envelope_id
 
 
 def test_what_asks_no_model_loads_no_sdk(session: Path, tmp_path: Path) -> None:
@@ -72,35 +73,43 @@ def test_what_asks_no_model_loads_no_sdk(session: Path, tmp_path: Path) -> None:
 
 
 def test_commands_of_the_gateway_load_no_module_of_the_desk(
-    session: Path, plain: str, tmp_path: Path
+    session: Path, plain: tuple[str, str, str], tmp_path: Path
 ) -> None:
-    copied = str(shutil.copytree(session, tmp_path / "session"))
-
-    loaded = loaded_by(
+    log, trace_id, envelope_id = plain
+    of_session = ("--store", str(shutil.copytree(session, tmp_path / "session")))
+    calls = [
         ["--help"],
+        ["trace", "--help"],
         ["models", "list"],
-        ["models", "check"],
         ["prices", "show"],
         ["config", "show"],
-        ["halt", "--store", copied],
-        ["budget", "show", "--store", copied],
-        ["budget", "history", "--store", copied],
+        ["config", "check"],
+        ["budget", "show", *of_session],
+        ["budget", "history", *of_session],
         ["audit", "verify", str(session)],
-        ["spend", "--store", copied],
-        ["spend", "--store", plain],
-        ["trace", "list", "--store", plain],
+        ["spend", *of_session],
+        ["spend", "--store", log],
+        ["trace", "list", "--store", log],
+        ["trace", "show", trace_id, "--store", log],
+        ["trace", "why", envelope_id, "--store", log],
+    ]
+    without_server = [
+        ["halt", *of_session],
+        ["resume", *of_session],
         ["dlq", "list", "--bus", NOWHERE],
+        ["dlq", "replay", "--bus", NOWHERE],
         ["topics", "check", "--bus", NOWHERE],
         ["submit", "-", "--bus", NOWHERE],
         ["worker", "--bus", NOWHERE, "--ledger", NOWHERE, "--provider", "nowhere"],
-        codes=(0, 1, 2, 3),  # a halt without a worker, a provider and servers that are not there
-    )
+    ]
+
+    loaded = loaded_by(*calls) | loaded_by(*without_server, codes=(0, 1, 2, 3))
 
     assert of_the_desk(loaded) == set()
     assert {"agentic_trading.platform.worker", "rich"} <= loaded
 
 
-def test_a_log_with_events_of_the_desk_loads_its_renderers(session: Path) -> None:
+def test_log_with_events_of_the_desk_loads_its_renderers(session: Path) -> None:
     loaded = of_the_desk(loaded_by(["trace", "list", "--store", str(session)]))
 
     assert "agentic_trading.desk.cli.renderers" in loaded

@@ -15,7 +15,7 @@ from tests.flows.dying_call import run_program
 from tests.flows.fleet import KAFKA_IN_SOAK, NO_KEYS, ON_BOTH, attempts_in, command, make_topics, sent_by
 from tests.flows.forked import ended
 from tests.gateway import START
-from tests.own_package import install_package
+from tests.own_package import install_acme
 from tests.worker_processes import RunningWorker, worker
 
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)
@@ -253,7 +253,7 @@ def test_a_worker_waits_for_a_name_that_a_worker_with_another_log_has(config: Pa
 
 
 BLOCKED = "import sys\nsys.modules['agentic_trading.desk'] = None\n"
-"""With this `sitecustomize` no process can import the desk."""
+"""A `sitecustomize` with which a process cannot import the desk."""
 ORDER = {
     "$id": "acme_order.v1",
     "type": "object",
@@ -264,7 +264,7 @@ ORDER = {
 
 @pytest.mark.parametrize("bus", ["redis"], indirect=True)
 @pytest.mark.parametrize("is_named", [True, False])
-def test_a_worker_runs_the_check_of_a_package_that_it_names_without_any_module_of_the_desk(
+def test_worker_runs_the_named_check_of_a_package_and_loads_no_module_of_the_desk(
     bus: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -272,7 +272,7 @@ def test_a_worker_runs_the_check_of_a_package_that_it_names_without_any_module_o
     *,
     is_named: bool,
 ) -> None:
-    site = install_package(tmp_path / "site")
+    site = install_acme(tmp_path / "site")
     (site / "sitecustomize.py").write_text(BLOCKED, encoding="utf-8")
     config, file = tmp_path / "acme.toml", tmp_path / "envelope.jsonl"
     config.write_text(
@@ -297,4 +297,4 @@ def test_a_worker_runs_the_check_of_a_package_that_it_names_without_any_module_o
     if is_named:
         assert outcome["text"] == '{"size": 50}'
     else:
-        assert '"acme_order.v1" = "acme-desk" below [checks]' in json.dumps(outcome).replace('\\"', '"')
+        assert '"acme_order.v1" = "acme-desk" to [checks]' in json.dumps(outcome).replace('\\"', '"')

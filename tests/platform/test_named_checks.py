@@ -1,6 +1,6 @@
-"""Checks and rules of installed packages: the configuration names them, and nothing else is loaded."""
+"""Checks and rules of installed packages, which the configuration names."""
 
-import sys
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from agentic_trading.desk.session.trading import CHECKS, RULES
 from agentic_trading.llm import EnvelopeBuilder, FailureKind, LLMEnvelope, LLMInteraction, LLMProvider
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.operate.question_rules import ASK_RULES
-from agentic_trading.platform import ConfigError, Platform, PlatformConfig, Ports, ProviderConfig
+from agentic_trading.platform import ConfigError, Platform, PlatformConfig, Ports, ProviderConfig, load_config
 from agentic_trading.platform.adapters import functions_in, functions_of
-from tests.own_package import install_package
+from agentic_trading.platform.check import check_platform
+from tests.own_package import FILES, forget, install_acme, install_package, loaded_modules
 
 SCHEMA = {
     "$id": "acme_order.v1",
@@ -22,24 +23,26 @@ SCHEMA = {
     "required": ["size"],
 }
 NAMED = {"acme_order.v1": "acme-desk"}
+OTHER = "def check(envelope, text):\n    return []\nNUMBER = 7\n"
 
 
 @pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Install the package of Acme for this test."""
-    monkeypatch.syspath_prepend(str(install_package(tmp_path / "site")))
-    yield
-    sys.modules.pop("acme_desk", None)
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder on `sys.path` with the package of Acme."""
+    folder = tmp_path / "site"
+    monkeypatch.syspath_prepend(str(install_acme(folder)))
+    yield folder
+    forget("acme_desk", "other_desk")
 
 
-def envelope(schema: dict[str, Any] = SCHEMA, provider: LLMProvider = LLMProvider.SCRIPTED) -> LLMEnvelope:
+def envelope(provider: LLMProvider = LLMProvider.SCRIPTED) -> LLMEnvelope:
     model = "rules-1" if provider is LLMProvider.RULES else "scripted-1"
     builder = EnvelopeBuilder().for_general().with_agent("sizer").with_instructions("Choose a size.")
-    return builder.with_output_schema(schema).with_provider(provider, model).build()
+    return builder.with_output_schema(SCHEMA).with_provider(provider, model).build()
 
 
 async def answered(config: PlatformConfig, *answers: str, **given: Any) -> LLMInteraction:
-    """Return the last attempt at an envelope of Acme that a script answers."""
+    """Return the last attempt at an order of Acme with scripted answers."""
     ports = Ports(providers={"scripted": ScriptedProvider(answers)})
     async with Platform(config, ports, **given) as platform:
         answer = await platform.ask(envelope())
@@ -47,52 +50,62 @@ async def answered(config: PlatformConfig, *answers: str, **given: Any) -> LLMIn
     return answer
 
 
-@pytest.mark.usefixtures("acme")
-async def test_a_check_that_is_named_reads_the_answers_of_its_schema() -> None:
+@pytest.mark.usefixtures("site")
+async def test_named_check_rejects_an_answer() -> None:
     answer = await answered(PlatformConfig(checks=NAMED), '{"size": 500}', '{"size": 50}')
 
     assert answer.result.parsed_output == {"size": 50}
     assert answer.result.attempt_number == 2
 
 
-@pytest.mark.usefixtures("acme")
-async def test_an_envelope_whose_installed_check_is_not_named_is_refused_with_the_missing_line() -> None:
+@pytest.mark.usefixtures("site")
+async def test_envelope_with_an_unnamed_check_is_refused_with_the_missing_line() -> None:
     answer = await answered(PlatformConfig(), '{"size": 500}')
 
     assert answer.result.failure is not None
     assert answer.result.failure.category == FailureKind.INVALID_REQUEST
     assert answer.result.failure.description == (
         "the installed check of schema 'acme_order.v1' is not loaded; "
-        'add "acme_order.v1" = "acme-desk" below [checks] to the configuration of the workers'
+        'add "acme_order.v1" = "acme-desk" to [checks] of the workers\' configuration'
     )
     assert (answer.result.dispatched_at, answer.result.cost_nusd) == (None, 0)
-    assert "acme_desk" not in sys.modules
+    assert loaded_modules() == set()
 
 
-@pytest.mark.usefixtures("acme")
-async def test_a_check_that_code_hands_in_needs_no_name() -> None:
+async def test_check_in_two_packages_is_refused_with_both_lines_until_one_is_named(site: Path) -> None:
+    install_package(site, "other-desk", OTHER, checks="acme_order.v1 = other_desk:check")
+
+    refused = await answered(PlatformConfig(), '{"size": 500}')
+    accepted = await answered(PlatformConfig(checks={"acme_order.v1": "other-desk"}), '{"size": 500}')
+
+    assert 'add "acme_order.v1" = "acme-desk" or "acme_order.v1" = "other-desk" to [checks] of' in str(
+        refused.result.failure
+    )
+    assert accepted.result.parsed_output == {"size": 500}
+    assert loaded_modules() == set()
+
+
+@pytest.mark.usefixtures("site")
+async def test_check_from_code_needs_no_name() -> None:
     answer = await answered(PlatformConfig(), '{"size": 500}', checks={"acme_order.v1": lambda *_: []})
 
     assert answer.result.parsed_output == {"size": 500}
-    assert "acme_desk" not in sys.modules
+    assert loaded_modules() == set()
 
 
-@pytest.mark.usefixtures("acme")
+@pytest.mark.usefixtures("site")
 @pytest.mark.parametrize(
     ("rules", "failure"),
     [
         (NAMED, None),
-        (
-            {},
-            'to load the installed one, add "acme_order.v1" = "acme-desk" below [rules] to the configuration',
-        ),
+        ({}, 'to load the installed rule, add "acme_order.v1" = "acme-desk" to [rules] of the configuration'),
     ],
 )
-async def test_a_rule_answers_if_it_is_named(rules: dict[str, str], failure: str | None) -> None:
+async def test_rule_answers_if_it_is_named(rules: dict[str, str], failure: str | None) -> None:
     config = PlatformConfig(checks=NAMED, rules=rules, providers={"rules": ProviderConfig()})
 
     async with Platform(config) as platform:
-        answer = await platform.ask(envelope(provider=LLMProvider.RULES))
+        answer = await platform.ask(envelope(LLMProvider.RULES))
 
     assert isinstance(answer, LLMInteraction)
     if failure is None:
@@ -101,44 +114,54 @@ async def test_a_rule_answers_if_it_is_named(rules: dict[str, str], failure: str
         assert failure in str(answer.result.failure)
 
 
-@pytest.mark.usefixtures("acme")
+async def test_configuration_of_the_page_names_the_functions_of_its_package(site: Path) -> None:
+    file = site / "fleet.toml"
+    file.write_text(FILES["fleet.toml"], encoding="utf-8")
+    config = load_config(file)
+
+    assert (dict(config.checks), dict(config.rules)) == (NAMED, NAMED)
+    assert await check_platform(config) == []
+    assert loaded_modules() == {"acme_desk", "acme_desk.orders"}
+
+
 @pytest.mark.parametrize(
-    ("checks", "says"),
+    ("checks", "problem"),
     [
         (
             {"acme_order.v1": "acme"},
-            "checks.acme_order.v1 is 'acme', which offers none for this schema or is not installed; allowed: acme-desk",
+            "checks.acme_order.v1 is 'acme', which is not installed or has none for this schema; allowed: acme-desk",
         ),
         (
             {"other.v1": "acme-desk"},
             "allowed: a package with an entry point other.v1 in the group agentic_trading.checks",
         ),
+        (
+            {"failing.v1": "failing_desk"},
+            "'failing_desk', but failing.v1 (agentic_trading.checks) of the package failing-desk cannot be loaded",
+        ),
+        (
+            {"number.v1": "other-desk"},
+            "but number.v1 (agentic_trading.checks) of the package other-desk is not a function",
+        ),
     ],
 )
-def test_a_name_that_no_package_offers_is_refused_with_those_that_do(
-    checks: dict[str, str], says: str
+def test_unusable_check_is_a_problem_of_the_configuration(
+    site: Path, checks: dict[str, str], problem: str
 ) -> None:
-    with pytest.raises(ConfigError) as error:
-        functions_of(PlatformConfig(checks=checks), "checks")
-
-    assert says in str(error.value)
-
-
-def test_a_package_whose_code_fails_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = install_package(
-        tmp_path, "broken-desk", "raise RuntimeError('no licence')", {"checks": "b.v1 = broken_desk:x"}
+    install_package(
+        site, "failing-desk", "raise RuntimeError('no licence')", checks="failing.v1 = failing_desk:check"
     )
-    monkeypatch.syspath_prepend(str(broken))
+    install_package(site, "other-desk", OTHER, checks="number.v1 = other_desk:NUMBER")
+    config = PlatformConfig(checks=checks)
 
     with pytest.raises(ConfigError) as error:
-        functions_of(PlatformConfig(checks={"b.v1": "broken_desk"}), "checks")
+        functions_of(config, "checks")
 
-    assert "checks.b.v1 is broken_desk, which cannot be loaded (RuntimeError: no licence)" in str(error.value)
+    assert problem in str(error.value)
+    assert [str(one) for one in asyncio.run(check_platform(config))] == [str(error.value)]
 
 
-def test_the_desk_offers_the_checks_and_rules_of_its_own_sessions() -> None:
+def test_desk_registers_the_checks_and_rules_of_its_sessions() -> None:
     named = functions_in(["agentic_trading"])
     config = PlatformConfig(checks=named["checks"], rules=named["rules"])
 
@@ -146,13 +169,28 @@ def test_the_desk_offers_the_checks_and_rules_of_its_own_sessions() -> None:
     assert functions_of(config, "rules") == {**RULES, **ASK_RULES}
 
 
-def test_a_package_that_offers_nothing_is_refused_with_those_that_do() -> None:
-    with pytest.raises(ConfigError, match="allowed: agentic-trading"):
+def test_package_without_functions_is_refused_with_those_that_have_some() -> None:
+    with pytest.raises(
+        ConfigError, match="'typer', which is not installed or has no check and no rule; allowed: agentic-"
+    ):
         functions_in(["typer"])
 
 
-def test_names_of_packages_change_the_checksum_of_a_configuration_and_none_do_not() -> None:
-    values = PlatformConfig().public_values()
+def test_two_packages_with_a_check_for_one_schema_are_refused_together(site: Path) -> None:
+    install_package(site, "other-desk", OTHER, checks="acme_order.v1 = other_desk:check")
 
-    assert (values["checks"], values["rules"]) == ({}, {})
-    assert PlatformConfig(checks=NAMED).config_sha256 != PlatformConfig().config_sha256
+    assert functions_in(["acme_desk"])["checks"] == NAMED
+    with pytest.raises(ConfigError) as error:
+        functions_in(["acme-desk", "other-desk"])
+    assert str(error.value) == (
+        "--package is other-desk, which has acme_order.v1 of [checks] like acme-desk; "
+        "allowed: one of the two; or name acme_order.v1 in [checks] of the configuration"
+    )
+
+
+def test_checksum_of_a_configuration_changes_only_with_named_packages() -> None:
+    without = PlatformConfig(weights_folder=Path("weights")).config_sha256
+
+    assert without == "ca1499538c9048d5ff0360fd635a8ddb775959a2cbca9bc605f3b63fe735a6a5"  # as in older logs
+    assert PlatformConfig(weights_folder=Path("weights"), checks=NAMED).config_sha256 != without
+    assert PlatformConfig(weights_folder=Path("weights"), rules=NAMED).config_sha256 != without

@@ -46,7 +46,7 @@ class RulesProvider:
 
     The text is treated as any model's: it is cut at the request's cap and read from its characters. Where the
     policy wants the sentinel, it is appended, as a model would append it. Tokens are a stand-in count of
-    four UTF-8 bytes each. `unnamed` says by the name of an installed rule which line of the configuration would load it.
+    four UTF-8 bytes each. `unnamed` has, by schema `$id`, the line of the configuration that would load an installed rule.
     """
 
     def __init__(self, rules: Mapping[str, Rule], unnamed: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -82,7 +82,7 @@ class RulesProvider:
         except KeyError:
             known = ", ".join(sorted(self._rules)) or "none"
             line = self._unnamed.get(name)
-            add = f"; to load the installed one, add {line} to the configuration" if line else ""
+            add = f"; to load the installed rule, add {line} of the configuration" if line else ""
             message = f"no rule for schema {name!r}; known are {known}{add}"
             raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False) from None
 
