@@ -1,5 +1,7 @@
 """The import contracts hold, and each of them bites: a breach of every one is planted in a copy."""
 
+import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -216,3 +218,27 @@ def test_a_planted_breach_is_caught(name: str, report: str) -> None:
 
 def test_every_contract_has_a_breach_that_proves_it(report: str) -> None:
     assert " 0 kept, " in report, report
+
+
+def desk_modules_named_in(package: Path) -> list[str]:
+    """Return the strings outside `desk` that are names of its modules, which the linter does not see."""
+    named = re.compile(r"(agentic_trading\.)?desk(\.\w+)+(:\w+)?")
+    return [
+        f"{path.relative_to(package)}: {node.value}"
+        for path in sorted(package.rglob("*.py"))
+        if path.relative_to(package).parts[0] != "desk"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and named.fullmatch(node.value)
+    ]
+
+
+def test_gateway_imports_no_module_of_the_desk_by_a_string() -> None:
+    assert desk_modules_named_in(ROOT / "agentic_trading") == []
+
+
+def test_import_of_the_desk_by_a_string_is_found(tmp_path: Path) -> None:
+    (tmp_path / "cli").mkdir()
+    late = "from importlib import import_module\nimport_module('agentic_trading.desk.session')\n"
+    (tmp_path / "cli" / "x_late.py").write_text(late, encoding="utf-8")
+
+    assert desk_modules_named_in(tmp_path) == ["cli/x_late.py: agentic_trading.desk.session"]

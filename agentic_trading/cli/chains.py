@@ -206,7 +206,7 @@ def warn_once(text: str) -> None:
 
 
 def chain_outcome(records: Sequence[Record]) -> str:
-    """Return what was decided and what followed: `long → 2 fills`, `stand_aside`, `refusal`; empty if nothing was."""
+    """Return the outcome from the first renderer that has one, else the verdict of the last call, else an empty string."""
     events = [record for record in records if isinstance(record, Event)]
     for namespace in dict.fromkeys(_namespace_of(event) for event in events):
         if outcome := _rendered(namespace, lambda renderer: renderer.outcome(events)):

@@ -320,7 +320,7 @@ def _report_slow(envelope_id: str) -> None:
 
 
 def verdict_of(answer: GatewayReply) -> str:
-    """Return in one word what a call came to: `accepted`, the category of its failure, or `degraded` without one."""
+    """Return the outcome of a call in one word: `accepted`, the category of its failure, or `degraded`."""
     if isinstance(answer, NoDecision):
         return answer.reason.category
     result = answer.result

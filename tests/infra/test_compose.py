@@ -12,6 +12,7 @@ import typer
 import yaml
 
 from agentic_trading.bus.brokers.kafka.admin import planned_topics
+from agentic_trading.platform.adapters import functions_in
 from agentic_trading.platform.check import check_platform
 from agentic_trading.platform.settings import load_config
 from agentic_trading.platform.worker import worker_config
@@ -161,6 +162,7 @@ def test_the_configuration_is_right_and_needs_no_key(monkeypatch: pytest.MonkeyP
 
     assert asyncio.run(check_platform(config)) == []
     assert list(config.providers) == ["rules"]
+    assert {"checks": dict(config.checks), "rules": dict(config.rules)} == functions_in(["agentic-trading"])
     assert (
         config.bus.url
         == "kafka://" + SERVICES["kafka"]["environment"]["KAFKA_ADVERTISED_LISTENERS"].rpartition("//")[2]

@@ -1,6 +1,7 @@
 """Checks and rules of installed packages, which the configuration names."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from agentic_trading.platform.adapters import functions_in, functions_of
 from agentic_trading.platform.check import check_platform
 from tests.own_package import FILES, forget, install_acme, install_package, loaded_modules
 
+ROOT = Path(__file__).parents[2]
 SCHEMA = {
     "$id": "acme_order.v1",
     "type": "object",
@@ -194,3 +196,12 @@ def test_checksum_of_a_configuration_changes_only_with_named_packages() -> None:
     assert without == "ca1499538c9048d5ff0360fd635a8ddb775959a2cbca9bc605f3b63fe735a6a5"  # as in older logs
     assert PlatformConfig(weights_folder=Path("weights"), checks=NAMED).config_sha256 != without
     assert PlatformConfig(weights_folder=Path("weights"), rules=NAMED).config_sha256 != without
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/workers.md", "docs/cli.md"])
+def test_worker_commands_of_a_page_load_the_desk(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    commands = [line for line in text.splitlines() if re.search(r"^\S*agentic-trading worker --", line)]
+
+    assert commands
+    assert [line for line in commands if "--package agentic-trading" not in line] == []

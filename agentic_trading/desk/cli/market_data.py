@@ -36,9 +36,9 @@ app = typer.Typer(help="Market data: shipped samples and files.", no_args_is_hel
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a source of bars holds: rows, span, prices, what is missing or there twice, and where it is from.
+    """The contents of a source of bars: rows, span, prices, gaps, duplicates and origin.
 
-    `sha256` is that of the file's bytes, empty for standard input; licence and origin are known of samples only.
+    `sha256` is the checksum of the file, empty for standard input. Only samples have a licence and a source.
     """
 
     name: str
@@ -58,7 +58,7 @@ class Contents:
 
 
 def sample_table(samples: Iterable[Sample]) -> Table:
-    """Return a row a sample."""
+    """Return a table with a row for each sample."""
     drawn = table("name", "symbol", "bars", "rows", "from", "to (UTC)", "licence", right=("rows",))
     return rows(
         drawn,
@@ -78,10 +78,9 @@ def sample_table(samples: Iterable[Sample]) -> Table:
 
 
 async def read_contents(name: str, timeframe: str = "") -> Contents:
-    """Read a source to its end and return what it holds.
+    """Read a source to its end and return its contents.
 
-    Raises `OptionError` for a name that is no source and for one that cannot feed a run, and what a feed raises for a
-    broken bar.
+    Raises `OptionError` if the name is not a source or cannot feed a run, and the errors of a feed for a broken bar.
     """
     [feed] = await open_feeds(await asyncio.to_thread(sources, [name]), timeframe)
     items: list[FeedItem] = [item async for item in CheckedFeed(feed, name, feed.steps)]

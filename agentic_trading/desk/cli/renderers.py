@@ -1,4 +1,4 @@
-"""What `trace` shows of a decision chain of the desk, by the kinds of its events; loaded when a log has one of them."""
+"""Show the desk's events in `trace`. This module is loaded when a log has one of them."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.operate.choices import pluralize
 
 LAYERS: Final = "(layers)"
-"""Stands for a line for each layer of an assessment: its score, its first finding, and what that rests on."""
+"""Placeholder for a line for each layer of an assessment: its score, its first finding and the cited evidence."""
 
 SIZED: Final = (
     "sized: sizing.sized_by sizing.equity sizing.risk_pct sizing.position sizing.pending sizing.gross"
@@ -68,11 +68,11 @@ SHOWN: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     PlanChosen.KIND: ("tried deflated_sharpe regime", "params"),
     PlanUndecided.KIND: ("reason.category reason.description",),
 })
-"""What of an event's body is shown, by kind: a line each, `label:` before the dotted names of its values."""
+"""The values of an event that are shown, by kind, in the form of `chains.SHOWN`."""
 
 
 def lines(event: Event) -> Sequence[str] | None:
-    """Return what is said of an event of the desk, a line each; None for a kind that this release does not know."""
+    """Return lines about an event of the desk, or None if its kind is unknown."""
     shown = SHOWN.get(event.kind)
     return None if shown is None else list(_lines(event.body, shown))
 
@@ -91,11 +91,11 @@ STOPPED = {
     IntentDenied.KIND: "rejected",
     IntentSkipped.KIND: "skipped",
 }
-"""The outcome of a verdict without a fill, by the kind of event that says so; the first that holds."""
+"""The outcome of a verdict without a fill: the first kind that the trace contains."""
 
 
 def outcome(events: Sequence[Event]) -> str:
-    """Return what was decided and what followed: `long → 2 fills`, `stand_aside`, `refusal`; empty if nothing was."""
+    """Return the verdict and its result: `long → 2 fills`, `stand_aside`, `refusal`. Empty without a verdict."""
     assessed = next((str(event.body.get("verdict")) for event in events if event.kind == Assessment.KIND), "")
     failed = next((_reason(event) for event in events if event.kind in UNDECIDED), "")
     if not assessed:
@@ -120,9 +120,8 @@ def _followed(kinds: Counter[str]) -> str:
 
 def _layers(layers: Any) -> Iterator[str]:
     for name, judged in layers.items() if isinstance(layers, Mapping) else ():
-        score = value_at(judged, "score")
+        scored = _scored(value_at(judged, "score"))
         text, cited = _finding(judged)
-        scored = _scored(score)
         rests_on = f" ({joined(cited)})" if cited else ""
         yield f"{name} {scored}: {text or 'no finding'}{rests_on}"
 
@@ -134,7 +133,7 @@ def _scored(score: Any) -> str:
 
 
 def _finding(judged: Any) -> tuple[Any, Any]:
-    """Return the first finding of a layer and what it cites; logs of the first release hold a list of them."""
+    """Return the first finding of a layer and the evidence it cites. Logs of the first release have a list of findings."""
     findings = value_at(judged, "findings")
     if isinstance(findings, list) and findings:
         return value_at(findings[0], "text"), value_at(findings[0], "evidence_ids")

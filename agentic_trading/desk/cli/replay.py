@@ -30,7 +30,7 @@ Workers = Annotated[
 
 @app.callback()
 def replay_group() -> None:
-    """Keep `run` a word of its own: a group of one command would swallow it."""
+    """Keep `run` as a subcommand. Typer would turn a group of one command into that command."""
 
 
 @app.command("run", short_help="Play a run again and compare the decision chains.")
