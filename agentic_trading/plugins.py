@@ -57,7 +57,7 @@ def loaded(offer: EntryPoint) -> Any:
         raise OfferError(offer, reason) from e
 
 
-def summary_of(offer: EntryPoint) -> str:
+def docstring_of(offer: EntryPoint) -> str:
     """Return the first line of the docstring of an entry point's module, from its source file. Nothing is imported."""
     module = Path(*offer.module.split("."))
     files = [Path(folder, file) for folder in sys.path for file in (f"{module}.py", module / "__init__.py")]

@@ -101,12 +101,15 @@ class PlainGroup(TyperGroup):
         from agentic_trading import plugins
 
         for name, same in groupby(plugins.offers(COMMANDS), key=attrgetter("name")):
-            first, *others = same
-            packages = " and ".join(map(plugins.package_of, (first, *others)))
-            text = f"Not available: it is in {packages}." if others else plugins.summary_of(first)
-            if name not in self.commands:
-                line = text or f"From the package {packages}."
-                self.commands[name] = OfferedCommand(name, callback=None, short_help=line)
+            if name in self.commands:
+                continue
+            offers = list(same)
+            packages = " and ".join(map(plugins.package_of, offers))
+            if len(offers) > 1:
+                text = f"Not available: it is in {packages}."
+            else:
+                text = plugins.docstring_of(offers[0]) or f"From the package {packages}."
+            self.commands[name] = OfferedCommand(name, callback=None, short_help=text)
 
     @override
     def invoke(self, ctx: Any) -> Any:

@@ -224,7 +224,6 @@ class Platform(TypedAnswers):
         self.waits_for = "its log"
         store = await self._opened_log()
         log = port_adapters.file_log_of(store)
-        folder = None if log is None else log.path.parent
         self.waits_for = "the bus"
         broker = given.broker or await self._stack.make(partial(port_adapters.broker_of, config))
         if problems := [*answer_problems(config, broker.max_message_bytes, _given_names(config, given))]:
@@ -235,7 +234,7 @@ class Platform(TypedAnswers):
             await self._stack.enter(run_on_record(log, run_started(config), event_id=random_id()))
         self.waits_for = "the ledger"
         ledger = given.ledger or await self._stack.make(self._made_ledger)
-        controls, statuses = await self._boards(folder)
+        controls, statuses = await self._boards(None if log is None else log.path.parent)
         limiter = given.limiter or await self._opened_limiter(files)
         claims = given.claims or await self._opened_claims(store)
         is_shared = given.claims is not None or config.bus.url is not None

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from agentic_trading import plugins
 from agentic_trading.audit.trace import EventNode
 from agentic_trading.cli import chains
+from agentic_trading.cli.commands import COMMANDS
 from agentic_trading.cli.exits import ExitCode
 from agentic_trading.llm.event import Event
 from agentic_trading.platform import Platform, PlatformConfig, Ports
@@ -38,6 +40,17 @@ def shown(one: Event) -> list[str]:
 
 def ordered(size: int = 50) -> Event:
     return event("acme.ordered", body={"size": size})
+
+
+def test_desk_registers_its_commands_by_entry_points() -> None:
+    offered = {offer.name: offer.module for offer in plugins.offers(COMMANDS)}
+
+    assert offered == {
+        "data": "agentic_trading.desk.cli.market_data",
+        "replay": "agentic_trading.desk.cli.replay",
+        "run": "agentic_trading.desk.cli.run",
+        "strategy": "agentic_trading.desk.cli.strategy",
+    }
 
 
 def test_help_lists_a_command_of_a_package_without_loading_it(site: Path, command: Command) -> None:
