@@ -1,6 +1,7 @@
 """The commands of `agentic-trading` together, and how one ends that is interrupted."""
 
 from asyncio import CancelledError
+from functools import cache, lru_cache
 from itertools import groupby
 from operator import attrgetter
 from textwrap import fill
@@ -49,14 +50,20 @@ class OfferedCommand(TyperCommand):
 
         offer: Any = plugins.offer_of(COMMANDS, str(self.name))
         found = plugins.loaded(offer)
-        holder = typer.Typer(rich_markup_mode=None)
-        if isinstance(found, typer.Typer):
-            holder.add_typer(found, name=self.name)
-        elif callable(found):
-            holder.command(self.name)(found)
-        else:
+        if not (isinstance(found, typer.Typer) or callable(found)):
             raise plugins.OfferError(offer, "is neither a function nor a typer.Typer")
-        return typer.main.get_group(holder).commands[str(self.name)]
+        return _command_of(found, str(self.name))
+
+
+@lru_cache(maxsize=16)
+def _command_of(found: Any, name: str) -> Any:
+    """Return a function or a `typer.Typer` of a package as a command."""
+    holder = typer.Typer(rich_markup_mode=None)
+    if isinstance(found, typer.Typer):
+        holder.add_typer(found, name=name)
+    else:
+        holder.command(name)(found)
+    return typer.main.get_group(holder).commands[name]
 
 
 class PlainGroup(TyperGroup):
@@ -68,7 +75,7 @@ class PlainGroup(TyperGroup):
     @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return a command. For a command of a package it is its line of `--help`."""
-        if cmd_name not in self.commands:
+        if isinstance(self.commands.get(cmd_name), OfferedCommand | None):
             self._add_offered()
         return plainly(super().get_command(ctx, cmd_name))
 
@@ -100,8 +107,10 @@ class PlainGroup(TyperGroup):
     def _add_offered(self) -> None:
         from agentic_trading import plugins
 
+        own = {name: each for name, each in self.commands.items() if not isinstance(each, OfferedCommand)}
+        self.commands = dict(own)  # what is installed may have changed since the last call
         for name, same in groupby(plugins.offers(COMMANDS), key=attrgetter("name")):
-            if name in self.commands:
+            if name in own:
                 continue
             offers = list(same)
             packages = " and ".join(map(plugins.package_of, offers))
@@ -182,3 +191,9 @@ def global_options(
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
 ) -> None:
     """Take the options that stand before a command; `main` reads `--debug` itself."""
+
+
+@cache  # 30 ms, and a process may call several commands
+def program() -> Any:
+    """Return the program as a command that takes words."""
+    return typer.main.get_command(app)
