@@ -237,7 +237,7 @@ def test_a_moment_that_utc_cannot_spell_is_refused(name: str, moment: str) -> No
 
 
 def test_nesting_without_end_is_refused() -> None:
-    deep = b'{"a":' * 900 + b"1.5" + b"}" * 900
+    deep = b'{"a":' * 2_000 + b"1.5" + b"}" * 2_000
     raw = interaction(envelope=ASKED, parsed_output={"a": 1}).wire.replace(b'{"a":1}', deep)
 
     with pytest.raises(UnreadableMessageError, match="decode"):

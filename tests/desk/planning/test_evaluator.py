@@ -136,7 +136,7 @@ OTHER_INPUTS: dict[str, Callable[[Panel], dict[str, Any]]] = {
     "open": lambda prices: {"panel": other_panel(prices, "open", 1.01)},
     "volume": lambda prices: {"panel": other_panel(prices, "volume", 2.0)},
     "filled prices": lambda prices: {"panel": replace(prices, filled=prices.filled * 1.01)},
-    "days": lambda prices: {"panel": replace(prices, days=prices.days + 1)},
+    "days": lambda prices: {"panel": replace(prices, days=prices.days + np.timedelta64(1, "D"))},
     "symbols": lambda prices: {"panel": replace(prices, symbols=(*prices.symbols[1:], "Z"))},
     "fee": lambda _: {"costs": TradeCosts(11.0, 5.0)},
     "slippage": lambda _: {"costs": TradeCosts(10.0, 6.0)},
