@@ -194,6 +194,6 @@ def global_options(
 
 
 @cache  # 30 ms, and a process may call several commands
-def program() -> Any:
-    """Return the program as a command that takes words."""
+def command_tree() -> Any:
+    """Return all commands as one that takes words."""
     return typer.main.get_command(app)

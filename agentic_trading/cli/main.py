@@ -21,12 +21,12 @@ def main(args: Sequence[str] | None = None) -> None:
     """
     words = sys.argv[1:] if args is None else args
     with _ended_at_once():
-        from agentic_trading.cli.commands import program
+        from agentic_trading.cli.commands import command_tree
         from agentic_trading.cli.exits import ended_as_by_ctrl_c, run_to_exit
 
         with ended_as_by_ctrl_c():  # no moment in between is without a handler
             run_to_exit(
-                lambda: program()(words, prog_name="agentic-trading"),
+                lambda: command_tree()(words, prog_name="agentic-trading"),
                 debug="--debug" in words,
                 is_process=args is None,
             )
