@@ -27,16 +27,16 @@ UNJUDGED := $(addprefix tests/,flows operate cli tools platform benchmarks audit
 MONEY := tests/contracts tests/governance tests/worker
 print_log = $(PY) -c "print(open('$(1)', encoding='utf-8').read())"
 UNDER_COVERAGE = $(PY) -m coverage run --data-file=.coverage.$(1) -m pytest --timeout=30 $(addprefix --ignore=,$(UNJUDGED))
-COVERED = ($(call UNDER_COVERAGE,money) $(MONEY) >money.log 2>&1 & money=$$!; \
+COVERED = (($(call UNDER_COVERAGE,money) $(MONEY); money=$$?; $(1) && exit $$money) >money.log 2>&1 & money=$$!; \
   $(call UNDER_COVERAGE,answers) $(addprefix --ignore=,$(PLANNING) $(MONEY)); answers=$$?; \
   wait $$money; money=$$?; $(call print_log,money.log); \
   $(PY) -m coverage combine .coverage.money .coverage.answers && exit $$((answers + money)))
 PLANNED := $(PY) -m coverage run --data-file=.planning-coverage --source=agentic_trading/desk/planning,agentic_trading/structured \
   -m pytest --timeout=60 $(PLANNING) tests/structured/test_structured_error.py tests/flows/test_json_parameter_flow.py
 ROWS = $(PY) -m pytest --timeout=60 --numprocesses=3 --dist=worksteal $(UNJUDGED) >unjudged.log 2>&1 & unjudged=$$!; \
-  $(COVERED); parts=$$?; $(PLANNED); planned=$$?; wait $$unjudged; unjudged=$$?; \
+  $(call COVERED,$(PLANNED)); parts=$$?; wait $$unjudged; unjudged=$$?; \
   $(call print_log,unjudged.log); \
-  exit $$((parts + planned + unjudged))
+  exit $$((parts + unjudged))
 
 .DEFAULT_GOAL := run
 .DELETE_ON_ERROR:
@@ -128,7 +128,7 @@ $(READY_DEV): pyproject.toml constraints.txt | $(PY)
 PLANNED_AT = $(PY) -m coverage report --data-file=.planning-coverage --fail-under
 
 .coverage: $(if $(CI),,always) | $(READY_DEV)
-	$(COVERED)
+	$(call COVERED,true)
 
 .planning-coverage: $(if $(CI),,always) | $(READY_DEV)
 	$(PLANNED)
