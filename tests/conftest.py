@@ -58,11 +58,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = [
         item
         for item in items
-        if not packages.intersection(item.path.parents)
-        and any(
+        if any(
             isinstance(value, str) and value in others
             for value in getattr(getattr(item, "callspec", None), "params", {}).values()
         )
+        and not packages.intersection(item.path.parents)
     ]
     if left_out:
         items[:] = [item for item in items if item not in left_out]

@@ -1,5 +1,6 @@
 """What came back: a judgement, or why there is none."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -7,25 +8,38 @@ import pytest
 from agentic_trading.desk.analysis.analyst import read_result
 from agentic_trading.desk.analysis.judgement import Judgement
 from agentic_trading.desk.analysis.rules import cmt_assessment_rule
+from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from tests.build import result
 from tests.desk.analysis.build import layer, question
 
-ASKED = question()
-TEXT = cmt_assessment_rule(ASKED)
-GIVEN = Judgement.model_validate_json(TEXT).model_dump(mode="json", exclude_defaults=True)
+
+@cache  # the market behind it takes a second
+def asked() -> LLMEnvelope:
+    """Return the question."""
+    return question()
+
+
+def text() -> str:
+    """Return the answer of the rules."""
+    return cmt_assessment_rule(asked())
+
+
+def given() -> dict[str, Any]:
+    """Return the judgement in the answer of the rules."""
+    return Judgement.model_validate_json(text()).model_dump(mode="json", exclude_defaults=True)
 
 
 def test_an_accepted_answer_is_the_judgement_in_it() -> None:
-    read = read_result(ASKED, result(parsed_output=GIVEN, raw_output=TEXT))
+    read = read_result(asked(), result(parsed_output=given(), raw_output=text()))
 
-    assert read == Judgement.model_validate_json(TEXT)
+    assert read == Judgement.model_validate_json(text())
 
 
 def test_a_failure_is_handed_on_as_it_is() -> None:
     failure = FailureReason(category=FailureKind.TIMEOUT, description="no answer in 60 s", recoverable=True)
 
-    assert read_result(ASKED, result(success=False, failure=failure, parsed_output=GIVEN)) == failure
+    assert read_result(asked(), result(success=False, failure=failure, parsed_output=given())) == failure
 
 
 @pytest.mark.parametrize(
@@ -38,23 +52,23 @@ def test_a_failure_is_handed_on_as_it_is() -> None:
     ],
 )
 def test_what_may_not_be_acted_on_is_no_judgement(changes: dict[str, Any], category: FailureKind) -> None:
-    read = read_result(ASKED, result(**{"parsed_output": GIVEN, **changes}))
+    read = read_result(asked(), result(**{"parsed_output": given(), **changes}))
 
     assert isinstance(read, FailureReason)
     assert read.category is category
 
 
 def test_the_reason_says_what_the_result_says_of_itself() -> None:
-    read = read_result(ASKED, result(success=False, error="out of memory", validation_errors=["no JSON"]))
+    read = read_result(asked(), result(success=False, error="out of memory", validation_errors=["no JSON"]))
 
     assert isinstance(read, FailureReason)
     assert read.technical_details == "out of memory; no JSON"
 
 
 def test_an_answer_that_a_worker_let_through_unchecked_is_refused_here() -> None:
-    forged = {**GIVEN, "layers": {**GIVEN["layers"], "trend": layer(0, "E99")}}
+    forged = {**given(), "layers": {**given()["layers"], "trend": layer(0, "E99")}}
 
-    read = read_result(ASKED, result(parsed_output=forged))
+    read = read_result(asked(), result(parsed_output=forged))
 
     assert isinstance(read, FailureReason)
     assert read.category is FailureKind.PARSING_ERROR
