@@ -11,7 +11,7 @@ import structlog
 from structlog.typing import EventDict
 
 from agentic_trading.governance.errors import LedgerRolledBackError
-from agentic_trading.llm import LLMInteraction
+from agentic_trading.llm import LLMEnvelope, LLMInteraction
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
@@ -49,6 +49,15 @@ class Desk:
                 yield platform, claims
         finally:
             await claims.aclose()
+
+    async def answered(self, platform: Platform) -> tuple[LLMEnvelope, LLMInteraction]:
+        """Ask until the platform has found its restarted server again; return the envelope and its answer."""
+        async with asyncio.timeout(10):
+            while True:
+                asked = envelope(2)
+                answer = await platform.ask(asked)
+                if isinstance(answer, LLMInteraction) and answer.result.success:
+                    return asked, answer
 
     async def rebuilt(self) -> None:
         logs = sorted(self.folder.glob("*/interactions.jsonl"))
@@ -98,9 +107,7 @@ async def test_an_envelope_that_is_delivered_again_waits_for_the_rebuild_and_is_
     async with desk.opened() as (platform, _):
         await platform.ask(envelope(1))
         await desk.copied(tmp_path / "older")
-        asked = envelope(2)
-        first = await platform.ask(asked)
-        assert isinstance(first, LLMInteraction)
+        asked, first = await desk.answered(platform)
         await desk.set_back(tmp_path / "older")
 
         with logged("claims_rolled_back") as alarm:
@@ -124,11 +131,10 @@ async def test_an_envelope_that_is_delivered_again_waits_for_the_rebuild_and_is_
 async def test_a_worker_without_the_log_of_a_finished_envelope_whose_claim_was_forgotten_pays_nothing(
     desk: Desk, tmp_path: Path
 ) -> None:
-    asked = envelope(2)
     async with desk.opened() as (platform, _):
         await platform.ask(envelope(1))
         await desk.copied(tmp_path / "older")
-        await platform.ask(asked)
+        asked, _ = await desk.answered(platform)
         await desk.set_back(tmp_path / "older")
     with pytest.raises(LedgerRolledBackError):
         async with desk.opened():
