@@ -21,14 +21,15 @@ from tests.whole_program import whole_program
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 HEAVY = {"aiokafka", "anthropic", "numpy", "orjson", "pydantic", "redis", "rich", "structlog"}
+MODULES_OF_HELP = 300
+"""With 265 it takes 0.25 s of CPU. Modules are counted, because a time depends on the load of the machine."""
 MEASURE = """
-import json, sys, time
+import json, sys
 from agentic_trading.cli.main import main
 try:
     main(["--help"])
 finally:
-    loaded = sorted({name.partition(".")[0] for name in sys.modules})
-    print(json.dumps({"cpu_s": time.process_time(), "loaded": loaded}), file=sys.stderr)
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 """
 
 
@@ -45,11 +46,12 @@ def commands() -> Iterator[tuple[str, ...]]:
 every_command = pytest.mark.parametrize("words", list(commands()), ids=" ".join)
 
 
-def test_help_takes_less_than_a_third_of_a_second_and_loads_nothing_heavy() -> None:
-    measured = [measure_help() for _ in range(2)]
+def test_help_loads_few_modules_and_nothing_heavy() -> None:
+    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, check=True, text=True)
+    loaded = json.loads(done.stderr)
 
-    assert min(cpu_s for cpu_s, _ in measured) < 0.3
-    assert measured[0][1] & HEAVY == set()
+    assert len(loaded) < MODULES_OF_HELP
+    assert {name.partition(".")[0] for name in loaded} & HEAVY == set()
 
 
 def test_import_of_the_front_door_loads_no_vendor_and_no_driver() -> None:
@@ -72,13 +74,6 @@ def test_the_contract_on_light_commands_names_every_module_that_help_loads() -> 
 
     [light] = [contract for contract in contracts if contract["id"] == "light-commands"]
     assert sorted(loaded.split()) == sorted(light["source_modules"])
-
-
-def measure_help() -> tuple[float, set[str]]:
-    """Return the CPU seconds of `--help` in a fresh process, start of the interpreter included, and its modules."""
-    done = subprocess.run([sys.executable, "-c", MEASURE], capture_output=True, check=True, text=True)
-    figures = json.loads(done.stderr)
-    return figures["cpu_s"], set(figures["loaded"])
 
 
 @every_command
