@@ -1,6 +1,6 @@
 """An LLM gateway for trading, and the trading desk that is its first user.
 
-The packages are laid along the path of a call; data goes through them in one direction.
+The packages are laid along the path of a call. Data goes through them in one direction.
 
 - `errors`, `clock`, `ids`, `files`, `logger`, `canonical`: the root error, the only time, the only chance, the reader of named files, the log, one spelling of JSON
 - `llm`: what a call is, the providers that answer it, the log that keeps it

@@ -33,7 +33,7 @@ COMMANDS: Final = "agentic_trading.commands"
 
 
 def plainly(command: Any) -> Any:
-    """Return a command whose arguments, and those of its own commands, are shown without their types."""
+    """Hide the types of arguments in the help of a command and its own commands, and return it."""
     for each in (command, *getattr(command, "commands", {}).values()):
         for param in each.params if each is not None else ():
             if isinstance(param, TyperArgument):

@@ -1,4 +1,4 @@
-"""The commands that look at what is there: `trace`, `spend` and `audit`."""
+"""The commands `trace`, `spend` and `audit`, which read logs."""
 
 from pathlib import Path
 from typing import Annotated

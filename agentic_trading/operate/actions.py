@@ -115,13 +115,13 @@ async def set_limit(
 
 
 async def status(place: Place, *, tenant: str = DEFAULT_TENANT) -> budgets.BudgetView:
-    """Return the limits, counters, halts and workers of a tenant; raises what `halt` raises for the place."""
+    """Return the limits, counters, halts and workers of a tenant. Raises the errors of `halt` for the place."""
     return await budgets.read_status(await asyncio.to_thread(_location, place), tenant)
 
 
 @asynccontextmanager
 async def open_log(folder: Place) -> AsyncGenerator[OpenLog]:
-    """Open the log in a folder for reading, also while a gateway writes to it; raises `OptionError` if there is none."""
+    """Open the log in a folder for reading, also while a gateway writes to it. Raises `OptionError` if there is none."""
     records = records_of(await asyncio.to_thread(_log, folder))
     try:
         yield records
@@ -159,7 +159,7 @@ def _location(place: Place) -> budgets.BudgetLocationOptions:
 
 
 def _log(folder: Place) -> Path:
-    """Return the log in a folder; a folder without one is refused, because a halt there would stop nothing."""
+    """Return the log in a folder. A folder without one is refused, because a halt there would stop nothing."""
     log = Path(folder) / LOG_NAME
     if not log.is_file():
         allowed = f"a folder with {LOG_NAME}, such as that of a gateway or a session"

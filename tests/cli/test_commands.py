@@ -1,6 +1,7 @@
 """Commands and renderers of installed packages, our own included."""
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,6 +77,19 @@ def test_command_of_a_package_has_its_own_help_and_options(site: Path, command: 
 
     assert command("acme", "--desk", "fx").out == "orders of fx\n"
     assert "Show the orders of one desk of Acme, or of all." in command("acme", "--help").out
+
+
+def test_command_of_a_package_ends_with_the_package(
+    site: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_acme(site)
+    there = command("acme", "--help")
+
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if folder != str(site)])
+    gone = command("acme", "--help")
+
+    assert (there.code, gone.code) == (ExitCode.DONE, ExitCode.BAD_INPUT)
+    assert "No such command 'acme'" in gone.err
 
 
 def test_mistyped_command_of_a_package_is_suggested(site: Path, command: Command) -> None:
