@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from enum import IntEnum
 from socket import socketpair
-from threading import Timer, current_thread, main_thread
+from threading import Timer, current_thread, get_ident, main_thread
 from types import FrameType
 from typing import Final, NoReturn, TextIO
 
@@ -22,6 +22,8 @@ INTERRUPTED: Final = "Interrupted."
 
 ENDS_WITHIN_S: Final = 5.0
 """How long an interrupted command, and the threads of one that has ended, may keep the process."""
+
+_RAISED_AGAIN_AFTER_S: Final = 0.01
 
 
 class ExitCode(IntEnum):
@@ -164,12 +166,33 @@ def ended_as_by_ctrl_c() -> Generator[None]:
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:
                 signal.signal(number, actions[number])
-        yield
+        with _raised_again_if_dropped():
+            yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         if limit is not None:
             limit.cancel()
+
+
+@contextmanager
+def _raised_again_if_dropped() -> Generator[None]:
+    """Raise an interrupt again that Python drops, as it does in a `__del__` and in callbacks of the import system."""
+    report = sys.unraisablehook
+
+    def raise_again(dropped: "sys.UnraisableHookArgs") -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            report(dropped)
+            return
+        timer = Timer(_RAISED_AGAIN_AFTER_S, signal.pthread_kill, (get_ident(), signal.SIGINT))
+        timer.daemon = True
+        timer.start()
+
+    sys.unraisablehook = raise_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = report
 
 
 def wait_for_input(stream: TextIO) -> None:

@@ -5,10 +5,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Event
 
 import pytest
 
-from agentic_trading.cli.exits import ExitCode
+from agentic_trading.cli.exits import ExitCode, ended_as_by_ctrl_c
 
 PROGRAM = "from agentic_trading.cli.main import main; main()"
 ON_A_DEAD_DISK = f"""
@@ -98,6 +99,31 @@ def test_a_thread_that_waits_for_a_dead_disk_does_not_keep_the_process(
     assert "ended at once; what was answered is on disk" in said
     assert "without waiting for a disk or a server" in said
     assert "Traceback" not in said
+
+
+class InterruptedInDel:
+    """Raises a signal where Python drops every exception, as it does in callbacks of the import system."""
+
+    def __init__(self, by: signal.Signals) -> None:
+        self._by = by
+
+    def __del__(self) -> None:
+        signal.raise_signal(self._by)
+
+
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_python_drops_is_raised_again(by: signal.Signals) -> None:
+    reports = sys.unraisablehook
+
+    def wait() -> None:
+        with ended_as_by_ctrl_c():
+            InterruptedInDel(by)
+            Event().wait(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        wait()
+
+    assert sys.unraisablehook is reports
 
 
 def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:
