@@ -1,7 +1,7 @@
 """Budgets as tables for a terminal."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator, Sequence
 from contextlib import aclosing
 
 from rich.console import Console, Group, RenderableType
@@ -14,6 +14,7 @@ from agentic_trading.cli.output import (
     facts,
     format_time,
     heading,
+    listing,
     paragraph,
     print_table,
     printable,
@@ -27,7 +28,13 @@ from agentic_trading.governance.errors import ControlError, LedgerError
 from agentic_trading.governance.limits import ANY, UNITS, Limit, Unit, Window, amount_text, limit_text
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import KeptCharge
-from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus, QueuedStatus
+from agentic_trading.governance.status_feed import (
+    BudgetStatus,
+    CallCounts,
+    CounterStatus,
+    DenialStatus,
+    QueuedStatus,
+)
 from agentic_trading.llm.event import PLATFORM
 from agentic_trading.operate.budget_log import BudgetEvent, LedgerRebuildReport
 from agentic_trading.operate.budgets import (
@@ -42,18 +49,6 @@ from agentic_trading.operate.budgets import (
 _MOST_ROWS = 12
 _MOST_COUNTERS = 48
 _MOST_TENANTS = 24
-_BUDGET_COLUMNS = (
-    "scope",
-    "window",
-    "unit",
-    "limit",
-    "spent",
-    "held",
-    "in doubt",
-    "left",
-    "per hour",
-    "exhausted at",
-)
 _NUMBERS = ("limit", "spent", "held", "in doubt", "left", "per hour")
 
 
@@ -95,21 +90,18 @@ def history_table(found: Sequence[BudgetEvent], tenant: str) -> list[RenderableT
     """Return what happened, one line each."""
     if not found:
         return [paragraph(f"No budget events of tenant {tenant}.")]
-    made = table("time", "event", "scope", "count", "charged", "reason", right=("count", "charged"))
-    cells = (
-        (
-            format_time(one.first)
-            if one.times == 1
-            else f"{format_time(one.first)} to {format_time(one.last)}",
-            one.what,
-            one.subject,
-            f"{one.times:,}",
-            f"{usd(one.nusd)} USD" if one.nusd else "",
-            one.why,
-        )
-        for one in found
-    )
-    return [heading(f"Budget events of tenant {tenant}"), rows(made, cells)]
+    columns: dict[str, Callable[[BudgetEvent], str]] = {
+        "time": lambda one: " to ".join(dict.fromkeys(map(format_time, (one.first, one.last)))),
+        "event": lambda one: one.what,
+        "scope": lambda one: one.subject,
+        "count": lambda one: f"{one.times:,}",
+        "charged": lambda one: f"{usd(one.nusd)} USD" if one.nusd else "",
+        "reason": lambda one: one.why,
+    }
+    return [
+        heading(f"Budget events of tenant {tenant}"),
+        listing(found, columns, right=("count", "charged")),
+    ]
 
 
 _NO_LIMITS = "none on the server or in these logs: calls run without a limit until `budget set`"
@@ -185,7 +177,7 @@ def _more(number: int, shown: int) -> Iterator[RenderableType]:
 
 def _counters(counters: Sequence[CounterStatus]) -> Table:
     return rows(
-        table(*_BUDGET_COLUMNS, right=_NUMBERS),
+        table("scope", "window", "unit", *_NUMBERS, "exhausted at", right=_NUMBERS),
         (row for counter in _fullest(counters) for row in _counter_rows(counter)),
     )
 
@@ -210,25 +202,20 @@ def _share_left(counter: CounterStatus) -> float:
 
 def _counter_rows(counter: CounterStatus) -> Iterator[tuple[str, ...]]:
     window = "total" if counter.window is Window.NONE else counter.window_id
-    for unit, most, spent, held, in_doubt in zip(
-        UNITS, counter.most, counter.spent, counter.held, counter.in_doubt, strict=True
-    ):
-        if most is None:
-            continue
-        is_money = unit == "nano-USD"
-        pace = counter.nusd_per_hour if is_money else None
-        yield (
-            f"{counter.scope} {counter.id}",
-            window,
-            "USD" if is_money else unit,
-            _amount(unit, most),
-            _amount(unit, spent),
-            _amount(unit, held),
-            _amount(unit, in_doubt),
-            _amount(unit, max(0, most - spent - held)),
-            "" if pace is None else _amount(unit, pace),
-            _exhausted(counter, unit),
-        )
+    units = zip(UNITS, counter.most, counter.spent, counter.held, counter.in_doubt, strict=True)
+    for unit, most, spent, held, in_doubt in units:
+        if most is not None:
+            is_money = unit == "nano-USD"
+            amounts = (most, spent, held, in_doubt, max(0, most - spent - held))
+            pace = counter.nusd_per_hour if is_money else None
+            yield (
+                f"{counter.scope} {counter.id}",
+                window,
+                "USD" if is_money else unit,
+                *(_amount(unit, each) for each in amounts),
+                "" if pace is None else _amount(unit, pace),
+                _exhausted(counter, unit),
+            )
 
 
 def _exhausted(counter: CounterStatus, unit: Unit) -> str:
@@ -238,76 +225,53 @@ def _exhausted(counter: CounterStatus, unit: Unit) -> str:
 
 
 def _queued(requests: Sequence[QueuedStatus]) -> Table:
-    return rows(
-        table(
-            "reservation",
-            "since",
-            "priority",
-            "requested",
-            "left",
-            "counter",
-            right=("priority", "requested", "left"),
-        ),
-        (
-            (
-                one.reservation_id,
-                f"{one.since:%H:%M:%S}",
-                str(one.priority),
-                _amount(one.unit, one.asked),
-                _amount(one.unit, one.left),
-                f"{one.scope} {one.id}",
-            )
-            for one in requests[:_MOST_ROWS]
-        ),
-    )
+    columns: dict[str, Callable[[QueuedStatus], str]] = {
+        "reservation": lambda one: one.reservation_id,
+        "since": lambda one: f"{one.since:%H:%M:%S}",
+        "priority": lambda one: str(one.priority),
+        "requested": lambda one: _amount(one.unit, one.asked),
+        "left": lambda one: _amount(one.unit, one.left),
+        "counter": lambda one: f"{one.scope} {one.id}",
+    }
+    return listing(requests[:_MOST_ROWS], columns, right=("priority", "requested", "left"))
 
 
 def _refused(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
     refusals = sorted((one for worker in workers for one in worker.refusals), key=lambda one: one.at)
     if refusals:
         yield heading("Refused last")
-        yield rows(
-            table("time", "agent", "workflow", "kind", "reason"),
-            (
-                (format_time(one.at), one.agent, one.workflow, str(one.kind), one.why)
-                for one in refusals[-_MOST_ROWS:]
-            ),
-        )
+        columns: dict[str, Callable[[DenialStatus], str]] = {
+            "time": lambda one: format_time(one.at),
+            "agent": lambda one: one.agent,
+            "workflow": lambda one: one.workflow,
+            "kind": lambda one: str(one.kind),
+            "reason": lambda one: one.why,
+        }
+        yield listing(refusals[-_MOST_ROWS:], columns)
 
 
 def _workers(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
     if not workers:
         return
+    numbers: dict[str, Callable[[BudgetStatus], str]] = {
+        "admitted": lambda one: f"{one.calls.admitted:,}",
+        "refused": lambda one: f"{one.calls.refused:,}",
+        "in flight": lambda one: f"{one.calls.in_flight:,}",
+        "in doubt": lambda one: f"{one.calls.in_doubt:,}",
+        "reserved / charged": lambda one: _reserved_share(one.calls),
+    }
+    columns: dict[str, Callable[[BudgetStatus], str]] = {
+        "worker": lambda one: one.worker if one.is_running else f"{one.worker} (ended)",
+        "reported at": lambda one: f"{one.time:%Y-%m-%d %H:%M:%S}",
+        "session time": lambda one: format_time(one.as_of),
+        **numbers,
+    }
     yield heading("Workers")
-    yield rows(
-        table(
-            "worker",
-            "reported at",
-            "session time",
-            "admitted",
-            "refused",
-            "in flight",
-            "in doubt",
-            "reserved / charged",
-            right=("admitted", "refused", "in flight", "in doubt", "reserved / charged"),
-        ),
-        (_worker(one) for one in workers),
-    )
+    yield listing(workers, columns, right=numbers)
 
 
-def _worker(status: BudgetStatus) -> tuple[str, ...]:
-    calls = status.calls
-    ratio = f"{calls.reserved_nusd / calls.charged_nusd:.2f}" if calls.charged_nusd else "-"
-    return (
-        status.worker if status.is_running else f"{status.worker} (ended)",
-        f"{status.time:%Y-%m-%d %H:%M:%S}",
-        format_time(status.as_of),
-        f"{calls.admitted:,}",
-        f"{calls.refused:,}",
-        f"{calls.in_flight:,}",
-        f"{calls.in_doubt:,}",
-        ratio,
-    )
+def _reserved_share(calls: CallCounts) -> str:
+    return f"{calls.reserved_nusd / calls.charged_nusd:.2f}" if calls.charged_nusd else "-"
 
 
 def _amount(unit: Unit, value: int) -> str:

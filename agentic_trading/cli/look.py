@@ -123,7 +123,7 @@ def spend_command(
     """
     from agentic_trading.audit.spend import spend_report
     from agentic_trading.cli.look_tables import as_table, as_values, spend_keys
-    from agentic_trading.cli.output import ask_log, console, print_table, show_json
+    from agentic_trading.cli.output import ask_log, print_table, show_json
 
     keys = spend_keys(by)
     log = log_of(store)
@@ -132,7 +132,7 @@ def spend_command(
     if as_json:
         show_json(as_values(report))
     else:
-        print_table(as_table(report, console().width))
+        print_table(as_table(report))
 
 
 def _warn_of(log: Path, tenant: str | None) -> None:

@@ -1,17 +1,14 @@
 """Tables of the commands that look: what calls cost, and whether a log is whole."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any, cast, get_args
 
 from rich.console import Group, RenderableType
-from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from agentic_trading.audit.spend import SpendReport
 from agentic_trading.cli.output import (
-    PlainConsole,
     printable,
     rows,
     table,
@@ -27,7 +24,6 @@ ALLOWED: tuple[str, ...] = get_args(SpendKey)
 FIGURES = ("attempts", "failed", "tokens in", "tokens out", "USD")
 RARE_FIGURES = ("USD billed", "in doubt", "USD in doubt", "refused", "recorded")
 """Shown if there are any."""
-UNBOUNDED = 100_000
 
 
 def spend_keys(by: str) -> tuple[SpendKey, ...]:
@@ -39,17 +35,8 @@ def spend_keys(by: str) -> tuple[SpendKey, ...]:
     return cast(tuple[SpendKey, ...], names)
 
 
-def as_table(report: SpendReport, width: int) -> RenderableType:
-    """Return a row a group and the total below them.
-
-    Where the keys would not fit into `width` columns with the figures, all but the last key stand above the rows
-    that share them.
-    """
-    drawn = _one_row_a_group(report)
-    return drawn if _columns_of(drawn) <= width or len(report.by) < 2 else _under_headings(report)
-
-
-def _one_row_a_group(report: SpendReport) -> Table:
+def as_table(report: SpendReport) -> Table:
+    """Return a row for each group and the total below them."""
     figures = _figures(report.total, report.total)
     cells = (row.key + tuple(_figures(row, report.total).values()) for row in report.rows)
     drawn = rows(table(*report.by, *figures, right=tuple(figures)), cells)
@@ -57,36 +44,6 @@ def _one_row_a_group(report: SpendReport) -> Table:
     total = ("total", *("" for _ in report.by[1:])) if report.by else ()
     drawn.add_row(*(printable(cell) for cell in (*total, *figures.values())), style="bold")
     return drawn
-
-
-def _under_headings(report: SpendReport) -> Group:
-    """Return rows below the keys that they share, all in the same columns."""
-    figures = _figures(report.total, report.total)
-    lines: list[tuple[str, ...]] = [(report.by[-1], *figures)]
-    lines += [(f"  {printable(row.key[-1])}", *_figures(row, report.total).values()) for row in report.rows]
-    lines += [("total", *figures.values())]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    head, *below, total = (_in_columns(line, widths) for line in lines)
-    drawn = [Text(head, "bold")]
-    shared: tuple[str, ...] = ()
-    for row, line in zip(report.rows, below, strict=True):
-        if row.key[:-1] != shared:
-            shared = row.key[:-1]
-            drawn.append(Text(printable(" · ".join(shared)), "cyan"))
-        drawn.append(Text(line))
-    return Group(*drawn, Text(total, "bold"))
-
-
-def _in_columns(cells: Sequence[str], widths: Sequence[int]) -> str:
-    key, *figures = cells
-    aligned = (figure.rjust(width) for figure, width in zip(figures, widths[1:], strict=True))
-    return "  ".join((key.ljust(widths[0]), *aligned))
-
-
-def _columns_of(drawn: Table) -> int:
-    """Return how wide a table would be if it had all the room it wants."""
-    roomy = PlainConsole(width=UNBOUNDED)
-    return Measurement.get(roomy, roomy.options, drawn).maximum
 
 
 def _figures(sums: Spend, total: Spend) -> dict[str, str]:

@@ -1,11 +1,11 @@
 """Tables of models, of what is wrong with them, and of what a live check found."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from agentic_trading.cli.output import facts, heading, rows, table
+from agentic_trading.cli.output import facts, heading, listing, rows, table
 from agentic_trading.cli.price_tables import price_parts
 from agentic_trading.cli.settings import configured
 from agentic_trading.clock import SystemClock
@@ -24,22 +24,18 @@ def load_catalogue() -> Catalogue:
 
 def model_table(entries: Iterable[CatalogueEntry], catalogue: Catalogue) -> RenderableType:
     """Return a row for each model; prices are those of the catalogue's day."""
-    columns = ("provider", "model", "in", "out", "context", "cutoff", "last day", "from")
-    cells = (
-        (
-            entry.capability.provider,
-            entry.capability.model,
-            _price_range(entry.price, "input"),
-            _price_range(entry.price, "output"),
-            f"{entry.capability.context_tokens:,}",
-            str(entry.capability.training_cutoff or "-"),
-            str(entry.capability.retires_on or "-"),
-            entry.origin_kind,
-        )
-        for entry in entries
-    )
+    columns: dict[str, Callable[[CatalogueEntry], str]] = {
+        "provider": lambda one: one.capability.provider,
+        "model": lambda one: one.capability.model,
+        "in": lambda one: _price_range(one.price, "input"),
+        "out": lambda one: _price_range(one.price, "output"),
+        "context": lambda one: f"{one.capability.context_tokens:,}",
+        "cutoff": lambda one: str(one.capability.training_cutoff or "-"),
+        "last day": lambda one: str(one.capability.retires_on or "-"),
+        "from": lambda one: one.origin_kind,
+    }
     note = f"in, out: USD per million tokens on {catalogue.today}, book {short_id(catalogue.prices.id)}"
-    return Group(rows(table(*columns, right=("in", "out", "context")), cells), note)
+    return Group(listing(entries, columns, right=("in", "out", "context")), note)
 
 
 def _price_range(price: ModelPrice | None, field: str) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,6 +25,8 @@ from typing_extensions import override
 from agentic_trading.cancellation import run_async
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.store import Records
+
+T = TypeVar("T")
 
 WIDTH_OF_A_PIPE = 240
 """Columns without a terminal: a row of a table then stands on one line for the next program."""
@@ -143,7 +145,7 @@ class Facts:
 _WHOLE_WORDS: Final[Mapping[str, Any]] = {"break_long_words": False, "break_on_hyphens": False}
 
 
-def table(*columns: str, right: Sequence[str] = ()) -> FittedTable:
+def table(*columns: str, right: Collection[str] = ()) -> FittedTable:
     """Return an empty table without lines; the columns named in `right` are numbers."""
     made = FittedTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in columns:
@@ -205,6 +207,14 @@ def rows(target: FittedTable, cells: Iterable[Sequence[str]]) -> FittedTable:
     return target
 
 
+def listing(
+    items: Iterable[T], columns: Mapping[str, Callable[[T], str]], right: Collection[str] = ()
+) -> FittedTable:
+    """Return a row for each item and a column for each name. The columns named in `right` are numbers."""
+    cells = ([cell(item) for cell in columns.values()] for item in items)
+    return rows(table(*columns, right=right), cells)
+
+
 MOST_LINES = 5
 
 
@@ -222,9 +232,6 @@ def facts(pairs: Iterable[tuple[str, str]]) -> Facts:
 def terminal_is_watching() -> bool:
     """Whether standard error is a terminal: only then is a progress bar drawn."""
     return sys.stderr.isatty()
-
-
-T = TypeVar("T")
 
 
 def ask_log(log: Path, question: Callable[[Records], Awaitable[T]]) -> T:

@@ -86,27 +86,27 @@ def summed(width: int, by: str, log: Path, capsys: pytest.CaptureFixture[str]) -
     """Return the lines of a sum as they are drawn in a window of `width` columns."""
     keys = spend_keys(by)
     capsys.readouterr()
-    print_table(
-        as_table(ask_log(log, lambda records: spend_report(records, *keys)), width), on=Console(width=width)
-    )
+    report = ask_log(log, lambda records: spend_report(records, *keys))
+    print_table(as_table(report), on=Console(width=width))
     return capsys.readouterr().out.splitlines()
 
 
-def test_many_keys_stand_above_their_rows_where_the_window_is_narrow(
-    log: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_are_lists_in_a_narrow_window(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = summed(80, "agent,model,workflow,tenant,day", log, capsys)
 
-    assert [" ".join(line.split()) for line in lines] == [
-        "day attempts failed tokens in tokens out USD",
-        "analyst-1 · m-1 · general · default",
-        "2026-01-02 1 0 1,000 10 2.500000",
-        "analyst-1 · m-2 · general · default",
-        "2026-01-02 1 0 2,000 20 0.500000",
-        "trader-1 · m-1 · general · default",
-        "2026-01-02 1 1 3,000 20 0.000000",
-        "total 3 1 6,000 50 3.000000",
+    assert [" ".join(line.split()) for line in lines[:10]] == [
+        "analyst-1",
+        "model m-1",
+        "workflow general",
+        "tenant default",
+        "day 2026-01-02",
+        "attempts 1",
+        "failed 0",
+        "tokens in 1,000",
+        "tokens out 10",
+        "USD 2.500000",
     ]
+    assert lines.count("total") == 1
     assert max(map(len, lines)) <= 80
 
 

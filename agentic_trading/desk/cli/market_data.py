@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -19,10 +19,9 @@ from agentic_trading.cli.output import (
     capped,
     facts,
     format_time,
+    listing,
     print_table,
-    rows,
     show_json,
-    table,
     unbroken,
 )
 from agentic_trading.desk.cli.run import TimeframeOption
@@ -59,22 +58,16 @@ class Contents:
 
 def sample_table(samples: Iterable[Sample]) -> Table:
     """Return a table with a row for each sample."""
-    drawn = table("name", "symbol", "bars", "rows", "from", "to (UTC)", "licence", right=("rows",))
-    return rows(
-        drawn,
-        (
-            (
-                sample.name,
-                sample.symbol,
-                str(sample.timeframe),
-                f"{sample.rows:,}",
-                format_time(sample.first_open),
-                format_time(sample.last_close),
-                sample.licence,
-            )
-            for sample in samples
-        ),
-    )
+    columns: dict[str, Callable[[Sample], str]] = {
+        "name": lambda sample: sample.name,
+        "symbol": lambda sample: sample.symbol,
+        "bars": lambda sample: str(sample.timeframe),
+        "rows": lambda sample: f"{sample.rows:,}",
+        "from": lambda sample: format_time(sample.first_open),
+        "to (UTC)": lambda sample: format_time(sample.last_close),
+        "licence": lambda sample: sample.licence,
+    }
+    return listing(samples, columns, right=("rows",))
 
 
 async def read_contents(name: str, timeframe: str = "") -> Contents:
