@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from agentic_trading.bus.brokers.kafka.producer import MessagePublisher
+from agentic_trading.bus.brokers.kafka.broker import MessagePublisher
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider
 from agentic_trading.llm.result import Usage

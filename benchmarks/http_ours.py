@@ -11,8 +11,12 @@ from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider
 from agentic_trading.llm.providers.errors import ErrorForm
 from agentic_trading.llm.providers.http import HttpSession
 from agentic_trading.llm.providers.keys import OneKey
-from agentic_trading.llm.providers.openai.chat import ERRORS, completion_body, model_response
-from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+from agentic_trading.llm.providers.openai.provider import (
+    ERRORS,
+    OpenAIProvider,
+    completion_body,
+    model_response,
+)
 from agentic_trading.llm.redaction import Redaction
 from benchmarks.ours import envelope
 from benchmarks.peers.question import ANSWER, INSTRUCTIONS, QUESTION

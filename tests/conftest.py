@@ -105,24 +105,18 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-@pytest.fixture(scope="session")
-def loop_guard() -> BlockBuster:
-    """Return the guard that knows which calls block; it looks at calls from our own package only."""
+@pytest.fixture(scope="session", autouse=True)
+def _no_blocking_on_the_loop() -> Iterator[None]:
+    """Fail a test in which our code blocks the running loop."""
     guard = BlockBuster("agentic_trading")
     # Coverage takes a lock for each line it sees: under this hook a slow test could be stopped with the lock held.
     for name in ("threading.Lock.acquire", "threading.Lock.acquire_lock"):
         guard.functions.pop(name, None)
     for name in WAITS_FOR_THE_DISK:
         guard.functions[name] = BlockBusterFunction(None, name, scanned_modules="agentic_trading")
-    return guard
-
-
-@pytest.fixture(autouse=True)
-def _no_blocking_on_the_loop(loop_guard: BlockBuster) -> Iterator[None]:
-    """Fail a test in which our code blocks the running loop."""
-    loop_guard.activate()
+    guard.activate()
     yield
-    loop_guard.deactivate()
+    guard.deactivate()
 
 
 @pytest.fixture(scope="session", autouse=True)

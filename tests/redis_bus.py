@@ -9,9 +9,8 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from agentic_trading.bus.brokers.redis.broker import RedisBroker
+from agentic_trading.bus.brokers.redis.broker import RedisBroker, RedisSubscription
 from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
-from agentic_trading.bus.brokers.redis.consumer import RedisSubscription
 from agentic_trading.bus.brokers.redis.redis import RedisTopics
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import Subscription, Topic

@@ -42,7 +42,7 @@ from agentic_trading.client.events import KINDS as RECURSION
 from agentic_trading.client.frame_calls import ASK_SCHEMA, JOIN_SCHEMA
 from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
-from agentic_trading.desk.events import KINDS as DESK
+from agentic_trading.desk.decisions import KINDS as DESK
 from agentic_trading.desk.execution.strategy import FILL_STRATEGY_SCHEMA
 from agentic_trading.desk.planning.schema import FAMILY_SCHEMAS, STRATEGY_PARAMS_SCHEMA
 from agentic_trading.governance.events import KINDS as GOVERNANCE

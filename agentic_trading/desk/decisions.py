@@ -14,7 +14,6 @@ from agentic_trading.canonical import Fragment, canonical_bytes, exact_bytes, ut
 from agentic_trading.client.gateway import Gateway, GatewayReply, verdict_of
 from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.events import Skipped, Triggered, Undecided
-from agentic_trading.desk.events import KINDS
 from agentic_trading.desk.exchange import Cancellation, Fill, Order
 from agentic_trading.desk.execution.events import (
     IntentDenied,
@@ -34,7 +33,50 @@ from agentic_trading.desk.planning.events import (
 )
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import NoDecision, StoreError
-from agentic_trading.llm.event import Event
+from agentic_trading.llm.event import Event, Kinds
+
+DeskBody = (
+    Triggered
+    | Skipped
+    | Assessment
+    | Undecided
+    | IntentSkipped
+    | IntentDenied
+    | OrderIntent
+    | IntentUndecided
+    | StrategyChosen
+    | Order
+    | OrderDenied
+    | Cancellation
+    | Fill
+    | GenerationProposed
+    | GenerationRejected
+    | GenerationAccepted
+    | PlanChosen
+    | PlanUndecided
+)
+
+
+KINDS = Kinds[DeskBody](
+    Triggered,
+    Skipped,
+    Assessment,
+    Undecided,
+    IntentSkipped,
+    IntentDenied,
+    OrderIntent,
+    IntentUndecided,
+    StrategyChosen,
+    Order,
+    OrderDenied,
+    Cancellation,
+    Fill,
+    GenerationProposed,
+    GenerationRejected,
+    GenerationAccepted,
+    PlanChosen,
+    PlanUndecided,
+)
 
 
 class DecisionLog:

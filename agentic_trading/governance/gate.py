@@ -300,10 +300,10 @@ def _final(
         case Declined():
             return denied(answer, quoted.request.limits)
         case Reservation(state=ReservationState.RESERVED):
-            quote, request = quoted.quote, quoted.request
+            priced, request = quoted.quote, quoted.request
             if answer.counted_at is not None:
                 request = replace(request, at=answer.counted_at)
-            return Admitted(request, quote.capability, prices.id, quote.priced_at)
+            return Admitted(request, priced.capability, prices.id, priced.priced_at)
         case Reservation():
             return AlreadyDispatched(answer.id, answer.state)
         case _:

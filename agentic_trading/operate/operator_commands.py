@@ -1,20 +1,218 @@
 """Commands of operators at a place: for known names, and until the workers there have acknowledged them."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.governance.commands import OperatorCommand, execute_command, validate_command
-from agentic_trading.governance.controls_document import TenantControls
-from agentic_trading.governance.status_feed import BudgetStatus
+from agentic_trading.errors import TradingError
+from agentic_trading.governance.commands import (
+    AddHalt,
+    OperatorCommand,
+    SetLimit,
+    execute_command,
+    validate_command,
+)
+from agentic_trading.governance.controls_document import HaltScope, TenantControls
+from agentic_trading.governance.errors import CommandError, LedgerError
+from agentic_trading.governance.ledger import Balance
+from agentic_trading.governance.limits import ANY, ScopeKind, agent_of
+from agentic_trading.governance.policy_file import Principal, read_policy
+from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus
+from agentic_trading.llm.envelope import DEFAULT_TENANT, LLMEnvelope
+from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import PLATFORM
+from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.operate.budgets import BudgetLocation, BudgetLocationOptions, open_location
-from agentic_trading.operate.known_names import KnownNames
 from agentic_trading.operate.live_places import is_locked
 from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.port_adapters import records_of
 from agentic_trading.platform.settings import user_name
+from agentic_trading.platform.tables import TableLayers
+
+_NEAREST = 5
+_WILD = frozenset("*?[")
+
+Scope = HaltScope | ScopeKind
+
+
+@dataclass(frozen=True, slots=True)
+class KnownNames:
+    """The names that something at a place knows; the slowest source is asked last.
+
+    Earlier commands are no source: a name that only an operator has given may be an earlier typing error. So is a
+    counter in which nothing was ever counted.
+    """
+
+    place: BudgetLocation
+    log: Path | None
+    config: PlatformConfig
+
+    async def require_for(self, tenant: str, command: OperatorCommand) -> str:
+        """Return the source that knows the names of a halt or a new limit, nothing if no name is needed.
+
+        Raises `CommandError` with the nearest names if there is none.
+        """
+        match command:
+            case AddHalt(scope, id_):
+                named: tuple[Scope, str] = scope, id_
+            case SetLimit(limit):
+                named = limit.scope, limit.id
+            case _:  # what is removed is there
+                return ""
+        of_tenant = await self._require(tenant, HaltScope.TENANT, tenant)
+        return await self._require(tenant, *named) or of_tenant
+
+    async def _require(self, tenant: str, scope: Scope, name: str) -> str:
+        """Return the source that knows a name, nothing for `*` and workflows, which are all known."""
+        if name == ANY or scope == "workflow":
+            return ""
+        known: set[str] = set()
+        async with aclosing(self._sources(tenant, scope)) as sources:
+            async for source, names in sources:
+                known |= {spelling for each in names for spelling in _spellings(scope, each)}
+                if name in known:
+                    return source
+        nearest = get_close_matches(name, sorted(known), n=_NEAREST, cutoff=0.0)
+        unknown = f"no worker, policy, configuration, table of models, ledger or log here knows this {scope}"
+        raise CommandError(f"{scope} {name}", unknown, ", ".join([*nearest, "or --force for one to come"]))
+
+    async def _sources(self, tenant: str, scope: Scope) -> AsyncGenerator[tuple[str, set[str]]]:
+        tenants = [tenant] if tenant != PLATFORM else await self.place.statuses.tenants()
+        statuses = [status for each in tenants for status in await self.place.statuses.read(each)]
+        yield "workers' reports", set(_reported(scope, statuses))
+        if scope == "tenant":
+            yield "workers' reports", set(await self.place.statuses.tenants())
+        for source, names_of in (("the configuration", self._configured), ("the policy", self._in_policy)):
+            with suppress(TradingError):  # a file that is broken knows no name, and must not stop a halt
+                yield source, await asyncio.to_thread(names_of, scope)
+        if self.place.ledger is not None:
+            for is_limited in (
+                True,
+                False,
+            ):  # very many calls and traces are read only if nothing else knows the name
+                with suppress(LedgerError):
+                    ledger = self.place.ledger
+                    balances = [
+                        one for each in tenants for one in await ledger.balances(each, limited=is_limited)
+                    ]
+                    yield "the ledger", {one.id for one in balances if one.scope == scope and _is_used(one)}
+        logged: set[str] = set()
+        if self.log is not None:
+            with suppress(StoreError):  # a log that is broken knows no name
+                logged = await _in_log(self.log, None if tenant == PLATFORM else tenant, scope)
+        yield "the log", logged
+        if scope == "tenant" and not self.config.tenants and not logged:
+            yield "the configuration", {DEFAULT_TENANT}
+
+    def _configured(self, scope: Scope) -> set[str]:
+        config = self.config
+        match str(scope):
+            case "tenant":
+                return set(config.tenants)
+            case "principal":
+                keys = config.principals_folder
+                folders = () if keys is None or not keys.is_dir() else keys.iterdir()
+                return {config.sign_as, *(path.name for path in folders)} - {""}
+            case "model":
+                rows = TableLayers.read(config, {}).tables().capabilities
+                return {f"{row.provider}/{row.model}" for row in rows} | {
+                    f"{name}/{ANY}" for name in config.providers
+                }
+            case _:
+                return set()
+
+    def _in_policy(self, scope: Scope) -> set[str]:
+        if self.config.policy is None:
+            return set()
+        principals = read_policy(self.config.policy).principals or {}
+        if scope == "principal":
+            return set(principals)
+        return {name for one in principals.values() for name in _named(one, scope) if not _WILD & set(name)}
+
+
+def _named(principal: Principal, scope: Scope) -> Sequence[str]:
+    match str(scope):
+        case "tenant":
+            return principal.tenants
+        case "agent":
+            return principal.agents
+        case "model":
+            return principal.models
+        case _:
+            return ()
+
+
+def _reported(scope: Scope, statuses: Iterable[BudgetStatus]) -> Iterable[str]:
+    for status in statuses:
+        if scope == "tenant":
+            yield status.tenant
+        yield from (one.id for one in status.counters if str(one.scope) == scope and _is_used(one))
+        for denial in status.refusals:
+            if scope in {"agent", "workflow"}:
+                yield getattr(denial, scope)
+            elif denial.scope is not None and str(denial.scope) == scope:
+                yield denial.id
+
+
+def _is_used(counter: Balance | CounterStatus) -> bool:
+    """Whether a call was counted: one that has a limit alone is named by an operator."""
+    return any(any(_units(amount)) for amount in (counter.spent, counter.held))
+
+
+def _units(amount: Amount | tuple[int, int, int]) -> tuple[int, int, int]:
+    return amount.units if isinstance(amount, Amount) else amount
+
+
+def _spellings(scope: Scope, name: str) -> Iterable[str]:
+    """Return what a command may call a name: a model by itself, with its provider, or all of that provider's."""
+    if scope != "model":
+        return (name,) if name else ()
+    provider, _, model = name.partition("/")
+    return (model or provider, name, f"{provider}/{ANY}")
+
+
+async def _in_log(log: Path, tenant: str | None, scope: Scope) -> set[str]:
+    """Return the names of a kind in a log, of one tenant or of all."""
+    async with aclosing(records_of(log)) as records:
+        match str(scope):
+            case "tenant":
+                return {row.key[0] for row in await records.spend("tenant")}
+            case "model":
+                return {"/".join(row.key) for row in await records.spend("provider", "model", tenant=tenant)}
+            case "agent":
+                agents = {row.key[0] for row in await records.spend("agent", tenant=tenant)}
+                if (
+                    "" not in agents
+                ):  # a call without an id is known by its type, which the index does not have
+                    return agents
+            case "principal":
+                return set()  # no record of a call names its sender
+            case _:
+                pass
+        found = set()
+        async with aclosing(records.scan()) as entries:
+            async for entry in entries:
+                call = entry.record
+                if isinstance(call, LLMInteraction) and tenant in {None, call.envelope.tenant_id}:
+                    found.add(_name_of(call.envelope, scope))
+        return found
+
+
+def _name_of(envelope: LLMEnvelope, scope: Scope) -> str:
+    match str(scope):
+        case "trace":
+            return envelope.trace_id
+        case "call":
+            return envelope.idempotency_key
+        case _:
+            return agent_of(envelope)
+
 
 ACKNOWLEDGED_WITHIN_S = 3.0
 """Workers apply a command within a second, and report it within half a second more."""

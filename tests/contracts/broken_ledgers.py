@@ -25,9 +25,8 @@ from agentic_trading.governance.ledger import (
     ReservationState,
     Settlement,
 )
-from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.ledgers.memory import MemoryLedger, TenantLedger
 from agentic_trading.governance.ledgers.reservation_table import QueuedRequest
-from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 from tests.contracts import ledger_limits as limits

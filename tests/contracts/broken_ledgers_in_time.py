@@ -20,9 +20,8 @@ from agentic_trading.governance.ledger import (
     Settlement,
 )
 from agentic_trading.governance.ledgers.counters import CountedIds
-from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.ledgers.memory import MemoryLedger, TenantLedger
 from agentic_trading.governance.ledgers.reservation_table import ReservationTable
-from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind
 from agentic_trading.governance.prices import Amount
 from tests.contracts import ledger_changes as changes

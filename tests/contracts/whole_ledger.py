@@ -5,8 +5,7 @@ from datetime import UTC, tzinfo
 from typing import ClassVar
 
 from agentic_trading.governance.ledger import Blocked, Declined, Ledger, Reservation, ReservationRequest
-from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
+from agentic_trading.governance.ledgers.memory import MemoryLedger, TenantLedger
 from agentic_trading.governance.limits import Limit
 from tests.contracts.ledger_opening import Opens
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.desk.session import budget_controls
+from agentic_trading.desk.session import run as session_run
 from agentic_trading.desk.session.replay import replay
 from agentic_trading.governance.commands import SetLimit
 from agentic_trading.governance.errors import LedgerRolledBackError, LedgerUnavailableError
@@ -62,7 +62,7 @@ async def limit(server: RealServer, usd: str) -> None:
     board, statuses = await asyncio.to_thread(boards_of, server.url, Path())
     async with aclosing(board), aclosing(statuses):
         nusd = int(Decimal(usd).scaleb(9))
-        await budget_controls.set_budget(board, "default", port_adapters.tenant_limit(nusd))
+        await session_run.set_budget(board, "default", port_adapters.tenant_limit(nusd))
 
 
 async def test_two_runs_at_once_keep_one_limit(own_redis: RealServer) -> None:

@@ -21,7 +21,7 @@ from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import Capabilities, DatedTable, TableError, sha256_of_rows
 from agentic_trading.llm.providers.anthropic.messages import usage_of
 from agentic_trading.llm.providers.hosted import HttpReply
-from agentic_trading.llm.providers.openai.chat import model_response
+from agentic_trading.llm.providers.openai.provider import model_response
 from agentic_trading.llm.result import Usage
 
 BOOK = PriceBook.load()

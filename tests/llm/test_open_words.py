@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.client.events import KINDS as RECURSION
-from agentic_trading.desk.events import KINDS as DESK
+from agentic_trading.desk.decisions import KINDS as DESK
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.rebuild import LedgerRebuild
 from agentic_trading.llm import (

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.structured.render import render_schema
+from agentic_trading.structured.render import json_text, render_schema
 from agentic_trading.structured.schema import children, map_children, prompt_schema, requested_schema
-from agentic_trading.structured.schema_text import json_text
 from tests.structured.any_schema import BOUNDS, HOSTILE, WHOLE
 
 

@@ -11,7 +11,7 @@ from agentic_trading.llm import FailureReason, LLMProvider, LLMResult
 from agentic_trading.llm.provider import ToolDefinition
 from agentic_trading.llm.providers.anthropic.messages import create_arguments
 from agentic_trading.llm.providers.hosted import ToolCall, text_of_calls
-from agentic_trading.llm.providers.openai.chat import completion_body
+from agentic_trading.llm.providers.openai.provider import completion_body
 from agentic_trading.structured.engine import Prepared, prepare
 from agentic_trading.structured.tools import tools_by_name
 from agentic_trading.worker.attempt_result import recorded_response

@@ -89,7 +89,7 @@ def next_steps(report: RunReport) -> list[str]:
         else []
     )
     run = f" --run {report.run_number}" if report.run_number > 1 else ""
-    reasons = {reason for counts in report.no_decisions.values() for reason in counts}
+    reasons = {reason for skipped in report.no_decisions.values() for reason in skipped}
     refused = [f"agentic-trading budget history --store {session}"] if reasons & GOVERNED else []
     return [
         *why,

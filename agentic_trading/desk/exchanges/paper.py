@@ -1,6 +1,8 @@
 """An exchange on paper: deterministic fills from closed bars, assumed for the worse where a bar does not say."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 
 from agentic_trading.desk.exchange import (
@@ -8,14 +10,348 @@ from agentic_trading.desk.exchange import (
     Cancellation,
     CancelReason,
     ExecutionReport,
+    Fill,
+    FillCause,
+    Liquidity,
     OpenOrder,
     Order,
     OrderRefusedError,
 )
 from agentic_trading.desk.exchanges.account import PaperAccount, TradingCosts
-from agentic_trading.desk.exchanges.matching import Market, Matching, OrderState
-from agentic_trading.desk.instrument import EXACT, ZERO, Instrument, Price, round_down
+from agentic_trading.desk.instrument import EXACT, ZERO, Instrument, Price, Side, limit_from, round_down
 from agentic_trading.desk.market.bar import Bar
+from agentic_trading.ids import derived_id
+
+
+@dataclass(frozen=True, slots=True)
+class FillPrice:
+    """The price at which a bar fills an order, and on which side of the trade the order stands."""
+
+    price: Decimal
+    liquidity: Liquidity
+
+
+@dataclass(slots=True)
+class OrderState:
+    """An order and what has become of it.
+
+    `left` is unfilled. `guarded` is filled and still to be closed by the order's stop or target. `limit` is
+    known from the first bar on that could fill the order, and from the second one on the order is `resting`.
+    `crossing` says that its deadline made it a market order, `stopped` that its stop was triggered.
+    """
+
+    order: Order
+    left: Decimal
+    guarded: Decimal = ZERO
+    limit: Decimal | None = None
+    resting: bool = False
+    crossing: bool = False
+    stopped: bool = False
+    fills: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.left > 0 or self.guarded > 0
+
+    @property
+    def is_guarding(self) -> bool:
+        return self.order.stop_loss is not None or self.order.take_profit is not None
+
+    @property
+    def at_market(self) -> bool:
+        return self.order.order_type == "market" or self.crossing
+
+    def has_passed(self, price: Decimal) -> bool:
+        """Return whether to open at `price` would be at or beyond the order's own stop or target."""
+        if self.order.reduce_only:
+            return False
+        low, high = self.order.stop_loss, self.order.take_profit
+        if self.order.side is Side.SELL:
+            low, high = high, low
+        return (low is not None and price <= low) or (high is not None and price >= high)
+
+    def end(self, reason: CancelReason, at: datetime) -> Cancellation:
+        """Give up what is left, which must be something; what was filled stays guarded."""
+        left, self.left = self.left, ZERO
+        return Cancellation(
+            order_id=self.order.order_id,
+            intent_id=self.order.intent_id,
+            symbol=self.order.symbol,
+            quantity=left,
+            reason=reason,
+            time=at,
+            trace_id=self.order.trace_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """What does not change from bar to bar: the grid, the costs, and the share of a bar that all orders may take."""
+
+    instrument: Instrument
+    costs: TradingCosts
+    max_participation: Decimal
+
+
+class Matching:
+    """What one bar does, in the order in which it is assumed to have happened.
+
+    1. Before the open: an order whose intent has expired ends, deadlines that have passed end an order or make it
+       a market order, new orders get their price.
+    2. At the open: stops that the open is beyond, then market orders and limit orders new to the market.
+    3. Inside the bar: stops, then targets, then resting limit orders, each followed by its own stop.
+    4. At the close: what must be filled at once or not at all is cancelled.
+
+    Within a step orders go in order of submission. A bar does not say what came first inside it, so the worse is
+    assumed: a stop before a target, and no target for what a resting order filled in the same bar. A resting
+    order is not filled by a bar that closes after its deadline, and none opens a position at or beyond its own
+    stop or target: the plan has passed.
+    """
+
+    def __init__(
+        self,
+        bar: Bar,
+        market: Market,
+        account: PaperAccount,
+        states: Sequence[OrderState],
+        last_close: Decimal | None,
+    ) -> None:
+        self._bar = bar
+        self._market = market
+        self._account = account
+        self._states = states
+        self._last_close = last_close
+        self._volume_left = self._share_of_bar(market.max_participation)
+        self._shares: dict[str, Decimal] = {}
+        self._reports: list[ExecutionReport] = []
+
+    def run(self) -> list[ExecutionReport]:
+        """Change the states of the orders and the account, and return what happened."""
+        active = [state for state in self._states if state.order.active_from <= self._bar.open_time]
+        for state in active:
+            self._before_open(state)
+        for state in active:
+            self._stop_loss(state, at_open=True)
+        for state in active:
+            self._take_at_open(state)
+        for state in active:
+            self._stop_loss(state, at_open=False)
+        for state in active:
+            self._take_profit(state)
+        for state in active:
+            self._fill_resting(state)
+        for state in active:
+            self._at_close(state)
+        return self._reports
+
+    def _before_open(self, state: OrderState) -> None:
+        if state.order.void_from is not None and state.order.void_from <= self._bar.open_time:
+            self._end(state, CancelReason.INTENT_EXPIRED)
+        if state.left > 0 and state.order.expires_at <= self._bar.open_time:
+            if state.order.on_expiry == "cancel":
+                self._end(state, CancelReason.DEADLINE)
+            state.crossing = True
+        if state.order.reduce_only and self._reducible(state) == 0:
+            self._end(state, CancelReason.NOTHING_TO_REDUCE)
+        if state.limit is None:
+            state.limit = self._limit(state)
+            if state.order.order_type == "post_only" and not state.crossing and self._would_take(state):
+                self._end(state, CancelReason.WOULD_TAKE)
+
+    def _take_at_open(self, state: OrderState) -> None:
+        if state.at_market:
+            taken = price_at_market(state.order.side, self._bar, self._market.costs, self._market.instrument)
+            self._fill(state, taken, "deadline" if state.crossing else "order")
+        elif state.order.order_type == "limit" and state.limit is not None and not state.resting:
+            fill_price = price_on_arrival(
+                state.order.side, state.limit, self._bar, self._market.costs, self._market.instrument
+            )
+            self._fill(state, fill_price, "order")
+
+    def _fill_resting(self, state: OrderState) -> None:
+        if state.at_market or state.limit is None or state.order.expires_at < self._bar.close_time:
+            return
+        if self._fill(state, price_at_rest(state.order.side, state.limit, self._bar), "order"):
+            self._stop_loss(state, at_open=False)
+
+    def _stop_loss(self, state: OrderState, *, at_open: bool) -> None:
+        if state.guarded == 0 or state.order.stop_loss is None:
+            return
+        side = state.order.side.opposite
+        costs, instrument = self._market.costs, self._market.instrument
+        if state.stopped:
+            fill_price = price_at_market(side, self._bar, costs, instrument) if at_open else None
+        else:
+            fill_price = price_of_stop(
+                side, state.order.stop_loss, self._bar, costs, instrument, at_open=at_open
+            )
+        if fill_price is not None:
+            state.stopped = True
+            self._exit(state, fill_price, "stop_loss")
+
+    def _take_profit(self, state: OrderState) -> None:
+        if state.guarded == 0 or state.order.take_profit is None:
+            return
+        fill_price = price_at_rest(state.order.side.opposite, state.order.take_profit, self._bar)
+        if fill_price is not None:
+            self._exit(state, fill_price, "take_profit")
+
+    def _at_close(self, state: OrderState) -> None:
+        if state.order.reduce_only and self._reducible(state) == 0:
+            self._end(state, CancelReason.NOTHING_TO_REDUCE)
+        if state.order.time_in_force == "ioc" and (state.at_market or state.limit is not None):
+            self._end(state, CancelReason.IMMEDIATE_OR_CANCEL)
+        state.resting = state.limit is not None
+
+    def _fill(self, state: OrderState, fill_price: FillPrice | None, cause: FillCause) -> bool:
+        """Trade as much of the order as volume, position and money allow; return whether anything was."""
+        if fill_price is None or state.left == 0:
+            return False
+        if state.has_passed(fill_price.price):
+            self._end(state, CancelReason.PLAN_PASSED)
+            return False
+        wanted = self._wanted(state)
+        if wanted == 0:
+            return False
+        quantity, against = self._account.affordable(
+            self._market.instrument, state.order.side, wanted, fill_price.price, fill_price.liquidity
+        )
+        if quantity > 0:
+            self._trade(state, state.order.side, quantity, fill_price, cause)
+            state.left = EXACT.subtract(state.left, quantity)
+            self._shares[state.order.order_id] = EXACT.subtract(self._share(state), quantity)
+            self._guard(state, quantity)
+        if against is not None:
+            self._end(state, against)
+        return quantity > 0
+
+    def _exit(self, state: OrderState, fill_price: FillPrice, cause: FillCause) -> None:
+        """Close what is guarded as far as volume allows, and cancel what the intent has not filled yet."""
+        quantity = min(state.guarded, self._volume_left)
+        if quantity > 0:
+            state.guarded = EXACT.subtract(state.guarded, quantity)
+            self._trade(state, state.order.side.opposite, quantity, fill_price, cause)
+        for other in self._states:
+            if other.order.intent_id == state.order.intent_id:
+                self._end(other, CancelReason.EXITED)
+
+    def _trade(
+        self, state: OrderState, side: Side, quantity: Decimal, fill_price: FillPrice, cause: FillCause
+    ) -> None:
+        state.fills += 1
+        fill = Fill(
+            fill_id=derived_id("fill", state.order.order_id, state.fills),
+            intent_id=state.order.intent_id,
+            order_id=state.order.order_id,
+            symbol=state.order.symbol,
+            side=side,
+            price=fill_price.price,
+            quantity=quantity,
+            fee=self._market.costs.fee(fill_price.price, quantity, fill_price.liquidity),
+            fee_currency=self._market.instrument.quote_currency,
+            liquidity=fill_price.liquidity,
+            cause=cause,
+            time=self._bar.close_time,
+            bar_open_time=self._bar.open_time,
+            trace_id=state.order.trace_id,
+        )
+        self._account.apply(fill)
+        self._volume_left = EXACT.subtract(self._volume_left, quantity)
+        self._reports.append(fill)
+        for other in self._states:
+            other.guarded = min(other.guarded, self._account.on_side(other.order.symbol, other.order.side))
+
+    def _wanted(self, state: OrderState) -> Decimal:
+        """Return how much of the order this bar has room for."""
+        room = min(state.left, self._share(state), self._volume_left)
+        return min(room, self._reducible(state)) if state.order.reduce_only else room
+
+    def _share(self, state: OrderState) -> Decimal:
+        """Return what the order may still take of this bar."""
+        if state.order.order_id not in self._shares:
+            self._shares[state.order.order_id] = self._share_of_bar(state.order.max_participation)
+        return self._shares[state.order.order_id]
+
+    def _guard(self, state: OrderState, quantity: Decimal) -> None:
+        if state.is_guarding:
+            held = self._account.on_side(state.order.symbol, state.order.side)
+            state.guarded = min(EXACT.add(state.guarded, quantity), held)
+
+    def _end(self, state: OrderState, reason: CancelReason) -> None:
+        if state.left > 0:
+            self._reports.append(state.end(reason, self._bar.close_time))
+
+    def _reducible(self, state: OrderState) -> Decimal:
+        return self._account.on_side(state.order.symbol, state.order.side.opposite)
+
+    def _limit(self, state: OrderState) -> Decimal | None:
+        if state.order.peg_bps is None or self._last_close is None:
+            return state.order.limit_price
+        return limit_from(
+            self._last_close, state.order.peg_bps, state.order.side, self._market.instrument.tick_size
+        )
+
+    def _would_take(self, state: OrderState) -> bool:
+        """Return whether a post-only order would find a trade at once: it stands beyond the last close."""
+        if state.limit is None or self._last_close is None:
+            return False
+        return (
+            state.limit > self._last_close if state.order.side is Side.BUY else state.limit < self._last_close
+        )
+
+    def _share_of_bar(self, share: Decimal) -> Decimal:
+        return self._market.instrument.lots(EXACT.multiply(self._bar.volume, share))
+
+
+def price_at_market(side: Side, bar: Bar, costs: TradingCosts, instrument: Instrument) -> FillPrice:
+    """Return what an order pays that takes at the open of the bar: half a spread worse."""
+    return FillPrice(costs.taken_at(bar.open, side, instrument), "taker")
+
+
+def price_on_arrival(
+    side: Side, limit: Decimal, bar: Bar, costs: TradingCosts, instrument: Instrument
+) -> FillPrice | None:
+    """Return the price of a limit order that is new to the market; None unless it finds it open beyond the limit.
+
+    It takes half a spread worse than the open, and never worse than its limit.
+    """
+    if not _is_beyond(side, bar.open, limit):
+        return None
+    taken = costs.taken_at(bar.open, side, instrument)
+    return FillPrice(limit if _is_beyond(side, limit, taken) else taken, "taker")
+
+
+def price_at_rest(side: Side, limit: Decimal, bar: Bar) -> FillPrice | None:
+    """Return the limit of a resting order if the bar traded beyond it.
+
+    A bar that only touches the limit fills nothing: how much stood before it in the queue is not known.
+    """
+    return FillPrice(limit, "maker") if _is_beyond(side, _farthest(side, bar), limit) else None
+
+
+def price_of_stop(
+    side: Side, stop: Decimal, bar: Bar, costs: TradingCosts, instrument: Instrument, *, at_open: bool
+) -> FillPrice | None:
+    """Return the price of a stop that leaves a position by `side`; None unless the bar has touched it.
+
+    It takes like a market order, at the stop or at the open where that is worse.
+    """
+    touched = bar.open if at_open else _farthest(side.opposite, bar)
+    if _is_beyond(side, touched, stop):
+        return None
+    worse = bar.open if _is_beyond(side, stop, bar.open) else stop
+    return FillPrice(costs.taken_at(worse, side, instrument), "taker")
+
+
+def _is_beyond(side: Side, price: Decimal, limit: Decimal) -> bool:
+    """Return whether `price` is strictly better for `side` than `limit`: lower to buy, higher to sell."""
+    return price < limit if side is Side.BUY else price > limit
+
+
+def _farthest(side: Side, bar: Bar) -> Decimal:
+    """Return the price of the bar that is best for `side`."""
+    return bar.low if side is Side.BUY else bar.high
+
 
 DEFAULT_COSTS = TradingCosts()
 

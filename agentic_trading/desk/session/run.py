@@ -1,19 +1,23 @@
-"""The main job: from options to a session, its log, and a report."""
+"""The main job: from options to a session, its bar files, its budget, its log, and a report."""
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
-from contextlib import aclosing, contextmanager
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, aclosing, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from zoneinfo import ZoneInfo
 
 from agentic_trading import __version__
 from agentic_trading.cancellation import on_first_signal
-from agentic_trading.client.gateway import Gateway
+from agentic_trading.canonical import utc_text
+from agentic_trading.client.gateway import Gateway, GatewayReply
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
+from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed
 from agentic_trading.desk.session import trading
-from agentic_trading.desk.session.bar_files import BarFiles
-from agentic_trading.desk.session.budget_controls import RunBudget, refuse_unusable_server
 from agentic_trading.desk.session.feeds import (
     STDIN,
     CheckedFeed,
@@ -36,19 +40,285 @@ from agentic_trading.desk.session.session_run import (
 from agentic_trading.desk.session.trading_session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
 from agentic_trading.errors import TradingError
+from agentic_trading.governance.commands import SetLimit, execute_command
+from agentic_trading.governance.controls_document import ControlStore, TenantControls
+from agentic_trading.governance.controls_merge import CommandHistory
+from agentic_trading.governance.ledger import Ledger
+from agentic_trading.governance.limits import Limit, ScopeKind, limit_text
+from agentic_trading.governance.rebuild import LedgerRebuild, require_not_behind
 from agentic_trading.ids import derived_id
-from agentic_trading.llm.events import RunData, RunStarted
+from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.event import Event
+from agentic_trading.llm.events import FedBars, RunData, RunStarted
+from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.runs import RunSummary, run_on_record
 from agentic_trading.logger import get_logger
-from agentic_trading.operate.choices import pluralize
+from agentic_trading.operate.choices import host_of, pluralize
 from agentic_trading.operate.providers import ProviderOutage, UnusableProviderError
-from agentic_trading.operate.session_folder import RunManifest, SessionFolder
-from agentic_trading.platform import port_adapters
+from agentic_trading.operate.session_folder import (
+    BarsDigest,
+    RunManifest,
+    SessionFolder,
+    replace_file,
+    replacing,
+    writing,
+)
+from agentic_trading.platform import port_adapters, restart
 from agentic_trading.platform.adapters import factory_of
 from agentic_trading.platform.check import principal_problems
-from agentic_trading.platform.errors import ConfigError, ConfigProblem
+from agentic_trading.platform.errors import ConfigError, ConfigProblem, OptionError
 from agentic_trading.platform.platform import Ports
+from agentic_trading.platform.port_adapters import Log, boards_of, ledger_of
 from agentic_trading.platform.tables import Tables, tables_of
+
+
+async def set_budget(controls: ControlStore, tenant: str, limit: Limit) -> None:
+    """Set a limit in the controls, if it is not set already."""
+    present = (await controls.read(tenant)).limit(limit.scope, limit.id, limit.window)
+    if present != limit:
+        await execute_command(
+            controls, tenant, SetLimit(limit), by="run", why="--budget-usd", at=SystemClock().now()
+        )
+
+
+def has_limits(limits: Sequence[Limit]) -> bool:
+    """Whether a tenant as a whole has a limit on its money."""
+    return any(limit.scope is ScopeKind.TENANT and limit.nusd is not None for limit in limits)
+
+
+async def refuse_unusable_server(options: RunOptions) -> None:
+    """Raise `OptionError` for a shared server that has no budget where none was given, or a smaller one than was.
+
+    Raises what the server's adapters raise where it is away or may forget; nothing is written, here or there.
+    """
+    url = options.config.ledger.url
+    if url is None:
+        return
+    async with AsyncExitStack() as stack:
+        controls, statuses = await asyncio.to_thread(boards_of, url, options.out)
+        ledger = await asyncio.to_thread(lambda: ledger_of(url, zone=ZoneInfo(options.config.zone)))
+        for port in (controls, statuses, ledger):
+            await stack.enter_async_context(aclosing(port))
+        document = await controls.read(options.tenant)
+        if not options.budget_is_given and not has_limits(document.limits):
+            raise OptionError(
+                "--budget-usd",
+                f"left out, and {host_of(url)} has no limit on tenant {options.tenant}",
+                "an amount, or a limit that is set there: agentic-trading budget set tenant '*' --usd X",
+            )
+        _wanted_on_server(options, document)
+        await ledger.checkpoint(options.tenant)
+
+
+@dataclass(frozen=True, slots=True)
+class RunBudget:
+    """Puts what a run may spend, and what it has spent, in place when its platform opens."""
+
+    options: RunOptions
+    opened: PreparedRun
+    store: Log
+
+    async def restore(self, ledger: Ledger, controls: ControlStore | None) -> None:
+        """Set the run's limit where operators see it and can change it, and restore what is spent.
+
+        What no option says of a limit that stands is kept in a run that goes on, and on a shared server; one of an operator
+        where the budget is that of the configuration. On a server a run may ask for less: raises `OptionError` for more,
+        and `LedgerRolledBackError` if the ledger is behind what the log has seen of it.
+        """
+        options, tenant = self.options, self.options.tenant
+        if controls is None:
+            raise RuntimeError("a run's folder or server has controls")
+        if options.config.ledger.url is not None:
+            await self._require_checkpoint(ledger, controls)
+            wanted = _wanted_on_server(options, await controls.read(tenant))
+            if wanted is not None:
+                await set_budget(controls, tenant, wanted)
+            return
+        if options.budget_usd is None and options.budget_is_given and options.max_calls is None:
+            await restart.seed_limit(tenant, options.tenant_row, ledger, controls)
+        else:
+            await set_budget(controls, tenant, self._wanted(await controls.read(tenant)))
+        if self.opened.earlier is not None:
+            await ledger.restore(tenant, self.opened.earlier.bookings)
+
+    def _wanted(self, document: TenantControls) -> Limit:
+        """Return the limit of a run in a folder of its own."""
+        options, limit = self.options, self.options.limit
+        present = document.limit(limit.scope, limit.id, limit.window)
+        if present is None or self.opened.earlier is None:
+            return limit
+        if options.budget_is_given:
+            return replace(present, nusd=limit.nusd, calls=limit.calls)
+        return present if options.max_calls is None else replace(present, calls=options.max_calls)
+
+    async def _require_checkpoint(self, ledger: Ledger, controls: ControlStore) -> None:
+        """Require the ledger to be as far as the log has seen it, and put back commands that only the log has.
+
+        Raises `LedgerRolledBackError`.
+        """
+        rebuild, commands = LedgerRebuild(self.options.tenant, self.options.mode), CommandHistory()
+        async with aclosing(self.store.scan()) as entries:
+            async for entry in entries:
+                rebuild.read(entry.record)
+                commands.read(entry.record)
+        await require_not_behind(rebuild, ledger, SystemClock().now())
+        await restart.restore_commands(commands, controls, [self.options.tenant])
+
+
+def _wanted_on_server(options: RunOptions, document: TenantControls) -> Limit | None:
+    """Return the limit that a run sets for all workers of a server, None where it asks for none.
+
+    Raises `OptionError` for more than the one that an operator has set there.
+    """
+    if not options.budget_is_given and options.max_calls is None:
+        return None
+    limit = options.limit
+    present = document.limit(limit.scope, limit.id, limit.window)
+    if present is None:
+        return limit if options.budget_is_given else replace(limit, nusd=None)
+    limit = replace(
+        present,
+        nusd=limit.nusd if options.budget_is_given else present.nusd,
+        calls=present.calls if limit.calls is None else limit.calls,
+    )
+    asked = {"--budget-usd": (limit.nusd, present.nusd), "--max-calls": (limit.calls, present.calls)}
+    for option, (more, most) in asked.items():
+        if more is not None and most is not None and more > most:
+            was = f"{more / NANO:g}" if option == "--budget-usd" else f"{more}"
+            raise OptionError(
+                option,
+                f"{was}, and {limit_text(present)} is set on the server",
+                "as much or less; `agentic-trading budget set` raises it for all workers",
+            )
+    return limit
+
+
+BAR_COLUMNS = (
+    "open_time",
+    "open",
+    "high",
+    "low",
+    "close",
+    "volume",
+    "quote_volume",
+    "trades",
+    "taker_buy_volume",
+)
+
+BARS_A_BATCH = 256
+"""How many bars wait at most to be written."""
+
+
+class BarFiles:
+    """Keep the bars that a run is fed, so that it can be played again whatever becomes of their source.
+
+    They are written in batches, and at the latest before anything is asked or recorded on them: what a crash leaves out
+    was not used, and its source gives it again. Those of a `stream`, which gives nothing twice, are written at once.
+    `fed` says how many bars the files of an interrupted run hold: they are fed again, and not added again. Raises
+    `StoreError` where a file cannot be written.
+    """
+
+    def __init__(
+        self,
+        folder: SessionFolder,
+        manifest: RunManifest,
+        fed: Mapping[str, int] = MappingProxyType({}),
+        *,
+        streams: Collection[str] = (),
+    ) -> None:
+        run = manifest.run_number
+        self._paths = {source.symbol: folder.bars(run, source.symbol) for source in manifest.data}
+        self._known = {symbol: fed.get(symbol, 0) for symbol in self._paths}
+        self._digests = {symbol: BarsDigest() for symbol in self._paths}
+        self._streams = streams
+        self._unwritten: list[Bar] = []
+        self._writing = asyncio.Lock()
+
+    @property
+    def fed(self) -> tuple[FedBars, ...]:
+        """What the files hold."""
+        return tuple(digest.of(symbol) for symbol, digest in self._digests.items())
+
+    async def open(self) -> None:
+        """Start the files with a header, or with the bars that were fed before; a row that a crash has cut goes."""
+        for symbol, path in self._paths.items():
+            digest, goes_on = self._digests[symbol], self._known[symbol] > 0
+            await asyncio.to_thread(_start_bars, path, digest, goes_on=goes_on)
+
+    async def append(self, bars: Sequence[Bar]) -> None:
+        """Add bars, each to the file of its symbol."""
+        is_due = False
+        for bar in bars:
+            if self._known[bar.symbol] > 0:
+                self._known[bar.symbol] -= 1
+            else:
+                self._unwritten.append(bar)
+                is_due = is_due or bar.symbol in self._streams
+        if is_due or len(self._unwritten) >= BARS_A_BATCH:
+            await self.write()
+
+    async def write(self) -> None:
+        """Write what was added; it is in the files when this returns."""
+        if not self._unwritten and not self._writing.locked():
+            return
+        async with self._writing:
+            bars, self._unwritten = self._unwritten, []
+            if bars:
+                await asyncio.to_thread(self._write, bars)
+
+    def around(self, gateway: Gateway) -> Gateway:
+        """Return a gateway before whose every call and event the bars so far are written."""
+        return BarsFirstGateway(gateway, self)
+
+    def _write(self, bars: Sequence[Bar]) -> None:
+        rows: defaultdict[str, list[bytes]] = defaultdict(list)
+        for bar in bars:
+            rows[bar.symbol].append(f"{bar_row(bar)}\n".encode())
+        for symbol, new in rows.items():
+            path = self._paths[symbol]
+            with writing(path), path.open("ab") as file:
+                file.writelines(new)
+            for row in new:
+                self._digests[symbol].add(row)
+
+
+class BarsFirstGateway:
+    """A gateway before which the bars of a run are written."""
+
+    def __init__(self, gateway: Gateway, bars: BarFiles) -> None:
+        self._gateway = gateway
+        self._bars = bars
+
+    async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
+        """Write the bars so far, then ask."""
+        await self._bars.write()
+        return await self._gateway.ask(envelope)
+
+    async def record(self, event: Event) -> None:
+        """Write the bars so far, then record."""
+        await self._bars.write()
+        await self._gateway.record(event)
+
+
+def bar_row(bar: Bar) -> str:
+    """Return a bar as a row of the columns that `BAR_COLUMNS` names."""
+    measures = (getattr(bar, name) for name in BAR_COLUMNS[1:])
+    return ",".join((utc_text(bar.open_time), *("" if value is None else str(value) for value in measures)))
+
+
+def _start_bars(path: Path, digest: BarsDigest, *, goes_on: bool) -> None:
+    """Write a file of bars without any, or of the whole rows that it holds where a run `goes_on`; digest its lines."""
+    if not goes_on:
+        header = f"{','.join(BAR_COLUMNS)}\n".encode()
+        digest.add(header)
+        replace_file(path, header)
+        return
+    with writing(path), path.open("rb") as rows, replacing(path) as fresh:
+        for row in rows:
+            if row.endswith(b"\n"):
+                digest.add(row)
+                fresh.write(row)
+
 
 log = get_logger()
 

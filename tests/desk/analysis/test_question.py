@@ -1,6 +1,6 @@
 """The question to the model, from a real market."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.desk.analysis.analyst import CMT_ASSESSMENT_PROMPT
+from agentic_trading.desk.analysis.analyst import (
+    CMT_ASSESSMENT_PROMPT,
+    MEASURES,
+    evidence_timeframes,
+    layer_evidence,
+)
 from agentic_trading.desk.analysis.context import Context, TradeLimits, available_layers, not_available
-from agentic_trading.desk.analysis.evidence import MEASURES, evidence_timeframes, layer_evidence
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.exchange import Position
 from agentic_trading.desk.market.bar import Timeframe
@@ -19,7 +23,7 @@ from agentic_trading.desk.market.errors import UnclosedBarError
 from agentic_trading.desk.market.samples import load_sample
 from agentic_trading.desk.market.snapshot import BASE, MarketSnapshot, MarketView
 from agentic_trading.desk.market.triggers import Trigger, TriggerKind
-from agentic_trading.llm.envelope import EnvelopeWorkflow
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import LookAheadError
 from tests.desk.analysis.build import holding, hours, market, portfolio, question, record
 
@@ -65,17 +69,17 @@ def test_equal_markets_give_equal_requests_whatever_the_ids() -> None:
 
 
 @pytest.mark.parametrize(
-    "other",
+    "asked",
     [
-        question(market(121)),
-        question(position=HELD),
-        question(limits=TradeLimits(max_distance_atr=5)),
-        question(trigger=Trigger(TriggerKind.THESIS_DUE, "assessed 12 bars of 1h ago")),
+        lambda: question(market(121)),
+        lambda: question(position=HELD),
+        lambda: question(limits=TradeLimits(max_distance_atr=5)),
+        lambda: question(trigger=Trigger(TriggerKind.THESIS_DUE, "assessed 12 bars of 1h ago")),
     ],
     ids=["bar", "position", "limits", "analysis.triggered"],
 )
-def test_another_bar_position_limit_or_trigger_is_another_request(other: object) -> None:
-    assert question().request_hash != getattr(other, "request_hash", None)
+def test_another_bar_position_limit_or_trigger_is_another_request(asked: Callable[[], LLMEnvelope]) -> None:
+    assert question().request_hash != asked().request_hash
 
 
 def test_a_question_says_what_it_is_about_and_as_of_when() -> None:

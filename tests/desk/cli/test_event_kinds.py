@@ -15,8 +15,8 @@ from agentic_trading.cli import chains
 from agentic_trading.client.events import KINDS as RECURSION
 from agentic_trading.client.events import RecursionBody
 from agentic_trading.desk.cli import renderers
-from agentic_trading.desk.events import KINDS as DESK
-from agentic_trading.desk.events import DeskBody
+from agentic_trading.desk.decisions import KINDS as DESK
+from agentic_trading.desk.decisions import DeskBody
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.events import GovernanceBody
 from agentic_trading.llm.event import Event, EventBody

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.desk.events import KINDS
+from agentic_trading.desk.decisions import KINDS
 from agentic_trading.desk.planning.agent import AutonomousLoop, Plan, PlanningAgent, Round
 from agentic_trading.desk.planning.errors import NotOfferedError
 from agentic_trading.desk.planning.evaluator import PanelEvaluator

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from agentic_trading.desk.session import budget_controls
+from agentic_trading.desk.session import run as session_run
 from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, LedgerSettingsError
@@ -107,9 +107,9 @@ async def test_a_run_in_another_zone_than_the_servers_is_refused(
     in_utc = options(tmp_path, ledger_url=own_redis.url, budget_usd=Decimal(5))
     in_its_own = replace(in_utc, config=in_utc.config.model_copy(update={"zone": "America/New_York"}))
 
-    await budget_controls.refuse_unusable_server(in_its_own)
+    await session_run.refuse_unusable_server(in_its_own)
     with pytest.raises(LedgerSettingsError, match=r"'America/New_York'; allowed is UTC, .*AGENTIC_ZONE"):
-        await budget_controls.refuse_unusable_server(in_utc)
+        await session_run.refuse_unusable_server(in_utc)
 
 
 async def test_a_budget_that_stands_already_is_not_ordered_again() -> None:
@@ -117,7 +117,7 @@ async def test_a_budget_that_stands_already_is_not_ordered_again() -> None:
     limit = port_adapters.tenant_limit(5)
 
     for _ in range(2):
-        await budget_controls.set_budget(board, "default", limit)
+        await session_run.set_budget(board, "default", limit)
 
     assert (await board.read("default")).version == 1
 
@@ -132,7 +132,7 @@ async def test_a_budget_that_stands_already_is_not_ordered_again() -> None:
     ],
 )
 def test_a_budget_is_a_limit_on_the_money_of_the_whole_tenant(*, limit: Limit, is_one: bool) -> None:
-    assert budget_controls.has_limits(TenantControls(limits=(limit,)).limits) is is_one
+    assert session_run.has_limits(TenantControls(limits=(limit,)).limits) is is_one
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.desk.analysis.evidence import MEASURES, digits_of, layer_evidence
+from agentic_trading.desk.analysis.analyst import MEASURES, digits_of, layer_evidence
 from agentic_trading.desk.analysis.judgement import Layer
 from agentic_trading.desk.analysis.portfolio_context import TrackRecord
 from agentic_trading.desk.market.bar import Timeframe

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.ledger import Balance, Reservation, ReservationRequest, ReservationState
-from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
+from agentic_trading.governance.ledgers.memory import MemoryLedger, TenantLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, Windows
 from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import in_line

@@ -9,8 +9,7 @@ import pytest
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.errors import ReservationConflictError, UnknownReservationError
 from agentic_trading.governance.ledger import ReservationRequest
-from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.ledgers.tenant_ledger import TenantLedger
+from agentic_trading.governance.ledgers.memory import MemoryLedger, TenantLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 from tests.contracts.ledger_opening import in_line

@@ -14,9 +14,8 @@ from agentic_trading.governance.errors import (
     LedgerUnavailableError,
 )
 from agentic_trading.governance.ledger import Blocked, Reservation, ReservationState
-from agentic_trading.governance.ledgers.redis import RedisLedger
+from agentic_trading.governance.ledgers.redis import RedisLedger, RedisQueuedRequest
 from agentic_trading.governance.ledgers.redis_codec import RedisSteps, RedisTenantState
-from agentic_trading.governance.ledgers.redis_wait_queue import RedisQueuedRequest
 from agentic_trading.governance.limits import ANY, LARGEST, Ceiling, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.redis import ScriptReply

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
-from agentic_trading.llm.providers.anthropic.schema import enforceable_schema
+from agentic_trading.llm.providers.anthropic.messages import enforceable_schema
 
 WORDS = st.sampled_from(["a", "b", "$id", "ä"])
 PLAIN = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | WORDS

@@ -19,8 +19,7 @@ from agentic_trading.llm.provider import MAX_ANSWER_BYTES, ModelRequest, Provide
 from agentic_trading.llm.providers.anthropic.provider import AnthropicProvider, AnthropicSdkProvider
 from agentic_trading.llm.providers.http import MEANINGS, HttpSession, meaning_of_client_error, spelled
 from agentic_trading.llm.providers.keys import OneKey
-from agentic_trading.llm.providers.openai.chat import ERRORS, Dialect, completion_body
-from agentic_trading.llm.providers.openai.provider import OpenAIProvider
+from agentic_trading.llm.providers.openai.provider import ERRORS, Dialect, OpenAIProvider, completion_body
 from agentic_trading.llm.redaction import Redaction
 from tests.certificates import make_certificates
 from tests.llm.providers.over import TRANSPORTS, over

@@ -16,7 +16,7 @@ from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.providers.anthropic.messages import read_message
 from agentic_trading.llm.providers.hosted import HttpReply, read_up_to
 from agentic_trading.llm.providers.keys import Keys, OneKey, SecretsFolder
-from agentic_trading.llm.providers.openai.chat import model_response
+from agentic_trading.llm.providers.openai.provider import model_response
 from agentic_trading.llm.redaction import SHORTEST, Redaction
 
 NAME = "anthropic_api_key"

@@ -9,7 +9,7 @@ import pytest
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.providers.errors import MESSAGE_CHARS, provider_error
-from agentic_trading.llm.providers.openai.chat import ERRORS
+from agentic_trading.llm.providers.openai.provider import ERRORS
 from agentic_trading.llm.redaction import Redaction
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -15,13 +15,13 @@ from agentic_trading.llm.provider import ModelResponse, UnusableAnswerError
 from agentic_trading.llm.providers.anthropic.messages import read_message
 from agentic_trading.llm.providers.hosted import HttpReply
 from agentic_trading.llm.providers.keys import OneKey
-from agentic_trading.llm.providers.openai.chat import (
+from agentic_trading.llm.providers.openai.provider import (
     Dialect,
+    OpenAIProvider,
     completion_body,
     model_response,
     takes_strict,
 )
-from agentic_trading.llm.providers.openai.provider import OpenAIProvider
 from agentic_trading.llm.redaction import Redaction
 from tests.structured.asking import ANSWER, ORDER, request
 

@@ -8,7 +8,7 @@ import pytest
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.openai.chat import Dialect, completion_body
+from agentic_trading.llm.providers.openai.provider import Dialect, completion_body
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.structured.engine import select
 from tests.llm.providers.openai_calls import CAPABILITY, asking, desk

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.llm.providers.hosted import HttpReply
-from agentic_trading.llm.providers.openai.chat import model_response
-from agentic_trading.llm.providers.openai.usage import UnmeteredError, billed_usage
+from agentic_trading.llm.providers.openai.provider import UnmeteredError, billed_usage, model_response
 from agentic_trading.llm.result import Usage
 from benchmarks.usage import ALLOWING_MORE, DOCUMENTED, UNTOLD, Shape
 

@@ -13,7 +13,7 @@ from agentic_trading.llm.providers.anthropic.messages import ERRORS as OF_ANTHRO
 from agentic_trading.llm.providers.anthropic.sdk import error_of
 from agentic_trading.llm.providers.errors import provider_error
 from agentic_trading.llm.providers.hosted import StatusMapping, meaning_of_status
-from agentic_trading.llm.providers.openai.chat import ERRORS as OF_OPENAI
+from agentic_trading.llm.providers.openai.provider import ERRORS as OF_OPENAI
 from agentic_trading.llm.redaction import Redaction
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

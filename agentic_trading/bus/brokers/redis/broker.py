@@ -1,38 +1,302 @@
-"""The broker on Redis Streams: a topic is a number of streams, a group has one reader a stream at a time."""
+"""The broker on Redis Streams: a topic is a number of streams, a group has one reader a stream at a time, under a lease."""
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from itertools import groupby
+from typing import Any, Final
 
 from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
-from agentic_trading.bus.brokers.redis.consumer import RedisSubscription
-from agentic_trading.bus.brokers.redis.lease import PartitionLease
+from agentic_trading.bus.brokers.redis.lease import OwnedPartition, PartitionLease
 from agentic_trading.bus.brokers.redis.redis import StreamServer, done_or_raise, made_or_raise
 from agentic_trading.bus.brokers.redis.stream_reader import (
     REPLIES_KEPT,
     REPLIES_STAY_S,
     RedisReplyReader,
     fields_of,
+    message_in,
+    position_of,
     scanned_streams,
 )
-from agentic_trading.bus.errors import BacklogFullError, BusClosedError
-from agentic_trading.bus.keyed_queues import ReplyQueue
+from agentic_trading.bus.errors import BacklogFullError, BusClosedError, BusError, TopicSetupError
+from agentic_trading.bus.keyed_queues import ReplyQueue, Takers
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import (
     HEADS,
     MAX_HEAD_BYTES,
     REPLIES,
     BrokerStatistics,
+    ConsumerLag,
+    PartitionProgress,
     Subscription,
     Topic,
     summed,
 )
+from agentic_trading.cancellation import OwnedTasks, set_within
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.logger import get_logger
 
 log = get_logger()
+
+WAIT_S: Final = 0.1
+"""How long a reader waits for messages before it looks again which partitions it has."""
+
+RETRY_S: Final = 0.5
+CLOSE_S: Final = 2.0
+
+
+class RedisSubscription:
+    """One reader of a group; to be started once.
+
+    What is done is finished on the server every `ack_every_s`, and when the reader closes or gives partitions up: after a
+    crash, what was acknowledged since then comes again. While the lease may be over nothing is handed out. A delivery of a
+    partition that another reader has taken is not held any more: to acknowledge it does nothing.
+    """
+
+    def __init__(self, server: StreamServer, settings: RedisBusSettings, lease: PartitionLease) -> None:
+        self._server = server
+        self._settings = settings
+        self._group = lease.group
+        self._partitions = lease.partitions
+        self._lease = lease
+        self._takers = Takers()
+        self._tasks = OwnedTasks()
+        self._running: list[asyncio.Task[None]] = []
+        self._finishing = asyncio.Lock()
+        self._owning = asyncio.Lock()
+        self._undone = asyncio.Event()  # something is finished here, and not on the server
+        self._is_closed = False
+
+    async def start(self) -> None:
+        """Join the group; raises `BusUnavailableError`, and `TopicSetupError` for a topic that is not there."""
+        try:
+            await self._lease.renew()
+        except (
+            TopicSetupError
+        ):  # of one topic: what is owned of the others would be so for as long as the lease lasts
+            await self._lease.leave()
+            raise
+        self._running = [
+            self._tasks.start(self._again_and_again(step), name=f"redis{step.__name__}-{self._group}")
+            for step in (self._read_next, self._finish_next, self._renew_next)
+        ]
+
+    async def take(self) -> Delivery:
+        """Wait for the next delivery and hold it; raises `BusClosedError` once this or its broker is closed."""
+        while not self._is_closed:
+            if self._lease.is_sure:
+                partition = self._partitions.next_ready()
+                if partition is not None:
+                    return partition.take()
+            await self._takers.wait()
+        raise BusClosedError(f"the subscription of {self._group}")
+
+    async def ack(self, delivery: Delivery) -> None:
+        """Finish a delivery; the server knows it in a moment."""
+        partition = self._partitions.holder(delivery)
+        if partition is None:
+            return
+        if partition.finish(delivery):
+            self._takers.wake_one()
+        partition.finished.append(delivery.position)
+        self._after_release(partition)
+        self._undone.set()
+
+    async def give_back(self, delivery: Delivery) -> None:
+        """Let this reader, or the next one of the partition, be handed the message again."""
+        partition = self._partitions.holder(delivery)
+        if partition is None:
+            return
+        partition.give_back(delivery)
+        if partition.has_ready:
+            self._takers.wake_one()
+        self._after_release(partition)
+        await asyncio.sleep(0)  # or a reader that gives back at once would keep the loop from all other tasks
+
+    async def progress(self) -> Sequence[PartitionProgress]:
+        """Renew the lease, which asks for the ends of this reader's partitions; those of other readers are not asked for."""
+        async with self._owning:
+            await self._lease.renew()
+        return [
+            self._progress_of(topic, number)
+            for topic in sorted(self._partitions.topics)
+            for number in range(self._lease.partitions_of(topic))
+        ]
+
+    def _progress_of(self, topic: str, number: int) -> PartitionProgress:
+        ours = self._partitions.get(topic, number)
+        if ours is None or ours.is_revoked:
+            return PartitionProgress(topic, number, 0, None)
+        return PartitionProgress(topic, number, ours.end + 1, ours.done)
+
+    async def aclose(self) -> None:
+        """Finish what is done and leave the group, within a few seconds whatever the server does. Harmless twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._takers.wake_all()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await (
+                        self._owning.acquire()
+                    )  # a renewal that is cut off could be done after this reader left
+        finally:
+            for task in self._running:
+                task.cancel()
+        await self._tasks.aclose()
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._finish()
+                await self._lease.leave()
+        except (BusError, TimeoutError) as e:
+            log.warning("redis_reader_not_left", group=self._group, error=str(e))
+        for partition in [*self._partitions]:
+            self._partitions.end(partition)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this reader reads nothing more."""
+        return self._is_closed
+
+    def lag(self) -> Iterator[ConsumerLag]:
+        """Yield how much each topic's partitions of this reader have that is not done; nothing before it has any."""
+        for topic in filter(self._partitions.of, self._partitions.topics):
+            ours = self._partitions.of(topic)
+            waiting = sum(each.waiting_here_and_there for each in ours)
+            yield ConsumerLag(self._group, topic, waiting, sum(each.in_flight for each in ours))
+
+    async def _again_and_again(self, step: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            try:
+                await step()
+            except Exception as e:  # noqa: BLE001 - a reader goes on: the next time it may be right
+                log.warning("redis_reader_failed", group=self._group, step=step.__name__, error=str(e))
+                self._read_all_again()
+                await asyncio.sleep(min(self._lease.renewed_every_s, RETRY_S))
+
+    # --- reading --------------------------------------------------------------------------------------------
+
+    async def _read_next(self) -> None:
+        """Read what there is of topics that have room here; where there is nothing, wait a little for more."""
+        self._lease.changed.clear()
+        wanted = [each for each in self._partitions.with_room() if not each.is_revoked]
+        behind = [each for each in wanted if each.is_behind]
+        if behind:
+            await self._fetch(behind)
+        elif wanted:
+            await self._look(wanted)
+        else:
+            await set_within(WAIT_S, self._lease.changed)
+
+    async def _look(self, wanted: Sequence[OwnedPartition]) -> None:
+        """Wait until one of these has something. Only a script may read for the group: it looks whose partition it is.
+
+        A reader that was frozen while it waited would take from the next owner what comes.
+        """
+        by_stream = {self._lease.stream(each).encode(): each for each in wanted}
+        after = {stream: f"0-{each.seen}" for stream, each in by_stream.items()}
+        wait_s = WAIT_S / 5 if self._partitions.is_any_full else WAIT_S  # a full topic may have room again
+        for stream in await self._server.read(after, most=1, wait_s=wait_s):
+            by_stream[stream].is_behind = True
+
+    async def _fetch(self, behind: Sequence[OwnedPartition]) -> None:
+        for partitions in _by_topic(behind):
+            given = [fact for each in partitions for fact in (each.partition, each.token, f"0-{each.seen}")]
+            answers = await self._lease.run(
+                "read", partitions, [self._partitions.most, *given], doing="reading"
+            )
+            for partition, (what, *found) in zip(partitions, answers, strict=True):
+                self._keep(partition, what, *found)
+
+    def _keep(self, partition: OwnedPartition, what: bytes, found: Any = None) -> None:
+        """Queue what was read of a partition."""
+        match what:
+            case b"lost":
+                self._partitions.end(partition)
+            case b"all":
+                partition.is_behind = False
+                self._see(partition, position_of(found), at_least=partition.seen)
+            case b"read":
+                for id_, fields in found:
+                    self._see(partition, position_of(id_), at_least=partition.seen + 1)
+                    if fields is None:  # another program deleted it
+                        partition.finished.append(partition.seen)
+                        self._undone.set()
+                    elif partition.add(
+                        partition.seen, message_in(dict(zip(fields[::2], fields[1::2], strict=True)))
+                    ):
+                        self._takers.wake_one()
+            case _:  # there was no room for it in this answer
+                pass
+
+    def _see(self, partition: OwnedPartition, position: int, *, at_least: int) -> None:
+        """Note how far a partition is read; one whose server was set back is begun again with the next renewal."""
+        if position < at_least:
+            log.warning(
+                "redis_stream_was_set_back",
+                topic=partition.topic,
+                partition=partition.partition,
+                position=position,
+            )
+            self._partitions.end(partition)
+        partition.seen = position
+
+    def _read_all_again(self) -> None:
+        """Look again at every partition: what was read without an answer is read again, in its place."""
+        for partition in self._partitions:
+            partition.is_behind = True
+
+    # --- finishing ------------------------------------------------------------------------------------------
+
+    async def _finish_next(self) -> None:
+        await self._undone.wait()
+        self._undone.clear()
+        try:
+            await self._finish()
+        except BusError:
+            self._undone.set()
+            raise
+        await asyncio.sleep(self._settings.ack_every_s)
+
+    async def _finish(self) -> None:
+        """Finish on the server what is done; another reader's partition is not ours any more."""
+        async with self._finishing:
+            for partitions in _by_topic([each for each in self._partitions if each.finished]):
+                done = {each: list(each.finished) for each in partitions}
+                given: list[Any] = []
+                for each, positions in done.items():
+                    given += (each.partition, each.token, len(positions), *(f"0-{n}" for n in positions))
+                answers = await self._lease.run("finish", partitions, given, doing="finishing messages")
+                for (each, positions), answer in zip(done.items(), answers, strict=True):
+                    del each.finished[: len(positions)]
+                    if answer == b"lost":
+                        self._partitions.end(each)
+
+    def _after_release(self, partition: OwnedPartition) -> None:
+        if partition.is_revoked and not partition.in_flight:
+            self._lease.released.set()
+        elif self._partitions.is_any_full:
+            self._lease.changed.set()
+
+    # --- owning ---------------------------------------------------------------------------------------------
+
+    async def _renew_next(self) -> None:
+        await set_within(self._lease.renewed_every_s, self._lease.released)
+        self._lease.released.clear()
+        async with self._owning:
+            drained = self._lease.drained()
+            if drained:
+                await self._finish()
+            await self._lease.renew(drained)
+        self._takers.wake_all()  # what was ready while the lease may have been over is handed out now
+
+
+def _by_topic(partitions: Sequence[OwnedPartition]) -> Iterator[list[OwnedPartition]]:
+    """Yield the partitions of each topic, in their order."""
+    for _, same in groupby(partitions, key=lambda each: each.topic):
+        yield list(same)
 
 
 class RedisBroker:

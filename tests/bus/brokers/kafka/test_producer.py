@@ -7,9 +7,8 @@ from contextlib import aclosing
 import pytest
 
 from agentic_trading.bus.brokers.kafka.admin import TopicPlan, create_topics
-from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
+from agentic_trading.bus.brokers.kafka.broker import HEADER_OVERHEAD, RECORD_OVERHEAD, KafkaBroker
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings, installed_codec
-from agentic_trading.bus.brokers.kafka.producer import HEADER_OVERHEAD, RECORD_OVERHEAD
 from agentic_trading.bus.errors import (
     BusClosedError,
     BusUnavailableError,

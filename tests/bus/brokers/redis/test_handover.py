@@ -3,8 +3,7 @@
 import asyncio
 from contextlib import aclosing
 
-from agentic_trading.bus.brokers.redis.broker import RedisBroker
-from agentic_trading.bus.brokers.redis.consumer import RedisSubscription
+from agentic_trading.bus.brokers.redis.broker import RedisBroker, RedisSubscription
 from agentic_trading.bus.message import Delivery
 from tests.bus_readers import Fleet, neighbours_out_of_order
 from tests.redis_bus import (
