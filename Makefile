@@ -92,9 +92,9 @@ clean:  ## take away what was made, but for runs/
 	  [pathlib.Path(p).unlink(missing_ok=True) for p in ('.coverage', '.planning-coverage', 'money.log', 'unjudged.log', 'wheel.log')]"
 
 # What counts money and what reads answers: here not one branch stays untested.
-EXACT := governance/prices.py governance/estimate.py governance/ledger.py governance/ledgers/* governance/gate.py governance/sent_call.py \
-  governance/admission_decisions.py governance/rebuild.py governance/policy.py governance/policy_file.py \
-  structured/decode.py structured/tokens.py structured/json_repair.py structured/thinking.py structured/extract.py structured/validation.py \
+EXACT := governance/prices.py governance/ledger.py governance/ledgers/* governance/gate.py governance/sent_call.py \
+  governance/admission_decisions.py governance/rebuild.py governance/policy.py \
+  structured/decode.py structured/tokens.py structured/json_repair.py structured/extract.py structured/validation.py \
   structured/patch.py structured/pipeline.py structured/engine.py
 
 

@@ -171,7 +171,10 @@ NAMES_OF = {
         "BusConfig",
         "FallbackConfig",
         "LedgerConfig",
+        "ModelConfig",
         "PlatformConfig",
+        "PriceConfig",
+        "ProviderConfig",
         "TenantConfig",
     ),
     "platform.embedded": ("local_gateway",),
@@ -182,11 +185,6 @@ NAMES_OF = {
     "platform.platform": (
         "Platform",
         "Ports",
-    ),
-    "platform.provider_config": (
-        "ModelConfig",
-        "PriceConfig",
-        "ProviderConfig",
     ),
     "platform.settings": ("load_config",),
 }

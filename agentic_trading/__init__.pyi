@@ -129,7 +129,16 @@ from agentic_trading.platform.config import (
     LedgerConfig as LedgerConfig,
 )
 from agentic_trading.platform.config import (
+    ModelConfig as ModelConfig,
+)
+from agentic_trading.platform.config import (
     PlatformConfig as PlatformConfig,
+)
+from agentic_trading.platform.config import (
+    PriceConfig as PriceConfig,
+)
+from agentic_trading.platform.config import (
+    ProviderConfig as ProviderConfig,
 )
 from agentic_trading.platform.config import (
     TenantConfig as TenantConfig,
@@ -139,15 +148,6 @@ from agentic_trading.platform.errors import ConfigError as ConfigError
 from agentic_trading.platform.errors import ConfigProblem as ConfigProblem
 from agentic_trading.platform.platform import Platform as Platform
 from agentic_trading.platform.platform import Ports as Ports
-from agentic_trading.platform.provider_config import (
-    ModelConfig as ModelConfig,
-)
-from agentic_trading.platform.provider_config import (
-    PriceConfig as PriceConfig,
-)
-from agentic_trading.platform.provider_config import (
-    ProviderConfig as ProviderConfig,
-)
 from agentic_trading.platform.settings import load_config as load_config
 
 __version__: Final[str]

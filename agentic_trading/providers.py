@@ -13,7 +13,7 @@ from agentic_trading.llm.providers.offline import (
 )
 from agentic_trading.llm.result import Usage
 from agentic_trading.platform.adapters import ProviderContext
-from agentic_trading.platform.provider_config import ModelConfig, PriceConfig, ProviderConfig
+from agentic_trading.platform.config import ModelConfig, PriceConfig, ProviderConfig
 
 __all__ = [
     "AnthropicProvider",

@@ -1,7 +1,6 @@
 """A question that a model may split into parts, and what comes of its tree."""
 
-from agentic_trading.client.events import RecursionLimits
-from agentic_trading.client.frames import CausalFrame
+from agentic_trading.client.frames import CausalFrame, RecursionLimits
 from agentic_trading.client.recursion import (
     Concluded,
     Paused,

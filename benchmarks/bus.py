@@ -25,8 +25,7 @@ from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
 from agentic_trading.bus.brokers.redis.redis import RedisTopics
 from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, Topic
 from agentic_trading.llm.event import Event
-from agentic_trading.services.daemon import ServiceError
-from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.local import KafkaService, ServiceError
 from benchmarks.bus_ours import PARTITIONS, left_on_redis, redis_settings
 from benchmarks.overspend import a_server
 from benchmarks.peers.consuming import Consumed, Job

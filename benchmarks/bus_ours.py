@@ -11,8 +11,7 @@ from agentic_trading.bus.brokers.kafka.admin import create_topics, plan_of
 from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
 from agentic_trading.bus.brokers.redis.broker import RedisBroker
-from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
-from agentic_trading.bus.brokers.redis.redis import RedisTopics
+from agentic_trading.bus.brokers.redis.redis import RedisBusSettings, RedisTopics
 from agentic_trading.bus.errors import BusClosedError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import RECORDS, Broker, Subscription, Topic

@@ -30,7 +30,7 @@ from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.limits import RetryPolicy
 from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.settings import load_config
-from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.local import KafkaService
 from benchmarks.chaos_checks import Booked, Evidence, Logs, Sent, checks_of, print_checks
 from benchmarks.chaos_fleet import FULL, QUICK, Fleet, Size
 from benchmarks.chaos_place import PROGRAM, Bus, Place, placed

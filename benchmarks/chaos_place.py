@@ -14,8 +14,7 @@ from subprocess import DEVNULL
 from agentic_trading.bus.topic import Broker
 from agentic_trading.platform.port_adapters import broker_of
 from agentic_trading.platform.settings import load_config
-from agentic_trading.services.kafka import KafkaService
-from agentic_trading.services.redis import RedisService
+from agentic_trading.services.local import KafkaService, RedisService
 from benchmarks.chaos_provider import INPUT_NUSD, MODEL, OUTPUT_NUSD
 from benchmarks.peers.contender import ROOT
 

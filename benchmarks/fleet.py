@@ -33,9 +33,7 @@ from agentic_trading.llm.errors import NoDecision
 from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.platform import Platform
 from agentic_trading.platform.settings import load_config
-from agentic_trading.services.daemon import ServiceError
-from agentic_trading.services.kafka import KafkaService
-from agentic_trading.services.redis import RedisService
+from agentic_trading.services.local import KafkaService, RedisService, ServiceError
 from benchmarks import floor
 from benchmarks.fleet_peers import PEERS, Peer
 from benchmarks.fleet_provider import ANSWER, MODEL, STEPS_FILE

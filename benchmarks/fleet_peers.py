@@ -15,7 +15,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Final
 
-from agentic_trading.services.daemon import HOST, Daemon, free_port, program
+from agentic_trading.services.local import HOST, Daemon, free_port, program
 from benchmarks.peers.contender import Program, UnavailableError, environment, node_modules, versions
 from benchmarks.peers.durable import ask_all
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import aiohttp
 
-from agentic_trading.services.daemon import HOST, Daemon, ServiceError, free_port
+from agentic_trading.services.local import HOST, Daemon, ServiceError, free_port
 from benchmarks.fleet import cpu_of
 from benchmarks.fleet_peers import answer
 from benchmarks.http_stub import MODEL

@@ -15,12 +15,11 @@ from datetime import UTC, datetime, timedelta
 
 from agentic_trading.clock import SimClock
 from agentic_trading.governance.admission_decisions import Admitted, Deferred
-from agentic_trading.governance.estimate import bound
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Reservation, ReservationRequest
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
-from agentic_trading.governance.prices import Amount, PriceBook
+from agentic_trading.governance.prices import Amount, PriceBook, bound
 from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.models import Capabilities

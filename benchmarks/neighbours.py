@@ -22,7 +22,7 @@ from agentic_trading.clock import SimClock
 from agentic_trading.governance.ledger import Reservation, ReservationRequest
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limiter import Deployment, Permit, PermitOutcome, PermitRequest, RateLimits
-from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.governance.limiters.deployment import MemoryLimiter
 from agentic_trading.governance.limits import Limit, ScopeKind, Window, queue_priority
 from agentic_trading.governance.prices import Amount
 from agentic_trading.llm import EnvelopeBuilder, LLMInteraction, LLMProvider

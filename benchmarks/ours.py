@@ -36,10 +36,9 @@ from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.structured.engine import Prepared, StructuredLogProbsParser, prepare
 from agentic_trading.worker.attempt_result import Timing, answered_result, dispatch_event
-from agentic_trading.worker.charge_watch import ChargeWatch
 from agentic_trading.worker.recorder import Recorder
 from agentic_trading.worker.runner import CallRunner, RunnerDependencies
-from agentic_trading.worker.sent_attempt import AttemptSender, RequestInFlight
+from agentic_trading.worker.sent_attempt import AttemptSender, ChargeWatch, RequestInFlight
 from benchmarks import floor
 from benchmarks.peers.question import ANSWER, CONTEXT, EVIDENCE, INSTRUCTIONS, SCHEMA
 from benchmarks.peers.rounds import Round, answer_rounds, nothing, stepped, timed

@@ -28,7 +28,7 @@ from agentic_trading.llm import (
     LLMInteraction,
     LLMResult,
 )
-from agentic_trading.llm.events import RunStarted
+from agentic_trading.llm.event import RunStarted
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.operate.log_check import LogCheck, check_end, check_file
 from benchmarks import floor

@@ -19,7 +19,7 @@ from hypothesis import settings
 
 from agentic_trading.clock import SimClock
 from agentic_trading.ids import NewId, seeded_ids
-from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.local import KafkaService
 from tests import kafka_server, redis_server
 
 # How fast a machine is says nothing about the code: an example has no deadline, a test has its time limit.

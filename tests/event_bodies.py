@@ -4,7 +4,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from agentic_trading.client.events import FrameClosed, FrameOpened, RecursionLimits, UserAnswered, UserAsked
+from agentic_trading.client.frames import FrameClosed, FrameOpened, RecursionLimits, UserAnswered, UserAsked
 from agentic_trading.desk.analysis.assessment import Demands, assess
 from agentic_trading.desk.analysis.events import Skipped, TriggerBar, Triggered, Undecided
 from agentic_trading.desk.analysis.plan import PlanPrices
@@ -42,13 +42,15 @@ from agentic_trading.governance.events import (
 from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.llm.errors import FailureKind, FailureReason
-from agentic_trading.llm.event import PLATFORM, Event, EventBody
-from agentic_trading.llm.events import KINDS as LOG
-from agentic_trading.llm.events import (
+from agentic_trading.llm.event import KINDS as LOG
+from agentic_trading.llm.event import (
+    PLATFORM,
     ArchiveStarted,
     CallRequested,
     CallUnanswered,
     EnvelopeRefused,
+    Event,
+    EventBody,
     FedBars,
     RunData,
     RunEnded,

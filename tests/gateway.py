@@ -10,11 +10,11 @@ from agentic_trading.bus.topic import Broker
 from agentic_trading.clock import Clock, SimClock
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.limiter import Throttle
 from agentic_trading.governance.limits import Limit
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.rebuild import LostAttempt
-from agentic_trading.governance.throttle import Throttle
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError

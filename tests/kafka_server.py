@@ -12,8 +12,7 @@ from agentic_trading.bus.brokers.kafka.admin import create_topics, plan_of
 from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.brokers.kafka.connection import KafkaSettings
 from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, Topic
-from agentic_trading.services.daemon import ServiceError
-from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.local import KafkaService, ServiceError
 
 # The environment chooses what tests may use, as it does for other services.
 GIVEN = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")  # noqa: TID251 - test set-up

@@ -10,8 +10,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from agentic_trading.bus.brokers.redis.broker import RedisBroker, RedisSubscription
-from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
-from agentic_trading.bus.brokers.redis.redis import RedisTopics
+from agentic_trading.bus.brokers.redis.redis import RedisBusSettings, RedisTopics
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.topic import Subscription, Topic
 from agentic_trading.clock import Clock

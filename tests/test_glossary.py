@@ -18,7 +18,7 @@ NAMES = sorted({name for cell in ROWS for name in re.findall(r"`([A-Z][\w.]+)`",
 PLAIN_NOUNS = set(re.findall(r"[a-z]+", PLAIN))
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
-AS_DATA = {"agentic_trading/operate/models/probes.py: told": "a key of `models check --live --json`"}
+AS_DATA = {"agentic_trading/operate/models/live_check.py: told": "a key of `models check --live --json`"}
 """Identifiers with a retired word that stay, as they are data."""
 
 

@@ -19,17 +19,17 @@ from genai_prices.types import ModelInfo, TieredPrices
 from genai_prices.types import ModelPrice as ListedPrice
 from rich.console import Group, RenderableType
 
-from agentic_trading.cli.output import print_table, rows, table
-from agentic_trading.clock import SystemClock
-from agentic_trading.governance.prices import ModelPrice, PriceBook, short_id
-from agentic_trading.llm.envelope import LLMProvider
-from agentic_trading.operate.prices import (
+from agentic_trading.cli.model_tables import (
     MULTIPLIERS,
     TOKEN_CLASSES,
     multiplier_text,
     prices_in_force,
     rate_text,
 )
+from agentic_trading.cli.output import print_table, rows, table
+from agentic_trading.clock import SystemClock
+from agentic_trading.governance.prices import ModelPrice, PriceBook, short_id
+from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.platform.tables import load_tables
 
 WHOLE: Final = "the model"

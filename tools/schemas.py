@@ -38,8 +38,8 @@ from agentic_trading.bus.topic import (
     Topic,
     lane_topic,
 )
-from agentic_trading.client.events import KINDS as RECURSION
 from agentic_trading.client.frame_calls import ASK_SCHEMA, JOIN_SCHEMA
+from agentic_trading.client.frames import KINDS as RECURSION
 from agentic_trading.client.response import ANSWER_SCHEMA
 from agentic_trading.desk.analysis.judgement import CMT_ASSESSMENT_SCHEMA
 from agentic_trading.desk.decisions import KINDS as DESK
@@ -49,8 +49,8 @@ from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.ledger import CLOCKS_DIFFER, SENT_WITHIN
 from agentic_trading.llm.envelope import SCHEMA_VERSION, LLMEnvelope
 from agentic_trading.llm.errors import NoDecision
+from agentic_trading.llm.event import KINDS as LOG
 from agentic_trading.llm.event import Event, EventBody
-from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import LLMResult
 

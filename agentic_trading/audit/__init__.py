@@ -1,10 +1,9 @@
 """What happened: a log as trees of causes, as sums, and as a whole that can be verified; the archive of many logs."""
 
 from agentic_trading.audit.archive import Archiver, opened_archive
-from agentic_trading.audit.source_logs import ArchiveCheck, check_archive
 from agentic_trading.audit.spend import SpendReport, spend_report
 from agentic_trading.audit.trace import AmbiguousIdError, CausalPath, TraceTree, UnknownRecordError, why
-from agentic_trading.audit.verify import LogReport, verify_log
+from agentic_trading.audit.verify import ArchiveCheck, LogReport, check_archive, verify_log
 
 __all__ = [
     "AmbiguousIdError",

@@ -9,15 +9,15 @@ from typing import Final, Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
-from agentic_trading.audit.source_logs import (
+from agentic_trading.audit.verify import (
     ArchiveState,
+    ReadableLog,
     SourceLog,
     archive_id_of,
     hash_of,
     read_state,
     write_state,
 )
-from agentic_trading.audit.verify import ReadableLog
 from agentic_trading.bus.codec import dead_letter_message
 from agentic_trading.bus.errors import (
     BusError,
@@ -41,8 +41,7 @@ from agentic_trading.clock import Clock
 from agentic_trading.governance.events import WARNINGS
 from agentic_trading.ids import derived_id, random_id
 from agentic_trading.llm.errors import RecordConflictError, RecordError, StoreError
-from agentic_trading.llm.event import PLATFORM, Event
-from agentic_trading.llm.events import ArchiveStarted
+from agentic_trading.llm.event import PLATFORM, ArchiveStarted, Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import IndexRow, index_row_of
 from agentic_trading.llm.store import ChainedRecord, Records

@@ -130,7 +130,7 @@ def _archived(config: Any, folder: Path, *, until_end: bool) -> Any:
 
 def _checked(config: Any, folder: Path) -> Any:
     """Check an archive, with a configuration also against the heads on its bus; what is no head there is passed over."""
-    from agentic_trading.audit.source_logs import check_archive
+    from agentic_trading.audit.verify import check_archive
     from agentic_trading.bus.log_stream import LogHead
     from agentic_trading.bus.topic import HEADS
     from agentic_trading.platform import port_adapters

@@ -17,9 +17,8 @@ from rich.console import RenderableType
 from agentic_trading.audit.spend import spend_report
 from agentic_trading.audit.trace import AmbiguousIdError, full_id
 from agentic_trading.cancellation import run_async
-from agentic_trading.cli.chains import newest_chains
+from agentic_trading.cli.chains import frame_table, newest_chains
 from agentic_trading.cli.exits import ExitCode, say, stop
-from agentic_trading.cli.frame_tree import frame_table
 from agentic_trading.cli.output import (
     command_line,
     facts,
@@ -31,9 +30,8 @@ from agentic_trading.cli.output import (
 )
 from agentic_trading.cli.settings import configure_logging, start
 from agentic_trading.client.call_log import EarlierCalls
-from agentic_trading.client.events import RecursionLimits
 from agentic_trading.client.frame_calls import ASK, ASK_SCHEMA, INSTRUCTIONS, envelope_of
-from agentic_trading.client.frames import FrameRecords
+from agentic_trading.client.frames import FrameRecords, RecursionLimits
 from agentic_trading.client.gateway import StructuredGateway
 from agentic_trading.client.recursion import (
     Concluded,
@@ -44,9 +42,9 @@ from agentic_trading.client.recursion import (
     Unfinished,
 )
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.estimate import bound
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.events import AttemptDispatched
+from agentic_trading.governance.prices import bound
 from agentic_trading.ids import random_id
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMEnvelope, LLMProvider
@@ -65,10 +63,16 @@ from agentic_trading.operate.question_rules import ASK_RULES, FAILURES, SPEND
 from agentic_trading.operate.session_folder import read_elsewhere
 from agentic_trading.platform import port_adapters
 from agentic_trading.platform.clients import remote_gateway
-from agentic_trading.platform.config import BusConfig, PlatformConfig, without_password
+from agentic_trading.platform.config import (
+    BusConfig,
+    ModelConfig,
+    PlatformConfig,
+    ProviderConfig,
+    provider_and_model,
+    without_password,
+)
 from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.platform import Platform, Ports, run_started
-from agentic_trading.platform.provider_config import ModelConfig, ProviderConfig, provider_and_model
 from agentic_trading.platform.settings import load_config, user_name
 from agentic_trading.platform.tables import Tables, factories_of, tables_of
 from agentic_trading.structured.prompts import first_request

@@ -88,8 +88,7 @@ def show_budgets(
     """Show limits, what is spent, held and in doubt, queued requests, and the last denials."""
     from dataclasses import asdict
 
-    from agentic_trading.cli.budget_places import location_of
-    from agentic_trading.cli.budget_tables import all_budgets, read_budgets
+    from agentic_trading.cli.budget_tables import all_budgets, location_of, read_budgets
     from agentic_trading.cli.output import print_table, show_json
     from agentic_trading.llm.event import PLATFORM
 
@@ -112,8 +111,7 @@ def watch_budgets(
     ledger: LedgerUrl = None,
 ) -> None:
     """Show the same as it changes, until Ctrl-C."""
-    from agentic_trading.cli.budget_places import location_of
-    from agentic_trading.cli.budget_tables import watch
+    from agentic_trading.cli.budget_tables import location_of, watch
 
     run_async(watch(location_of(store, ledger), tenant, seconds=seconds))
 
@@ -139,7 +137,7 @@ def set_subcommand(
 
     Without a place, the only live one is meant. A name that nothing there knows is refused, with the nearest ones.
     """
-    from agentic_trading.cli.budget_places import execute_and_print
+    from agentic_trading.cli.budget_tables import execute_and_print
     from agentic_trading.operate.budgets import limit_command
 
     wanted = limit_command(scope, id_, per, usd=usd, tokens=tokens, calls=calls, remove=remove)
@@ -242,7 +240,7 @@ def halt_subcommand(
     Without a place, the only live one is meant. A name that nothing there knows is refused, with the nearest ones.
     Exit code 1 if a running worker, or all of them, did not acknowledge the halt within three seconds.
     """
-    from agentic_trading.cli.budget_places import execute_and_print
+    from agentic_trading.cli.budget_tables import execute_and_print
     from agentic_trading.operate.budgets import halt_command
 
     wanted = halt_command(tenant, agent=agent, workflow=workflow, model=model)
@@ -261,7 +259,7 @@ def resume_subcommand(
     as_json: AsJson = False,
 ) -> None:
     """Lift the halt of exactly this scope; others stay. Without a place, the only live one is meant."""
-    from agentic_trading.cli.budget_places import execute_and_print
+    from agentic_trading.cli.budget_tables import execute_and_print
     from agentic_trading.operate.budgets import resume_command
 
     wanted = resume_command(tenant, agent=agent, workflow=workflow, model=model)

@@ -66,8 +66,15 @@ def parse_command(
     The object alone goes to standard output. An answer that is not accepted ends with exit code 1; its stage, and what is
     wrong where, then stand on standard error.
     """
-    from agentic_trading.cli.parse_answers import ParseQuestion, answer_one, policy_of, read_schema
-    from agentic_trading.cli.parse_records import ParseDefaults, SchemaFolder, answer_records
+    from agentic_trading.cli.parse_answers import (
+        ParseDefaults,
+        ParseQuestion,
+        SchemaFolder,
+        answer_one,
+        answer_records,
+        policy_of,
+        read_schema,
+    )
     from agentic_trading.cli.settings import start
     from agentic_trading.platform.errors import OptionError
 

@@ -27,9 +27,14 @@ def show_prices(
     model: ModelName = "", *, provider: OfProvider = "", on: OnDay = "", as_json: AsJson = False
 ) -> None:
     """Show what a million tokens of each class cost; of one model also since when, and where that is from."""
+    from agentic_trading.cli.model_tables import (
+        load_book,
+        price_details,
+        price_table,
+        select_prices,
+        start_of_day,
+    )
     from agentic_trading.cli.output import print_table, show_json
-    from agentic_trading.cli.price_tables import load_book, price_details, price_table, start_of_day
-    from agentic_trading.operate.prices import select_prices
 
     book, at = load_book(), start_of_day(on)
     prices = select_prices(book, model, provider, at=at)
@@ -46,8 +51,8 @@ def show_prices(
 def check_prices(*, store: Store = None, book: EarlierBooks = None, as_json: AsJson = False) -> None:
     """Recompute the cost of every priced call of a log from its usage and its price book. Exit 1 if one differs."""
     from agentic_trading.audit.spend import CostCheck, load_price_books, recompute_costs
+    from agentic_trading.cli.model_tables import cost_counts, cost_table
     from agentic_trading.cli.output import print_table, show_json
-    from agentic_trading.cli.price_tables import cost_counts, cost_table
     from agentic_trading.cli.settings import configured
     from agentic_trading.platform.port_adapters import records_of
     from agentic_trading.platform.tables import load_tables

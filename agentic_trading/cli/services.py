@@ -62,8 +62,7 @@ def show_services(
 
 def _service(name: ServiceName, folder: Path, *, prepared: bool = False) -> Any:
     """Return a service in its folder below `folder`; `prepared` if it is to be started."""
-    from agentic_trading.services.kafka import CACHE, KafkaService
-    from agentic_trading.services.redis import RedisService
+    from agentic_trading.services.local import CACHE, KafkaService, RedisService
 
     place = folder.absolute() / name
     if name is ServiceName.REDIS:

@@ -1,9 +1,8 @@
 """The client side of the gateway, for any application: envelopes out, interactions and outcomes back."""
 
 from agentic_trading.client.call_log import AnswerNotKeptError, EarlierCalls
-from agentic_trading.client.events import RecursionLimits
 from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE, Alternative, FallbackGateway
-from agentic_trading.client.frames import CausalFrame
+from agentic_trading.client.frames import CausalFrame, RecursionLimits
 from agentic_trading.client.gateway import Gateway, GatewayClient
 from agentic_trading.client.outcome import Attempt, StructuredOutcome, TotalUsage, outcome_of
 from agentic_trading.client.recursion import (
@@ -12,7 +11,9 @@ from agentic_trading.client.recursion import (
     Recursion,
     RecursionOutcome,
     ResumeError,
+    Savings,
     Unfinished,
+    measure_savings,
 )
 from agentic_trading.client.response import (
     ANSWER_SCHEMA,
@@ -21,7 +22,6 @@ from agentic_trading.client.response import (
     extract_sub_tasks,
     parse_llm_response,
 )
-from agentic_trading.client.savings import Savings, measure_savings
 
 __all__ = [
     "ANSWER_SCHEMA",

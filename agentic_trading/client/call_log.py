@@ -13,8 +13,7 @@ from agentic_trading.errors import TradingError
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
-from agentic_trading.llm.event import EventBody
-from agentic_trading.llm.events import KINDS, CallRequested, CallUnanswered
+from agentic_trading.llm.event import KINDS, CallRequested, CallUnanswered, EventBody
 from agentic_trading.llm.fields import ON_RECORD, json_of
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.redaction import Redaction

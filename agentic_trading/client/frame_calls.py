@@ -6,14 +6,14 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
-from agentic_trading.client.events import FrameClosed, RecursionLimits
+from agentic_trading.client.frames import FrameClosed, RecursionLimits
 from agentic_trading.client.gateway import StructuredGateway
 from agentic_trading.client.outcome import StructuredOutcome, outcome_of, outcome_of_chain
 from agentic_trading.client.response import ANSWER_SCHEMA, StructuredResponse
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind
-from agentic_trading.llm.events import KINDS, CallRequested
+from agentic_trading.llm.event import KINDS, CallRequested
 from agentic_trading.llm.fields import ON_RECORD, json_of
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record

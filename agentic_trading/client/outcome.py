@@ -11,9 +11,9 @@ from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.result import AttemptTrace, LLMResult, NextStep, Stage, Usage
 from agentic_trading.structured.decode import decode
+from agentic_trading.structured.extract import strip_thinking
 from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.pydantic_schema import SemanticCheck, violations_of
-from agentic_trading.structured.thinking import strip_thinking
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from agentic_trading.desk.instrument import EXACT, ZERO, Price, Quantity, Side
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.event import EventBody
-from agentic_trading.llm.words import Open, is_unknown
+from agentic_trading.llm.fields import Open, is_unknown
 
 OrderType = Literal["market", "limit", "post_only"]
 TimeInForce = Literal["gtc", "ioc", "day"]

@@ -1,13 +1,12 @@
-"""The answers of the gate (admitted, denied, deferred, dispatched already), the rules behind them, and the charge."""
+"""Decisions of the gate: admitted, refused or deferred, with the reason that the caller reads."""
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import Literal, assert_never
+from typing import Literal, NamedTuple, assert_never
 
-from agentic_trading.governance.denials import DeniedCall, RefusedCounters, exhausted
-from agentic_trading.governance.estimate import bound, input_bound
+from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.ledger import (
     Blocked,
     Declined,
@@ -16,16 +15,20 @@ from agentic_trading.governance.ledger import (
 )
 from agentic_trading.governance.limiter import Permit, Throttled
 from agentic_trading.governance.limits import (
+    SHORT_LIVED,
     UNITS,
     Limit,
     ScopeKind,
+    Unit,
     Window,
     agent_of,
+    amount_text,
     limits_of,
     queue_priority,
+    rules_text,
 )
-from agentic_trading.governance.prices import Amount, PriceBook
-from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope
+from agentic_trading.governance.prices import Amount, PriceBook, bound, input_bound
+from agentic_trading.llm.envelope import DeterminismLevel, EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.envelope_rules import check_envelope
 from agentic_trading.llm.errors import (
     EnvelopeValidationError,
@@ -38,6 +41,96 @@ from agentic_trading.llm.errors import (
 from agentic_trading.llm.interaction import reservation_id
 from agentic_trading.llm.models import Capabilities, Capability
 from agentic_trading.llm.provider import ModelRequest, unserved_text
+
+_COUNTERS = 1_000
+"""How many counters that refuse calls are kept between two readings; names of agents are chosen by callers."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeniedCall:
+    """An attempt that was refused, and when; `declined` is the counter with too little left, if that is the reason."""
+
+    at: datetime
+    envelope: LLMEnvelope
+    reason: FailureReason
+    declined: Declined | None = None
+
+
+class RefusedCounter(NamedTuple):
+    """A counter for which calls were refused."""
+
+    tenant: str
+    scope: ScopeKind
+    id: str
+    window: Window
+    unit: Unit
+
+
+@dataclass(frozen=True, slots=True)
+class RefusalSpan:
+    """When calls were refused for one counter: the first and the last time, in the time of the calls.
+
+    `left` is the ceiling less what was spent, at the last refusal that is known.
+    """
+
+    first: datetime
+    last: datetime
+    left: int = 0
+
+    def joined(self, other: "RefusalSpan") -> "RefusalSpan":
+        """Return the span that covers both; `other` came later."""
+        return RefusalSpan(min(self.first, other.first), max(self.last, other.last), other.left)
+
+
+class RefusedCounters:
+    """The counters that refuse calls, since they were read last."""
+
+    def __init__(self) -> None:
+        self._spans: dict[RefusedCounter, RefusalSpan] = {}
+
+    def note(self, tenant: str, declined: Declined, now: datetime) -> None:
+        """Note that a call was refused; counters of calls and traces are left out, as no other call needs them."""
+        if declined.scope in SHORT_LIVED:
+            return
+        of = RefusedCounter(tenant, declined.scope, declined.id, declined.window, declined.unit)
+        span = RefusalSpan(now, now, declined.left)
+        self._spans[of] = self._spans.pop(of, span).joined(span)
+        if len(self._spans) > _COUNTERS:
+            del self._spans[next(iter(self._spans))]
+
+    def take(self) -> Mapping[RefusedCounter, RefusalSpan]:
+        """Return the counters since this was asked last."""
+        taken, self._spans = self._spans, {}
+        return taken
+
+
+def exhausted(declined: Declined, limits: Iterable[Limit] = ()) -> FailureReason:
+    """Return which budget has too little left; of the request's own `limits`, what set those that are of this budget."""
+    window = "" if declined.window is Window.NONE else f" this {declined.window}"
+    return FailureReason(
+        category=FailureKind.BUDGET_EXHAUSTED,
+        description=f"{declined.scope} {declined.id} has {amount_text(declined.left, declined.unit)} left{window}, "
+        f"the call may need {amount_text(declined.asked, declined.unit)}; raise the limit or ask for less"
+        + rules_text(limits, declined.scope, declined.window, declined.unit),
+        technical_details=shortfall_text(
+            declined.scope,
+            declined.id,
+            declined.window,
+            declined.unit,
+            asked=declined.asked,
+            left=declined.left,
+        ),
+    )
+
+
+def unavailable(e: LedgerError, workflow: EnvelopeWorkflow) -> FailureReason:
+    """Return that a call may not run, as it is not known what is left to spend."""
+    return FailureReason(
+        category=FailureKind.LEDGER_UNAVAILABLE,
+        description=f"{workflow} may not run without the ledger: {e}",
+        recoverable=True,
+    )
+
 
 ClockMode = Literal["backtest", "paper", "shadow", "live", "replay"]
 

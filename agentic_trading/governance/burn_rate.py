@@ -8,7 +8,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final, Literal
 
-from agentic_trading.governance.denials import RefusalSpan, RefusedCounter
+from agentic_trading.governance.admission_decisions import RefusalSpan, RefusedCounter
 from agentic_trading.governance.ledger import Balance
 from agentic_trading.governance.limits import SHORT_LIVED, UNITS, Ceiling, ScopeKind, Unit, Window, Windows
 from agentic_trading.governance.prices import Amount

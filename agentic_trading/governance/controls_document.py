@@ -18,9 +18,8 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.event import PLATFORM, Event, EventBody
-from agentic_trading.llm.fields import Count, Moment, Text
+from agentic_trading.llm.fields import Count, Moment, Open, Text
 from agentic_trading.llm.limits import UnlessNone
-from agentic_trading.llm.words import Open
 
 KEPT_ACTIONS = 200
 """So many of the last actions stay in a document; the log has all of them."""

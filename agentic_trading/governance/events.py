@@ -12,8 +12,7 @@ from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.limits import ScopeKind, Unit, Window
 from agentic_trading.llm.event import EventBody, Kinds
-from agentic_trading.llm.fields import AnswerText, Moment
-from agentic_trading.llm.words import Open
+from agentic_trading.llm.fields import AnswerText, Moment, Open
 
 
 class ReservationExpired(EventBody, frozen=True):

@@ -17,7 +17,10 @@ from agentic_trading.governance.admission_decisions import (
     ClockMode,
     Deferred,
     Denied,
+    DeniedCall,
     Quote,
+    RefusalSpan,
+    RefusedCounter,
     deadline_problem,
     denied,
     foreign_problem,
@@ -25,10 +28,10 @@ from agentic_trading.governance.admission_decisions import (
     quote,
     reservation_id_of,
     reservation_request,
+    unavailable,
     unserved_problem,
 )
 from agentic_trading.governance.controls_document import HaltRegistry
-from agentic_trading.governance.denials import DeniedCall, RefusalSpan, RefusedCounter, unavailable
 from agentic_trading.governance.errors import (
     LedgerSettingsError,
     LedgerUnavailableError,
@@ -42,11 +45,10 @@ from agentic_trading.governance.ledger import (
     ReservationRequest,
     ReservationState,
 )
-from agentic_trading.governance.limiter import Permit, Throttled
+from agentic_trading.governance.limiter import Permit, Throttle, Throttled
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.prices import PriceBook
 from agentic_trading.governance.sent_call import ReservationLifecycle, SentCall
-from agentic_trading.governance.throttle import Throttle
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.models import Capabilities

@@ -1,17 +1,299 @@
-"""The platform's policy: what each principal may do, and at what most; an envelope only asks."""
+"""A policy: which principals may use which models and tools, and the file that holds it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Any, Final, Self
 
-from agentic_trading.governance.limiter import Deployment, RateLimits
-from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, agent_of
-from agentic_trading.governance.policy_file import Highest, Principal, read_policy
-from agentic_trading.llm.envelope import LLMEnvelope
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
+from pydantic_core import ErrorDetails
+
+from agentic_trading.files import NoTomlError, read_toml
+from agentic_trading.governance.errors import PolicyError
+from agentic_trading.governance.limiter import MOST_A_MINUTE, Deployment, RateLimits
+from agentic_trading.governance.limits import ANY, LARGEST, Limit, ScopeKind, Window, agent_of
+from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
+from agentic_trading.llm.envelope_rules import close_name
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.event import PLATFORM
+from agentic_trading.llm.limits import NANO
+
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,127}")
+"""What principals and their keys are called: it fits into a header, and names a file."""
+
+MOST_PATTERN: Final = 256
+"""Characters of a pattern; each call is matched against it."""
+
+_USD = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?")
+_WILD = frozenset("*?[")
+_PROVIDER = re.compile(r"[a-z*?[][a-z0-9._*?\[\]!-]{0,63}")
+_NAME_WORDS: Final = "a name of 1 to 128 letters, digits and ._@-, no dot or dash in front"
+_USD_WORDS: Final = f'dollars as text, such as "0.50", from "0" to "{LARGEST // NANO}", nine decimals at most'
+_MINUTE_WORDS: Final = f"a whole number from 1 to {MOST_A_MINUTE}"
+
+
+def _name(value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise ValueError("no name")
+    return value
+
+
+def _tenant(value: str) -> str:
+    if not value or (value != PLATFORM and _WILD & set(value)):
+        raise ValueError("no tenant")
+    return value
+
+
+def _exact_model(value: str) -> str:
+    if not value or _WILD & set(value):
+        raise ValueError("no model")
+    return value
+
+
+def _model(value: str) -> str:
+    provider, slash, model = value.partition("/")
+    if not (slash and 0 < len(model) <= MOST_PATTERN and _PROVIDER.fullmatch(provider)):
+        raise ValueError("no model")
+    is_of_built_in = any(
+        fnmatchcase(known, provider) for known in LLMProvider
+    )  # so is `openai*`, close as it is to one
+    if not is_of_built_in and close_name(provider):
+        raise ValueError("no model")
+    return value
+
+
+def _provider(provider: LLMProvider) -> LLMProvider:
+    if close_name(provider):
+        raise ValueError("no provider")
+    return provider
+
+
+def _nusd(value: Any) -> int:
+    """Return dollars as nano-dollars; a float is refused, as it is not the amount that was written."""
+    text = str(value) if type(value) is int else value
+    if not isinstance(text, str) or not _USD.fullmatch(text):
+        raise ValueError("no amount")
+    nusd = int(Decimal(text) * NANO)
+    if nusd > LARGEST:
+        raise ValueError("too much")
+    return nusd
+
+
+def _each_once(values: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(values)) < len(values):
+        raise ValueError("twice")
+    return values
+
+
+def _one_or_more(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+Name = Annotated[StrictStr, AfterValidator(_name)]
+SigningKeys = Annotated[
+    tuple[Name, ...], Field(min_length=1), BeforeValidator(_one_or_more), AfterValidator(_each_once)
+]
+Nusd = Annotated[int, BeforeValidator(_nusd)]
+PerMinute = Annotated[StrictInt, Field(ge=1, le=MOST_A_MINUTE)]
+Tenants = Annotated[tuple[Annotated[StrictStr, AfterValidator(_tenant)], ...], AfterValidator(_each_once)]
+Patterns = Annotated[
+    tuple[Annotated[StrictStr, Field(min_length=1, max_length=MOST_PATTERN)], ...],
+    Field(min_length=1),
+    AfterValidator(_each_once),
+]
+Models = Annotated[tuple[Annotated[StrictStr, AfterValidator(_model)], ...], AfterValidator(_each_once)]
+Workflows = Annotated[tuple[EnvelopeWorkflow, ...], Field(min_length=1), AfterValidator(_each_once)]
+Tools = Annotated[tuple[Annotated[StrictStr, Field(min_length=1)], ...], AfterValidator(_each_once)]
+
+
+class Highest(BaseModel, frozen=True, extra="forbid"):
+    """The most that a principal's calls may cost and use, in nano-dollars where the file says dollars; None: no ceiling."""
+
+    nusd_per_call: Nusd | None = Field(default=None, alias="usd_per_call", description=_USD_WORDS)
+    nusd_per_trace: Nusd | None = Field(default=None, alias="usd_per_trace", description=_USD_WORDS)
+    nusd_per_agent_day: Nusd | None = Field(default=None, alias="usd_per_agent_day", description=_USD_WORDS)
+    calls_per_agent_day: Annotated[StrictInt, Field(ge=0, le=LARGEST)] | None = Field(
+        default=None, description=f"a whole number from 0 (none may run) to {LARGEST}"
+    )
+    nusd_per_day: Nusd | None = Field(default=None, alias="usd_per_day", description=_USD_WORDS)
+    output_tokens: Annotated[StrictInt, Field(ge=1, le=LARGEST)] | None = Field(
+        default=None, description=f"a whole number from 1 to {LARGEST}"
+    )
+    priority: Annotated[StrictInt, Field(ge=-(2**31), le=2**31)] | None = Field(
+        default=None, description=f"a whole number from {-(2**31)} to {2**31}"
+    )
+    attempt_timeout_s: Annotated[StrictFloat, Field(gt=0, le=3600)] | None = Field(
+        default=None, description="seconds, more than 0 and at most 3600"
+    )
+
+
+class Principal(BaseModel, frozen=True, extra="forbid"):
+    """What one principal may do. Agents and models are shell patterns; tenants are ids, or `*` for every one."""
+
+    key: SigningKeys | None = Field(default=None, description=f"{_NAME_WORDS}, or a list of such names")
+    tenants: Annotated[Tenants, Field(min_length=1)] = Field(
+        description=f'ids of tenants, one at least and each once, or "{PLATFORM}" for every one'
+    )
+    agents: Patterns = Field(
+        default=("*",),
+        description='patterns such as "cmt-*" of at most 256 characters, one at least and each once',
+    )
+    workflows: Workflows = Field(
+        default=tuple(EnvelopeWorkflow), description=f"each once, one at least: {', '.join(EnvelopeWorkflow)}"
+    )
+    models: Annotated[Models, Field(min_length=1)] = Field(
+        description='patterns such as "anthropic/claude-*" of at most 256 characters, one at least and each once; '
+        f"built in are {', '.join(LLMProvider)}"
+    )
+    tools: Tools = Field(default=(), description="names of tools, each once")
+    highest: Highest = Field(default=Highest(), description="a table")
+
+
+class RateRow(BaseModel, frozen=True, extra="forbid"):
+    """How fast one model may be asked, by all together."""
+
+    provider: Annotated[LLMProvider, AfterValidator(_provider)] = Field(
+        description=f"the name of a provider, such as {', '.join(LLMProvider)}"
+    )
+    model: Annotated[StrictStr, AfterValidator(_exact_model)] = Field(
+        description="the id of one model, no pattern"
+    )
+    requests_per_minute: PerMinute | None = Field(default=None, description=_MINUTE_WORDS)
+    tokens_per_minute: PerMinute | None = Field(default=None, description=_MINUTE_WORDS)
+    concurrent: PerMinute | None = Field(default=None, description=_MINUTE_WORDS)
+
+
+class PolicyFile(BaseModel, frozen=True, extra="forbid"):
+    """A policy as it was written; without principals it says nothing about rights."""
+
+    principals: Annotated[dict[Name, Principal], Field(min_length=1)] | None = Field(
+        default=None, description="one table or more, each [principals.NAME]"
+    )
+    rates: tuple[RateRow, ...] = Field(default=(), description="tables, each [[rates]]")
+
+
+def read_policy(path: Path) -> PolicyFile:
+    """Read and check a policy; raises `PolicyError`, which names table and key, for the first mistake."""
+    try:
+        tables = read_toml(path)
+    except OSError as e:
+        raise PolicyError(path, "", f"nothing that can be read ({e.strerror})", "a TOML file") from e
+    except NoTomlError as e:
+        raise PolicyError(path, "", f"no TOML ({e})", "a TOML file in UTF-8") from e
+    try:
+        file = PolicyFile.model_validate(tables)
+    except ValidationError as e:
+        errors = e.errors(include_url=False)
+        unknown = (error for error in errors if error["type"] == "extra_forbidden")
+        error = next(unknown, errors[0])  # a word that is misspelled explains one that is missing
+        raise PolicyError(path, _place(error["loc"]), _found(error), _allowed(error)) from e
+    for where, found, allowed in _contradictions(file):
+        raise PolicyError(path, where, found, allowed)
+    return file
+
+
+def _contradictions(file: PolicyFile) -> Iterator[tuple[str, str, str]]:
+    """Find what is right by itself and wrong together with something else."""
+    if file.principals is None and not file.rates:
+        yield "", "neither principals nor rates", "one of them, or no policy at all"
+    yield from _principals_in_conflict(file.principals or {})
+    rows: set[tuple[str, str]] = set()
+    for number, row in enumerate(file.rates):
+        where = _place(("rates", number))
+        if (row.provider, row.model) in rows:
+            yield where, f"{row.provider}/{row.model} again", "one table a model"
+        rows.add((row.provider, row.model))
+        if row.requests_per_minute is row.tokens_per_minute is row.concurrent is None:
+            yield where, "no rate", "requests_per_minute, tokens_per_minute, concurrent: one at least"
+
+
+def _principals_in_conflict(principals: Mapping[str, Principal]) -> Iterator[tuple[str, str, str]]:
+    owners: dict[str, str] = {}
+    for name, principal in principals.items():
+        if principal.highest.nusd_per_day is not None and PLATFORM in principal.tenants:
+            where = _place(("principals", name, "highest", "usd_per_day"))
+            found = f"a ceiling in each tenant beside tenants = [{PLATFORM!r}]"
+            yield where, found, "tenants by id: who may name any tenant has as many ceilings as names"
+        for key in principal.key or (name,):
+            owner = owners.setdefault(key, name)
+            if owner != name:
+                where = _place(("principals", name, "key"))
+                found = f"{key!r}, which is the key of {owner!r}"
+                yield where, found, "a key of its own: who has it is the principal"
+
+
+_WORDS: Final = {
+    field.alias or name: field.description or ""
+    for table in (PolicyFile, Principal, Highest, RateRow)
+    for name, field in table.model_fields.items()
+}
+
+
+def _table_at(place: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return what kind of table stands at `place`; None for what is no table of ours."""
+    match list(place):
+        case []:
+            return PolicyFile
+        case ["principals", _]:
+            return Principal
+        case ["principals", _, "highest"]:
+            return Highest
+        case ["rates", int()]:
+            return RateRow
+        case _:
+            return None
+
+
+def _allowed(error: ErrorDetails) -> str:
+    place = error["loc"]
+    if place[-1:] == ("[key]",):
+        return _NAME_WORDS
+    if error["type"] == "extra_forbidden":
+        return _keys(_table_at(place[:-1]))
+    table = _table_at(place)
+    if table is not None:
+        return f"a table with {_keys(table)}"
+    return next((_WORDS[key] for key in reversed(place) if key in _WORDS), "what the manual lists")
+
+
+def _keys(table: type[BaseModel] | None) -> str:
+    fields = (table or PolicyFile).model_fields
+    return ", ".join(field.alias or name for name, field in fields.items())
+
+
+def _found(error: ErrorDetails) -> str:
+    match error["type"]:
+        case "missing":
+            return "nothing"
+        case "extra_forbidden":
+            return "an unknown key"
+        case _:
+            return f"{error['input']!r:.100}"
+
+
+def _place(loc: Sequence[int | str]) -> str:
+    """Return where a mistake is, in the file's own words; tables of a list count from 1."""
+    place = ""
+    for step in loc:
+        if step == "[key]":
+            continue
+        if isinstance(step, int):
+            place += f"[{step + 1}]"
+        else:
+            place += ("." if place else "") + (step if re.fullmatch(r"[\w-]+", step) else f"{step!r:.100}")
+    return place
 
 
 @dataclass(frozen=True, slots=True)

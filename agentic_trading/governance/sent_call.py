@@ -17,8 +17,8 @@ from agentic_trading.governance.errors import (
     UnknownReservationError,
 )
 from agentic_trading.governance.ledger import ReservationLedger, ReservationState, Settlement
+from agentic_trading.governance.limiter import FAIR_PATIENCE_S, Failed, Throttle
 from agentic_trading.governance.prices import Amount, PriceBook, charged_models, cost_of
-from agentic_trading.governance.throttle import FAIR_PATIENCE_S, Failed, Throttle
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError
 from agentic_trading.llm.provider import UnusableAnswerError

@@ -25,6 +25,7 @@ from agentic_trading.llm.fields import (
     LazyJsonData,
     LazyJsonObject,
     Moment,
+    Open,
     OpenName,
     RevalidatedModel,
     freeze_extra,
@@ -32,7 +33,6 @@ from agentic_trading.llm.fields import (
     lazy_property,
 )
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
-from agentic_trading.llm.words import Open
 
 SCHEMA_VERSION = "1.0"
 PROMPT_FRAME = "2"

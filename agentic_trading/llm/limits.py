@@ -11,11 +11,12 @@ from agentic_trading.llm.errors import RETRYABLE, FailureKind
 from agentic_trading.llm.fields import (
     LARGEST_COUNT,
     Count,
+    Open,
     PositiveCount,
     RevalidatedModel,
+    is_unknown,
     lazy_property,
 )
-from agentic_trading.llm.words import Open, is_unknown
 
 NANO = 1_000_000_000
 """Nano-dollars in a dollar: money is a whole number of them."""

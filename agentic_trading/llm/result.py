@@ -29,6 +29,7 @@ from agentic_trading.llm.fields import (
     Count,
     Legible,
     Moment,
+    Open,
     PositiveCount,
     RevalidatedModel,
     Text,
@@ -36,7 +37,6 @@ from agentic_trading.llm.fields import (
     still_unreadable,
 )
 from agentic_trading.llm.limits import NANO, UnlessNone, nusd_from_usd
-from agentic_trading.llm.words import Open
 
 
 class Stage(StrEnum):

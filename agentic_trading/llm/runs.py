@@ -9,13 +9,14 @@ from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.event import PLATFORM, Event
-from agentic_trading.llm.events import (
+from agentic_trading.llm.event import (
     KINDS,
+    PLATFORM,
     ArchiveStarted,
     CallRequested,
     CallUnanswered,
     EnvelopeRefused,
+    Event,
     FedBars,
     RunEnded,
     RunStarted,

@@ -8,9 +8,14 @@ from urllib.parse import urlsplit
 
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
-from agentic_trading.platform.config import PlatformConfig, redis_address
+from agentic_trading.platform.config import (
+    ModelConfig,
+    PlatformConfig,
+    ProviderConfig,
+    provider_and_model,
+    redis_address,
+)
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.platform.provider_config import ModelConfig, ProviderConfig, provider_and_model
 
 HOSTED: Final = tuple(
     provider.value

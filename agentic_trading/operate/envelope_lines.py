@@ -19,7 +19,7 @@ from agentic_trading.llm.errors import FailureReason, NoDecision
 from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.platform.port_stack import first_useful
+from agentic_trading.platform.port_adapters import first_useful
 
 PROGRESS_EVERY = 1000
 READ_BYTES = 1 << 20

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from agentic_trading.audit.verify import LogReport, ReadableLog, verify_log
 from agentic_trading.llm.errors import StoreError, UnreadableBodyError
-from agentic_trading.llm.events import FedBars, RunEnded
+from agentic_trading.llm.event import FedBars, RunEnded
 from agentic_trading.llm.runs import RunInLog, is_archive, runs_in_log
 from agentic_trading.llm.store import LATEST_RUNS, Verification
 from agentic_trading.operate.session_folder import ROWS_A_MARK, BarsDigest, RunManifest, SessionFolder

@@ -1,12 +1,16 @@
-"""Commands of operators at a place: for known names, and until the workers there have acknowledged them."""
+"""Commands of operators at a place: for known names, at the places that are live, until workers have acknowledged them."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+import fcntl
+import os
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.errors import TradingError
@@ -21,7 +25,7 @@ from agentic_trading.governance.controls_document import HaltScope, TenantContro
 from agentic_trading.governance.errors import CommandError, LedgerError
 from agentic_trading.governance.ledger import Balance
 from agentic_trading.governance.limits import ANY, ScopeKind, agent_of
-from agentic_trading.governance.policy_file import Principal, read_policy
+from agentic_trading.governance.policy import Principal, read_policy
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.status_feed import BudgetStatus, CounterStatus
 from agentic_trading.llm.envelope import DEFAULT_TENANT, LLMEnvelope
@@ -29,11 +33,80 @@ from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.operate.budgets import BudgetLocation, BudgetLocationOptions, open_location
-from agentic_trading.operate.live_places import is_locked
+from agentic_trading.operate.choices import host_of
 from agentic_trading.platform.config import PlatformConfig
-from agentic_trading.platform.port_adapters import records_of
+from agentic_trading.platform.errors import OptionError
+from agentic_trading.platform.port_adapters import LOG_NAME, records_of
 from agentic_trading.platform.settings import user_name
 from agentic_trading.platform.tables import TableLayers
+
+
+def live_place(config: PlatformConfig, runs: Path, named: Path | None) -> BudgetLocationOptions:
+    """Return the one place whose budgets are in use; a wrong place would stop nothing.
+
+    A place is the ledger of the configuration, or a folder in which a process runs with budgets of its own: below
+    `runs`, the folder of the configuration, or that of the log `named` by the environment. Without a live place it is
+    the folder of `named`.
+
+    Raises:
+        OptionError: If there is none or more than one, with the places.
+
+    """
+    url = config.ledger.url
+    logs = {log.resolve(): log for log in _logs(config, runs, named)}
+    found = [BudgetLocationOptions(log.parent, log=log) for log in logs.values() if is_running(log.parent)]
+    if url is not None:
+        found.insert(0, BudgetLocationOptions(None, url, named))
+    if not found and named is not None:
+        return BudgetLocationOptions(named.parent, log=named)
+    if len(found) == 1:
+        return found[0]
+    allowed = "--store PATH for the folder of a session, or --ledger URL for a server"
+    if not found:
+        state = f"left out, and no session runs below {runs}; no ledger is configured"
+        raise OptionError("the place", state, allowed)
+    options = ", ".join(
+        f"--store {one.folder}" if one.ledger_url is None else f"--ledger {host_of(one.ledger_url)}"
+        for one in found
+    )
+    raise OptionError("the place", f"left out, and {len(found)} places are live", f"one of {options}")
+
+
+def is_running(folder: Path) -> bool:
+    """Whether a process runs in a folder with budgets of its own: it has the log, and its last report is not its end."""
+    return _reports_running(folder) and is_locked(folder)
+
+
+def _logs(config: PlatformConfig, runs: Path, named: Path | None) -> Iterator[Path]:
+    yield from sorted(runs.glob(f"*/{LOG_NAME}"))
+    if config.folder is not None:
+        yield config.folder / config.name / LOG_NAME
+    if named is not None:
+        yield named
+
+
+def _reports_running(folder: Path) -> bool:
+    for path in folder.glob("budget-*.json"):
+        with suppress(OSError, ValidationError):
+            if BudgetStatus.model_validate_json(path.read_bytes()).is_running:
+                return True
+    return False
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether a process has the log in a folder."""
+    try:
+        handle = os.open(folder / LOG_NAME, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
 
 _NEAREST = 5
 _WILD = frozenset("*?[")

@@ -37,9 +37,8 @@ from agentic_trading.operate.choices import CONFIGURED, ProviderOptions
 from agentic_trading.operate.session_folder import AskedProvider
 from agentic_trading.platform import adapters
 from agentic_trading.platform.check import key_problems, model_problems
-from agentic_trading.platform.config import FallbackConfig, PlatformConfig
+from agentic_trading.platform.config import FallbackConfig, PlatformConfig, ProviderConfig, provider_and_model
 from agentic_trading.platform.errors import ConfigError, ConfigProblem, OptionError
-from agentic_trading.platform.provider_config import ProviderConfig, provider_and_model
 from agentic_trading.platform.tables import Tables
 
 COUNTED_WITHIN_S = 15.0

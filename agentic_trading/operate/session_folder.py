@@ -16,7 +16,7 @@ from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.files import read_file
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.events import FedBars
+from agentic_trading.llm.event import FedBars
 from agentic_trading.llm.models import Capability
 from agentic_trading.operate.choices import PROVIDERS, listed
 from agentic_trading.platform import port_adapters

@@ -7,15 +7,17 @@ from agentic_trading.platform.config import (
     BusConfig,
     FallbackConfig,
     LedgerConfig,
+    ModelConfig,
     PlatformConfig,
+    PriceConfig,
+    ProviderConfig,
     TenantConfig,
 )
 from agentic_trading.platform.embedded import local_gateway
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.platform import Platform, Ports
-from agentic_trading.platform.provider_config import ModelConfig, PriceConfig, ProviderConfig
 from agentic_trading.platform.settings import load_config
-from agentic_trading.worker.recover import RecoveryReport
+from agentic_trading.worker.held_claim import RecoveryReport
 
 __all__ = [
     "BusConfig",

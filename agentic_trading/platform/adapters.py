@@ -21,12 +21,11 @@ from agentic_trading.llm.models import (
     find_weights,
 )
 from agentic_trading.llm.provider import Provider
-from agentic_trading.llm.providers.bills import BillUnit
+from agentic_trading.llm.providers.hosted import BillUnit
 from agentic_trading.llm.providers.keys import Keys, KnownKeys, OneKey, SecretsFolder
 from agentic_trading.llm.providers.offline import Rule, RulesProvider, ScriptedProvider
-from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.config import PlatformConfig, ProviderConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
-from agentic_trading.platform.provider_config import ProviderConfig
 from agentic_trading.platform.settings import secret_variable
 
 GROUP: Final = "agentic_trading.providers"

@@ -15,10 +15,9 @@ from agentic_trading.governance.prices import PriceBook
 from agentic_trading.llm.errors import ProviderError
 from agentic_trading.llm.models import Capabilities, TableError
 from agentic_trading.platform import adapters
-from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.config import SMALLEST_ANSWER_LIMIT, PlatformConfig, provider_and_model
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.port_adapters import bus_settings_of
-from agentic_trading.platform.provider_config import SMALLEST_ANSWER_LIMIT, provider_and_model
 from agentic_trading.platform.settings import secret_variable
 from agentic_trading.platform.signing_keys import signing_keys_of
 from agentic_trading.platform.tables import tables_of

@@ -18,10 +18,9 @@ from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.fields import MAX_ID_BYTES, long_ids
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform import port_adapters
-from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.config import PlatformConfig, provider_and_model
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
-from agentic_trading.platform.port_stack import PortStack
-from agentic_trading.platform.provider_config import provider_and_model
+from agentic_trading.platform.port_adapters import PortStack
 from agentic_trading.platform.signing_keys import PrincipalKeys, signing_keys_in
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 

@@ -12,7 +12,7 @@ from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.platform.config import PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Platform, Ports
-from agentic_trading.platform.port_stack import PortStack
+from agentic_trading.platform.port_adapters import PortStack
 from agentic_trading.worker.call_context import Checks
 
 

@@ -24,8 +24,7 @@ from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.event import Event
-from agentic_trading.llm.events import RunStarted
+from agentic_trading.llm.event import Event, RunStarted
 from agentic_trading.llm.provider import Provider, Providers, ToolDefinition
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import InteractionStore
@@ -34,7 +33,7 @@ from agentic_trading.platform.check import answer_problems
 from agentic_trading.platform.clients import Clients, bus_problems, followed_keys
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
-from agentic_trading.platform.port_stack import PortStack
+from agentic_trading.platform.port_adapters import PortStack
 from agentic_trading.platform.tables import LoadedFiles, Tables
 from agentic_trading.platform.workers import (
     OpenPorts,
@@ -43,12 +42,12 @@ from agentic_trading.platform.workers import (
     running,
     worker_pool_of,
 )
+from agentic_trading.structured.prompts import tools_by_name
 from agentic_trading.structured.pydantic_schema import SemanticCheck
-from agentic_trading.structured.tools import tools_by_name
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
+from agentic_trading.worker.held_claim import RecoveryReport, recover
 from agentic_trading.worker.outbox import Outbox, cursor_file_of, streaming
-from agentic_trading.worker.recover import RecoveryReport, recover
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import RecordedAnswerSource
 

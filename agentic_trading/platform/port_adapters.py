@@ -1,18 +1,23 @@
-"""The adapters of the ports that a platform opens beside its providers, as its configuration names their servers and files."""
+"""The adapter of each port by configuration, and the stack that opens and closes them in order."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import asyncio
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from datetime import UTC, timedelta, tzinfo
 from pathlib import Path
 from socket import gethostname
 from ssl import SSLError, create_default_context
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
 from urllib.parse import quote, urlsplit
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.topic import Broker
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import SystemClock
+from agentic_trading.errors import TradingError
 from agentic_trading.files import MOST_SECRET_BYTES, read_file, read_utf8
 from agentic_trading.governance.control_stores.file import FileControlStore, MemoryControlStore
 from agentic_trading.governance.controls_document import ControlStore
@@ -20,11 +25,10 @@ from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.degraded import DegradedModeLedger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limiter import Limiter
-from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.governance.limiters.deployment import MemoryLimiter
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.status_feed import StatusFeed
-from agentic_trading.governance.status_feeds.file import FileStatusFeed, MemoryStatusFeed
+from agentic_trading.governance.status_feed import FileStatusFeed, MemoryStatusFeed, StatusFeed
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import Providers
@@ -35,11 +39,125 @@ from agentic_trading.llm.stores.jsonl.file import START, LogPosition
 from agentic_trading.llm.stores.jsonl.store import JsonFileInteractionStore, JsonlRecords
 from agentic_trading.llm.stores.jsonl.writer import Durability
 from agentic_trading.llm.stores.memory import DiscardingInteractionStore, MemoryInteractionStore
+from agentic_trading.logger import get_logger
 from agentic_trading.platform.config import PlatformConfig, RunMode
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.runner import RecordedAnswerSource
+
+log = get_logger()
+
+T = TypeVar("T")
+
+
+class Closable(Protocol):
+    """A port that holds something open."""
+
+    async def aclose(self) -> None:
+        """Close it; harmless twice."""
+        ...
+
+
+ClosablePort = TypeVar("ClosablePort", bound=Closable)
+
+
+class PortStack:
+    """Ports and contexts that are open; leaving the block closes them in the reverse of the order of opening.
+
+    One that fails to close keeps no other one open, and a cancellation interrupts none. Of several errors one comes
+    out: the end that was demanded of the task or of the process (a cancellation, Ctrl-C), else the first
+    `TradingError`, as a user can do something about it, else the first one. The others are its notes, and are logged.
+    An error of the block is first among them, and comes out as it was raised, a group as well.
+    """
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+        self._unclosed: list[BaseException] = []
+        self._cancellations = 0
+
+    async def __aenter__(self) -> Self:
+        """Begin with nothing open."""
+        self._cancellations = _cancellations()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close everything, and raise the error that comes out if it is not `e`."""
+        try:
+            await self._stack.__aexit__(kind, e, trace)
+        except BaseException as raised:  # noqa: BLE001 - it is raised again, or one of those in it
+            errors = [*_leaves(raised, without=e), *self._unclosed]
+        else:
+            errors = [*self._unclosed]
+        errors = errors if e is None else [e, *errors]
+        if errors and (useful := self._useful(errors)) is not e:
+            raise useful
+
+    def keep(self, port: ClosablePort) -> ClosablePort:
+        """Return a port that is closed when its turn has come."""
+        self._stack.push_async_callback(self._close, port)
+        return port
+
+    async def make(self, make: Callable[[], ClosablePort]) -> ClosablePort:
+        """Return what `make` gives in a thread; it is kept also if the caller is cancelled before it is there."""
+
+        async def made() -> ClosablePort:
+            return self.keep(await asyncio.to_thread(make))
+
+        return await run_shielded(made(), longest_s=math.inf)  # a thread cannot be given up
+
+    async def enter(self, context: AbstractAsyncContextManager[T]) -> T:
+        """Enter a context that is left when its turn has come."""
+        return await self._stack.enter_async_context(context)
+
+    async def _close(self, port: Closable) -> None:
+        async def close() -> None:
+            await port.aclose()
+
+        try:
+            await run_shielded(close())
+        except Exception as e:  # noqa: BLE001 - adapters of others are closed here, and may raise anything
+            e.add_note(f"while {type(port).__name__} was closed")
+            self._unclosed.append(e)
+
+    def _useful(self, errors: Sequence[BaseException]) -> BaseException:
+        """Return the error that comes out, with the others as its notes."""
+        each = list({id(error): error for error in errors}.values())
+        if _cancellations() <= self._cancellations:  # a failed task of ours has cancelled the block
+            each = [one for one in each if not isinstance(one, asyncio.CancelledError)] or each
+        demanded = [one for one in each if not isinstance(one, Exception)]
+        useful = next(iter([*demanded, *(one for one in each if isinstance(one, TradingError)), *each]))
+        for other in each:
+            if other is not useful and not isinstance(other, asyncio.CancelledError):
+                text = f"{type(other).__name__}: {other}"
+                log.error("platform_close_failed", error=text)
+                useful.add_note(f"beside it: {text}")
+        return useful
+
+
+def first_useful(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the error of a group that a user can do something about, the first `TradingError`, else the first one."""
+    errors = list(_leaves(group, without=None))
+    return next((error for error in errors if isinstance(error, TradingError)), errors[0])
+
+
+def _leaves(error: BaseException, *, without: BaseException | None) -> Generator[BaseException]:
+    """Yield the errors of a group and of the groups in it, but for one of the block."""
+    if error is without:
+        return
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from _leaves(each, without=without)
+    else:
+        yield error
+
+
+def _cancellations() -> int:
+    task = asyncio.current_task()
+    return 0 if task is None else task.cancelling()
+
 
 LOG_NAME: Final = "interactions.jsonl"
 
@@ -87,8 +205,7 @@ def boards_of(url: str | None, folder: Path | None) -> tuple[ControlStore, Statu
         return MemoryControlStore(), MemoryStatusFeed()
     if url is None:
         return FileControlStore(folder or Path()), FileStatusFeed(folder or Path())
-    from agentic_trading.governance.control_stores.redis import RedisControlStore
-    from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
+    from agentic_trading.governance.control_stores.redis import RedisControlStore, RedisStatusFeed
 
     return RedisControlStore(url), RedisStatusFeed(url)
 
@@ -175,7 +292,7 @@ def _kafka_settings(config: PlatformConfig) -> Any:
 
 
 def _redis_settings(config: PlatformConfig) -> Any:
-    from agentic_trading.bus.brokers.redis.connection import redis_settings_of
+    from agentic_trading.bus.brokers.redis.redis import redis_settings_of
 
     bus = config.bus
     parts = urlsplit(bus.url or "")

@@ -21,7 +21,7 @@ from agentic_trading.platform.config import (
     keys_at,
 )
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
-from agentic_trading.structured.suggestions import near_miss
+from agentic_trading.structured.feedback import near_miss
 
 PREFIX = "AGENTIC_"
 WEIGHTS_FOLDER: Final = Path("~/.cache/agentic-trading/models")

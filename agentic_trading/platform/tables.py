@@ -19,8 +19,7 @@ from agentic_trading.llm.models import (
     sha256_of_rows,
 )
 from agentic_trading.platform.adapters import Factory, explained, factory_of
-from agentic_trading.platform.config import PlatformConfig
-from agentic_trading.platform.provider_config import ModelConfig
+from agentic_trading.platform.config import ModelConfig, PlatformConfig
 from agentic_trading.platform.signing_keys import PrincipalKeys, signing_keys_in
 
 

@@ -16,11 +16,10 @@ from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Ledger, LedgerCheckpoint, LedgerStatistics
-from agentic_trading.governance.limiter import Limiter
+from agentic_trading.governance.limiter import Limiter, Throttle
 from agentic_trading.governance.limits import Windows
 from agentic_trading.governance.rebuild import LostAttempt, rollback_error
 from agentic_trading.governance.status_feed import StatusFeed
-from agentic_trading.governance.throttle import Throttle
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import Providers, ToolDefinition

@@ -29,11 +29,14 @@ from agentic_trading.structured.outcome import (
 from agentic_trading.structured.patch import is_protected
 from agentic_trading.structured.pipeline import RawAnswer, parse_answer, usable_schema
 from agentic_trading.structured.prompts import (
+    CALL_POLICY,
     first_request,
+    offered,
     prompted_request,
     raised_cap_request,
     reask_request,
     request_over,
+    tools_of,
 )
 from agentic_trading.structured.pydantic_schema import (
     SchemaLike,
@@ -43,7 +46,6 @@ from agentic_trading.structured.pydantic_schema import (
     violation_at,
 )
 from agentic_trading.structured.strict_schema import choice_for, unenforced_transport
-from agentic_trading.structured.tools import CALL_POLICY, offered, tools_of
 
 log = get_logger()
 

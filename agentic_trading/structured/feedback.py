@@ -1,13 +1,169 @@
-"""Say what is wrong with an answer as a numbered list in Markdown: for people, and for a prompt that asks again."""
+"""Feedback on a rejected answer as a numbered list, with the nearest allowed value as a suggestion."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, localcontext
+from difflib import get_close_matches
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from agentic_trading.llm.result import Stage, Violation
+
+_SHOWN_CHARS = 200
+_EXACT_INTEGER = 2**63
+_SHORTEST_STEM = 3
+_ANOTHER_WORD = 4
+_PRECISION = 700  # a number that is read has at most 308 places on either side of the point
+_BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
+_SPELLED_NUMBER = re.compile(r"[$€£]? ?(-?[0-9]{1,20}(?:\.[0-9]{1,20})?) ?(%?)")
+
+
+def near_miss(name: str, names: Iterable[str]) -> str | None:
+    """Return the one of `names` that `name` misspells, abbreviates or spells out; None if there is none."""
+    return _nearest_name(name[:_SHOWN_CHARS], tuple(names))
+
+
+def misspelt(name: str, names: Iterable[str]) -> str | None:
+    """Return what `near_miss` does of the `names` that `name` does not merely contain.
+
+    `sides`, `reasoning` and `price_usd` may be meant for `side`, `reason` and `price`. `note` is not meant for `n`, nor
+    `price_reason` for `price`: four letters more are another word, and a name of one or two letters is in many words.
+    """
+    letters = _letters(name[:_SHOWN_CHARS])
+    return near_miss(name, [other for other in names if not _merely_contains(letters, _letters(other))])
+
+
+def nearest_option(actual: Any, options: Sequence[Any]) -> Any:
+    """Return the nearest of `options`: to a text by its letters, else by the number that it spells; None if there is none."""
+    if isinstance(actual, str):
+        texts = [option for option in options if isinstance(option, str)]
+        if text := _nearest_text(actual, texts):
+            return text
+    possible = _possible_numbers(actual)
+    numbers = list(_numbers(options)) if possible else []
+    if not numbers:
+        return None
+    return _suggested_number(min(numbers, key=lambda number: min(abs(number - meant) for meant in possible)))
+
+
+def nearest_number(value: float | Decimal, rules: dict[str, Any]) -> Any:
+    """Return the number nearest to `value` that keeps the bounds and the step of one schema.
+
+    None where no number is allowed, or none is nearest: what is greater than 0 has no smallest.
+    """
+    bounds = list(_numbers(rules.get(keyword) for keyword in _BOUNDS))
+    exact = _exact_number(value)
+    with localcontext(prec=_PRECISION):
+        candidates = bounds
+        if step := _step(rules):
+            counts = [(number / step).to_integral_value() for number in (exact, *bounds)]
+            multiples = [(count + by) * step for count in counts for by in (-1, 0, 1)]
+            candidates = [number for number in multiples if _is_allowed(rules, number)]
+        closest = min(candidates, key=lambda number: abs(number - exact), default=None)
+        return None if closest is None or not _is_allowed(rules, closest) else _suggested_number(closest)
+
+
+def number_bounds(rules: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
+    """Return `minimum`, `maximum`, `exclusiveMinimum` and `exclusiveMaximum` as of draft 6; None is no bound.
+
+    In draft 4 the latter two are booleans: whether the bound itself is excluded.
+    """
+    least, most = rules.get("minimum"), rules.get("maximum")
+    above, below = rules.get("exclusiveMinimum"), rules.get("exclusiveMaximum")
+    if isinstance(above, bool):
+        least, above = (None, least) if above else (least, None)
+    if isinstance(below, bool):
+        most, below = (None, most) if below else (most, None)
+    return least, most, above, below
+
+
+def plain_number(value: int | Decimal) -> int | float | str:
+    """Return a number so that it reads back from a log as it was put in: as text where a double would round it."""
+    if isinstance(value, int):
+        return value if abs(value) < _EXACT_INTEGER else str(value)[:_SHOWN_CHARS]
+    rounded = float(value)
+    return rounded if Decimal(repr(rounded)) == value else str(value)[:_SHOWN_CHARS]
+
+
+def _merely_contains(letters: str, other: str) -> bool:
+    if other not in letters or letters == other:
+        return False
+    return len(other) < _SHORTEST_STEM or len(letters) - len(other) >= _ANOTHER_WORD
+
+
+def _letters(name: str) -> str:
+    return "".join(filter(str.isalnum, name.lower()))
+
+
+@lru_cache(maxsize=1024)  # a list of a thousand items has the same error a thousand times
+def _nearest_name(name: str, names: tuple[str, ...]) -> str | None:
+    return _nearest_text(name, names) or next(
+        (other for other in names if _is_abbreviation(name, other)), None
+    )
+
+
+def _nearest_text(actual: str, options: Sequence[str]) -> str | None:
+    by_lower = {option.lower(): option for option in reversed(options)}
+    close = get_close_matches(actual[:_SHOWN_CHARS].lower(), list(by_lower), n=1)
+    return by_lower[close[0]] if close else None
+
+
+def _is_abbreviation(name: str, other: str) -> bool:
+    """Whether one of two names is the other with letters left out: `qty`, `quantity`."""
+    short, long = sorted((name.lower(), other.lower()), key=len)
+    rest = iter(long[1:])
+    return bool(short) and short[0] == long[0] and all(letter in rest for letter in short[1:])
+
+
+def _possible_numbers(actual: Any) -> list[Decimal]:
+    """Return the numbers that a value may be meant for: `10%` is 10 or a tenth."""
+    if isinstance(actual, str):
+        spelled = _SPELLED_NUMBER.fullmatch(actual.strip())
+        if spelled is None:
+            return []
+        number = Decimal(spelled[1])
+        return [number, number / 100] if spelled[2] else [number]
+    return list(_numbers([actual]))
+
+
+def _step(rules: dict[str, Any]) -> Decimal | None:
+    """Return `multipleOf`, or None; for integers 1 where it is absent or not whole."""
+    steps = list(_numbers([rules.get("multipleOf")]))
+    if rules.get("type") != "integer":
+        return steps[0] if steps else None
+    return next((step for step in steps if step % 1 == 0), Decimal(1))
+
+
+def _is_allowed(rules: dict[str, Any], number: Decimal) -> bool:
+    least, most, above, below = number_bounds(rules)
+    return (
+        all(number >= bound for bound in _numbers([least]))
+        and all(number <= bound for bound in _numbers([most]))
+        and all(number > bound for bound in _numbers([above]))
+        and all(number < bound for bound in _numbers([below]))
+        and all(number % step == 0 for step in _numbers([rules.get("multipleOf")]))
+    )
+
+
+def _numbers(values: Iterable[Any]) -> Iterator[Decimal]:
+    for value in values:
+        if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
+            yield _exact_number(value)
+
+
+def _exact_number(value: float | Decimal) -> Decimal:
+    """Return a number as the decimal of its shortest spelling."""
+    return value if isinstance(value, Decimal) else Decimal(repr(value))
+
+
+def _suggested_number(number: Decimal) -> int | float | str:
+    """Return a number in plain form: 20, not 20.0."""
+    whole = number.to_integral_value()
+    return plain_number(int(whole) if whole == number else number)
+
 
 ErrorType = Literal[
     "parse_error",

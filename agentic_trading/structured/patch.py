@@ -14,15 +14,15 @@ from jsonschema_rs import ValidationError, Validator
 from agentic_trading.canonical import exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.result import Fix, Violation
-from agentic_trading.structured.complexity import is_deeper
 from agentic_trading.structured.decode import decode
+from agentic_trading.structured.feedback import misspelt, near_miss
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.suggestions import misspelt, near_miss
 from agentic_trading.structured.validation import (
     MAX_ERRORS,
     CompiledSchema,
     errors_at_most,
     find_violations,
+    is_deeper,
     is_too_deep,
 )
 from agentic_trading.structured.violations import json_path, rules_at, steps_in

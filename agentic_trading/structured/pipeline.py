@@ -23,12 +23,12 @@ from agentic_trading.structured.decode import (
     keys_in,
     truncation_sign,
 )
+from agentic_trading.structured.extract import strip_thinking
 from agentic_trading.structured.json_repair import RepairedJson, repair_json
 from agentic_trading.structured.outcome import Accepted, ParserException, UnreadableError
 from agentic_trading.structured.patch import declared_names, is_protected, patch_value, protected_name
 from agentic_trading.structured.pydantic_schema import SemanticCheck, violations_of
 from agentic_trading.structured.schema import check_sentinel_is_free, without_sentinel
-from agentic_trading.structured.thinking import strip_thinking
 from agentic_trading.structured.tokens import COMMENT_CHARS, SHOWN_CHARS
 from agentic_trading.structured.validation import (
     CompiledSchema,

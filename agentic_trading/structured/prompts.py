@@ -1,21 +1,73 @@
-"""Make the requests of a call: the first one, one with a higher cap, one that says what was wrong."""
+"""Requests of a call: the first, one with a higher cap, one with feedback, and the tools that an envelope offers."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from agentic_trading.canonical import Fragment, assembled_bytes
 from agentic_trading.llm.envelope import Effort, LLMEnvelope
+from agentic_trading.llm.errors import FailureKind, FailureReason
+from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.models import Capability
-from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, Transport
+from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ToolDefinition, Transport
 from agentic_trading.llm.result import Violation
-from agentic_trading.structured.outcome import Rejected
+from agentic_trading.structured.feedback import near_miss
+from agentic_trading.structured.outcome import Rejected, UnreadableError
 from agentic_trading.structured.render import render_schema
 from agentic_trading.structured.strict_schema import choice_for, strict_schema
+from agentic_trading.structured.validation import compile_schema
+
+CALL_POLICY: Final = OutputPolicy(
+    mode="native", decode="strict", candidates="whole", coerce=False, drop_extra=False, on_exhausted="fail"
+)
+"""How the input of a call is read, whatever the envelope's policy: as it stands, or not at all."""
+
+
+def tools_by_name(definitions: Iterable[ToolDefinition]) -> Mapping[str, ToolDefinition]:
+    """Return the definitions by name; raises `ValueError` for a name that stands twice, and for a schema that is none."""
+    by_name: dict[str, ToolDefinition] = {}
+    for tool in definitions:
+        if tool.name in by_name:
+            raise ValueError(f"the tool {tool.name!r} is defined twice; allowed is one definition a name")
+        try:
+            compile_schema(tool.parameters_json)
+        except UnreadableError as e:
+            raise ValueError(f"the parameters of the tool {tool.name!r} are no JSON Schema: {e}") from e
+        by_name[tool.name] = tool
+    return by_name
+
+
+def tools_of(
+    envelope: LLMEnvelope, capability: Capability, defined: Mapping[str, ToolDefinition]
+) -> tuple[ToolDefinition, ...] | FailureReason:
+    """Return what the names in `tools_allowed` stand for, or why the call must not be sent."""
+    names = dict.fromkeys(envelope.tools_allowed)
+    unknown = next((name for name in names if name not in defined), None)
+    if unknown is not None:
+        near = near_miss(unknown, defined)
+        hint = f"; the nearest is {near!r}" if near else ""
+        known = ", ".join(sorted(defined)) or "none"
+        return _refused(f"the tool {unknown!r:.200} is not defined{hint}; defined are {known}")
+    if names and not capability.takes_tools:
+        model = f"{capability.provider}/{capability.model}"
+        return _refused(f"{model} takes no tools; allowed are models with strict_tool or forced_tool")
+    return tuple(defined[name] for name in names)
+
+
+def offered(request: ModelRequest, tools: Sequence[ToolDefinition]) -> ModelRequest:
+    """Return `request` with `tools`, one of which the model may call instead of answering."""
+    names = ", ".join(f"`{tool.name}`" for tool in tools)
+    system = f"{request.system}\n\nInstead of answering you may call one of these tools, once: {names}."
+    return replace(request, system=system, tools=tuple(tools))
+
+
+def _refused(why: str) -> FailureReason:
+    return FailureReason(category=FailureKind.INVALID_REQUEST, description=why)
+
 
 _EFFORTS: tuple[Effort, ...] = ("low", "medium", "high", "xhigh", "max")
 _NO_THINKING = frozenset({"disabled"})

@@ -11,6 +11,7 @@ from typing import Any, Literal, assert_never
 
 import orjson
 
+from agentic_trading.structured.feedback import number_bounds
 from agentic_trading.structured.schema import (
     RULES_OF_TYPE,
     Schema,
@@ -25,7 +26,6 @@ from agentic_trading.structured.schema import (
     resolve_reference,
     subschemas,
 )
-from agentic_trading.structured.suggestions import number_bounds
 
 SHORT_NOTE = 60
 """A description of at most so many characters is kept."""

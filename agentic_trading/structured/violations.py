@@ -10,7 +10,7 @@ from jsonschema_rs import ValidationError
 
 from agentic_trading.llm.result import Violation
 from agentic_trading.structured.decode import member_path, pointer_steps
-from agentic_trading.structured.suggestions import misspelt, nearest_number, nearest_option, plain_number
+from agentic_trading.structured.feedback import misspelt, nearest_number, nearest_option, plain_number
 
 MAX_VIOLATIONS = 20
 _SHOWN_CHARS = 200

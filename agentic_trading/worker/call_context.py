@@ -9,8 +9,8 @@ from functools import partial
 
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.governance.admission_decisions import Admitted, Charge
+from agentic_trading.governance.limiter import Failed
 from agentic_trading.governance.sent_call import MOST_TOKENS
-from agentic_trading.governance.throttle import Failed
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.models import Capability
@@ -21,23 +21,21 @@ from agentic_trading.structured.engine import Prepared
 from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.worker.attempt_result import (
-    Timing,
-    answered_result,
-    is_of_wrong_model,
-    recorded_response,
-    replayed_result,
-    unused_result,
-)
-from agentic_trading.worker.error_boundary import describe_error
-from agentic_trading.worker.held_claim import HeldClaim
-from agentic_trading.worker.next_attempt import (
     AnsweredAttempt,
     Attempted,
     FailedAttempt,
     FinalAttempt,
+    Timing,
+    answered_result,
+    is_of_wrong_model,
     is_schema_refused,
+    recorded_response,
+    replayed_result,
     unsent_attempt,
+    unused_result,
 )
+from agentic_trading.worker.error_boundary import describe_error
+from agentic_trading.worker.held_claim import HeldClaim
 from agentic_trading.worker.recorder import NO_REPLY, ReplyRoute
 from agentic_trading.worker.response_cache import CachedCall
 from agentic_trading.worker.slots import Parking

@@ -18,9 +18,8 @@ from agentic_trading.governance.policy import Policy
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordError
-from agentic_trading.llm.event import Event
-from agentic_trading.llm.events import KINDS as LOG
-from agentic_trading.llm.events import EnvelopeRefused
+from agentic_trading.llm.event import KINDS as LOG
+from agentic_trading.llm.event import EnvelopeRefused, Event
 from agentic_trading.worker.claim import MOST_CLAIMS, Busy, Claim, ClaimStore, Finished, OtherContent
 from agentic_trading.worker.error_boundary import AttemptTakenError, UndeliverableError, id_conflict
 from agentic_trading.worker.held_claim import HeldClaim, key_of

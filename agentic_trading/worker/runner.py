@@ -27,7 +27,18 @@ from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, Providers, ToolDefinition
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
-from agentic_trading.worker.attempt_result import degraded_result, failed_result
+from agentic_trading.worker.attempt_result import (
+    Attempted,
+    AttemptPlan,
+    FailedAttempt,
+    degraded_result,
+    failed_result,
+    following_turns,
+    lost_attempt,
+    may_degrade,
+    plan_next_attempt,
+    unsent_attempt,
+)
 from agentic_trading.worker.call_context import (
     CallChecks,
     CallContext,
@@ -36,24 +47,14 @@ from agentic_trading.worker.call_context import (
     UnsupportedSchemas,
     check_of,
 )
-from agentic_trading.worker.charge_watch import ChargeWatch
 from agentic_trading.worker.error_boundary import AttemptTakenError, UnstreamedError
 from agentic_trading.worker.held_claim import UNCLAIMED, HeldClaim, KeptAnswer
-from agentic_trading.worker.next_attempt import (
-    Attempted,
-    AttemptPlan,
-    FailedAttempt,
-    following_turns,
-    lost_attempt,
-    may_degrade,
-    plan_next_attempt,
-    unsent_attempt,
-)
 from agentic_trading.worker.recorder import NO_REPLY, Recorder, ReplyRoute
 from agentic_trading.worker.response_cache import CachedCall, ResponseCache
 from agentic_trading.worker.sent_attempt import (
     STOPPED,
     AttemptSender,
+    ChargeWatch,
     EarlierAttempts,
     RequestInFlight,
     patience_s,

@@ -1,4 +1,4 @@
-"""An admitted attempt: noted, sent, kept before it is read, and charged on every way out; and what owners before have left."""
+"""An admitted attempt: recorded, sent, its answer stored before it is read, and charged on every path."""
 
 import asyncio
 from collections.abc import Mapping
@@ -8,27 +8,106 @@ from datetime import datetime
 from typing import Final
 
 from agentic_trading.cancellation import run_shielded
-from agentic_trading.clock import Clock
-from agentic_trading.governance.admission_decisions import Admitted, Charge, reservation_id_of
-from agentic_trading.governance.denials import unavailable
+from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.governance.admission_decisions import Admitted, Charge, reservation_id_of, unavailable
+from agentic_trading.governance.commands import AddHalt, apply_command, store_raised_halts
+from agentic_trading.governance.controls_document import (
+    ControlStore,
+    Halt,
+    HaltRegistry,
+    HaltScope,
+    TenantControls,
+    event_of,
+)
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationState
-from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.prices import Amount, price_advice
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.governance.sent_call import SentCall, metered_answer
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, FailureReason, ProviderError, RecordError, StoreError
 from agentic_trading.llm.event import Event
+from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers
 from agentic_trading.llm.result import LLMResult, NextStep
+from agentic_trading.logger import get_logger
 from agentic_trading.worker.attempt_result import LOST, DispatchNumbers, Timing, late_event, unsent_event
-from agentic_trading.worker.charge_watch import ChargeWatch
 from agentic_trading.worker.claim import ClaimLostError, ClaimStoreUnavailableError
-from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error
+from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error, log_and_continue
 from agentic_trading.worker.held_claim import HeldClaim, KeptAnswer, LeftAttempt
 from agentic_trading.worker.recorder import Recorder
+
+log = get_logger()
+
+GATEWAY = "gateway"
+"""The operator of a halt that no person gave."""
+
+
+@dataclass(slots=True)
+class ChargeWatch:
+    """Looks at each charge of this process.
+
+    A bill above its reservation shows that reservations of that model do not bound its bills. The model is halted for
+    the tenant until an operator resumes it; calls in flight end as they are, so that their bills are known. Without
+    `controls` the halt holds until the process ends.
+    """
+
+    halts: HaltRegistry
+    controls: ControlStore | None
+    recorder: Recorder
+    _reported: set[tuple[str, str]] = field(default_factory=set)
+
+    async def note(
+        self, envelope: LLMEnvelope, admission: Admitted, charge: Charge, bill_problem: str = ""
+    ) -> None:
+        """Report and halt what follows from a charge, also if the caller is cancelled meanwhile."""
+        model = f"{admission.capability.provider}/{admission.capability.model}"
+        if charge.unpriced and self._is_new(model, charge.unpriced):
+            log.warning(
+                "charged_at_reservation",
+                model=model,
+                word=charge.unpriced,
+                add=price_advice(model, charge.unpriced),
+            )
+        if bill_problem and self._is_new(model, bill_problem):
+            log.warning("bill_not_read", model=model, reason=bill_problem)
+        if charge.overbilled:
+            await run_shielded(self._halt(envelope.tenant_id, model, admission, charge))
+
+    def _is_new(self, model: str, text: str) -> bool:
+        is_new = (model, text) not in self._reported
+        self._reported.add((model, text))
+        return is_new
+
+    async def _halt(self, tenant: str, model: str, admission: Admitted, charge: Charge) -> None:
+        billed, reserved = (charge.bill_nusd or 0) / NANO, admission.amount.nusd / NANO
+        why = (
+            f"the server billed {billed:.6f} USD for a call for which {reserved:.6f} were set aside; check the prices of "
+            "the model, then resume it"
+        )
+        halt = Halt(
+            scope=HaltScope.MODEL,
+            id=model,
+            by=GATEWAY,
+            why=why,
+            at=SystemClock().now(),
+            spares_in_flight=True,
+        )
+        if not self.halts.raise_halt(tenant, halt):
+            return
+        log.error("model_halted", tenant=tenant, model=model, reason=why)
+        with log_and_continue("halt_not_stored", tenant=tenant, model=model):
+            if self.controls is not None:
+                actions = await store_raised_halts(self.controls, self.halts, tenant)
+            else:
+                command = AddHalt(halt.scope, halt.id, halt.spares_in_flight)
+                halted = apply_command(TenantControls(), command, by=halt.by, why=halt.why, at=halt.at)
+                actions = list(halted.actions)
+            for action in actions:
+                await self.recorder.keep_event(event_of(tenant, action))
+
 
 NO_TIME_LEFT: Final = FailureReason(
     category=FailureKind.EXPIRED, description="the deadline was reached before the request could be sent"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentic_trading.audit.archive import Archiver, ArchiveSummary, opened_archive
-from agentic_trading.audit.source_logs import ArchiveCheck, check_archive
+from agentic_trading.audit.verify import ArchiveCheck, check_archive
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.codec import read_dead_letter
 from agentic_trading.bus.log_stream import LogHead, StreamedLine

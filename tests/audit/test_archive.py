@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from agentic_trading.audit.archive import opened_archive
-from agentic_trading.audit.source_logs import STATE_NAME
+from agentic_trading.audit.verify import STATE_NAME
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.errors import BusUnavailableError, PartitionsElsewhereError
 from agentic_trading.bus.log_stream import StreamedLine

@@ -6,7 +6,7 @@ import pytest
 
 from agentic_trading.audit.verify import MissingCause, verify_log
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.events import RunStarted
+from agentic_trading.llm.event import RunStarted
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore

@@ -21,7 +21,7 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.llm import LLMEnvelope, LLMInteraction
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.operate.dead_letters import LetterFilter, LetterScan, ListedLetter
-from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.local import KafkaService
 from agentic_trading.worker.delivery import SendAge
 from tests import kafka_server
 from tests.cli.conftest import Command

@@ -17,7 +17,7 @@ from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import SystemClock
 from agentic_trading.llm import LLMEnvelope, LLMInteraction
 from agentic_trading.operate.choices import pluralize
-from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.local import KafkaService
 from tests import kafka_server
 from tests.cli.newer_worker import ANSWER, newer_package
 from tests.cli.piping import PROGRAM

@@ -11,8 +11,7 @@ import pytest
 
 from agentic_trading.cli.exits import ExitCode
 from agentic_trading.governance.limits import ScopeKind, Window
-from agentic_trading.governance.status_feed import BudgetStatus, CallCounts, CounterStatus
-from agentic_trading.governance.status_feeds.file import FileStatusFeed
+from agentic_trading.governance.status_feed import BudgetStatus, CallCounts, CounterStatus, FileStatusFeed
 from agentic_trading.llm import JsonFileInteractionStore
 from agentic_trading.platform.port_adapters import ledger_of
 from tests.build import NOW, interaction

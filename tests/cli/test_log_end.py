@@ -14,7 +14,7 @@ import pytest
 from agentic_trading.cli.exits import ExitCode
 from agentic_trading.cli.main import main
 from agentic_trading.llm import JsonFileInteractionStore
-from agentic_trading.llm.events import RunStarted
+from agentic_trading.llm.event import RunStarted
 from agentic_trading.llm.log_line import read_line
 from agentic_trading.llm.runs import run_on_record
 from agentic_trading.llm.store import LATEST_RUNS, ChainHead

@@ -169,7 +169,7 @@ DOORS = {
     "exits.py": {"echo", "write"},
     "main.py": {"write"},
     "output.py": {"echo", "print", "Console"},
-    "parse_records.py": {"write"},
+    "parse_answers.py": {"write"},
     "dlq.py": {"write"},
     "strategy_output.py": {"echo"},
 }

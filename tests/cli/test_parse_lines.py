@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.cli.exits import ExitCode
-from agentic_trading.cli.parse_records import MAX_LINE_BYTES
+from agentic_trading.cli.parse_answers import MAX_LINE_BYTES
 from tests.cli.conftest import Command, Ended
 from tests.cli.piping import GOOD, ORDER, PROGRAM, Piped, piping, records
 

@@ -24,14 +24,14 @@ from agentic_trading.governance.status_feed import (
     CallCounts,
     CounterStatus,
     DenialStatus,
+    FileStatusFeed,
     QueuedStatus,
 )
-from agentic_trading.governance.status_feeds.file import FileStatusFeed
 from agentic_trading.ids import derived_id
 from agentic_trading.llm import Event, FailureKind
 from agentic_trading.operate.budget_log import LedgerRebuildReport
 from agentic_trading.operate.models.catalogue import TableFinding
-from agentic_trading.operate.models.probes import LiveCheckProof, LiveCheckRow, LiveReport
+from agentic_trading.operate.models.live_check import LiveCheckProof, LiveCheckRow, LiveReport
 from tests.build import NOW
 from tests.cli.conftest import Command
 from tests.desk.cli.reports import report

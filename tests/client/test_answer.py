@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, assert_type
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from agentic_trading.bus.brokers.redis.connection import redis_settings_of
+from agentic_trading.bus.brokers.redis.redis import redis_settings_of
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, REPLIES
 from agentic_trading.client.answer import Answer
 from agentic_trading.client.fallback import Alternative, FallbackGateway

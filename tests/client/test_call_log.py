@@ -20,8 +20,7 @@ from agentic_trading.client.call_log import (
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SimClock
 from agentic_trading.llm import FailureKind, LLMEnvelope, LLMInteraction, NoDecision
-from agentic_trading.llm.event import Event
-from agentic_trading.llm.events import CallRequested, CallUnanswered
+from agentic_trading.llm.event import CallRequested, CallUnanswered, Event
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.stores.memory import MemoryInteractionStore

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from agentic_trading.audit.trace import TraceTree
-from agentic_trading.client.events import RecursionLimits
 from agentic_trading.client.frame_calls import INSTRUCTIONS, JOIN_SCHEMA, KEPT_CHARS
+from agentic_trading.client.frames import RecursionLimits
 from agentic_trading.client.recursion import Concluded, Unfinished
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentic_trading.client.events import RecursionLimits
 from agentic_trading.client.frame_calls import JOIN, KEPT_CHARS
-from agentic_trading.client.frames import FrameRecords
+from agentic_trading.client.frames import FrameRecords, RecursionLimits
 from agentic_trading.client.recursion import Concluded, Unfinished
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelRequest, ModelResponse

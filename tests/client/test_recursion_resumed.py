@@ -8,8 +8,8 @@ import pytest
 from agentic_trading.audit.trace import TraceTree
 from agentic_trading.bus.errors import BusUnavailableError
 from agentic_trading.client.answer import TypedAnswers
-from agentic_trading.client.events import KINDS, FrameOpened
 from agentic_trading.client.fallback import Alternative, FallbackGateway
+from agentic_trading.client.frames import KINDS, FrameOpened
 from agentic_trading.client.gateway import GatewayClient, GatewayReply
 from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.client.recursion import (

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agentic_trading.client.savings import measure_savings
+from agentic_trading.client.recursion import measure_savings
 from agentic_trading.llm.envelope import ResponseFormat
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.providers.offline import ScriptedProvider

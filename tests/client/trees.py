@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from agentic_trading.client.events import RecursionLimits
 from agentic_trading.client.frame_calls import JOIN
-from agentic_trading.client.frames import CausalFrame
+from agentic_trading.client.frames import CausalFrame, RecursionLimits
 from agentic_trading.client.recursion import Recursion, RecursionOutcome
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.estimate import bound
 from agentic_trading.governance.ledgers.memory import MemoryLedger
+from agentic_trading.governance.prices import bound
 from agentic_trading.llm.builder import EnvelopeBuilder
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.envelope_rules import output_policy

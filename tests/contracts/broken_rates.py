@@ -15,8 +15,7 @@ from agentic_trading.governance.limiter import (
     RateLimits,
     Throttled,
 )
-from agentic_trading.governance.limiters.deployment import DeploymentLimiter
-from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.governance.limiters.deployment import DeploymentLimiter, MemoryLimiter
 from tests.contracts.limiter_opening import DEPLOYMENT, Rules
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.governance.status_feed import BudgetStatus
-from agentic_trading.governance.status_feeds.file import FileStatusFeed, MemoryStatusFeed
-from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
+from agentic_trading.governance.control_stores.redis import RedisStatusFeed
+from agentic_trading.governance.status_feed import BudgetStatus, FileStatusFeed, MemoryStatusFeed
 from tests.contracts import status_promises as promises
 from tests.contracts.control_store_opening import opening
 from tests.contracts.status_promises import PROMISES, Promise

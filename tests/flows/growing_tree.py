@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from agentic_trading.cli.settings import configure_logging
-from agentic_trading.client.events import RecursionLimits
 from agentic_trading.client.frame_calls import JOIN
+from agentic_trading.client.frames import RecursionLimits
 from agentic_trading.client.recursion import Concluded, Recursion
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.provider import ModelRequest

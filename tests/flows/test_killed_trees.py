@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.bus.brokers.redis.connection import redis_settings_of
+from agentic_trading.bus.brokers.redis.redis import redis_settings_of
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, REPLIES
-from agentic_trading.client.events import KINDS, FrameClosed, FrameOpened
+from agentic_trading.client.frames import KINDS, FrameClosed, FrameOpened
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords

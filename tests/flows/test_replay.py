@@ -14,7 +14,7 @@ from agentic_trading.desk.session.report import RunReport
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.replay.divergence import NetworkBlockedError
+from agentic_trading.replay import NetworkBlockedError
 from tests.flows.sessions import SAMPLES, contents, ran, rows_in, write
 
 

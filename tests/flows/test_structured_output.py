@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.audit.trace import TraceTree
-from agentic_trading.bus.brokers.redis.connection import redis_settings_of
+from agentic_trading.bus.brokers.redis.redis import redis_settings_of
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, REPLIES
 from agentic_trading.client import parse_llm_response
 from agentic_trading.client.recursion import Concluded, Recursion, RecursionOutcome

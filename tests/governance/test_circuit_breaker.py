@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.governance.limiter import CircuitBreakerConfig, CircuitState, PermitOutcome
-from agentic_trading.governance.rate_arithmetic import CircuitBreaker
+from agentic_trading.governance.limiters.deployment import CircuitBreaker
 
 ANSWERED, FAILED = PermitOutcome.ANSWERED, PermitOutcome.FAILED
 RULES = CircuitBreakerConfig(window_s=30, min_calls=4, failure_rate=0.5, wait_open_s=30, half_open_calls=1)

@@ -16,9 +16,16 @@ from hypothesis import strategies as st
 
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.estimate import bound, input_bound
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.prices import PACKAGED_PRICES, Amount, ModelPrice, PriceBook, Rates
+from agentic_trading.governance.prices import (
+    PACKAGED_PRICES,
+    Amount,
+    ModelPrice,
+    PriceBook,
+    Rates,
+    bound,
+    input_bound,
+)
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.limits import nusd_from_usd

@@ -14,8 +14,8 @@ from agentic_trading.governance.admission_decisions import (
     Charge,
     ClockMode,
     Denied,
+    exhausted,
 )
-from agentic_trading.governance.denials import exhausted
 from agentic_trading.governance.ledger import Declined, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, usd_text

@@ -9,15 +9,20 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted, AlreadyDispatched, Deferred, Denied
+from agentic_trading.governance.admission_decisions import (
+    Admitted,
+    AlreadyDispatched,
+    Deferred,
+    Denied,
+    RefusalSpan,
+    RefusedCounter,
+)
 from agentic_trading.governance.controls_document import Halt, HaltScope, TenantControls
-from agentic_trading.governance.denials import RefusalSpan, RefusedCounter
 from agentic_trading.governance.errors import LedgerError, LedgerSettingsError, LedgerUnavailableError
 from agentic_trading.governance.ledger import Blocked, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ScopeKind, Window
-from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy_file import Highest, Principal
+from agentic_trading.governance.policy import Highest, Policy, Principal
 from agentic_trading.llm import LLMBudget
 from agentic_trading.llm.errors import FailureKind
 from tests.build import NOW

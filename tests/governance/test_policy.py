@@ -12,8 +12,7 @@ from agentic_trading.governance.control_stores.file import read_stored
 from agentic_trading.governance.errors import PolicyError
 from agentic_trading.governance.limiter import Deployment, RateLimits
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
-from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy_file import Principal, read_policy
+from agentic_trading.governance.policy import Policy, Principal, read_policy
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.limits import LLMBudget, RetryPolicy

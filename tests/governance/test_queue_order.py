@@ -11,7 +11,7 @@ from agentic_trading.clock import SimClock
 from agentic_trading.governance.ledger import Reservation
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limiter import Permit, PermitOutcome, PermitRequest, RateLimits
-from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.governance.limiters.deployment import MemoryLimiter
 from agentic_trading.governance.limits import queue_priority
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from tests.build import envelope

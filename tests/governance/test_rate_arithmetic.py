@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.rate_arithmetic import (
+from agentic_trading.governance.limiters.deployment import (
     MINUTE_MS,
     SlidingWindowCounter,
     TokenBucket,

@@ -6,12 +6,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from agentic_trading.governance.control_stores.redis import RedisControlStore
+from agentic_trading.governance.control_stores.redis import RedisControlStore, RedisStatusFeed
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.governance.limiter import Deployment, PermitRequest
 from agentic_trading.governance.limiters.redis import RedisLimiter
-from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
 from agentic_trading.llm.envelope import LLMProvider
 from tests.governance.asking import ask
 from tests.governance.reporting import told

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.control_stores.redis import RedisControlStore
+from agentic_trading.governance.control_stores.redis import RedisControlStore, RedisStatusFeed
 from agentic_trading.governance.limiter import Deployment
 from agentic_trading.governance.redis import LedgerKeys, limiter_keys, tag
-from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.interaction import reservation_id
 

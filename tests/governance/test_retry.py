@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.governance.throttle import LONGEST_WAIT_S, Failed, wait_before_retry
+from agentic_trading.governance.limiter import LONGEST_WAIT_S, Failed, wait_before_retry
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.errors import RETRYABLE, FailureKind
 from agentic_trading.llm.limits import RetryPolicy

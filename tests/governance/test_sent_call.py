@@ -12,12 +12,11 @@ from agentic_trading.governance.errors import LedgerUnavailableError, Reservatio
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import ReservationState, Settlement
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limiter import Deployment, RateLimits
-from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.governance.limiter import Deployment, RateLimits, Throttle
+from agentic_trading.governance.limiters.deployment import MemoryLimiter
 from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.sent_call import SentCall
-from agentic_trading.governance.throttle import Throttle
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import UnusableAnswerError

@@ -11,16 +11,18 @@ from agentic_trading.governance.errors import LimiterUnavailableError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limiter import (
+    FAIR_PATIENCE_S,
     CircuitState,
     Deployment,
+    Failed,
     Permit,
     PermitRequest,
     RateLimits,
     RetryBudget,
+    Throttle,
     Throttled,
 )
-from agentic_trading.governance.limiters.memory import MemoryLimiter
-from agentic_trading.governance.throttle import FAIR_PATIENCE_S, Failed, Throttle
+from agentic_trading.governance.limiters.deployment import MemoryLimiter
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest

@@ -12,9 +12,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
-from agentic_trading.platform.config import BusConfig, PlatformConfig
+from agentic_trading.platform.config import BusConfig, PlatformConfig, ProviderConfig
 from agentic_trading.platform.platform import Platform, Ports
-from agentic_trading.platform.provider_config import ProviderConfig
 from agentic_trading.platform.worker import WorkerProcess
 from tests.infra.test_compose import ROOT, SERVICES, WORKERS, mounts, on_the_host, options_of, parsed
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from agentic_trading.llm.provider import check_address, fault_of
-from agentic_trading.platform.provider_config import ProviderConfig
+from agentic_trading.platform.config import ProviderConfig
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:8080", "https://host/v1", "http://[::1]:1/v1/"])

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from agentic_trading.canonical import canonical_bytes
-from agentic_trading.client.events import KINDS as RECURSION
+from agentic_trading.client.frames import KINDS as RECURSION
 from agentic_trading.desk.decisions import KINDS as DESK
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.rebuild import LedgerRebuild
@@ -21,11 +21,10 @@ from agentic_trading.llm import (
     NoDecision,
 )
 from agentic_trading.llm.errors import UnreadableBodyError
+from agentic_trading.llm.event import KINDS as LOG
 from agentic_trading.llm.event import Event, Kinds
-from agentic_trading.llm.events import KINDS as LOG
-from agentic_trading.llm.fields import OpenName
+from agentic_trading.llm.fields import Open, OpenName, UnknownWord
 from agentic_trading.llm.result import AttemptTrace, Stage
-from agentic_trading.llm.words import Open, UnknownWord
 from tests.build import NOW, interaction
 from tests.event_bodies import BODIES, as_event, sample
 from tools.schemas import EVENT_BODIES, published

@@ -8,8 +8,7 @@ import pytest
 
 from agentic_trading.llm import InteractionStore, JsonFileInteractionStore, MemoryInteractionStore, StoreError
 from agentic_trading.llm.errors import UnreadableBodyError
-from agentic_trading.llm.event import PLATFORM, Event
-from agentic_trading.llm.events import KINDS, RunEnded, RunStarted
+from agentic_trading.llm.event import KINDS, PLATFORM, Event, RunEnded, RunStarted
 from agentic_trading.llm.runs import RunInLog, RunLog, RunSummary, WrongEnd, run_on_record, runs_in_log
 from agentic_trading.llm.store import RunRecord
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from agentic_trading.llm import Event, JsonFileInteractionStore, LLMInteraction, LLMResult
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.event import PLATFORM
-from agentic_trading.llm.events import RunEnded, RunStarted
+from agentic_trading.llm.event import PLATFORM, RunEnded, RunStarted
 from agentic_trading.operate.log_check import LogCheck, LogFinding, audit_log, check_file
 from agentic_trading.operate.session_folder import ROWS_A_MARK, SessionFolder
 from tests.build import NOW, event, interaction

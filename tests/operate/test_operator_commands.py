@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.cli.budget_places import command_location_of
-from agentic_trading.governance.status_feed import BudgetStatus
-from agentic_trading.governance.status_feeds.file import FileStatusFeed
+from agentic_trading.cli.budget_tables import command_location_of
+from agentic_trading.governance.status_feed import BudgetStatus, FileStatusFeed
 from agentic_trading.llm import JsonFileInteractionStore
 from agentic_trading.llm.event import PLATFORM
 from agentic_trading.operate.budgets import BudgetLocationOptions, halt_command, open_location

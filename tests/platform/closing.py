@@ -15,7 +15,7 @@ from typing_extensions import override
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.bus.topic import Subscription, Topic
 from agentic_trading.errors import TradingError
-from agentic_trading.llm.events import RunStarted
+from agentic_trading.llm.event import RunStarted
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.stores.jsonl.file import Disk

@@ -20,7 +20,7 @@ from agentic_trading.platform import (
     ProviderConfig,
     TenantConfig,
 )
-from agentic_trading.platform.provider_config import provider_and_model
+from agentic_trading.platform.config import provider_and_model
 
 ROW: dict[str, Any] = {
     "model": "quant-7b",

@@ -17,11 +17,10 @@ from agentic_trading.governance.commands import (
     SetLimit,
     execute_command,
 )
-from agentic_trading.governance.control_stores.redis import RedisControlStore
+from agentic_trading.governance.control_stores.redis import RedisControlStore, RedisStatusFeed
 from agentic_trading.governance.controls_document import HaltScope, TenantControls
 from agentic_trading.governance.errors import LedgerUnavailableError
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
-from agentic_trading.governance.status_feeds.redis import RedisStatusFeed
 from agentic_trading.llm import FailureKind
 from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.providers.offline import ScriptedProvider

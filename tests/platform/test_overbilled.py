@@ -14,7 +14,7 @@ from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import AppliedCommand, ControlStore, HaltScope
 from agentic_trading.governance.events import KINDS
 from agentic_trading.governance.limits import ScopeKind, Window
-from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
+from agentic_trading.governance.status_feed import MemoryStatusFeed
 from agentic_trading.llm import Event, FailureKind, LLMInteraction
 from agentic_trading.llm.store import InteractionStore
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords

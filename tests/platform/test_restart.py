@@ -11,7 +11,7 @@ from agentic_trading.governance.control_stores.file import FileControlStore
 from agentic_trading.governance.controls_document import HaltScope
 from agentic_trading.governance.events import AttemptDispatched
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
-from agentic_trading.governance.status_feeds.file import FileStatusFeed
+from agentic_trading.governance.status_feed import FileStatusFeed
 from agentic_trading.llm import (
     DeterminismLevel,
     EnvelopeBuilder,
@@ -35,7 +35,7 @@ from agentic_trading.platform import (
     ProviderContext,
     local_gateway,
 )
-from agentic_trading.worker.recover import RecoveryReport
+from agentic_trading.worker.held_claim import RecoveryReport
 from tests.gateway import START
 from tests.platform.calls import BUDGET_USD, SMALL_USD, asked, envelope, scripted, spent_nusd
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agentic_trading.llm.envelope import EvidenceItem, LLMEnvelope, LLMProvider, ResponseFormat
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy
-from agentic_trading.replay.divergence import first_difference, request_changes
+from agentic_trading.replay import first_difference, request_changes
 from tests.build import NOW, envelope
 
 LINE = b'{"as_of":"2026-01-02T00:00:00Z","body":{"price":"1.50","sizes":[1,2]},"kind":"fill","subject":"BTC"}'

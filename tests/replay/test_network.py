@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from agentic_trading.errors import TradingError
-from agentic_trading.replay.divergence import NetworkBlockedError, no_network
+from agentic_trading.replay import NetworkBlockedError, no_network
 
 NOWHERE = ("127.0.0.1", 9)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.services.daemon import HOST, PORTS, Daemon, ServiceError, free_port, is_free, program
+from agentic_trading.services.local import HOST, PORTS, Daemon, ServiceError, free_port, is_free, program
 
 WAITS = (sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(60)")
 
@@ -101,7 +101,7 @@ def test_what_ends_with_its_starter_does(tmp_path: Path) -> None:
     source = f"""
 import os, sys
 from pathlib import Path
-from agentic_trading.services.daemon import Daemon
+from agentic_trading.services.local import Daemon
 daemon = Daemon("waiter", Path({str(tmp_path)!r}), ends_with_starter=True)
 daemon.start({WAITS!r}, lambda printed: "ready" in printed, within_s=10)
 print(daemon.pid, flush=True)

@@ -11,9 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from agentic_trading.services.daemon import ServiceError
-from agentic_trading.services.kafka import KafkaService, _cluster_id, ensure_jars, kafka_version
-from agentic_trading.services.redis import RedisService
+from agentic_trading.services.local import (
+    KafkaService,
+    RedisService,
+    ServiceError,
+    _cluster_id,
+    ensure_jars,
+    kafka_version,
+)
 from tests import kafka_server
 
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)

@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from agentic_trading.structured import ParserException, validate
-from agentic_trading.structured.complexity import (
+from agentic_trading.structured.decode import MAX_DEPTH
+from agentic_trading.structured.validation import (
     MAX_SCHEMA_BYTES,
     SHALLOW,
     SchemaTooComplexError,
     max_answer_depth,
 )
-from agentic_trading.structured.decode import MAX_DEPTH
 
 OBJECT = {"type": "object"}
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from agentic_trading.llm.result import Stage
 from agentic_trading.structured import ParserException, read_json
-from agentic_trading.structured.extract import CodeFences
+from agentic_trading.structured.extract import MOST_WORK, CodeFences, strip_thinking
 from agentic_trading.structured.outcome import UnreadableError
-from agentic_trading.structured.thinking import MOST_WORK, strip_thinking
 
 
 def test_thinking_at_the_beginning_is_blanked_and_each_place_stays_where_it_was() -> None:

@@ -7,8 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from agentic_trading.llm.limits import OutputPolicy
+from agentic_trading.structured.feedback import near_miss
 from agentic_trading.structured.patch import is_protected
-from agentic_trading.structured.suggestions import near_miss
 from tests.structured.patching import (
     ALL,
     CLOSED,

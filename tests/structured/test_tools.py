@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from agentic_trading.governance.estimate import input_bound
+from agentic_trading.governance.prices import input_bound
 from agentic_trading.llm import FailureReason, LLMProvider, LLMResult
 from agentic_trading.llm.provider import ToolDefinition
 from agentic_trading.llm.providers.anthropic.messages import create_arguments
 from agentic_trading.llm.providers.hosted import ToolCall, text_of_calls
 from agentic_trading.llm.providers.openai.provider import completion_body
 from agentic_trading.structured.engine import Prepared, prepare
-from agentic_trading.structured.tools import tools_by_name
+from agentic_trading.structured.prompts import tools_by_name
 from agentic_trading.worker.attempt_result import recorded_response
 from tests.build import response
 from tests.gateway import CAPABILITIES, asking

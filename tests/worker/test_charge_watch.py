@@ -8,7 +8,7 @@ from agentic_trading.governance.admission_decisions import Charge
 from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import HaltScope, TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError
-from agentic_trading.worker.charge_watch import ChargeWatch
+from agentic_trading.worker.sent_attempt import ChargeWatch
 from tests.gateway import MemoryGateway, asking, gateway
 from tests.governance.gates import admitted
 from tests.governance.requests import request

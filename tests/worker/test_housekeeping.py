@@ -14,7 +14,7 @@ from agentic_trading.governance.ledger import Declined, ReservationState
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LedgerRebuild
-from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
+from agentic_trading.governance.status_feed import MemoryStatusFeed
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.event import PLATFORM
 from agentic_trading.worker.housekeeping import CHECKPOINT_EVERY_S, RECONCILE_EVERY_S

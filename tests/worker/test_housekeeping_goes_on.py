@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 from agentic_trading.governance.commands import AddHalt
 from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import HaltScope
-from agentic_trading.governance.status_feed import BudgetStatus
-from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
+from agentic_trading.governance.status_feed import BudgetStatus, MemoryStatusFeed
 from agentic_trading.llm import Event
 from agentic_trading.llm.errors import RecordConflictError, StoreError
 from agentic_trading.llm.stores.memory import MemoryInteractionStore

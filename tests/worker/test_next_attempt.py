@@ -3,14 +3,14 @@
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.throttle import Failed, wait_before_retry
+from agentic_trading.governance.limiter import Failed, wait_before_retry
 from agentic_trading.ids import fraction
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelResponse
 from agentic_trading.llm.result import LLMResult, NextStep, Usage
 from agentic_trading.structured.engine import Prepared, prepare
 from agentic_trading.structured.outcome import Rejected
-from agentic_trading.worker.next_attempt import AnsweredAttempt, AttemptPlan, plan_next_attempt
+from agentic_trading.worker.attempt_result import AnsweredAttempt, AttemptPlan, plan_next_attempt
 from tests.build import NOW
 from tests.gateway import GOOD, START, asking, gateway, not_connected
 from tests.structured.asking import REASKED, capability, request

@@ -8,7 +8,7 @@ import pytest
 
 from agentic_trading.bus.topic import RECORDS
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
-from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.local import KafkaService
 from agentic_trading.worker.outbox import streaming
 from tests import kafka_server
 from tests.build import event

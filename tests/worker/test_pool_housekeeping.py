@@ -17,9 +17,8 @@ from agentic_trading.governance.commands import AddHalt, execute_command
 from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import HaltScope, TenantControls, event_of
 from agentic_trading.governance.errors import ControlsUnavailableError
-from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy_file import Principal
-from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
+from agentic_trading.governance.policy import Policy, Principal
+from agentic_trading.governance.status_feed import MemoryStatusFeed
 from agentic_trading.llm import Event, FailureKind, LLMInteraction, NoDecision, StoreError
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.provider import ModelRequest, ModelResponse

@@ -13,11 +13,11 @@ from agentic_trading.governance.limiter import (
     Permit,
     PermitRequest,
     RateLimits,
+    Throttle,
     Throttled,
 )
-from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.governance.limiters.deployment import MemoryLimiter
 from agentic_trading.governance.limits import EXECUTION_AHEAD, Limit, ScopeKind, Window
-from agentic_trading.governance.throttle import Throttle
 from agentic_trading.llm.envelope import LLMProvider
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.provider import ModelRequest, ModelResponse

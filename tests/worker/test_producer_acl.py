@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy_file import Principal
+from agentic_trading.governance.policy import Policy, Principal
 from agentic_trading.llm.event import Event
 from agentic_trading.worker.delivery import ProducerAcl
 from agentic_trading.worker.error_boundary import UndeliverableError

@@ -13,7 +13,7 @@ from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.worker.claim import ClaimKey, ClaimStoreUnavailableError, LeftClaim
 from agentic_trading.worker.claims.memory import MemoryClaimStore
-from agentic_trading.worker.recover import RecoveryReport, recover
+from agentic_trading.worker.held_claim import RecoveryReport, recover
 from tests.contracts.claim_promises import taken
 from tests.gateway import START
 from tests.governance.asking import ask, reserved, spend

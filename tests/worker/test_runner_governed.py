@@ -7,8 +7,7 @@ import pytest
 
 from agentic_trading.governance.controls_document import Halt, HaltScope, TenantControls
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy_file import Principal
+from agentic_trading.governance.policy import Policy, Principal
 from agentic_trading.llm import Event, FailureKind, LLMInteraction
 from agentic_trading.llm.envelope import DeterminismLevel
 from agentic_trading.llm.provider import ModelRequest, ModelResponse

@@ -20,8 +20,7 @@ from agentic_trading.governance.ledger import CALL_KEEP, CLOCKS_DIFFER, SENT_WIT
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import FailureKind, NoDecision
-from agentic_trading.llm.event import Event
-from agentic_trading.llm.events import KINDS, EnvelopeRefused
+from agentic_trading.llm.event import KINDS, EnvelopeRefused, Event
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.worker.claims.redis import DONE_S, LAST_S, RedisClaimStore
 from agentic_trading.worker.delivery import SEND_TIME, TOO_OLD, EnvelopeHandler, ProducerAcl, SendAge

@@ -15,12 +15,17 @@ from agentic_trading.bus.topic import ENVELOPES
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.clock import SystemClock
 from agentic_trading.governance.ledgers.memory import MemoryLedger
-from agentic_trading.governance.limiter import Deployment, Permit, PermitOutcome, PermitRequest, RateLimits
-from agentic_trading.governance.limiters.memory import MemoryLimiter
-from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy_file import Principal
+from agentic_trading.governance.limiter import (
+    Deployment,
+    Permit,
+    PermitOutcome,
+    PermitRequest,
+    RateLimits,
+    Throttle,
+)
+from agentic_trading.governance.limiters.deployment import MemoryLimiter
+from agentic_trading.governance.policy import Policy, Principal
 from agentic_trading.governance.prices import Amount
-from agentic_trading.governance.throttle import Throttle
 from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMEnvelope, LLMProvider
 from agentic_trading.llm.errors import FailureKind

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.estimate import bound
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
+from agentic_trading.governance.prices import bound
 from agentic_trading.llm import (
     DeterminismLevel,
     EnvelopeBuilder,

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.throttle import Failed
+from agentic_trading.governance.limiter import Failed
 from agentic_trading.llm import FailureKind
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.worker import call_context as unsupported_schemas
+from agentic_trading.worker.attempt_result import FailedAttempt
 from agentic_trading.worker.call_context import UnsupportedSchemas
-from agentic_trading.worker.next_attempt import FailedAttempt
 from tests.structured.asking import ANSWER, request
 
 

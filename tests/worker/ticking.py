@@ -16,8 +16,7 @@ from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import ControlStore, TenantControls
 from agentic_trading.governance.limits import Windows
 from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.status_feed import StatusFeed
-from agentic_trading.governance.status_feeds.file import MemoryStatusFeed
+from agentic_trading.governance.status_feed import MemoryStatusFeed, StatusFeed
 from agentic_trading.llm import Event
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider

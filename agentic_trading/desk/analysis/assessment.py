@@ -13,7 +13,7 @@ from agentic_trading.desk.analysis.judgement import POINTING, Judgement, Layer
 from agentic_trading.desk.analysis.plan import PlanPrices, TradePlan, trade_plan
 from agentic_trading.desk.instrument import Side
 from agentic_trading.llm.event import EventBody
-from agentic_trading.llm.words import Open
+from agentic_trading.llm.fields import Open
 
 STEP: Final = "cmt"
 """The step of a decision that an assessment is."""

@@ -8,7 +8,7 @@ from agentic_trading.desk.market.bar import Timeframe
 from agentic_trading.desk.market.triggers import SkipReason, TriggerKind
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import EventBody
-from agentic_trading.llm.words import Open
+from agentic_trading.llm.fields import Open
 
 
 class TriggerBar(BaseModel, frozen=True):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, Field, PlainSerializer, model_validator
 
-from agentic_trading.llm.words import Open
+from agentic_trading.llm.fields import Open
 
 
 class Layer(StrEnum):

@@ -12,8 +12,8 @@ from agentic_trading.desk.analysis.context import Context, evidence_by_layer
 from agentic_trading.desk.analysis.judgement import Direction, Judgement, Layer, StopName, TargetName
 from agentic_trading.desk.instrument import Side
 from agentic_trading.llm.envelope import LLMEnvelope
+from agentic_trading.llm.fields import Open
 from agentic_trading.llm.result import Violation
-from agentic_trading.llm.words import Open
 
 SIDES: Final = {Direction.BULLISH: Side.BUY, Direction.BEARISH: Side.SELL}
 PULLBACK_ATR: Final = Decimal("0.5")

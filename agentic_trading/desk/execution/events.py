@@ -10,7 +10,7 @@ from agentic_trading.desk.execution.risk import Rejection
 from agentic_trading.desk.execution.strategy import FillStrategy
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import EventBody
-from agentic_trading.llm.words import Open
+from agentic_trading.llm.fields import Open
 
 
 class IntentSkipped(EventBody, frozen=True):

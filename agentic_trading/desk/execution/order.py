@@ -9,7 +9,7 @@ from pydantic import AwareDatetime, BaseModel, Field, model_validator
 from agentic_trading.desk.exchange import OrderType
 from agentic_trading.desk.instrument import EXACT, Instrument, Price, Quantity, Side
 from agentic_trading.llm.event import EventBody
-from agentic_trading.llm.words import Open
+from agentic_trading.llm.fields import Open
 
 SizedBy = Literal["risk", "exposure", "notional", "position", "weight"]
 

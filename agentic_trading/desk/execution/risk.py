@@ -12,7 +12,7 @@ from agentic_trading.desk.exchange import Order
 from agentic_trading.desk.execution.order import OrderIntent, SizedBy, Sizing
 from agentic_trading.desk.instrument import BPS, EXACT, ZERO, Instrument, Side, round_down
 from agentic_trading.ids import derived_id
-from agentic_trading.llm.words import Open
+from agentic_trading.llm.fields import Open
 
 Percent = Annotated[Decimal, Field(gt=0, le=100)]
 

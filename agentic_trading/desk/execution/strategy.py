@@ -14,7 +14,7 @@ from agentic_trading.desk.exchange import Order, OrderType, TimeInForce
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.instrument import EXACT, limit_from, round_down
 from agentic_trading.ids import derived_id
-from agentic_trading.llm.words import Open
+from agentic_trading.llm.fields import Open
 
 FILL_STRATEGY: Final = "fill_strategy.v2"
 """The schema's `$id`: it names the rule that answers it offline, and the check that runs on the answer."""

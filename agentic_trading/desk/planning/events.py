@@ -9,8 +9,7 @@ from agentic_trading.desk.planning.evaluation import Halves, RejectedBy
 from agentic_trading.desk.prompts import significant
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import EventBody
-from agentic_trading.llm.fields import JsonObject, Text
-from agentic_trading.llm.words import Open
+from agentic_trading.llm.fields import JsonObject, Open, Text
 
 DIGITS = 9
 """Of a figure on record: the last ones differ between machines."""

@@ -23,8 +23,7 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.desk.planning.errors import UnknownFamilyError
 from agentic_trading.llm.result import Violation
-from agentic_trading.structured.feedback import INCONSISTENT
-from agentic_trading.structured.suggestions import nearest_option
+from agentic_trading.structured.feedback import INCONSISTENT, nearest_option
 
 Family = Literal["momentum", "mean_reversion", "volatility"]
 FAMILIES: Final[tuple[Family, ...]] = get_args(Family)

@@ -32,12 +32,12 @@ from agentic_trading.operate.session_folder import RunManifest
 from agentic_trading.platform.adapters import is_live
 from agentic_trading.platform.config import (
     BACKTEST_APART,
+    ModelConfig,
     PlatformConfig,
     RunMode,
     TenantConfig,
 )
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.platform.provider_config import ModelConfig
 from agentic_trading.platform.settings import load_config
 
 Estimate = Literal["bound", "exact"]

@@ -22,7 +22,7 @@ from agentic_trading.desk.session.session_run import (
 )
 from agentic_trading.desk.session.trading_session import TradingSession
 from agentic_trading.desk.time_slices import TimeSlice
-from agentic_trading.governance.estimate import bound
+from agentic_trading.governance.prices import bound
 from agentic_trading.llm.envelope import EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers

@@ -36,7 +36,7 @@ from agentic_trading.platform.config import PlatformConfig, TenantConfig
 from agentic_trading.platform.platform import Ports
 from agentic_trading.platform.port_adapters import budget_ledger
 from agentic_trading.platform.tables import load_tables
-from agentic_trading.replay.divergence import Difference, difference_at, no_network, request_changes
+from agentic_trading.replay import Difference, difference_at, no_network, request_changes
 
 Edit = Callable[[LLMEnvelope], LLMEnvelope]
 """Change an envelope before it is asked, to see what a change would have done."""

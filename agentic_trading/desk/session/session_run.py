@@ -27,8 +27,7 @@ from agentic_trading.desk.time_slices import ReferenceMarketFeed, TimeSlice
 from agentic_trading.platform.clients import remote_gateway
 from agentic_trading.platform.config import PlatformConfig
 from agentic_trading.platform.platform import Platform, Ports
-from agentic_trading.platform.port_adapters import boards_of, ledger_of
-from agentic_trading.platform.port_stack import first_useful
+from agentic_trading.platform.port_adapters import boards_of, first_useful, ledger_of
 
 
 @dataclass(frozen=True, slots=True)

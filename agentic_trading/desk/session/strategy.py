@@ -47,10 +47,15 @@ from agentic_trading.operate.choices import (
 from agentic_trading.operate.providers import model_row
 from agentic_trading.operate.session_folder import SessionFolder
 from agentic_trading.platform import port_adapters
-from agentic_trading.platform.config import BusConfig, PlatformConfig, TenantConfig
+from agentic_trading.platform.config import (
+    BusConfig,
+    ModelConfig,
+    PlatformConfig,
+    ProviderConfig,
+    TenantConfig,
+)
 from agentic_trading.platform.errors import OptionError
 from agentic_trading.platform.platform import Platform, Ports
-from agentic_trading.platform.provider_config import ModelConfig, ProviderConfig
 from agentic_trading.platform.tables import Tables, factories_of, tables_of
 
 PROVIDERS: Final = (*WITHOUT_MODEL, LLMProvider.SCRIPTED.value, *MODELS)

@@ -46,8 +46,7 @@ from agentic_trading.llm.provider import Provider, Providers
 from agentic_trading.llm.providers.fault_injection import Faults, FaultyProvider
 from agentic_trading.llm.providers.offline import MODEL, SCRIPTED_MODEL, RecordedAnswers, RulesProvider
 from agentic_trading.operate.providers import PATIENCE
-from agentic_trading.platform.config import FallbackConfig, RunMode
-from agentic_trading.platform.provider_config import provider_and_model
+from agentic_trading.platform.config import FallbackConfig, RunMode, provider_and_model
 
 STARTING_CASH = Decimal(100_000)
 COSTS = TradingCosts()

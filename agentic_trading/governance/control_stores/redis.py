@@ -1,4 +1,4 @@
-"""Controls on a Redis or Valkey, for processes on many machines."""
+"""Controls and worker status on a Redis: versions replace each other by script."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from typing import Any, Final
 
+from pydantic import ValidationError
 from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -13,7 +14,78 @@ from agentic_trading.governance.control_stores.file import read_stored, stored
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError, ControlsUnreadableError
 from agentic_trading.governance.redis import tag
+from agentic_trading.governance.status_feed import BudgetStatus
+from agentic_trading.llm.event import PLATFORM
 from agentic_trading.redis import failure_text, pool_of, within_time
+
+_KEPT_MS = 60_000
+_TENANT_KEPT_MS = 40 * 24 * 3_600_000
+
+
+class RedisStatusFeed:
+    """Keeps the last statuses; what cannot be written is dropped, and what cannot be read is left out.
+
+    A worker that has published nothing for a minute, by the server's clock, is left out, and removed when another
+    publishes. Reads its scripts when it is made: do not make it on the event loop.
+    """
+
+    def __init__(self, url: str, *, namespace: str = "agentic") -> None:
+        self._namespace = namespace
+        self._redis: Any = Redis.from_pool(pool_of(url))
+        self._publish, self._read, self._enter = (
+            self._redis.register_script(_script(name)) for name in ("publish", "read", "enter")
+        )
+
+    async def publish(self, status: BudgetStatus) -> None:
+        """Publish `status`."""
+        arguments: list[str | int] = [status.worker, status.model_dump_json(), _KEPT_MS]
+        try:
+            async with within_time():
+                await self._publish(keys=self._keys(status.tenant), args=arguments)
+                await self._enter(keys=[self._index], args=[status.tenant, _TENANT_KEPT_MS])
+        except (RedisError, OSError):
+            return
+
+    async def read(self, tenant: str) -> list[BudgetStatus]:
+        """Return the statuses of a tenant, by worker."""
+        try:
+            async with within_time():
+                worker_then_status = iter(await self._read(keys=self._keys(tenant), args=[_KEPT_MS]))
+        except (RedisError, OSError):
+            return []
+        statuses = []
+        for _, status in sorted(zip(worker_then_status, worker_then_status, strict=True)):
+            try:
+                statuses.append(BudgetStatus.model_validate_json(status))
+            except ValidationError:
+                continue
+        return statuses
+
+    async def tenants(self) -> list[str]:
+        """Return the tenants that a status was published of within 40 days."""
+        try:
+            async with within_time():
+                found = await self._redis.zrange(self._index, 0, -1)
+        except (RedisError, OSError):
+            return []
+        return sorted(tenant.decode("utf-8", "surrogatepass") for tenant in found)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._redis.aclose()
+
+    @property
+    def _index(self) -> str:
+        return f"{tag(self._namespace, PLATFORM)}:tenants"
+
+    def _keys(self, tenant: str) -> tuple[str, str]:
+        name = f"{tag(self._namespace, tenant)}:statuses"
+        return name, f"{name}:at"
+
+
+def _script(name: str) -> str:
+    return (files(__package__) / "scripts" / f"{name}.lua").read_text("utf-8")
+
 
 _FOREIGN: Final = -1
 

@@ -1,21 +1,104 @@
-"""The counters of one tenant in the memory ledger: one per scope and window, found fast, forgotten when they are over."""
+"""The counters of one tenant in the memory ledger, one for each scope and window, the limits that apply, and the headroom."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import chain
 
-from agentic_trading.governance.ledger import ReservationRequest
-from agentic_trading.governance.ledgers.limit_set import Cap, LimitSet, cap
+from agentic_trading.governance.ledger import Blocked, Declined, ReservationRequest
 from agentic_trading.governance.limits import (
+    ANY,
     SHORT_LIVED,
+    UNITS,
     UNLIMITED,
+    Ceiling,
     Limit,
     ScopeKind,
     TimeWindow,
+    Unit,
     Window,
     Windows,
 )
 from agentic_trading.governance.prices import NOTHING, Amount
+
+_ENDLESS = 1 << 200
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """A ceiling whose absent units are spelled as numbers that nothing reaches: a check then needs no branch."""
+
+    ceiling: Ceiling
+    nusd: int
+    tokens: int
+    calls: int
+
+
+CountedWindows = Collection[tuple[ScopeKind, Window]]
+Ceilings = Mapping[Window, Ceiling]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """The ceilings of one kind of scope, by window; a named scope has its own."""
+
+    default: dict[Window, Ceiling] = field(default_factory=dict)
+    named: dict[str, dict[Window, Ceiling]] = field(default_factory=dict)
+
+
+class LimitSet:
+    """Where every scope is counted.
+
+    Of several limits on the same scope and window the lower holds, unit by unit; a named one goes before that on
+    everyone. `counted` are kept without a ceiling where no limit needs them.
+    """
+
+    def __init__(self, limits: Iterable[Limit] = (), counted: CountedWindows = ()) -> None:
+        self._ceilings: dict[ScopeKind, _Rule] = {kind: _Rule() for kind in ScopeKind}
+        for kind, window in counted:
+            self._ceilings[kind].default[window] = UNLIMITED
+        for limit in limits:
+            rule = self._ceilings[limit.scope]
+            ceilings = rule.default if limit.id == ANY else rule.named.setdefault(limit.id, {})
+            ceilings[limit.window] = ceilings.get(limit.window, UNLIMITED).tighter(limit.ceiling)
+        for rule in self._ceilings.values():
+            for named in rule.named.values():
+                for window, ceiling in rule.default.items():
+                    named[window] = named.get(window, UNLIMITED).or_else(ceiling)
+
+    def of(self, kind: ScopeKind, id_: str) -> Ceilings:
+        """Return the windows that a scope is counted in, each with its ceiling; it may be open."""
+        rule = self._ceilings[kind]
+        return rule.named.get(id_, rule.default)
+
+    def is_named(self, kind: ScopeKind, id_: str) -> bool:
+        """Whether a scope has a limit by its name."""
+        return id_ in self._ceilings[kind].named
+
+    def limited(self, kind: ScopeKind) -> Iterator[tuple[str, Window]]:
+        """Yield the scopes of a kind that have a ceiling, with its window; `*` is every one."""
+        rule = self._ceilings[kind]
+        for id_, ceilings in ((ANY, rule.default), *rule.named.items()):
+            for window, ceiling in ceilings.items():
+                if ceiling != UNLIMITED:
+                    yield id_, window
+
+    def windows(self, kind: ScopeKind) -> list[Window]:
+        """Return the windows in which a scope of a kind is counted, whatever its id is."""
+        rule = self._ceilings[kind]
+        return list(dict.fromkeys(chain(rule.default, *rule.named.values())))
+
+    def caps(self, kind: ScopeKind, window: Window) -> tuple[Cap | None, Mapping[str, Cap]]:
+        """Return the cap in a window of every scope of a kind, None where it is not counted, and of the named ones."""
+        rule = self._ceilings[kind]
+        default = cap(rule.default[window]) if window in rule.default else None
+        return default, {id_: cap(own[window]) for id_, own in rule.named.items() if window in own}
+
+
+def cap(ceiling: Ceiling) -> Cap:
+    """Return a ceiling as a cap."""
+    return Cap(ceiling, *(_ENDLESS if most is None else most for most in ceiling.units))
+
 
 _OPEN = cap(UNLIMITED)
 _NOT_YET = TimeWindow("", None)
@@ -404,3 +487,87 @@ class TenantCounters:
         self._tables.append(table)
         self._tables.sort(key=lambda table: _KINDS.index(table.kind))
         return table
+
+
+Denial = tuple[Declined | Blocked, Sequence[WindowCounter]]
+"""Why nothing is reserved, and the counters that lack headroom."""
+
+
+def fits_own_limits(request: ReservationRequest, counters: Sequence[WindowCounter]) -> bool:
+    """Say whether `request` fits under the ceilings that it brings itself."""
+    return not any(
+        _over(request.amount, counter, ceiling) for counter, ceiling in _own_ceilings(request, counters)
+    )
+
+
+def denial(request: ReservationRequest, counters: Sequence[WindowCounter]) -> Denial | None:
+    """Return why `request` does not fit, for good if that is so anywhere; None if it fits."""
+    found = list(_shortages(request, counters))
+    if not found:
+        return None
+    final = next((shortage for shortage in found if shortage.is_final), None)
+    answer = found[0].blocked() if final is None else final.declined()
+    return answer, [shortage.counter for shortage in found]
+
+
+def behind(request: ReservationRequest, held: Blocked) -> Blocked:
+    """Return the answer for a request that would fit, but comes behind one that is `held` on the same counter."""
+    return replace(held, asked=request.amount.units[UNITS.index(held.unit)])
+
+
+@dataclass(frozen=True, slots=True)
+class InsufficientHeadroom:
+    """A request does not fit into one counter: `used` is spent, held and in doubt together, `held` may come back."""
+
+    counter: WindowCounter
+    unit: Unit
+    asked: int
+    most: int
+    used: int
+    held: int
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the request would not fit even if all that is held came back."""
+        return self.used - self.held + self.asked > self.most
+
+    def declined(self) -> Declined:
+        """Return the final answer."""
+        table = self.counter.table
+        left = max(0, self.most - self.used + self.held)
+        return Declined(table.kind, self.counter.id, table.window, self.unit, self.asked, left)
+
+    def blocked(self) -> Blocked:
+        """Return the answer for now."""
+        table = self.counter.table
+        left = max(0, self.most - self.used)
+        return Blocked(table.kind, self.counter.id, table.window, self.unit, self.asked, left)
+
+
+def _shortages(
+    request: ReservationRequest, counters: Sequence[WindowCounter]
+) -> Iterator[InsufficientHeadroom]:
+    """Yield every counter and unit in which `request` does not fit under a ceiling, the counter's or one of its own."""
+    ceilings = [(counter, counter.cap.ceiling) for counter in counters]
+    for counter, ceiling in [*ceilings, *_own_ceilings(request, counters)]:
+        for unit, asked, most, used, back in zip(
+            UNITS, request.amount.units, ceiling.units, counter.used, counter.held.units, strict=True
+        ):
+            if most is not None and used + asked > most:
+                yield InsufficientHeadroom(counter, unit, asked, most, used, back)
+
+
+def _own_ceilings(
+    request: ReservationRequest, counters: Sequence[WindowCounter]
+) -> Iterator[tuple[WindowCounter, Ceiling]]:
+    for limit in request.limits:
+        for counter in counters:
+            if counter.table.window is limit.window and counter.table.kind is limit.scope:
+                yield counter, limit.ceiling
+
+
+def _over(amount: Amount, counter: WindowCounter, ceiling: Ceiling) -> bool:
+    for asked, most, used in zip(amount.units, ceiling.units, counter.used, strict=True):
+        if most is not None and used + asked > most:
+            return True
+    return False

@@ -32,12 +32,13 @@ from agentic_trading.governance.ledger import (
 from agentic_trading.governance.ledgers.checkpoint import Fence, LedgerEpoch, StatisticsCounter
 from agentic_trading.governance.ledgers.counters import (
     CountedIds,
+    CountedWindows,
+    LimitSet,
     RetentionHorizon,
     TenantCounters,
     WindowCounter,
+    denial,
 )
-from agentic_trading.governance.ledgers.headroom import denial
-from agentic_trading.governance.ledgers.limit_set import CountedWindows, LimitSet
 from agentic_trading.governance.ledgers.reservation_table import (
     DISPATCHED,
     IN_DOUBT,

@@ -37,7 +37,7 @@ from agentic_trading.governance.ledger import (
 )
 from agentic_trading.governance.ledgers import redis_codec as replies
 from agentic_trading.governance.ledgers.checkpoint import StatisticsCounter
-from agentic_trading.governance.ledgers.limit_set import CountedWindows
+from agentic_trading.governance.ledgers.counters import CountedWindows
 from agentic_trading.governance.ledgers.redis_codec import (
     RedisSteps,
     RedisTenants,

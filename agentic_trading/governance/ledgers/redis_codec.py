@@ -29,7 +29,7 @@ from agentic_trading.governance.ledger import (
     Settlement,
     parts_of,
 )
-from agentic_trading.governance.ledgers.limit_set import CountedWindows, LimitSet
+from agentic_trading.governance.ledgers.counters import CountedWindows, LimitSet
 from agentic_trading.governance.ledgers.redis_counters import CounterKey, ReservationPlanner
 from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer

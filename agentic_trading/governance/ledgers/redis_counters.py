@@ -8,7 +8,7 @@ from struct import Struct
 from typing import NamedTuple, Self
 
 from agentic_trading.governance.ledger import Balance, ReservationRequest
-from agentic_trading.governance.ledgers.limit_set import Ceilings, LimitSet
+from agentic_trading.governance.ledgers.counters import Ceilings, LimitSet
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limits import (
     ANY,

@@ -20,8 +20,7 @@ from agentic_trading.governance.ledger import (
     ReservationState,
     Settlement,
 )
-from agentic_trading.governance.ledgers.counters import WindowCounter
-from agentic_trading.governance.ledgers.headroom import Denial, behind, fits_own_limits
+from agentic_trading.governance.ledgers.counters import Denial, WindowCounter, behind, fits_own_limits
 from agentic_trading.governance.limits import Limit, ScopeKind
 from agentic_trading.governance.prices import NOTHING, Amount
 

@@ -1,14 +1,18 @@
-"""One deployment in the memory limiter: its buckets, its queue, its breaker, its calls in flight."""
+"""One deployment in the memory limiter: its buckets, its queue, its breaker, its calls in flight, and the limiter itself."""
 
 from bisect import bisect_left, insort
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
 
+from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.limiter import (
     LONGEST_COOLDOWN_S,
     LOOK_AGAIN_S,
     MOST_TOKENS,
     CircuitBreakerConfig,
+    CircuitState,
     Deployment,
     DeploymentStatus,
     NotPermitted,
@@ -20,7 +24,189 @@ from agentic_trading.governance.limiter import (
     Throttled,
     ThrottleReason,
 )
-from agentic_trading.governance.rate_arithmetic import CircuitBreaker, SlidingWindowCounter, TokenBucket
+
+MINUTE_MS = 60_000
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """What is left of a minute's limit: full at first, filling evenly, below zero while it is overdrawn.
+
+    The level counts `MINUTE_MS` to one, so that what a millisecond adds is a whole number (the limit itself).
+    """
+
+    per_minute: int
+    at_ms: int
+    level: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin full."""
+        self.level = self.full
+
+    @property
+    def full(self) -> int:
+        """The highest level: one minute's limit."""
+        return self.per_minute * MINUTE_MS
+
+    @property
+    def left(self) -> int:
+        """What may be taken at once, whole ones only."""
+        return max(0, self.level // MINUTE_MS)
+
+    def fill(self, now_ms: int) -> None:
+        """Fill up to the present; a clock that went back adds nothing."""
+        if now_ms > self.at_ms:
+            self.level = min(self.full, self.level + self.per_minute * (now_ms - self.at_ms))
+        self.at_ms = now_ms
+
+    def wait_ms(self, amount: int, ahead: int = 0) -> int:
+        """Return after how long `amount` is there beyond what is `ahead`; more than a full bucket needs a full one."""
+        short = min(amount * MINUTE_MS, self.full) + ahead * MINUTE_MS - self.level
+        return -(-short // self.per_minute) if short > 0 else 0
+
+    def take(self, amount: int) -> None:
+        """Take `amount`, there or not; a negative one is given back, up to full."""
+        self.level = min(self.full, self.level - amount * MINUTE_MS)
+
+
+@dataclass(slots=True)
+class SlidingWindowCounter:
+    """Two counts over a window that moves slot by slot: all of the last `window_ms`, and up to one slot more."""
+
+    slot_ms: int
+    slots: int
+    first: int = 0
+    second: int = 0
+    _kept: deque[list[int]] = field(default_factory=deque)
+
+    @classmethod
+    def over(cls, window_s: float, slots: int) -> "SlidingWindowCounter":
+        """Return an empty counter of a window in so many slots."""
+        return cls(slot_length_ms(window_s, slots), slots)
+
+    def move_to(self, now_ms: int) -> None:
+        """Forget what has passed, and what a clock that went back has not come to yet."""
+        slot = now_ms // self.slot_ms
+        while self._kept and self._kept[0][0] < slot - self.slots:
+            self._forget(self._kept.popleft())
+        while self._kept and self._kept[-1][0] > slot:
+            self._forget(self._kept.pop())
+
+    def add(self, now_ms: int, first: int, second: int) -> None:
+        """Count at the present; `move_to` it first."""
+        slot = now_ms // self.slot_ms
+        if not self._kept or self._kept[-1][0] != slot:
+            self._kept.append([slot, 0, 0])
+        last = self._kept[-1]
+        last[1] += first
+        last[2] += second
+        self.first += first
+        self.second += second
+
+    def take_back(self, at_ms: int, first: int, second: int) -> None:
+        """Undo what was counted at `at_ms`, if it has not passed."""
+        slot = at_ms // self.slot_ms
+        for kept in self._kept:
+            if kept[0] == slot:
+                kept[1] -= first
+                kept[2] -= second
+                self.first -= first
+                self.second -= second
+
+    def next_ms(self, now_ms: int) -> int:
+        """Return after how long the oldest of the second count passes; at least 1."""
+        oldest = next((slot for slot, _, second in self._kept if second), now_ms // self.slot_ms)
+        return max(1, (oldest + self.slots + 1) * self.slot_ms - now_ms)
+
+    def clear(self) -> None:
+        """Forget all counts."""
+        self._kept.clear()
+        self.first = self.second = 0
+
+    def _forget(self, kept: list[int]) -> None:
+        self.first -= kept[1]
+        self.second -= kept[2]
+
+
+def slot_length_ms(window_s: float, slots: int) -> int:
+    """Return the length of one of `slots` that cover a window, rounded up."""
+    return max(1, -(-round(window_s * 1000) // slots))
+
+
+SLOTS = 10
+"""In how many parts the window moves."""
+
+PROBE_LOOK_MS = 1000
+"""After how long it is worth trying again while probes are in flight."""
+
+
+@dataclass(slots=True)
+class CircuitBreaker:
+    """One deployment's circuit. An `era` ends when it opens and when it closes.
+
+    A call counts in the era that it was permitted in, and in no other: what was sent before the circuit changed says
+    nothing of now. A call in an era that began by opening is a probe.
+    """
+
+    config: CircuitBreakerConfig
+    era: int = 0
+    open_until_ms: int = 0  # 0: closed
+    probes: int = 0
+    ended: SlidingWindowCounter = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin closed, with nothing counted."""
+        self.ended = SlidingWindowCounter.over(self.config.window_s, SLOTS)
+
+    def state(self, now_ms: int) -> CircuitState:
+        """Return how the circuit stands."""
+        if not self.open_until_ms:
+            return CircuitState.CLOSED
+        return CircuitState.OPEN if now_ms < self.open_until_ms else CircuitState.HALF_OPEN
+
+    def open_for_ms(self, now_ms: int) -> int:
+        """Return for how long no call may go; 0 if one may, as a probe where it is half open.
+
+        While it is open that is never longer than `wait_open_s`, wherever a clock has jumped to.
+        """
+        if not self.open_until_ms:
+            return 0
+        open_ms = round(self.config.wait_open_s * 1000)
+        self.open_until_ms = min(self.open_until_ms, now_ms + open_ms)
+        if now_ms < self.open_until_ms:
+            return self.open_until_ms - now_ms
+        return 0 if self.probes < self.config.half_open_calls else min(PROBE_LOOK_MS, open_ms)
+
+    def acquire(self) -> int:
+        """Count a call in, and return its era."""
+        if self.open_until_ms:
+            self.probes += 1
+        return self.era
+
+    def release(self, era: int, outcome: PermitOutcome, now_ms: int) -> None:
+        """Count a call of `era` out; only what was answered or failed can change the state."""
+        if era != self.era:
+            return
+        if self.open_until_ms:
+            self.probes -= 1
+        if outcome not in {PermitOutcome.ANSWERED, PermitOutcome.FAILED}:
+            return
+        failed = outcome is PermitOutcome.FAILED
+        if self.open_until_ms:
+            self._change(now_ms, is_open=failed)
+            return
+        self.ended.move_to(now_ms)
+        self.ended.add(now_ms, not failed, failed)
+        ended = self.ended.first + self.ended.second
+        if ended >= self.config.min_calls and self.ended.second >= self.config.failure_rate * ended:
+            self._change(now_ms, is_open=True)
+
+    def _change(self, now_ms: int, *, is_open: bool) -> None:
+        self.era += 1
+        self.open_until_ms = now_ms + round(self.config.wait_open_s * 1000) if is_open else 0
+        self.probes = 0
+        self.ended.clear()
+
 
 LOOKED_AT = 64
 """So many in front keep what they need; a request behind them waits until they have moved."""
@@ -295,3 +481,80 @@ def _after(seconds: float, now_ms: int) -> int:
 
 def _bucket(per_minute: int | None, now_ms: int) -> TokenBucket | None:
     return None if per_minute is None else TokenBucket(per_minute, now_ms)
+
+
+class MemoryLimiter:
+    """Keep the port's promise among the tasks of one process; time is the clock's `monotonic`.
+
+    `limits` are those of named deployments, `default` those of every other one by itself. `place_s` is how long after
+    its `retry_after_s` a place in the queue is kept without another `acquire`.
+    """
+
+    def __init__(
+        self,
+        limits: Mapping[Deployment, RateLimits] | None = None,
+        *,
+        default: RateLimits = RateLimits(),  # noqa: B008 - a frozen value
+        breaker: CircuitBreakerConfig = CircuitBreakerConfig(),  # noqa: B008 - a frozen value
+        retries: RetryBudget = RetryBudget(),  # noqa: B008 - a frozen value
+        place_s: float = PLACE_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self._limits = dict(limits or {})
+        self._default = default
+        self._breaker = breaker
+        self._retries = retries
+        self._place_s = place_s
+        self._clock = clock or SystemClock()
+        self._limiters: dict[Deployment, DeploymentLimiter] = {}  # the longest without a step first
+        self._stepped_ms: dict[Deployment, int] = {}
+
+    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+        """Return a permit, or for how long there is none."""
+        now_ms = self._now_ms()
+        return self._limiter_of(request.deployment, now_ms).acquire(request, self._place_s, now_ms)
+
+    async def release(
+        self,
+        permit: Permit,
+        outcome: PermitOutcome,
+        *,
+        tokens: int | None = None,
+        cooldown_s: float | None = None,
+    ) -> None:
+        """End a permit; harmless twice, and after its lease."""
+        now_ms = self._now_ms()
+        self._limiter_of(permit.deployment, now_ms).release(permit.id, outcome, tokens, cooldown_s, now_ms)
+
+    async def cancel(self, request: PermitRequest) -> None:
+        """Forget an attempt that was not sent and will not be."""
+        now_ms = self._now_ms()
+        self._limiter_of(request.deployment, now_ms).cancel(request.id, now_ms)
+
+    async def status(self, deployment: Deployment) -> DeploymentStatus:
+        """Return the state of a deployment."""
+        now_ms = self._now_ms()
+        return self._limiter_of(deployment, now_ms).status(now_ms)
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    def _limiter_of(self, deployment: Deployment, now_ms: int) -> DeploymentLimiter:
+        limiter = self._limiters.pop(deployment, None)
+        if limiter is None:
+            self._forget(now_ms - round(KEPT_S * 1000))
+            limits = self._limits.get(deployment, self._default)
+            limiter = DeploymentLimiter(deployment, limits, self._breaker, self._retries, now_ms=now_ms)
+        self._limiters[deployment] = limiter
+        self._stepped_ms[deployment] = now_ms
+        return limiter
+
+    def _forget(self, before_ms: int) -> None:
+        """Drop the deployments whose last step was before a moment, so that names used once do not stay."""
+        for deployment in list(self._limiters):
+            if self._stepped_ms[deployment] > before_ms:
+                break
+            del self._limiters[deployment], self._stepped_ms[deployment]
+
+    def _now_ms(self) -> int:
+        return round(self._clock.monotonic() * 1000)

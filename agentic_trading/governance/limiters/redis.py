@@ -28,11 +28,13 @@ from agentic_trading.governance.limiters.deployment import (
     KEPT_S,
     LOOKED_AT,
     PLACE_S,
+    PROBE_LOOK_MS,
     RETRY_SLOTS,
     SLOT_LOOK_MORE_MS,
     SLOT_LOOK_MS,
+    SLOTS,
+    slot_length_ms,
 )
-from agentic_trading.governance.rate_arithmetic import PROBE_LOOK_MS, SLOTS, slot_length_ms
 from agentic_trading.governance.redis import BundledScripts, Script, limiter_keys
 from agentic_trading.redis import pool_of
 

@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import UnusableAnswerError
-from agentic_trading.llm.providers.bills import Bill
 from agentic_trading.llm.providers.hosted import (
     LONGEST_WAIT_S,
+    Bill,
     HttpReply,
     StatusMapping,
     counts_any,

@@ -11,8 +11,7 @@ import orjson
 from agentic_trading.canonical import canonical_bytes, sha256_hex, utc_text
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordConflictError, RecordError
-from agentic_trading.llm.event import Event, check_event
-from agentic_trading.llm.events import ArchiveStarted, RunEnded, RunStarted
+from agentic_trading.llm.event import ArchiveStarted, Event, RunEnded, RunStarted, check_event
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
 from agentic_trading.llm.log_line import CHAIN_TAG, IndexRow
 from agentic_trading.llm.store import (

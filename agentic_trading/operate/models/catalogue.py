@@ -18,9 +18,8 @@ from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.models import Capabilities, Capability, DatedTable
 from agentic_trading.llm.provider import Transport
 from agentic_trading.operate.choices import HOSTED
-from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.config import ModelConfig, PlatformConfig
 from agentic_trading.platform.errors import OptionError
-from agentic_trading.platform.provider_config import ModelConfig
 from agentic_trading.platform.tables import RowOrigin, TableLayers, factories_of
 from agentic_trading.structured.prompts import transport_for
 

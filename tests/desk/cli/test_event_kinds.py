@@ -12,15 +12,15 @@ from agentic_trading import plugins
 from agentic_trading.bus.codec import event_message, read_event
 from agentic_trading.canonical import canonical_bytes
 from agentic_trading.cli import chains
-from agentic_trading.client.events import KINDS as RECURSION
-from agentic_trading.client.events import RecursionBody
+from agentic_trading.client.frames import KINDS as RECURSION
+from agentic_trading.client.frames import RecursionBody
 from agentic_trading.desk.cli import renderers
 from agentic_trading.desk.decisions import KINDS as DESK
 from agentic_trading.desk.decisions import DeskBody
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.events import GovernanceBody
+from agentic_trading.llm.event import KINDS as LOG
 from agentic_trading.llm.event import Event, EventBody
-from agentic_trading.llm.events import KINDS as LOG
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from tests.build import event
 from tests.event_bodies import BODIES, as_event

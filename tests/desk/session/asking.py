@@ -8,8 +8,7 @@ from typing import Any
 from pydantic import SecretStr
 
 from agentic_trading.desk.session.options import RunOptions
-from agentic_trading.platform.config import LedgerConfig, LoadedFrom, PlatformConfig
-from agentic_trading.platform.provider_config import ProviderConfig
+from agentic_trading.platform.config import LedgerConfig, LoadedFrom, PlatformConfig, ProviderConfig
 from agentic_trading.platform.tables import Tables, load_tables
 
 OWN_MODEL = "own-model"

@@ -14,9 +14,8 @@ from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.models import WeightsError
 from agentic_trading.operate.session_folder import SessionFolder
 from agentic_trading.platform import port_adapters
-from agentic_trading.platform.config import PlatformConfig
+from agentic_trading.platform.config import PlatformConfig, ProviderConfig
 from agentic_trading.platform.errors import ConfigError, OptionError
-from agentic_trading.platform.provider_config import ProviderConfig
 from agentic_trading.platform.tables import load_tables
 from tests.build import interaction
 from tests.desk.session.asking import OWN_MODEL, options, own_rows

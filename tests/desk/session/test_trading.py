@@ -17,7 +17,7 @@ from agentic_trading.llm.providers.fault_injection import FaultsError, FaultyPro
 from agentic_trading.llm.providers.offline import RulesProvider
 from agentic_trading.operate import providers
 from agentic_trading.platform import port_adapters
-from agentic_trading.platform.provider_config import ProviderConfig
+from agentic_trading.platform.config import ProviderConfig
 from agentic_trading.platform.tables import load_tables
 from tests.build import interaction
 from tests.flows.sessions import PRICED, Priced, calls_in, evening, events_in, rules, with_faults

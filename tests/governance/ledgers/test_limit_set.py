@@ -1,6 +1,6 @@
 """Limits are merged unit by unit: the lower of two, the named before everyone's."""
 
-from agentic_trading.governance.ledgers.limit_set import LimitSet
+from agentic_trading.governance.ledgers.counters import LimitSet
 from agentic_trading.governance.limits import ANY, Ceiling, Limit, ScopeKind, Window
 
 

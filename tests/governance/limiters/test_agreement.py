@@ -19,7 +19,7 @@ from agentic_trading.governance.limiter import (
     RetryBudget,
     Throttled,
 )
-from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.governance.limiters.deployment import MemoryLimiter
 from agentic_trading.governance.limiters.redis import RedisLimiter
 from tests.contracts.limiter_opening import DEPLOYMENT, HandClock
 from tests.redis_server import namespace

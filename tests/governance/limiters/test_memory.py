@@ -18,8 +18,7 @@ from agentic_trading.governance.limiter import (
     RateLimits,
     Throttled,
 )
-from agentic_trading.governance.limiters.deployment import KEPT_S
-from agentic_trading.governance.limiters.memory import MemoryLimiter
+from agentic_trading.governance.limiters.deployment import KEPT_S, MemoryLimiter
 from agentic_trading.llm.envelope import LLMProvider
 from tests.contracts.limiter_opening import DEPLOYMENT, OTHER, HandClock, request
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentic_trading.llm.providers.bills import NO_BILL, Bill, BillUnit, bill_of, unit_at
+from agentic_trading.llm.providers.hosted import NO_BILL, Bill, BillUnit, bill_of, unit_at
 
 UPSTREAM = {"upstream_inference_cost": 0.002}
 

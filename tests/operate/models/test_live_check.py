@@ -13,8 +13,7 @@ from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.models import Capabilities, Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.result import Usage
-from agentic_trading.operate.models.live_check import LiveCheck
-from agentic_trading.operate.models.probes import LiveCheckProof
+from agentic_trading.operate.models.live_check import LiveCheck, LiveCheckProof
 from tests.build import NOW
 from tests.governance.gates import PRICES, tenant
 

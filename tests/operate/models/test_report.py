@@ -7,7 +7,7 @@ import pytest
 
 from agentic_trading.cli.model_tables import live_check_table
 from agentic_trading.cli.output import print_table
-from agentic_trading.operate.models.probes import LiveCheckProof, LiveCheckRow, LiveReport, LiveVerdict
+from agentic_trading.operate.models.live_check import LiveCheckProof, LiveCheckRow, LiveReport, LiveVerdict
 
 
 def report(*lines: LiveCheckRow, stopped: str = "") -> LiveReport:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from agentic_trading.cli.model_tables import select_prices
 from agentic_trading.llm.errors import UnknownModelError
-from agentic_trading.operate.prices import select_prices
 from agentic_trading.platform.errors import OptionError
 from tests.operate.prices.books import TODAY, book, price
 

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from agentic_trading.bus.assignment import AssignedPartitions, Assignment
-from agentic_trading.bus.brokers.redis.connection import RedisBusSettings
-from agentic_trading.bus.brokers.redis.redis import StreamServer, done_or_raise
+from agentic_trading.bus.brokers.redis.redis import RedisBusSettings, StreamServer, done_or_raise
 from agentic_trading.clock import Clock
 from agentic_trading.ids import random_id
 

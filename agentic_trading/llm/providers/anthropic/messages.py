@@ -13,7 +13,6 @@ from agentic_trading.canonical import quoted
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
-from agentic_trading.llm.providers.bills import NO_BILL, Bill, bill_of
 from agentic_trading.llm.providers.errors import (
     ErrorForm,
     error_in,
@@ -23,11 +22,14 @@ from agentic_trading.llm.providers.errors import (
 )
 from agentic_trading.llm.providers.hosted import (
     GIVEN_UP,
+    NO_BILL,
     TOOL_DESCRIPTION,
+    Bill,
     CallsText,
     HttpReply,
     PromptCacheTtl,
     ToolCall,
+    bill_of,
     counts_any,
     member_of,
     members_of,

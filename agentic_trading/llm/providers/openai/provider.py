@@ -20,7 +20,6 @@ from agentic_trading.llm.provider import (
     ModelResponse,
     check_address,
 )
-from agentic_trading.llm.providers.bills import NO_BILL, Bill, BillUnit, bill_of, unit_at
 from agentic_trading.llm.providers.errors import (
     ErrorForm,
     error_in,
@@ -30,16 +29,21 @@ from agentic_trading.llm.providers.errors import (
 )
 from agentic_trading.llm.providers.hosted import (
     GIVEN_UP,
+    NO_BILL,
     TOOL_DESCRIPTION,
+    Bill,
+    BillUnit,
     CallsText,
     HttpReply,
     ToolCall,
+    bill_of,
     counts_any,
     member_of,
     members_of,
     response_id_of,
     text_of_calls,
     text_of_parts,
+    unit_at,
     word_of,
 )
 from agentic_trading.llm.providers.http import HttpSession

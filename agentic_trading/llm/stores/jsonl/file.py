@@ -14,8 +14,7 @@ from typing import BinaryIO, TypeVar
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.errors import StoreError, StoreLockedError
-from agentic_trading.llm.event import PLATFORM, Event
-from agentic_trading.llm.events import TailSetAside
+from agentic_trading.llm.event import PLATFORM, Event, TailSetAside
 from agentic_trading.llm.log_line import (
     BrokenRecordError,
     IndexRow,

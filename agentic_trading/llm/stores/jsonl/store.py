@@ -11,8 +11,7 @@ from typing import TypeVar
 
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.event import Event
-from agentic_trading.llm.events import RunEnded
+from agentic_trading.llm.event import Event, RunEnded
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import DISPATCHED, IndexRow
 from agentic_trading.llm.store import (

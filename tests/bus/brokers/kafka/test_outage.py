@@ -11,7 +11,7 @@ from agentic_trading.bus.errors import BusClosedError, BusUnavailableError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import Subscription, Topic
 from agentic_trading.llm.event import Event
-from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.local import KafkaService
 from tests import kafka_server
 
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)

@@ -12,7 +12,7 @@ from agentic_trading.bus.topic import ENVELOPES
 from agentic_trading.client.gateway import GatewayClient
 from agentic_trading.llm import LLMInteraction, NoDecision
 from agentic_trading.llm.provider import ModelRequest
-from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.local import KafkaService
 from tests import kafka_server
 from tests.gateway import GOOD, asking, gateway
 from tests.worker.running import running

@@ -8,7 +8,7 @@ import pytest
 
 from agentic_trading.bus.brokers.kafka.admin import create_topics, planned_topics
 from agentic_trading.bus.errors import BusUnavailableError
-from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.local import KafkaService
 from tests import kafka_server
 from tests.bus_readers import two_clients_of_one_name_ask
 

@@ -24,7 +24,7 @@ from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, Topic
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.llm.event import Event
-from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.local import KafkaService
 from tests import kafka_server
 
 pytestmark = pytest.mark.timeout(kafka_server.FIRST_START_S)

@@ -12,12 +12,11 @@ from agentic_trading.bus.codec import read_dead_letter, reply_head, reply_messag
 from agentic_trading.bus.signing import Signer, Verifier, read_keys, write_key
 from agentic_trading.bus.topic import DEAD_LETTERS, REPLIES, Broker
 from agentic_trading.client.gateway import GatewayClient, GatewayReply
-from agentic_trading.governance.policy import Policy
-from agentic_trading.governance.policy_file import Principal
+from agentic_trading.governance.policy import Policy, Principal
 from agentic_trading.llm import LLMInteraction, NoDecision
 from agentic_trading.llm.envelope import EnvelopeWorkflow
 from agentic_trading.platform.signing_keys import PrincipalKeys
-from agentic_trading.services.kafka import KafkaService
+from agentic_trading.services.local import KafkaService
 from tests import kafka_server
 from tests.build import interaction
 from tests.gateway import GOOD, asking, gateway

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from agentic_trading.bus.brokers.redis.broker import REPLIES_KEPT, REPLIES_STAY_S
 from agentic_trading.bus.brokers.redis.redis import RedisTopics
-from agentic_trading.bus.brokers.redis.stream_reader import REPLIES_KEPT, REPLIES_STAY_S
 from agentic_trading.bus.errors import BacklogFullError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import DEAD_LETTERS, HEADS, REPLIES, TOPICS, Topic

@@ -10,12 +10,12 @@ import pytest
 from redis import Redis
 from structlog.testing import capture_logs
 
-from agentic_trading.bus.brokers.redis.connection import RedisBusSettings, redis_settings_of
+from agentic_trading.bus.brokers.redis.redis import RedisBusSettings, redis_settings_of
 from agentic_trading.bus.errors import BusAddressError, BusSettingsError, BusUnavailableError
 from agentic_trading.bus.message import Message
 from agentic_trading.bus.topic import REPLIES, Topic
 from agentic_trading.llm.event import Event
-from agentic_trading.services.daemon import free_port
+from agentic_trading.services.local import free_port
 from tests import redis_bus
 from tests.redis_server import SAFE, RealServer, own_server
 

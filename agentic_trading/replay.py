@@ -14,6 +14,8 @@ from agentic_trading.canonical import canonical_bytes, exact_bytes, exact_value
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.envelope import LLMEnvelope
 
+__all__ = ["Difference", "NetworkBlockedError", "first_difference", "no_network", "request_changes"]
+
 COMPARED = (
     "instructions", "prompt_version", "context", "tools_allowed", "expected_output_schema", "response_format",
     "provider", "model", "temperature", "effort", "output_policy", "as_of",

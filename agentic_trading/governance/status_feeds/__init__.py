@@ -1,1 +1,0 @@
-"""Where workers publish the status of their budgets."""
