@@ -3,6 +3,7 @@
 import ast
 import importlib
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cache
 from math import ceil
@@ -22,6 +23,9 @@ from benchmarks.house import (
     read,
     retired_in_text,
 )
+
+MOST_NAMES = 6
+"""How many names of one module a statement may import."""
 
 VAGUE = {"utils", "util", "helpers", "helper", "manager", "base", "common", "misc", "data", "info", "process"}
 MAY_IMPORT_LATE = (
@@ -110,6 +114,47 @@ def test_only_the_reading_of_answers_knows_its_exception() -> None:
     assert [
         m for m in matches(r"\bParserException\b") if not m.startswith("agentic_trading/structured/")
     ] == []
+
+
+def long_imports(modules: Sequence[Module]) -> list[str]:
+    """Return the imports of more than six names of a module of ours; doors, and imports of modules, apart."""
+    ours = {module.dotted for module in package()}
+    return [
+        module.place(node)
+        for module in modules
+        for node in module.nodes(ast.ImportFrom)
+        if isinstance(node, ast.ImportFrom)
+        and not module.is_door
+        and (node.module or "").startswith("agentic_trading")
+        and len([alias for alias in node.names if f"{node.module}.{alias.name}" not in ours]) > MOST_NAMES
+    ]
+
+
+def module_aliases(modules: Sequence[Module]) -> dict[str, set[str]]:
+    """Return for each module of ours the names under which it is imported."""
+    ours = {module.dotted for module in package()}
+    found = defaultdict[str, set[str]](set)
+    for module in modules:
+        for node in module.nodes(ast.ImportFrom):
+            if isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    if (dotted := f"{node.module}.{alias.name}") in ours and alias.asname:
+                        found[dotted].add(alias.asname)
+    return found
+
+
+def test_a_statement_that_would_import_more_than_six_names_imports_the_module() -> None:
+    names = ", ".join(f"name_{n}" for n in range(7))
+    text = f"from agentic_trading.llm.store import {names}\n"
+
+    assert long_imports(package()) == []
+    assert long_imports([Module("agentic_trading/planted.py", text, ast.parse(text))]) == [
+        "agentic_trading/planted.py:1"
+    ]
+
+
+def test_a_module_has_one_alias() -> None:
+    assert {name: found for name, found in module_aliases(package()).items() if len(found) > 1} == {}
 
 
 def test_the_figures_of_the_house_hold() -> None:

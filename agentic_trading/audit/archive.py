@@ -9,15 +9,8 @@ from typing import Final, Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_exponential
 
-from agentic_trading.audit.verify import (
-    ArchiveState,
-    ReadableLog,
-    SourceLog,
-    archive_id_of,
-    hash_of,
-    read_state,
-    write_state,
-)
+from agentic_trading.audit import verify
+from agentic_trading.bus import topic as topic_api
 from agentic_trading.bus.codec import dead_letter_message
 from agentic_trading.bus.errors import (
     BusError,
@@ -28,15 +21,6 @@ from agentic_trading.bus.errors import (
 )
 from agentic_trading.bus.log_stream import LogHead, StreamedLine
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.topic import (
-    DEAD_LETTERS,
-    HEADS,
-    RECORDS,
-    Broker,
-    DeadLetter,
-    PartitionProgress,
-    Subscription,
-)
 from agentic_trading.clock import Clock
 from agentic_trading.governance.events import WARNINGS
 from agentic_trading.ids import derived_id, random_id
@@ -66,7 +50,7 @@ ASSIGNED_WITHIN_S: Final = 30.0
 PARTITIONS_EVERY_S: Final = 10.0
 
 
-class ArchiveLog(ReadableLog, Protocol):
+class ArchiveLog(verify.ReadableLog, Protocol):
     """The log of an archive: a store that also keeps lines of other logs."""
 
     @property
@@ -115,7 +99,12 @@ class Archiver:
     """
 
     def __init__(
-        self, store: ArchiveLog, state: ArchiveState, folder: Path | None, broker: Broker, clock: Clock
+        self,
+        store: ArchiveLog,
+        state: verify.ArchiveState,
+        folder: Path | None,
+        broker: topic_api.Broker,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._state = state
@@ -130,7 +119,7 @@ class Archiver:
         self._is_stopped = False
 
     @property
-    def state(self) -> ArchiveState:
+    def state(self) -> verify.ArchiveState:
         """What the archive has of each log."""
         return self._state
 
@@ -157,9 +146,9 @@ class Archiver:
             await self._publish_head(is_last=True)
         return self._summary
 
-    async def _subscribed(self, *, tries: bool) -> Subscription:
+    async def _subscribed(self, *, tries: bool) -> topic_api.Subscription:
         if not tries:
-            return await self._broker.subscribe([RECORDS], ARCHIVE_GROUP)
+            return await self._broker.subscribe([topic_api.RECORDS], ARCHIVE_GROUP)
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(BusUnavailableError),
             wait=wait_exponential(multiplier=FIRST_WAIT_S, max=LONGEST_WAIT_S),
@@ -168,9 +157,9 @@ class Archiver:
             before_sleep=_log_away,
             reraise=True,
         )
-        return await retrying(self._broker.subscribe, [RECORDS], ARCHIVE_GROUP)
+        return await retrying(self._broker.subscribe, [topic_api.RECORDS], ARCHIVE_GROUP)
 
-    async def _archive(self, reader: Subscription, batch: Sequence[Delivery]) -> None:
+    async def _archive(self, reader: topic_api.Subscription, batch: Sequence[Delivery]) -> None:
         """Keep a batch and acknowledge it; where its dead letters cannot be sent, it comes again."""
         try:
             for delivery in batch:
@@ -209,7 +198,7 @@ class Archiver:
         except (RecordError, ValueError, LookupError, TypeError) as e:
             await self._dead_letter(delivery, "unrecordable", str(e))
         self._summary.records += is_new
-        source = self._state.sources.setdefault(streamed.log_id, SourceLog())
+        source = self._state.sources.setdefault(streamed.log_id, verify.SourceLog())
         if problem := source.add(line, is_new=is_new):
             log.error("archive_line_wrong", log_id=streamed.log_id, problem=problem)
 
@@ -240,17 +229,17 @@ class Archiver:
         self._state.lines, self._state.hash = await self._store.head()
         self._summary.logs = len(self._state.sources)
         if self._folder is not None:
-            await asyncio.to_thread(write_state, self._folder, self._state)
+            await asyncio.to_thread(verify.write_state, self._folder, self._state)
 
     async def _dead_letter(self, delivery: Delivery, reason: str, detail: str) -> None:
-        letter = DeadLetter.of(delivery, reason=reason, detail=detail, time=self._clock.now())
+        letter = topic_api.DeadLetter.of(delivery, reason=reason, detail=detail, time=self._clock.now())
         log.warning(
             "dead_letter", reason=reason, detail=detail, topic=delivery.topic, position=delivery.position
         )
         try:
-            await self._broker.publish(DEAD_LETTERS, dead_letter_message(letter))
+            await self._broker.publish(topic_api.DEAD_LETTERS, dead_letter_message(letter))
         except MessageTooLargeError:
-            await self._broker.publish(DEAD_LETTERS, dead_letter_message(letter.small()))
+            await self._broker.publish(topic_api.DEAD_LETTERS, dead_letter_message(letter.small()))
         self._summary.dead_letters += 1
 
     async def _publish_head(self, *, is_last: bool = False) -> None:
@@ -264,7 +253,7 @@ class Archiver:
             return
         head = LogHead.now(self._state.archive_id, (self._state.lines, self._state.hash), self._clock.now())
         try:
-            await self._broker.publish(HEADS, head.message())
+            await self._broker.publish(topic_api.HEADS, head.message())
             self._head_of = self._state.lines
         except BusError as e:
             log.warning("archive_head_unpublished", reason=str(e))
@@ -273,7 +262,7 @@ class Archiver:
 class _Partitions:
     """The partitions of the stream of records: which of them this reader has, and whether it is at their ends."""
 
-    def __init__(self, reader: Subscription, clock: Clock) -> None:
+    def __init__(self, reader: topic_api.Subscription, clock: Clock) -> None:
         self._reader = reader
         self._clock = clock
         self._ends: dict[int, int] = {}
@@ -293,7 +282,7 @@ class _Partitions:
             return False
         self._note(found)
         if self._missing and self._missing_s > ASSIGNED_WITHIN_S:
-            raise PartitionsElsewhereError(RECORDS.name, self._missing, len(found))
+            raise PartitionsElsewhereError(topic_api.RECORDS.name, self._missing, len(found))
         for each in found:
             if each.done is not None:
                 self._ends.setdefault(each.partition, each.end)
@@ -324,13 +313,13 @@ class _Partitions:
     def _missing_s(self) -> float:
         return self._clock.monotonic() - self._complete_at
 
-    def _note(self, found: Sequence[PartitionProgress]) -> None:
+    def _note(self, found: Sequence[topic_api.PartitionProgress]) -> None:
         self._missing = [each.partition for each in found if each.done is None]
         if found and not self._missing:
             self._complete_at = self._clock.monotonic()
 
 
-async def _batch(reader: Subscription) -> list[Delivery]:
+async def _batch(reader: topic_api.Subscription) -> list[Delivery]:
     """Return what is ready, waiting a little for the first of it."""
     batch: list[Delivery] = []
     with suppress(TimeoutError):
@@ -351,32 +340,34 @@ def _log_away(state: RetryCallState) -> None:
     log.warning("archive_waits", reason=str(state.outcome.exception()) if state.outcome else "")
 
 
-async def opened_archive(store: ArchiveLog, folder: Path | None, broker: Broker, clock: Clock) -> Archiver:
+async def opened_archive(
+    store: ArchiveLog, folder: Path | None, broker: topic_api.Broker, clock: Clock
+) -> Archiver:
     """Return the archiver of the log `store`, whose `folder` also says what it has of each log.
 
     An empty log becomes an archive. Raises `StoreError` for a log that is none, and for one that ends before the line
     that it had: what was acknowledged is then gone.
     """
     lines, _ = await store.head()
-    state = None if folder is None else await asyncio.to_thread(read_state, folder)
+    state = None if folder is None else await asyncio.to_thread(verify.read_state, folder)
     if lines == 0 and state is None:
         state = await _begun(store, clock)
     else:
-        archive_id = await archive_id_of(store)
+        archive_id = await verify.archive_id_of(store)
         place = folder or Path()
         if not archive_id:
             raise StoreError(place, "it holds a log that is no archive; choose a folder of its own")
-        state = state or ArchiveState(archive_id)
-        if state.archive_id != archive_id or await hash_of(store, state.lines) != state.hash:
+        state = state or verify.ArchiveState(archive_id)
+        if state.archive_id != archive_id or await verify.hash_of(store, state.lines) != state.hash:
             reason = f"it holds {lines} lines, and not the {state.lines} that the archive had; restore its log, or choose another folder"
             raise StoreError(place, reason)
     state.lines, state.hash = await store.head()
     if folder is not None:
-        await asyncio.to_thread(write_state, folder, state)
+        await asyncio.to_thread(verify.write_state, folder, state)
     return Archiver(store, state, folder, broker, clock)
 
 
-async def _begun(store: ArchiveLog, clock: Clock) -> ArchiveState:
+async def _begun(store: ArchiveLog, clock: Clock) -> verify.ArchiveState:
     archive_id = random_id()
     started = ArchiveStarted(archive_id=archive_id).as_event(
         event_id=derived_id(ArchiveStarted.KIND, archive_id),
@@ -386,4 +377,4 @@ async def _begun(store: ArchiveLog, clock: Clock) -> ArchiveState:
     )
     await store.record(started)
     await store.flush()
-    return ArchiveState(archive_id)
+    return verify.ArchiveState(archive_id)

@@ -9,18 +9,8 @@ import orjson
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from agentic_trading.bus import message as messages
 from agentic_trading.bus.errors import UnreadableMessageError, UnreadableReason
-from agentic_trading.bus.message import (
-    DEAD_LETTER_RECORDED,
-    ENVELOPE_REQUESTED,
-    EVENT_RECORDED,
-    INTERACTION_RECORDED,
-    Delivery,
-    Message,
-    event_headers,
-    header,
-    source,
-)
 from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, DeadLetter, WireModel
 from agentic_trading.canonical import CanonicalError, quoted, utc_text
 from agentic_trading.llm.envelope import SCHEMA_VERSION, LLMEnvelope
@@ -45,16 +35,16 @@ _BROKEN: Final = (ValueError, TypeError, ArithmeticError, RecursionError)
 
 def envelope_message(
     envelope: LLMEnvelope, *, reply_to: str = "", sent_at: datetime | None = None
-) -> Message:
+) -> messages.Message:
     """Return the message that requests a call.
 
     Without the address `reply_to`, the call gets no reply on the bus. Without the wall-clock time `sent_at`, workers
     compute the age of the envelope from its `created_at`.
     """
-    headers = event_headers(
-        ENVELOPE_REQUESTED,
+    headers = messages.event_headers(
+        messages.ENVELOPE_REQUESTED,
         envelope.envelope_id,
-        source=source(envelope.tenant_id, "agents", envelope.agent_id),
+        source=messages.source(envelope.tenant_id, "agents", envelope.agent_id),
         key=envelope.trace_id,
         trace_id=envelope.trace_id,
         time=utc_text(envelope.created_at),
@@ -66,16 +56,16 @@ def envelope_message(
         headers[REPLY_TO] = reply_to
     if sent_at is not None:
         headers[SENT_HEADER] = utc_text(sent_at)
-    return Message(envelope.trace_id, envelope.wire, headers, envelope)
+    return messages.Message(envelope.trace_id, envelope.wire, headers, envelope)
 
 
-def reply_message(interaction: LLMInteraction, address: str, *, final: bool) -> Message:
+def reply_message(interaction: LLMInteraction, address: str, *, final: bool) -> messages.Message:
     """Return the message that carries an attempt to an address; `final` marks the last one of its envelope."""
     envelope = interaction.envelope
-    headers = event_headers(
-        INTERACTION_RECORDED,
+    headers = messages.event_headers(
+        messages.INTERACTION_RECORDED,
         interaction.interaction_id,
-        source=source(envelope.tenant_id, "workers"),
+        source=messages.source(envelope.tenant_id, "workers"),
         key=address,
         trace_id=envelope.trace_id,
         time=utc_text(interaction.stored_at),
@@ -84,44 +74,44 @@ def reply_message(interaction: LLMInteraction, address: str, *, final: bool) -> 
     )
     headers[FINAL_HEADER] = "true" if final else "false"
     headers[ENVELOPE_HASH_HEADER] = envelope.envelope_hash
-    return Message(address, interaction.wire, headers, interaction)
+    return messages.Message(address, interaction.wire, headers, interaction)
 
 
-def event_message(event: Event) -> Message:
+def event_message(event: Event) -> messages.Message:
     """Return the message that carries an event; its subject is the event's kind."""
-    headers = event_headers(
-        EVENT_RECORDED,
+    headers = messages.event_headers(
+        messages.EVENT_RECORDED,
         event.id,
-        source=source(event.tenant_id, "events"),
+        source=messages.source(event.tenant_id, "events"),
         key=event.trace_id,
         trace_id=event.trace_id,
         time=utc_text(event.time),
         cause=event.causation_id,
         subject=event.kind,
     )
-    return Message(event.trace_id, event.wire, headers, event)
+    return messages.Message(event.trace_id, event.wire, headers, event)
 
 
-def dead_letter_message(letter: DeadLetter, *, address: str = "") -> Message:
+def dead_letter_message(letter: DeadLetter, *, address: str = "") -> messages.Message:
     """Return the message that carries a dead letter, caused by the envelope in it; its subject is the reason.
 
     With an `address` it is a reply.
     """
     key = address or letter.key
-    headers = event_headers(
-        DEAD_LETTER_RECORDED,
+    headers = messages.event_headers(
+        messages.DEAD_LETTER_RECORDED,
         letter.id,
-        source=source("dead-letters", letter.source_topic),
+        source=messages.source("dead-letters", letter.source_topic),
         key=key,
         trace_id=letter.trace_id,
         time=utc_text(letter.time),
         cause=letter.envelope_id,
         subject=letter.reason,
     )
-    return Message(key, letter.wire, headers)
+    return messages.Message(key, letter.wire, headers)
 
 
-def reply_address(message: Message) -> str:
+def reply_address(message: messages.Message) -> str:
     """Return where a message asks for replies; empty where it asks for none, or at what can be no address."""
     address = message.headers.get(REPLY_TO, "")
     return address if _ADDRESS.fullmatch(address) else ""
@@ -141,20 +131,20 @@ class ReplyHead:
     is_final: bool
 
 
-def reply_head(message: Message) -> ReplyHead:
+def reply_head(message: messages.Message) -> ReplyHead:
     """Return what a reply answers; the body is not looked at."""
     headers = message.headers
     kind = headers.get("ce_type")
     return ReplyHead(
-        kind == INTERACTION_RECORDED.type,
-        kind == DEAD_LETTER_RECORDED.type,
-        header(message, "ce_causationid"),
+        kind == messages.INTERACTION_RECORDED.type,
+        kind == messages.DEAD_LETTER_RECORDED.type,
+        messages.header(message, "ce_causationid"),
         headers.get(ENVELOPE_HASH_HEADER, ""),
         headers.get(FINAL_HEADER) == "true",
     )
 
 
-def read_envelope(delivery: Delivery, *, max_bytes: int = MAX_MESSAGE_BYTES) -> LLMEnvelope:
+def read_envelope(delivery: messages.Delivery, *, max_bytes: int = MAX_MESSAGE_BYTES) -> LLMEnvelope:
     """Return the envelope that a delivery carries, checked to be whole and fully understood.
 
     Raises `UnreadableMessageError`, and nothing else, for a value over `max_bytes`, for what is not an envelope,
@@ -184,52 +174,52 @@ def read_envelope(delivery: Delivery, *, max_bytes: int = MAX_MESSAGE_BYTES) -> 
     return envelope
 
 
-def read_interaction(message: Message) -> LLMInteraction:
+def read_interaction(message: messages.Message) -> LLMInteraction:
     """Return the interaction in a message; raises `UnreadableMessageError` for anything else."""
     return _read(LLMInteraction, message)
 
 
-def read_event(message: Message) -> Event:
+def read_event(message: messages.Message) -> Event:
     """Return the event in a message; raises `UnreadableMessageError` for anything else, and for what no log can spell."""
     event = _read(Event, message)
     try:
         _ = event.wire  # JSON as Python reads it may hold NaN, or an integer that cannot be spelled exactly
     except CanonicalError as e:
         raise UnreadableMessageError(
-            "decode", _problem(e), trace_id=header(message, "ce_correlationid")
+            "decode", _problem(e), trace_id=messages.header(message, "ce_correlationid")
         ) from e
     return event
 
 
-def read_dead_letter(message: Message) -> DeadLetter:
+def read_dead_letter(message: messages.Message) -> DeadLetter:
     """Return the dead letter in a message; raises `UnreadableMessageError` for anything else."""
     return _read(DeadLetter, message)
 
 
-def _body(model: type[M], message: Message) -> M | None:
+def _body(model: type[M], message: messages.Message) -> M | None:
     """Return the `model` whose very bytes are a message's, if that was made in this process."""
     body = message.body
     return body if isinstance(body, model) and body.wire is message.value else None
 
 
-def _read(model: type[M], message: Message) -> M:
+def _read(model: type[M], message: messages.Message) -> M:
     try:
         return _body(model, message) or model.from_wire(message.value)
     except _BROKEN as e:
         raise UnreadableMessageError(
-            "decode", _problem(e), trace_id=header(message, "ce_correlationid")
+            "decode", _problem(e), trace_id=messages.header(message, "ce_correlationid")
         ) from e
 
 
 def _unreadable(
-    message: Message, fields: dict[str, Any], reason: UnreadableReason, detail: str
+    message: messages.Message, fields: dict[str, Any], reason: UnreadableReason, detail: str
 ) -> UnreadableMessageError:
     """Return the error with the ids that the body gives, or else the headers."""
     return UnreadableMessageError(
         reason,
         detail,
-        envelope_id=_text(fields.get("envelope_id")) or header(message, "ce_id"),
-        trace_id=_text(fields.get("trace_id")) or header(message, "ce_correlationid"),
+        envelope_id=_text(fields.get("envelope_id")) or messages.header(message, "ce_id"),
+        trace_id=_text(fields.get("trace_id")) or messages.header(message, "ce_correlationid"),
     )
 
 

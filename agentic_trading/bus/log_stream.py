@@ -6,16 +6,8 @@ from typing import Final, Self
 
 from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter
 
+from agentic_trading.bus import message as messages
 from agentic_trading.bus.errors import UnreadableMessageError
-from agentic_trading.bus.message import (
-    EVENT_RECORDED,
-    INTERACTION_RECORDED,
-    LOG_ENDED,
-    Message,
-    event_headers,
-    header,
-    source,
-)
 from agentic_trading.canonical import utc_text
 from agentic_trading.llm.log_line import INTERACTION, BrokenRecordError, index_row_of, read_line
 from agentic_trading.llm.store import ChainedRecord
@@ -43,7 +35,7 @@ class StreamedLine:
         return cls(read_line(raw))
 
     @classmethod
-    def of(cls, message: Message) -> Self:
+    def of(cls, message: messages.Message) -> Self:
         """Return the line that a message carries, and its log.
 
         Raises `UnreadableMessageError` for anything else, for a line that is not as it was written, and for headers that
@@ -53,20 +45,20 @@ class StreamedLine:
             line = read_line(message.value)
         except BrokenRecordError as e:
             raise UnreadableMessageError("checksum", e.reason, trace_id=_trace_of(message)) from e
-        log_id = header(message, LOG_HEADER)
+        log_id = messages.header(message, LOG_HEADER)
         place = (message.headers.get(NUMBER_HEADER), message.headers.get(HASH_HEADER))
         if not log_id or place != (str(line.seq), line.hash):
             detail = f"{LOG_HEADER}, {NUMBER_HEADER} and {HASH_HEADER} are not those of the line"
             raise UnreadableMessageError("decode", detail, trace_id=_trace_of(message))
         return cls(line, log_id)
 
-    def message(self) -> Message:
+    def message(self) -> messages.Message:
         """Return the message that carries the line; its key is the trace, so that a trace keeps its order."""
         row = index_row_of(self.line.line)
-        headers = event_headers(
-            INTERACTION_RECORDED if row.kind == INTERACTION else EVENT_RECORDED,
+        headers = messages.event_headers(
+            messages.INTERACTION_RECORDED if row.kind == INTERACTION else messages.EVENT_RECORDED,
             row.id,
-            source=source(row.tenant, "logs", self.log_id),
+            source=messages.source(row.tenant, "logs", self.log_id),
             key=row.trace_id,
             trace_id=row.trace_id,
             time=row.time,
@@ -76,11 +68,11 @@ class StreamedLine:
         headers[LOG_HEADER] = self.log_id
         headers[NUMBER_HEADER] = str(self.line.seq)
         headers[HASH_HEADER] = self.line.hash
-        return Message(row.trace_id, self.line.line, headers)
+        return messages.Message(row.trace_id, self.line.line, headers)
 
 
-def _trace_of(message: Message) -> str:
-    return header(message, "ce_correlationid")
+def _trace_of(message: messages.Message) -> str:
+    return messages.header(message, "ce_correlationid")
 
 
 class LogHead(BaseModel, frozen=True, extra="allow"):
@@ -106,17 +98,17 @@ class LogHead(BaseModel, frozen=True, extra="allow"):
         """Return where a log ends at `time`."""
         return cls(log_id=log_id, seq=head[0], hash=head[1], time=time)
 
-    def message(self) -> Message:
+    def message(self) -> messages.Message:
         """Return the message that carries the head; heads of a log keep their order."""
-        headers = event_headers(
-            LOG_ENDED,
+        headers = messages.event_headers(
+            messages.LOG_ENDED,
             f"{self.log_id}:{self.seq}",
-            source=source("logs", self.log_id),
+            source=messages.source("logs", self.log_id),
             key=self.log_id,
             trace_id="",
             time=utc_text(self.time),
         )
-        return Message(self.log_id, self.wire, headers)
+        return messages.Message(self.log_id, self.wire, headers)
 
 
 _HEAD = TypeAdapter(LogHead)

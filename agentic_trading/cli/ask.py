@@ -5,19 +5,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.cli.options import (
-    AnswersFrom,
-    AsJson,
-    BaseUrl,
-    ConfigFile,
-    ContextTokens,
-    Model,
-    PriceOption,
-    RunBus,
-    Store,
-    log_of,
-    usd_amount,
-)
+from agentic_trading.cli import options as cli_options
 
 Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What to ask; left out with --resume.")]
 AskedProviderOption = Annotated[
@@ -41,7 +29,10 @@ MaxCalls = Annotated[
 MaxCost = Annotated[
     Decimal | None,
     typer.Option(
-        "--max-cost", metavar="X", parser=usd_amount, help="What all calls may cost, in dollars; required."
+        "--max-cost",
+        metavar="X",
+        parser=cli_options.usd_amount,
+        help="What all calls may cost, in dollars; required.",
     ),
 ]
 ResumeTrace = Annotated[
@@ -65,22 +56,22 @@ GivenAnswer = Annotated[
 def ask_command(
     question: Question = "",
     *,
-    store: Store = None,
-    config: ConfigFile = None,
+    store: cli_options.Store = None,
+    config: cli_options.ConfigFile = None,
     provider: AskedProviderOption = "",
-    model: Model = "",
-    base_url: BaseUrl = None,
-    price: PriceOption = None,
-    context: ContextTokens = None,
+    model: cli_options.Model = "",
+    base_url: cli_options.BaseUrl = None,
+    price: cli_options.PriceOption = None,
+    context: cli_options.ContextTokens = None,
     max_cost: MaxCost = None,
     max_depth: MaxDepth = 2,
     max_children: MaxChildren = 5,
     max_calls: MaxCalls = 20,
     resume: ResumeTrace = "",
     answer: GivenAnswer = None,
-    bus: RunBus = None,
-    answers_from: AnswersFrom = None,
-    as_json: AsJson = False,
+    bus: cli_options.RunBus = None,
+    answers_from: cli_options.AnswersFrom = None,
+    as_json: cli_options.AsJson = False,
 ) -> None:
     """Ask a question about a log and print the frames of the answer.
 
@@ -103,7 +94,7 @@ def ask_command(
     if max_cost is None and not resume:
         raise OptionError("--max-cost", "left out", "what the question may cost in all, such as 0.05")
     options = AskOptions(
-        log=log_of(store),
+        log=cli_options.log_of(store),
         config=config,
         provider=provider,
         model=model,

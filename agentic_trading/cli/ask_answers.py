@@ -17,17 +17,9 @@ from rich.console import RenderableType
 from agentic_trading.audit.spend import spend_report
 from agentic_trading.audit.trace import AmbiguousIdError, full_id
 from agentic_trading.cancellation import run_async
+from agentic_trading.cli import output
 from agentic_trading.cli.chains import frame_table, newest_chains
 from agentic_trading.cli.exits import ExitCode, say, stop
-from agentic_trading.cli.output import (
-    command_line,
-    facts,
-    heading,
-    paragraph,
-    print_table,
-    show_json,
-    usd,
-)
 from agentic_trading.cli.settings import configure_logging, start
 from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.client.frame_calls import ASK, ASK_SCHEMA, INSTRUCTIONS, envelope_of
@@ -145,9 +137,9 @@ def answer_question(
     except (AmbiguousIdError, ResumeError) as e:
         stop(ExitCode.FOUND_WRONG, str(e))
     if as_json:
-        show_json(_values(outcome))
+        output.show_json(_values(outcome))
     else:
-        print_table(*_drawn(outcome, options))
+        output.print_table(*_drawn(outcome, options))
     match outcome:
         case Concluded():
             return ExitCode.DONE
@@ -315,7 +307,7 @@ def _say_bound(bound_nusd: int, budget_nusd: int) -> None:
     """Say how many calls the budget covers if each costs the most that it can; as a rule it costs far less."""
     if bound_nusd:
         say(
-            f"A call may cost {usd(bound_nusd)} USD: about {budget_nusd // bound_nusd:,} at --max-cost.",
+            f"A call may cost {output.usd(bound_nusd)} USD: about {budget_nusd // bound_nusd:,} at --max-cost.",
             err=True,
         )
 
@@ -331,26 +323,26 @@ def _drawn(outcome: RecursionOutcome, options: AskOptions) -> Iterator[Renderabl
     yield frame_table(outcome.frames)
     match outcome:
         case Concluded():
-            yield heading("Answer")
-            yield paragraph(outcome.conclusion)
+            yield output.heading("Answer")
+            yield output.paragraph(outcome.conclusion)
         case Paused():
-            yield heading("Paused: it goes on with your answer")
+            yield output.heading("Paused: it goes on with your answer")
             for path, question in outcome.questions.items():
-                yield paragraph(f"{path}: {question}")
+                yield output.paragraph(f"{path}: {question}")
             answers = " ".join(f"--answer {path}=…" for path in outcome.questions)
-            yield command_line(f"{_resumed(outcome.trace_id, options)} {answers}")
+            yield output.command_line(f"{_resumed(outcome.trace_id, options)} {answers}")
         case Unfinished():
-            yield heading(f"No answer: {outcome.stopped_by}")
+            yield output.heading(f"No answer: {outcome.stopped_by}")
             if outcome.detail:
-                yield paragraph(outcome.detail)
+                yield output.paragraph(outcome.detail)
             if outcome.stopped_by == FailureKind.UNDELIVERABLE and outcome.frames[0].state == "open":
-                yield command_line(_resumed(outcome.trace_id, options))
+                yield output.command_line(_resumed(outcome.trace_id, options))
         case _:
             assert_never(outcome)
     cost = sum(frame.cost_nusd for frame in outcome.frames)
     calls = sum(frame.calls for frame in outcome.frames)
-    yield heading("Trace")
-    yield facts([("id", outcome.trace_id), ("calls", f"{calls}"), ("cost", f"{usd(cost)} USD")])
+    yield output.heading("Trace")
+    yield output.facts([("id", outcome.trace_id), ("calls", f"{calls}"), ("cost", f"{output.usd(cost)} USD")])
 
 
 def _resumed(trace_id: str, options: AskOptions) -> str:
@@ -390,7 +382,7 @@ async def evidence_of(log: AskedLog, tenant: str) -> Mapping[str, Any]:
                     "agent": row.key[1],
                     "calls": row.attempts,
                     "failed": row.failed,
-                    "usd": usd(row.cost_nusd),
+                    "usd": output.usd(row.cost_nusd),
                 }
                 for row in spend[-MOST_ROWS:]
             ],
@@ -405,7 +397,7 @@ async def evidence_of(log: AskedLog, tenant: str) -> Mapping[str, Any]:
                 "time": chain.last[:19],
                 "subject": chain.subject,
                 "outcome": outcome,
-                "usd": usd(chain.cost_nusd),
+                "usd": output.usd(chain.cost_nusd),
             }
             for chain, outcome in decisions[:MOST_DECISIONS]
         ],

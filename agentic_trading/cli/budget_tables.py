@@ -11,28 +11,15 @@ from rich.table import Table
 from rich.text import Text
 
 from agentic_trading.cancellation import run_async
+from agentic_trading.cli import output
 from agentic_trading.cli.exits import ExitCode, stop
 from agentic_trading.cli.options import log_of
-from agentic_trading.cli.output import (
-    console,
-    facts,
-    format_time,
-    heading,
-    listing,
-    paragraph,
-    print_table,
-    printable,
-    rows,
-    show_json,
-    table,
-    usd,
-)
 from agentic_trading.cli.settings import configured, start
 from agentic_trading.clock import SystemClock
+from agentic_trading.governance import limits as limit_types
 from agentic_trading.governance.commands import AddHalt, OperatorCommand
 from agentic_trading.governance.controls_document import TenantControls
 from agentic_trading.governance.errors import ControlError, LedgerError
-from agentic_trading.governance.limits import ANY, UNITS, Limit, Unit, Window, amount_text, limit_text
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import KeptCharge
 from agentic_trading.governance.status_feed import (
@@ -75,10 +62,10 @@ def execute_and_print(
     config = None if force else configured()
     controls, reach = run_async(execute_acknowledged(where, tenant, wanted, why, config=config))
     if as_json:
-        show_json(command_values(controls, reach))
+        output.show_json(command_values(controls, reach))
     else:
         found = [("place", reach.place), ("reached", reach.text)]
-        print_table(*controls_table(where.name, tenant, controls), facts(found))
+        output.print_table(*controls_table(where.name, tenant, controls), output.facts(found))
     if isinstance(wanted, AddHalt) and not reach.is_complete:
         stop(ExitCode.FOUND_WRONG, reach.problem)
 
@@ -123,31 +110,31 @@ _NUMBERS = ("limit", "spent", "held", "in doubt", "left", "per hour")
 def controls_table(place: str, tenant: str, controls: TenantControls) -> list[RenderableType]:
     """Return the limits and halts that operators have set for a tenant."""
     title = "of all tenants" if tenant == PLATFORM else f"of tenant {tenant}"
-    lines = [("limit", limit_text(limit)) for limit in controls.limits]
+    lines = [("limit", limit_types.limit_text(limit)) for limit in controls.limits]
     lines += [
         (
             "HALTED",
-            f"{halt.scope} {halt.id} by {halt.by} at {format_time(halt.at)}"
+            f"{halt.scope} {halt.id} by {halt.by} at {output.format_time(halt.at)}"
             + (f": {halt.why}" if halt.why else ""),
         )
         for halt in controls.halts
     ]
     return [
-        heading(f"Controls {title} · {place} · version {controls.version}"),
-        facts(lines or [("none", "")]),
+        output.heading(f"Controls {title} · {place} · version {controls.version}"),
+        output.facts(lines or [("none", "")]),
     ]
 
 
 def budgets(view: BudgetView) -> list[RenderableType]:
     """Return all that is known of a tenant's budgets now."""
-    parts: list[RenderableType] = [heading(f"Budgets of {view.tenant} · {view.place}"), *_halts(view)]
+    parts: list[RenderableType] = [output.heading(f"Budgets of {view.tenant} · {view.place}"), *_halts(view)]
     if view.counters:
         parts += [_counters(view.counters), *_more(len(view.counters), _MOST_COUNTERS)]
     else:
-        parts.append(paragraph("No worker has reported a limited counter yet."))
+        parts.append(output.paragraph("No worker has reported a limited counter yet."))
     parts += _not_counted_yet(view)
     if view.parked:
-        parts += [heading(f"Queued for headroom: {len(view.parked)}"), _queued(view.parked)]
+        parts += [output.heading(f"Queued for headroom: {len(view.parked)}"), _queued(view.parked)]
         parts += _more(len(view.parked), _MOST_ROWS)
     parts += _refused(view.workers)
     parts += _workers(view.workers)
@@ -157,18 +144,18 @@ def budgets(view: BudgetView) -> list[RenderableType]:
 def history_table(found: Sequence[BudgetEvent], tenant: str) -> list[RenderableType]:
     """Return what happened, one line each."""
     if not found:
-        return [paragraph(f"No budget events of tenant {tenant}.")]
+        return [output.paragraph(f"No budget events of tenant {tenant}.")]
     columns: dict[str, Callable[[BudgetEvent], str]] = {
-        "time": lambda one: " to ".join(dict.fromkeys(map(format_time, (one.first, one.last)))),
+        "time": lambda one: " to ".join(dict.fromkeys(map(output.format_time, (one.first, one.last)))),
         "event": lambda one: one.what,
         "scope": lambda one: one.subject,
         "count": lambda one: f"{one.times:,}",
-        "charged": lambda one: f"{usd(one.nusd)} USD" if one.nusd else "",
+        "charged": lambda one: f"{output.usd(one.nusd)} USD" if one.nusd else "",
         "reason": lambda one: one.why,
     }
     return [
-        heading(f"Budget events of tenant {tenant}"),
-        listing(found, columns, right=("count", "charged")),
+        output.heading(f"Budget events of tenant {tenant}"),
+        output.listing(found, columns, right=("count", "charged")),
     ]
 
 
@@ -179,17 +166,20 @@ def rebuild_lines(report: LedgerRebuildReport) -> list[RenderableType]:
     """Return what a rebuild has charged."""
     lines = [
         *(("from", log) for log in report.logs),
-        ("before", f"{usd(report.knew_nusd)} USD spent"),
+        ("before", f"{output.usd(report.knew_nusd)} USD spent"),
         *(("discarded", one) for one in report.discarded),
         *_kept(report.kept),
         ("calls", f"{report.calls:,}, {report.in_doubt:,} of them in doubt"),
-        ("charged", f"{usd(report.charged_nusd)} USD, {usd(report.in_doubt_nusd)} USD of it in doubt"),
+        (
+            "charged",
+            f"{output.usd(report.charged_nusd)} USD, {output.usd(report.in_doubt_nusd)} USD of it in doubt",
+        ),
         *(("restored", one) for one in report.restored),
         ("limits", "; ".join(report.limits) or _NO_LIMITS),
         *([("halts", "; ".join(report.halts))] if report.halts else []),
         ("epoch", f"{report.generation}; calls may run again"),
     ]
-    return [heading(f"The ledger of {report.tenant} is rebuilt"), facts(lines)]
+    return [output.heading(f"The ledger of {report.tenant} is rebuilt"), output.facts(lines)]
 
 
 def _kept(kept: Sequence[KeptCharge]) -> Iterator[tuple[str, str]]:
@@ -201,7 +191,11 @@ def _kept(kept: Sequence[KeptCharge]) -> Iterator[tuple[str, str]]:
 
 
 def _charge(amount: Amount) -> str:
-    given = [amount_text(value, unit) for unit, value in zip(UNITS, amount.units, strict=True) if value]
+    given = [
+        limit_types.amount_text(value, unit)
+        for unit, value in zip(limit_types.UNITS, amount.units, strict=True)
+        if value
+    ]
     return ", ".join(given) or "nothing"
 
 
@@ -210,8 +204,8 @@ def _halts(view: BudgetView) -> Iterator[RenderableType]:
         for halt in controls.halts:
             whose = "every tenant's " if tenant == PLATFORM else ""
             why = f": {halt.why}" if halt.why else ""
-            halted = f"{whose}{halt.scope} {halt.id}, by {halt.by} at {format_time(halt.at)}{why}"
-            yield Text(f"  HALTED: {printable(halted)}", style="bold red")
+            halted = f"{whose}{halt.scope} {halt.id}, by {halt.by} at {output.format_time(halt.at)}{why}"
+            yield Text(f"  HALTED: {output.printable(halted)}", style="bold red")
 
 
 def _not_counted_yet(view: BudgetView) -> Iterator[RenderableType]:
@@ -223,15 +217,18 @@ def _not_counted_yet(view: BudgetView) -> Iterator[RenderableType]:
         if not any(_shows(counter, limit, named) for counter in view.counters)
     ]
     if waiting:
-        yield heading("Set, and not counted yet")
-        yield facts(("limit", limit_text(limit)) for limit in waiting)
+        yield output.heading("Set, and not counted yet")
+        yield output.facts(("limit", limit_types.limit_text(limit)) for limit in waiting)
 
 
-def _shows(counter: CounterStatus, limit: Limit, named: Collection[tuple[str, str, str]]) -> bool:
+def _shows(counter: CounterStatus, limit: limit_types.Limit, named: Collection[tuple[str, str, str]]) -> bool:
     """Whether a counter is held against this limit; where another one names it, that one goes before `*`."""
-    if (counter.scope, counter.window) != (limit.scope, limit.window) or limit.id not in {counter.id, ANY}:
+    if (counter.scope, counter.window) != (limit.scope, limit.window) or limit.id not in {
+        counter.id,
+        limit_types.ANY,
+    }:
         return False
-    if limit.id == ANY and (counter.scope, counter.id, counter.window) in named:
+    if limit.id == limit_types.ANY and (counter.scope, counter.id, counter.window) in named:
         return True
     return all(
         ceiling in {None, most} for ceiling, most in zip(limit.ceiling.units, counter.most, strict=True)
@@ -240,12 +237,12 @@ def _shows(counter: CounterStatus, limit: Limit, named: Collection[tuple[str, st
 
 def _more(number: int, shown: int) -> Iterator[RenderableType]:
     if number > shown:
-        yield paragraph(f"and {number - shown:,} more; --json has all")
+        yield output.paragraph(f"and {number - shown:,} more; --json has all")
 
 
 def _counters(counters: Sequence[CounterStatus]) -> Table:
-    return rows(
-        table("scope", "window", "unit", *_NUMBERS, "exhausted at", right=_NUMBERS),
+    return output.rows(
+        output.table("scope", "window", "unit", *_NUMBERS, "exhausted at", right=_NUMBERS),
         (row for counter in _fullest(counters) for row in _counter_rows(counter)),
     )
 
@@ -269,8 +266,8 @@ def _share_left(counter: CounterStatus) -> float:
 
 
 def _counter_rows(counter: CounterStatus) -> Iterator[tuple[str, ...]]:
-    window = "total" if counter.window is Window.NONE else counter.window_id
-    units = zip(UNITS, counter.most, counter.spent, counter.held, counter.in_doubt, strict=True)
+    window = "total" if counter.window is limit_types.Window.NONE else counter.window_id
+    units = zip(limit_types.UNITS, counter.most, counter.spent, counter.held, counter.in_doubt, strict=True)
     for unit, most, spent, held, in_doubt in units:
         if most is not None:
             is_money = unit == "nano-USD"
@@ -286,10 +283,10 @@ def _counter_rows(counter: CounterStatus) -> Iterator[tuple[str, ...]]:
             )
 
 
-def _exhausted(counter: CounterStatus, unit: Unit) -> str:
+def _exhausted(counter: CounterStatus, unit: limit_types.Unit) -> str:
     if unit in counter.exhausted:
         return "exhausted"
-    return format_time(counter.exhausted_at) if counter.exhausted_at is not None else ""
+    return output.format_time(counter.exhausted_at) if counter.exhausted_at is not None else ""
 
 
 def _queued(requests: Sequence[QueuedStatus]) -> Table:
@@ -301,21 +298,21 @@ def _queued(requests: Sequence[QueuedStatus]) -> Table:
         "left": lambda one: _amount(one.unit, one.left),
         "counter": lambda one: f"{one.scope} {one.id}",
     }
-    return listing(requests[:_MOST_ROWS], columns, right=("priority", "requested", "left"))
+    return output.listing(requests[:_MOST_ROWS], columns, right=("priority", "requested", "left"))
 
 
 def _refused(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
     refusals = sorted((one for worker in workers for one in worker.refusals), key=lambda one: one.at)
     if refusals:
-        yield heading("Refused last")
+        yield output.heading("Refused last")
         columns: dict[str, Callable[[DenialStatus], str]] = {
-            "time": lambda one: format_time(one.at),
+            "time": lambda one: output.format_time(one.at),
             "agent": lambda one: one.agent,
             "workflow": lambda one: one.workflow,
             "kind": lambda one: str(one.kind),
             "reason": lambda one: one.why,
         }
-        yield listing(refusals[-_MOST_ROWS:], columns)
+        yield output.listing(refusals[-_MOST_ROWS:], columns)
 
 
 def _workers(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
@@ -331,19 +328,19 @@ def _workers(workers: Sequence[BudgetStatus]) -> Iterator[RenderableType]:
     columns: dict[str, Callable[[BudgetStatus], str]] = {
         "worker": lambda one: one.worker if one.is_running else f"{one.worker} (ended)",
         "reported at": lambda one: f"{one.time:%Y-%m-%d %H:%M:%S}",
-        "session time": lambda one: format_time(one.as_of),
+        "session time": lambda one: output.format_time(one.as_of),
         **numbers,
     }
-    yield heading("Workers")
-    yield listing(workers, columns, right=numbers)
+    yield output.heading("Workers")
+    yield output.listing(workers, columns, right=numbers)
 
 
 def _reserved_share(calls: CallCounts) -> str:
     return f"{calls.reserved_nusd / calls.charged_nusd:.2f}" if calls.charged_nusd else "-"
 
 
-def _amount(unit: Unit, value: int) -> str:
-    return usd(value) if unit == "nano-USD" else f"{value:,}"
+def _amount(unit: limit_types.Unit, value: int) -> str:
+    return output.usd(value) if unit == "nano-USD" else f"{value:,}"
 
 
 _LOOK_EVERY_S = 0.25
@@ -354,7 +351,7 @@ async def watch(where: BudgetLocationOptions, tenant: str, *, seconds: float | N
 
     Into a pipe or a file each view is printed that differs from the one before.
     """
-    out = console()
+    out = output.console()
     async with aclosing(_views(where, tenant, seconds)) as views:
         if out.is_terminal:
             await _draw(out, views)
@@ -375,7 +372,7 @@ async def _print(out: Console, views: AsyncGenerator[Group]) -> None:
             out.print(view)
         if drawn.get() != before:
             before = drawn.get()
-            print_table(view)
+            output.print_table(view)
 
 
 async def _views(where: BudgetLocationOptions, tenant: str, seconds: float | None) -> AsyncGenerator[Group]:
@@ -396,7 +393,7 @@ async def read_budgets(where: BudgetLocationOptions, tenant: str) -> list[Budget
 def all_budgets(views: Sequence[BudgetView], place: str) -> list[RenderableType]:
     """Return the budgets of several tenants, one after the other."""
     if not views:
-        return [paragraph(f"No worker has reported a tenant at {place}.")]
+        return [output.paragraph(f"No worker has reported a tenant at {place}.")]
     parts = [part for view in views[:_MOST_TENANTS] for part in budgets(view)]
     return [*parts, *_more(len(views), _MOST_TENANTS)]
 
@@ -411,4 +408,4 @@ async def _view(place: BudgetLocation, tenant: str) -> Group:
     try:
         return Group(*(await _parts(place, tenant)))
     except (LedgerError, ControlError) as e:
-        return Group(paragraph(f"{place.name}: {e}", "red"))
+        return Group(output.paragraph(f"{place.name}: {e}", "red"))

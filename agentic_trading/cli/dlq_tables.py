@@ -6,33 +6,20 @@ from dataclasses import asdict
 from typing import Any
 
 from agentic_trading.bus.topic import DEAD_LETTERS, DeadLetter
+from agentic_trading.cli import output
 from agentic_trading.cli.exits import say
-from agentic_trading.cli.output import (
-    FittedTable,
-    capped,
-    counts,
-    facts,
-    heading,
-    print_table,
-    rows,
-    show_json,
-    table,
-)
+from agentic_trading.operate import dead_letters
 from agentic_trading.operate.choices import pluralize
-from agentic_trading.operate.dead_letters import (
-    LetterFilter,
-    LetterScan,
-    ListedLetter,
-    Purge,
-    ReplayPlan,
-    replay_of,
-    replay_problem,
-)
 from agentic_trading.worker.delivery import SendAge
 
 
 def show_list(
-    letters: Sequence[ListedLetter], scan: LetterScan, meant: LetterFilter, *, limit: int, as_json: bool
+    letters: Sequence[dead_letters.ListedLetter],
+    scan: dead_letters.LetterScan,
+    meant: dead_letters.LetterFilter,
+    *,
+    limit: int,
+    as_json: bool,
 ) -> None:
     """Print the newest letters, the newest last, and how many there are of each reason."""
     reasons = dict(Counter(letter.reason for letter in letters).most_common())
@@ -40,7 +27,7 @@ def show_list(
     if as_json:
         listed = [{**asdict(each), "copies": scan.copies[each.id]} for each in shown]
         left_out = len(letters) - len(shown)
-        show_json({
+        output.show_json({
             "letters": listed,
             "left_out": left_out,
             "reasons": reasons,
@@ -48,15 +35,15 @@ def show_list(
         })
         return
     if shown:
-        print_table(_letter_table(shown))
+        output.print_table(_letter_table(shown))
     cut = f"; the newest {len(shown)} of {len(letters)}" if len(shown) < len(letters) else ""
-    count = f"{pluralize(len(letters), 'dead letter')}: {counts(reasons)}{cut}"
+    count = f"{pluralize(len(letters), 'dead letter')}: {output.counts(reasons)}{cut}"
     say(count if letters else _none_text(scan, meant))
     if scan.unreadable:
         say(f"{pluralize(scan.unreadable, 'message')} of {DEAD_LETTERS.name} cannot be read as a dead letter")
 
 
-def _letter_table(letters: Sequence[ListedLetter]) -> FittedTable:
+def _letter_table(letters: Sequence[dead_letters.ListedLetter]) -> output.FittedTable:
     """Return a row a letter, without the columns that would be empty."""
     columns = {
         "id": [each.id for each in letters],
@@ -68,27 +55,27 @@ def _letter_table(letters: Sequence[ListedLetter]) -> FittedTable:
         "replayable": ["no" if each.problem else "yes" for each in letters],
     }
     filled = {name: cells for name, cells in columns.items() if {*cells} != {"-"}}
-    return rows(table(*filled), zip(*filled.values(), strict=True))
+    return output.rows(output.table(*filled), zip(*filled.values(), strict=True))
 
 
-def _none_text(scan: LetterScan, meant: LetterFilter) -> str:
+def _none_text(scan: dead_letters.LetterScan, meant: dead_letters.LetterFilter) -> str:
     """Return that no letter is meant, and what there is instead."""
     named = (("with this reason", meant.reason, scan.reasons), ("from this topic", meant.topic, scan.topics))
     for what, wanted, known in named:
         if wanted and known and wanted not in known:
-            return f"no dead letters {what}; there are: {counts(known)}"
+            return f"no dead letters {what}; there are: {output.counts(known)}"
     return f"no dead letters of these; there are {len(scan.copies)}" if scan.copies else "no dead letters"
 
 
 def show_one(letter: DeadLetter, copies: int, age: SendAge, *, as_json: bool) -> None:
     """Print all that a letter holds; its message as text, where it is text."""
-    problem = replay_problem(letter, age)
+    problem = dead_letters.replay_problem(letter, age)
     if as_json:
-        show_json({**letter.model_dump(mode="json"), "copies": copies, "problem": problem})
+        output.show_json({**letter.model_dump(mode="json"), "copies": copies, "problem": problem})
         return
-    print_table(facts(_facts(letter, copies, problem)))
-    print_table(heading("headers"), facts(letter.headers.items()))
-    print_table(heading("message"))
+    output.print_table(output.facts(_facts(letter, copies, problem)))
+    output.print_table(output.heading("headers"), output.facts(letter.headers.items()))
+    output.print_table(output.heading("message"))
     text = _text_of(letter.raw)
     say(
         text
@@ -108,7 +95,7 @@ def _facts(letter: DeadLetter, copies: int, problem: str) -> Sequence[tuple[str,
         ("from", f"{letter.source_topic}, partition {letter.source_partition}, position {letter.position}"),
         ("deliveries", f"{letter.deliveries}"),
         ("key", letter.key or "-"),
-        ("replay of", replay_of(letter) or "-"),
+        ("replay of", dead_letters.replay_of(letter) or "-"),
         ("envelope", letter.envelope_id or "-"),
         ("trace", letter.trace_id or "-"),
         ("size", pluralize(letter.raw_size, "byte")),
@@ -126,7 +113,7 @@ def _text_of(raw: bytes) -> str | None:
         return None
 
 
-def plan_text(plan: ReplayPlan) -> str:
+def plan_text(plan: dead_letters.ReplayPlan) -> str:
     """Return what a replay is about to publish, and what it cannot."""
     topics = Counter(plan.letters.values())
     to = ", ".join(f"{number} to {topic}" for topic, number in sorted(topics.items()))
@@ -136,20 +123,20 @@ def plan_text(plan: ReplayPlan) -> str:
     ]
     if plan.came_back:
         lines.append(f"left out: {pluralize(plan.came_back, 'letter')} whose replay came back as a later one")
-    return "\n".join([*lines, *capped([str(each) for each in plan.refused])])
+    return "\n".join([*lines, *output.capped([str(each) for each in plan.refused])])
 
 
-def show_replayed(plan: ReplayPlan, *, as_json: bool) -> None:
+def show_replayed(plan: dead_letters.ReplayPlan, *, as_json: bool) -> None:
     """Print what was published again, and what could not be."""
     refused: list[dict[str, Any]] = [{"id": each.letter_id, "problem": each.problem} for each in plan.refused]
     if as_json:
-        show_json({"replayed": [*plan.letters], "refused": refused})
+        output.show_json({"replayed": [*plan.letters], "refused": refused})
         return
     not_replayed = f"; not replayed: {len(refused)}" if refused else ""
     say(f"replayed: {pluralize(len(plan.letters), 'message')}{not_replayed}")
 
 
-def purge_text(purge: Purge) -> str:
+def purge_text(purge: dead_letters.Purge) -> str:
     """Return what a purge is about to delete."""
     if not purge.messages:
         return "nothing to be deleted"

@@ -66,22 +66,14 @@ def parse_command(
     The object alone goes to standard output. An answer that is not accepted ends with exit code 1; its stage, and what is
     wrong where, then stand on standard error.
     """
-    from agentic_trading.cli.parse_answers import (
-        ParseDefaults,
-        ParseQuestion,
-        SchemaFolder,
-        answer_one,
-        answer_records,
-        policy_of,
-        read_schema,
-    )
+    from agentic_trading.cli import parse_answers
     from agentic_trading.cli.settings import start
     from agentic_trading.platform.errors import OptionError
 
     start()
-    policy = policy_of(workflow, mode)
+    policy = parse_answers.policy_of(workflow, mode)
     try:
-        answer_schema = None if schema is None else read_schema(schema)
+        answer_schema = None if schema is None else parse_answers.read_schema(schema)
     except ValueError as e:
         raise OptionError("--schema", f"{schema}, which {e}", "a file with one JSON object") from e
     if jsonl and explain:
@@ -90,11 +82,13 @@ def parse_command(
     if schemas is not None and not jsonl:
         raise OptionError("--schemas", "given without --jsonl", "--schema FILE for one answer")
     if jsonl:
-        defaults = ParseDefaults(workflow, mode, stop_reason, answer_schema, SchemaFolder(schemas))
-        code = answer_records(_piped(), defaults)
+        defaults = parse_answers.ParseDefaults(
+            workflow, mode, stop_reason, answer_schema, parse_answers.SchemaFolder(schemas)
+        )
+        code = parse_answers.answer_records(_piped(), defaults)
     else:
-        question = ParseQuestion(policy=policy, schema=answer_schema, stop_reason=stop_reason)
-        code = answer_one(_piped(), question, explain=explain)
+        question = parse_answers.ParseQuestion(policy=policy, schema=answer_schema, stop_reason=stop_reason)
+        code = parse_answers.answer_one(_piped(), question, explain=explain)
     if code is not ExitCode.DONE:
         raise typer.Exit(code)
 

@@ -9,30 +9,8 @@ from typing import Any, Final
 
 from typing_extensions import override
 
-from agentic_trading.client.frame_calls import (
-    ASK,
-    ASK_SCHEMA,
-    INSTRUCTIONS,
-    KEPT_CHARS,
-    LONGEST_FINDING,
-    FrameCall,
-    FrameCalls,
-    UndeliveredError,
-    WorkingFrame,
-    finding_of,
-    is_finding,
-)
-from agentic_trading.client.frames import (
-    CausalFrame,
-    FrameClosed,
-    FrameOpened,
-    FrameRecords,
-    FrameState,
-    RecursionBody,
-    RecursionLimits,
-    UserAnswered,
-    UserAsked,
-)
+from agentic_trading.client import frame_calls
+from agentic_trading.client import frames as frame_types
 from agentic_trading.client.gateway import StructuredGateway
 from agentic_trading.client.response import StructuredResponse
 from agentic_trading.errors import TradingError
@@ -113,8 +91,10 @@ async def measure_savings(
 
 
 def _structured(builder: EnvelopeBuilder, question: str) -> LLMEnvelope:
-    builder = builder.with_instructions(INSTRUCTIONS[ASK], prompt_version=ASK)
-    return builder.with_context({"question": question}).with_output_schema(ASK_SCHEMA).build()
+    builder = builder.with_instructions(
+        frame_calls.INSTRUCTIONS[frame_calls.ASK], prompt_version=frame_calls.ASK
+    )
+    return builder.with_context({"question": question}).with_output_schema(frame_calls.ASK_SCHEMA).build()
 
 
 def _text(builder: EnvelopeBuilder, question: str) -> LLMEnvelope:
@@ -153,18 +133,20 @@ class QuestionTree:
         self._root_id = derived_id("recursion", draft.tenant_id, draft.trace_id)
         events = [one for one in on_record if isinstance(one, Event) and one.tenant_id == draft.tenant_id]
         self._known = {event.id for event in events}
-        root_event = derived_id(FrameOpened.KIND, self._root_id)
+        root_event = derived_id(frame_types.FrameOpened.KIND, self._root_id)
         for event in events:
             if event.id == root_event:
                 draft = draft.model_copy(update={"created_at": event.time, "as_of": event.as_of})
-        self._calls = FrameCalls(gateway, draft, on_record)
-        self._root: WorkingFrame | None = None
+        self._calls = frame_calls.FrameCalls(gateway, draft, on_record)
+        self._root: frame_calls.WorkingFrame | None = None
         self.trace_id = draft.trace_id
-        self.frames = FrameRecords(events)
+        self.frames = frame_types.FrameRecords(events)
         # Of several frames with one request the first one asks it.
         self._askers = {one.request_hash: one.frame_id for one in reversed(self.frames.opened.values())}
 
-    async def walk(self, question: str, limits: RecursionLimits) -> tuple[WorkingFrame, FrameClosed | None]:
+    async def walk(
+        self, question: str, limits: frame_types.RecursionLimits
+    ) -> tuple[frame_calls.WorkingFrame, frame_types.FrameClosed | None]:
         """Return the root and how it was closed, None while the user is to answer something.
 
         A tree that is on record keeps the limits that it began with. Raises `UndeliveredError` where a call cannot be made now.
@@ -174,7 +156,7 @@ class QuestionTree:
             limits = known.limits
         while True:
             ended = len(self.frames.closed)
-            root = self._root = WorkingFrame(self._root_id, question, limits.max_cost_nusd)
+            root = self._root = frame_calls.WorkingFrame(self._root_id, question, limits.max_cost_nusd)
             self._calls.begin(root, limits)
             base = self._calls.base
             closed = await self._ask(root, cause=base.causation_id, parent=base.parent_envelope_id)
@@ -182,17 +164,19 @@ class QuestionTree:
             if closed is not None or self.frames.waiting or len(self.frames.closed) == ended:
                 return root, closed
 
-    def causal_frames(self) -> tuple[CausalFrame, ...]:
+    def causal_frames(self) -> tuple[frame_types.CausalFrame, ...]:
         """Return all frames, each before those below it; those that are not closed with what they have used so far."""
         made = [] if self._root is None else self._root.tree()
         return self.frames.frames({one.id: (one.sent, one.cost_nusd) for one in made})
 
-    async def record_answer(self, answered: UserAnswered, *, at: datetime) -> None:
+    async def record_answer(self, answered: frame_types.UserAnswered, *, at: datetime) -> None:
         """Put on record what the user said, and when."""
         key = (answered.frame_id, answered.number)
-        await self._record(answered, *key, cause=derived_id(UserAsked.KIND, *key), at=at)
+        await self._record(answered, *key, cause=derived_id(frame_types.UserAsked.KIND, *key), at=at)
 
-    async def _ask(self, frame: WorkingFrame, *, cause: str, parent: str) -> FrameClosed | None:
+    async def _ask(
+        self, frame: frame_calls.WorkingFrame, *, cause: str, parent: str
+    ) -> frame_types.FrameClosed | None:
         """Ask the question of a frame, and its parts; None while the user is to answer something in it."""
         known, frame.is_closed = self.frames.opened.get(frame.id), frame.id in self.frames.closed
         if known is not None:
@@ -222,7 +206,7 @@ class QuestionTree:
             if reply is None:
                 return self.frames.closed.get(frame.id)
             answers.append(reply)
-            cause = derived_id(UserAnswered.KIND, frame.id, number)
+            cause = derived_id(frame_types.UserAnswered.KIND, frame.id, number)
             again = self._calls.question(
                 frame,
                 name=f"answered-{number}",
@@ -233,7 +217,7 @@ class QuestionTree:
             call = await self._calls.make(frame, again)
 
     async def _ask_user(
-        self, frame: WorkingFrame, number: int, question: str, call: FrameCall
+        self, frame: frame_calls.WorkingFrame, number: int, question: str, call: frame_calls.FrameCall
     ) -> Mapping[str, str] | None:
         """Return what the user was asked and has said; None where that is to come, or the frame is closed without it."""
         key = (frame.id, number)
@@ -241,7 +225,9 @@ class QuestionTree:
         if is_new and len(self.frames.questions) >= self._calls.limits.max_user_questions:
             await self._close(frame, "unfinished", stopped_by="questions")
             return None
-        asked = UserAsked(frame_id=frame.id, number=number, question=question[:KEPT_CHARS])
+        asked = frame_types.UserAsked(
+            frame_id=frame.id, number=number, question=question[: frame_calls.KEPT_CHARS]
+        )
         await self._record(asked, *key, cause=call.interaction_id)
         answered = self.frames.answers.get(key)
         if answered is None:
@@ -249,24 +235,26 @@ class QuestionTree:
         return {"asked": self.frames.questions[key].question, "answer": answered.answer}
 
     async def _split(
-        self, frame: WorkingFrame, call: FrameCall, answer: StructuredResponse
-    ) -> FrameClosed | None:
+        self, frame: frame_calls.WorkingFrame, call: frame_calls.FrameCall, answer: StructuredResponse
+    ) -> frame_types.FrameClosed | None:
         """Ask the parts of a question, as far as the limits allow, and join what they found."""
         tasks = answer.ordered_sub_tasks
         taken = tasks[: self._calls.limits.max_children]
         stopped_by = "children" if len(tasks) > len(taken) else ""
-        ended: list[FrameClosed] = []
+        ended: list[frame_types.FrameClosed] = []
         findings: Findings = []
         for place, task in enumerate(taken, start=1):
             id_ = derived_id(frame.id, place)
-            part = WorkingFrame(id_, task["query"].strip(), 0, frame, place, task.get("priority"))
-            to_come = [{"question": one["query"], **LONGEST_FINDING} for one in taken[place - 1 :]]
+            part = frame_calls.WorkingFrame(id_, task["query"].strip(), 0, frame, place, task.get("priority"))
+            to_come = [
+                {"question": one["query"], **frame_calls.LONGEST_FINDING} for one in taken[place - 1 :]
+            ]
             if limit := self._limit_before(part, call, len(to_come), [*findings, *to_come]):
                 stopped_by = limit
                 break
             frame.parts.append(part)
             closed = await self._ask(part, cause=call.interaction_id, parent=call.envelope.envelope_id)
-            findings = [*findings, finding_of(part, closed)]
+            findings = [*findings, frame_calls.finding_of(part, closed)]
             if closed is not None:
                 ended.append(closed)
         skipped = len(tasks) + answer.without_query - len(frame.parts)
@@ -277,7 +265,7 @@ class QuestionTree:
             return await self._close(
                 frame, "concluded", answer=answer, stopped_by=stopped_by, skipped=skipped
             )
-        if not any(map(is_finding, ended)):
+        if not any(map(frame_calls.is_finding, ended)):
             why = next(closed.stopped_by for closed in ended if closed.stopped_by != "cycle")
             return await self._close(frame, "unfinished", stopped_by=why, skipped=skipped)
         joined = await self._calls.make(frame, self._calls.join(frame, call, findings))
@@ -287,7 +275,9 @@ class QuestionTree:
             frame, "concluded", answer=joined.answer, stopped_by=stopped_by, skipped=skipped
         )
 
-    def _limit_before(self, part: WorkingFrame, call: FrameCall, to_come: int, findings: Findings) -> str:
+    def _limit_before(
+        self, part: frame_calls.WorkingFrame, call: frame_calls.FrameCall, to_come: int, findings: Findings
+    ) -> str:
         """Return the limit that keeps a part from being asked, empty where none does, and set the part's share.
 
         What is on record was asked, and what is on record of a closed frame is all that was asked in it. Room is kept
@@ -311,7 +301,9 @@ class QuestionTree:
             return "calls"
         return "cost" if most < least else ""
 
-    async def _repeat(self, frame: WorkingFrame, asker: str, cause: str) -> FrameClosed | None:
+    async def _repeat(
+        self, frame: frame_calls.WorkingFrame, asker: str, cause: str
+    ) -> frame_types.FrameClosed | None:
         """End a frame whose question is that of another one, without a call; None while that one waits for the user."""
         if any(one.id == asker for one in frame.above):
             return await self._close(frame, "repeated", stopped_by="cycle", repeat_of=asker, cause=cause)
@@ -320,22 +312,27 @@ class QuestionTree:
             return None
         said = (
             {"conclusion": known.conclusion, "confidence": known.confidence}
-            if is_finding(known)
+            if frame_calls.is_finding(known)
             else {"stopped_by": known.stopped_by}
         )
         return await self._close(frame, "repeated", repeat_of=asker, cause=cause, **said)
 
     async def _fail(
-        self, frame: WorkingFrame, call: FrameCall, *, state: FrameState = "failed", skipped: int = 0
-    ) -> FrameClosed:
+        self,
+        frame: frame_calls.WorkingFrame,
+        call: frame_calls.FrameCall,
+        *,
+        state: frame_types.FrameState = "failed",
+        skipped: int = 0,
+    ) -> frame_types.FrameClosed:
         """Close a frame whose call failed, or whose answer is none; what a model says beside an error is kept, and no finding."""
         why = call.failure
         if why == FailureKind.BUDGET_EXHAUSTED:
             state = "unfinished"
         return await self._close(frame, state, answer=call.answer, stopped_by=why, skipped=skipped)
 
-    async def _open(self, frame: WorkingFrame, envelope: LLMEnvelope) -> None:
-        opened = FrameOpened(
+    async def _open(self, frame: frame_calls.WorkingFrame, envelope: LLMEnvelope) -> None:
+        opened = frame_types.FrameOpened(
             frame_id=frame.id,
             parent_frame_id="" if frame.parent is None else frame.parent.id,
             depth=len(frame.above),
@@ -351,24 +348,32 @@ class QuestionTree:
 
     async def _close(
         self,
-        frame: WorkingFrame,
-        state: FrameState,
+        frame: frame_calls.WorkingFrame,
+        state: frame_types.FrameState,
         *,
         answer: StructuredResponse | None = None,
         cause: str = "",
         **facts: Any,
-    ) -> FrameClosed:
+    ) -> frame_types.FrameClosed:
         """Close a frame with what an answer says, unless it is closed on record: that holds."""
         if frame.id not in self.frames.closed:
             if answer is not None:
-                facts |= {"conclusion": answer.conclusion[:KEPT_CHARS], "confidence": answer.confidence}
+                facts |= {
+                    "conclusion": answer.conclusion[: frame_calls.KEPT_CHARS],
+                    "confidence": answer.confidence,
+                }
             used = {"cost_nusd": frame.cost_nusd, "calls": frame.sent}
-            closed = FrameClosed.model_validate({"frame_id": frame.id, "state": state, **used, **facts})
+            closed = frame_types.FrameClosed.model_validate({
+                "frame_id": frame.id,
+                "state": state,
+                **used,
+                **facts,
+            })
             await self._record(closed, frame.id, cause=cause or frame.calls[-1].interaction_id)
         return self.frames.closed[frame.id]
 
     async def _record(
-        self, body: RecursionBody, *key: str | int, cause: str, at: datetime | None = None
+        self, body: frame_types.RecursionBody, *key: str | int, cause: str, at: datetime | None = None
     ) -> None:
         """Put a fact on record, unless it is there."""
         base, event_id = self._calls.base, derived_id(body.KIND, *key)
@@ -399,7 +404,7 @@ class Concluded:
     trace_id: str
     conclusion: str
     confidence: float | None
-    frames: tuple[CausalFrame, ...]
+    frames: tuple[frame_types.CausalFrame, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,7 +412,7 @@ class Paused:
     """The user is asked something: the frames in state `waiting` say what. `Recursion.resume` goes on with the answers."""
 
     trace_id: str
-    frames: tuple[CausalFrame, ...]
+    frames: tuple[frame_types.CausalFrame, ...]
 
     @property
     def questions(self) -> Mapping[str, str]:
@@ -425,7 +430,7 @@ class Unfinished:
 
     trace_id: str
     stopped_by: str
-    frames: tuple[CausalFrame, ...]
+    frames: tuple[frame_types.CausalFrame, ...]
     detail: str = ""
 
 
@@ -463,7 +468,7 @@ class Recursion:
         self,
         gateway: StructuredGateway,
         records: TraceRecords,
-        limits: RecursionLimits,
+        limits: frame_types.RecursionLimits,
         build: Callable[[], EnvelopeBuilder],
         *,
         cost_bound: CostBound | None = None,
@@ -518,12 +523,14 @@ class Recursion:
                     trace_id, f"has an empty answer to frame {paths.get(id_, id_)}; allowed is a text"
                 )
         for id_, text in given.items():
-            answered = UserAnswered(frame_id=id_, number=waiting[id_].number, answer=text, by=by)
+            answered = frame_types.UserAnswered(frame_id=id_, number=waiting[id_].number, answer=text, by=by)
             await tree.record_answer(answered, at=draft.created_at)
         return await _ended(tree, root.question, self._limits)
 
     def _draft(self, trace_id: str) -> LLMEnvelope:
-        builder = self._build().with_instructions(INSTRUCTIONS[ASK], prompt_version=ASK)
+        builder = self._build().with_instructions(
+            frame_calls.INSTRUCTIONS[frame_calls.ASK], prompt_version=frame_calls.ASK
+        )
         return builder.with_trace(trace_id).build()
 
     async def _tree(self, draft: LLMEnvelope) -> QuestionTree:
@@ -543,12 +550,12 @@ class Recursion:
         )
 
 
-async def _ended(tree: QuestionTree, question: str, limits: RecursionLimits) -> RecursionOutcome:
+async def _ended(tree: QuestionTree, question: str, limits: frame_types.RecursionLimits) -> RecursionOutcome:
     """Walk a tree and return how it ends."""
     trace_id = tree.trace_id
     try:
         root, closed = await tree.walk(question, limits)
-    except UndeliveredError as e:
+    except frame_calls.UndeliveredError as e:
         return Unfinished(trace_id, str(FailureKind.UNDELIVERABLE), tree.causal_frames(), str(e))
     frames = tree.causal_frames()
     if closed is None:

@@ -11,18 +11,10 @@ from agentic_trading.desk.analysis.assessment import Assessment
 from agentic_trading.desk.analysis.plan import TradePlan
 from agentic_trading.desk.analysis.portfolio_context import Holding, PortfolioContext
 from agentic_trading.desk.exchange import Account, Exchange, OpenOrder, Position
+from agentic_trading.desk.execution import risk
 from agentic_trading.desk.execution.events import IntentDenied, IntentSkipped
 from agentic_trading.desk.execution.order import OrderIntent
 from agentic_trading.desk.execution.order_router import OrderRouter, TradeJournal
-from agentic_trading.desk.execution.risk import (
-    Approved,
-    EntryProposal,
-    Rejection,
-    RiskFacts,
-    RiskLimits,
-    propose_entry,
-    propose_exit,
-)
 from agentic_trading.desk.instrument import EXACT, ZERO, Instruments
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.correlation import ReferenceMarket
@@ -100,7 +92,7 @@ class IntentSettings:
     exchange: Exchange
     instruments: Instruments
     journal: TradeJournal
-    limits: RiskLimits
+    limits: risk.RiskLimits
 
 
 class AnalysisIntents:
@@ -190,15 +182,17 @@ class AnalysisIntents:
         facts = (await self._router.facts(assessment.symbol, assessment.as_of)).with_approved(approved)
         proposed = self._exit(assessment, facts) if held else self._entry(assessment, plan, facts)
         match proposed:
-            case Approved(intent=intent):
+            case risk.Approved(intent=intent):
                 return intent
-            case Rejection():
+            case risk.Rejection():
                 denied = IntentDenied(symbol=assessment.symbol, **dict(proposed))
                 await self._record(denied, assessment, "intent.rejected")
                 return None
 
-    def _entry(self, assessment: Assessment, plan: TradePlan, facts: RiskFacts) -> Approved | Rejection:
-        proposal = EntryProposal(
+    def _entry(
+        self, assessment: Assessment, plan: TradePlan, facts: risk.RiskFacts
+    ) -> risk.Approved | risk.Rejection:
+        proposal = risk.EntryProposal(
             side=plan.side,
             entry=plan.entry if plan.entry_type == "limit" else None,
             stop=plan.stop,
@@ -210,10 +204,10 @@ class AnalysisIntents:
             trace_id=assessment.trace_id,
             causation_id=assessment.assessment_id,
         )
-        return propose_entry(proposal, self._limits, self._instruments[assessment.symbol], facts)
+        return risk.propose_entry(proposal, self._limits, self._instruments[assessment.symbol], facts)
 
-    def _exit(self, assessment: Assessment, facts: RiskFacts) -> Approved | Rejection:
-        return propose_exit(
+    def _exit(self, assessment: Assessment, facts: risk.RiskFacts) -> risk.Approved | risk.Rejection:
+        return risk.propose_exit(
             f"{assessment.verdict} against the open position",
             self._limits,
             self._instruments[assessment.symbol],

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Literal, NamedTuple, assert_never
 
+from agentic_trading.governance import limits as limit_types
 from agentic_trading.governance.errors import LedgerError
 from agentic_trading.governance.ledger import (
     Blocked,
@@ -14,19 +15,6 @@ from agentic_trading.governance.ledger import (
     ReservationState,
 )
 from agentic_trading.governance.limiter import Permit, Throttled
-from agentic_trading.governance.limits import (
-    SHORT_LIVED,
-    UNITS,
-    Limit,
-    ScopeKind,
-    Unit,
-    Window,
-    agent_of,
-    amount_text,
-    limits_of,
-    queue_priority,
-    rules_text,
-)
 from agentic_trading.governance.prices import Amount, PriceBook, bound, input_bound
 from agentic_trading.llm.envelope import DeterminismLevel, EnvelopeWorkflow, LLMEnvelope
 from agentic_trading.llm.envelope_rules import check_envelope
@@ -60,10 +48,10 @@ class RefusedCounter(NamedTuple):
     """A counter for which calls were refused."""
 
     tenant: str
-    scope: ScopeKind
+    scope: limit_types.ScopeKind
     id: str
-    window: Window
-    unit: Unit
+    window: limit_types.Window
+    unit: limit_types.Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +78,7 @@ class RefusedCounters:
 
     def note(self, tenant: str, declined: Declined, now: datetime) -> None:
         """Note that a call was refused; counters of calls and traces are left out, as no other call needs them."""
-        if declined.scope in SHORT_LIVED:
+        if declined.scope in limit_types.SHORT_LIVED:
             return
         of = RefusedCounter(tenant, declined.scope, declined.id, declined.window, declined.unit)
         span = RefusalSpan(now, now, declined.left)
@@ -104,14 +92,14 @@ class RefusedCounters:
         return taken
 
 
-def exhausted(declined: Declined, limits: Iterable[Limit] = ()) -> FailureReason:
+def exhausted(declined: Declined, limits: Iterable[limit_types.Limit] = ()) -> FailureReason:
     """Return which budget has too little left; of the request's own `limits`, what set those that are of this budget."""
-    window = "" if declined.window is Window.NONE else f" this {declined.window}"
+    window = "" if declined.window is limit_types.Window.NONE else f" this {declined.window}"
     return FailureReason(
         category=FailureKind.BUDGET_EXHAUSTED,
-        description=f"{declined.scope} {declined.id} has {amount_text(declined.left, declined.unit)} left{window}, "
-        f"the call may need {amount_text(declined.asked, declined.unit)}; raise the limit or ask for less"
-        + rules_text(limits, declined.scope, declined.window, declined.unit),
+        description=f"{declined.scope} {declined.id} has {limit_types.amount_text(declined.left, declined.unit)} left{window}, "
+        f"the call may need {limit_types.amount_text(declined.asked, declined.unit)}; raise the limit or ask for less"
+        + limit_types.rules_text(limits, declined.scope, declined.window, declined.unit),
         technical_details=shortfall_text(
             declined.scope,
             declined.id,
@@ -283,9 +271,9 @@ class AdmissionCounters:
         return tuple(self._refusals)
 
 
-def denied(declined: Declined, limits: Sequence[Limit] = ()) -> Denied:
+def denied(declined: Declined, limits: Sequence[limit_types.Limit] = ()) -> Denied:
     """Return the denial of a request with these `limits` of its own, which a counter has too little left for."""
-    unit = UNITS.index(declined.unit)
+    unit = limit_types.UNITS.index(declined.unit)
     is_own = any(
         (limit.scope, limit.window) == (declined.scope, declined.window)
         and limit.ceiling.units[unit] is not None
@@ -395,9 +383,9 @@ def _size_problem(
             category=FailureKind.BUDGET_EXHAUSTED,
             description=f"the request has {inward} input tokens {how}; its budget allows {most}",
             technical_details=shortfall_text(
-                ScopeKind.CALL,
+                limit_types.ScopeKind.CALL,
                 request.envelope.idempotency_key,
-                Window.NONE,
+                limit_types.Window.NONE,
                 "tokens",
                 asked=inward,
                 left=most,
@@ -450,23 +438,23 @@ def future_problem(as_of: datetime | None, now: datetime, *, mode: ClockMode) ->
 
 
 def reservation_request(
-    envelope: LLMEnvelope, attempt: int, amount: Amount, at: datetime | None, principal: str = "", more: Iterable[Limit] = ()
+    envelope: LLMEnvelope, attempt: int, amount: Amount, at: datetime | None, principal: str = "", more: Iterable[limit_types.Limit] = ()
 ) -> ReservationRequest:  # fmt: skip
     """Return the request of one attempt, counted for `principal` if who sent it has a name.
 
     `more` are limits besides those that the envelope sets itself. Raises `ReservationRequestError` for what cannot be counted.
     """
     scopes = {
-        ScopeKind.CALL: envelope.idempotency_key,
-        ScopeKind.TRACE: envelope.trace_id,
-        ScopeKind.AGENT: agent_of(envelope),
-        ScopeKind.WORKFLOW: str(envelope.workflow),
-        ScopeKind.TENANT: envelope.tenant_id,
+        limit_types.ScopeKind.CALL: envelope.idempotency_key,
+        limit_types.ScopeKind.TRACE: envelope.trace_id,
+        limit_types.ScopeKind.AGENT: limit_types.agent_of(envelope),
+        limit_types.ScopeKind.WORKFLOW: str(envelope.workflow),
+        limit_types.ScopeKind.TENANT: envelope.tenant_id,
     }
     if principal:
-        scopes[ScopeKind.PRINCIPAL] = principal
-    limits, key = (*limits_of(envelope), *more), envelope.idempotency_key
-    return ReservationRequest(key, attempt, scopes, amount, at, limits, queue_priority(envelope))
+        scopes[limit_types.ScopeKind.PRINCIPAL] = principal
+    limits, key = (*limit_types.limits_of(envelope), *more), envelope.idempotency_key
+    return ReservationRequest(key, attempt, scopes, amount, at, limits, limit_types.queue_priority(envelope))
 
 
 def reservation_id_of(envelope: LLMEnvelope, attempt: int) -> str:

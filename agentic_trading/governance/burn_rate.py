@@ -8,9 +8,9 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final, Literal
 
+from agentic_trading.governance import limits as limit_types
 from agentic_trading.governance.admission_decisions import RefusalSpan, RefusedCounter
 from agentic_trading.governance.ledger import Balance
-from agentic_trading.governance.limits import SHORT_LIVED, UNITS, Ceiling, ScopeKind, Unit, Window, Windows
 from agentic_trading.governance.prices import Amount
 
 SHORT = timedelta(minutes=5)
@@ -28,7 +28,7 @@ REFUSING: Final = timedelta(minutes=5)
 _HORIZON_H = 24 * 366
 """A counter that would last for more than a year at this pace has no date."""
 
-CounterId = tuple[str, ScopeKind, str, Window, str]
+CounterId = tuple[str, limit_types.ScopeKind, str, limit_types.Window, str]
 BurnSample = tuple[datetime, Amount]
 
 
@@ -51,20 +51,20 @@ class Forecast:
     balance: Balance
     burn: BurnRate
     exhausted_at: datetime | None = None
-    unit: Unit | None = None
+    unit: limit_types.Unit | None = None
     is_steady: bool = False
-    exhausted: tuple[Unit, ...] = ()
+    exhausted: tuple[limit_types.Unit, ...] = ()
 
 
 @dataclass(slots=True)
 class _Refusals:
     """When a counter refused calls since the last call that any worker had admitted in it, by unit."""
 
-    ceiling: Ceiling
+    ceiling: limit_types.Ceiling
     calls: int
-    spans: dict[Unit, RefusalSpan] = field(default_factory=dict)
+    spans: dict[limit_types.Unit, RefusalSpan] = field(default_factory=dict)
 
-    def note(self, balance: Balance, refused: Mapping[Unit, RefusalSpan]) -> None:
+    def note(self, balance: Balance, refused: Mapping[limit_types.Unit, RefusalSpan]) -> None:
         """Note what a counter has refused up to this balance; with a call or another ceiling, it begins again."""
         calls = _calls(balance)
         if calls > self.calls or balance.ceiling != self.ceiling:
@@ -74,9 +74,11 @@ class _Refusals:
                 self.spans[unit] = self.spans.get(unit, span).joined(span)
         self.ceiling, self.calls = balance.ceiling, calls
 
-    def exhausted(self, balance: Balance) -> Iterable[Unit]:
+    def exhausted(self, balance: Balance) -> Iterable[limit_types.Unit]:
         """Yield the units of which nothing is left, or too little for any call."""
-        for unit, most, spent in zip(UNITS, balance.ceiling.units, balance.spent.units, strict=True):
+        for unit, most, spent in zip(
+            limit_types.UNITS, balance.ceiling.units, balance.spent.units, strict=True
+        ):
             span = self.spans.get(unit)
             is_refusing = span is not None and span.last - span.first >= REFUSING
             if most is not None and (spent >= most or is_refusing):
@@ -89,7 +91,7 @@ class BurnRateMeter:
     Counters of calls and traces are left out. Time is that of the calls, simulated or not.
     """
 
-    def __init__(self, windows: Windows) -> None:
+    def __init__(self, windows: limit_types.Windows) -> None:
         self._windows = windows
         self._seen: dict[CounterId, list[BurnSample]] = {}
         self._refusals: dict[CounterId, _Refusals] = {}
@@ -115,7 +117,7 @@ class BurnRateMeter:
         limited = [
             one
             for one in (*found.values(), *self._unopened.values())
-            if one.scope not in SHORT_LIVED
+            if one.scope not in limit_types.SHORT_LIVED
             and any(most is not None for most in one.ceiling.units)
             and one.window_id == current[one.window]
         ]
@@ -131,7 +133,11 @@ class BurnRateMeter:
         of = balance.tenant, balance.scope, balance.id, balance.window
         known.note(
             balance,
-            {unit: span for unit in UNITS if (span := refused.get(RefusedCounter(*of, unit))) is not None},
+            {
+                unit: span
+                for unit in limit_types.UNITS
+                if (span := refused.get(RefusedCounter(*of, unit))) is not None
+            },
         )
         return known
 
@@ -160,9 +166,9 @@ def _counter(balance: Balance) -> CounterId:
     return balance.tenant, balance.scope, balance.id, balance.window, balance.window_id
 
 
-def _blank(of: RefusedCounter, windows: Mapping[Window, str], span: RefusalSpan) -> Balance:
+def _blank(of: RefusedCounter, windows: Mapping[limit_types.Window, str], span: RefusalSpan) -> Balance:
     """Return the balance of a counter in which no call was admitted: what is left is its ceiling."""
-    most = Ceiling(*(span.left if unit == of.unit else None for unit in UNITS))
+    most = limit_types.Ceiling(*(span.left if unit == of.unit else None for unit in limit_types.UNITS))
     zero = Amount(0, 0, 0)
     return Balance(of.tenant, of.scope, of.id, of.window, windows[of.window], most, zero, zero, zero)
 
@@ -172,12 +178,12 @@ def _calls(balance: Balance) -> int:
     return balance.spent.calls + balance.held.calls
 
 
-def _evident(samples: Sequence[BurnSample], balance: Balance, now: datetime) -> frozenset[Unit]:
+def _evident(samples: Sequence[BurnSample], balance: Balance, now: datetime) -> frozenset[limit_types.Unit]:
     """Return the units whose pace is known well enough for a forecast."""
     since, before = samples[0]
     if now - since >= SHORT:
-        return frozenset(UNITS)
-    of_unit = zip(UNITS, balance.ceiling.units, balance.spent.units, before.units, strict=True)
+        return frozenset(limit_types.UNITS)
+    of_unit = zip(limit_types.UNITS, balance.ceiling.units, balance.spent.units, before.units, strict=True)
     return frozenset(
         unit for unit, most, spent, old in of_unit if most is not None and spent - old >= EVIDENT * most
     )
@@ -201,11 +207,15 @@ def _pace(samples: Sequence[BurnSample], spent: Amount, now: datetime, span: tim
 
 
 def _first_to_end(
-    balance: Balance, per_hour: Amount, now: datetime, over_by: datetime | None, evident: frozenset[Unit]
-) -> tuple[datetime, Unit] | None:
+    balance: Balance,
+    per_hour: Amount,
+    now: datetime,
+    over_by: datetime | None,
+    evident: frozenset[limit_types.Unit],
+) -> tuple[datetime, limit_types.Unit] | None:
     """Return when which `evident` unit is used up at this pace, if that is before `over_by`."""
     ends = []
-    for unit, left, pace in zip(UNITS, balance.left.units, per_hour.units, strict=True):
+    for unit, left, pace in zip(limit_types.UNITS, balance.left.units, per_hour.units, strict=True):
         if left is None or pace <= 0 or unit not in evident:
             continue
         hours = left / pace
@@ -229,7 +239,7 @@ class Alert:
 
     kind: AlertKind
     forecast: Forecast
-    unit: Unit
+    unit: limit_types.Unit
     spent: int
     most: int
 
@@ -252,7 +262,9 @@ class Alerts:
 
     def _of(self, forecast: Forecast) -> Iterable[Alert]:
         balance = forecast.balance
-        for unit, most, spent in zip(UNITS, balance.ceiling.units, balance.spent.units, strict=True):
+        for unit, most, spent in zip(
+            limit_types.UNITS, balance.ceiling.units, balance.spent.units, strict=True
+        ):
             if most is None:
                 continue
             is_exhausted = unit in forecast.exhausted

@@ -6,33 +6,10 @@ from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import Final, NamedTuple
 
-from agentic_trading.governance.controls_document import (
-    HALT_COMMANDS,
-    HALTED,
-    LIMIT_COMMANDS,
-    RUNNING,
-    AppliedCommand,
-    CommandKind,
-    ControlStore,
-    Halt,
-    HaltScope,
-    TenantControls,
-    kept_actions,
-    milliseconds,
-    subject_of,
-)
+from agentic_trading.governance import controls_document
+from agentic_trading.governance import limits as limit_types
 from agentic_trading.governance.errors import ControlsUnreadableError
 from agentic_trading.governance.events import KINDS
-from agentic_trading.governance.limits import (
-    NO_LIMIT,
-    UNLIMITED,
-    Ceiling,
-    Limit,
-    ScopeKind,
-    ceiling_text,
-    limit_text,
-    limited_text,
-)
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
 
@@ -48,7 +25,7 @@ _FORGOTTEN: Final = "unknown"
 _NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Subject = tuple[bool, str]
-History = Sequence[AppliedCommand]
+History = Sequence[controls_document.AppliedCommand]
 """Commands of one document or log, oldest first."""
 
 
@@ -62,7 +39,7 @@ class _Id(NamedTuple):
     serial: int | None
 
 
-Standing = dict[Subject, dict[_Id, AppliedCommand]]
+Standing = dict[Subject, dict[_Id, controls_document.AppliedCommand]]
 
 
 @dataclass(slots=True)
@@ -72,13 +49,13 @@ class _Later:
     serial: int = -1
     version: int = -1
 
-    def replaces(self, command: AppliedCommand) -> bool:
+    def replaces(self, command: controls_document.AppliedCommand) -> bool:
         """Whether one of them was given by someone who knew `command`."""
         if command.serial is None:
             return self.serial >= 0 or self.version > command.version
         return self.serial > command.serial or self.version > command.version
 
-    def add(self, command: AppliedCommand) -> None:
+    def add(self, command: controls_document.AppliedCommand) -> None:
         """Add the next one, from the newest to the oldest."""
         if command.serial is None:
             self.version = max(self.version, command.version)
@@ -86,12 +63,12 @@ class _Later:
             self.serial = max(self.serial, command.serial)
 
 
-def history_of(controls: TenantControls) -> list[AppliedCommand]:
+def history_of(controls: controls_document.TenantControls) -> list[controls_document.AppliedCommand]:
     """Return the commands of a document, oldest first, and one for each restriction whose command is forgotten."""
-    acted = {subject_of(action) for action in controls.actions}
+    acted = {controls_document.subject_of(action) for action in controls.actions}
     forgotten = [_forgotten_limit(limit) for limit in controls.limits]
     forgotten += [_forgotten_halt(halt) for halt in controls.halts]
-    return [*(one for one in forgotten if subject_of(one) not in acted), *controls.actions]
+    return [*(one for one in forgotten if controls_document.subject_of(one) not in acted), *controls.actions]
 
 
 def standing_commands(histories: Iterable[History]) -> Standing:
@@ -103,10 +80,10 @@ def standing_commands(histories: Iterable[History]) -> Standing:
     replaced: dict[Subject, set[_Id]] = {}
     for history in histories:
         for command in history:
-            known.setdefault(subject_of(command), {})[_id_of(command)] = command
+            known.setdefault(controls_document.subject_of(command), {})[_id_of(command)] = command
         later: dict[Subject, _Later] = {}
         for command in reversed(history):
-            subject = subject_of(command)
+            subject = controls_document.subject_of(command)
             after = later.setdefault(subject, _Later())
             if after.replaces(command):
                 replaced.setdefault(subject, set()).add(_id_of(command))
@@ -115,8 +92,8 @@ def standing_commands(histories: Iterable[History]) -> Standing:
 
 
 def merged_controls(
-    found: TenantControls, histories: Iterable[History], now: datetime, *, serial: int = 0
-) -> TenantControls | None:
+    found: controls_document.TenantControls, histories: Iterable[History], now: datetime, *, serial: int = 0
+) -> controls_document.TenantControls | None:
     """Return the next version of `found` with the commands of `histories` that it lacks, or None if it lacks none.
 
     Of two commands on the same limit or halt the newer holds. Where their order is unknown, the lower ceiling of each
@@ -131,7 +108,7 @@ def merged_controls(
         return None
     serials = (one.serial or 0 for ones in changed.values() for one in ones.values())
     author = _Author(found.version + 1, max(found.serial, serial, *serials) + 1, now)
-    limits = {(True, limited_text(one.scope, one.id, one.window)): one for one in found.limits}
+    limits = {(True, limit_types.limited_text(one.scope, one.id, one.window)): one for one in found.limits}
     halts = {(False, f"{one.scope} {one.id}"): one for one in found.halts}
     actions = list(found.actions)
     for number, (subject, ones) in enumerate(changed.items()):
@@ -146,12 +123,12 @@ def merged_controls(
             limits[subject] = limit
         if halt is not None:
             halts[subject] = halt
-    return TenantControls(
+    return controls_document.TenantControls(
         version=author.version,
         limits=tuple(limits.values()),
         halts=tuple(halts.values()),
-        actions=kept_actions(actions),
-        serial=max(author.serial, milliseconds(now)),
+        actions=controls_document.kept_actions(actions),
+        serial=max(author.serial, controls_document.milliseconds(now)),
     )
 
 
@@ -159,13 +136,18 @@ def merged_controls(
 class RestoredControls:
     """The controls that are now in a store, whether commands were put back, and the restrictions that changed by it."""
 
-    controls: TenantControls
+    controls: controls_document.TenantControls
     is_changed: bool = False
     changes: tuple[str, ...] = ()
 
 
 async def restore_controls(
-    store: ControlStore, tenant: str, histories: Sequence[History], *, serial: int = 0, writes: bool = True
+    store: controls_document.ControlStore,
+    tenant: str,
+    histories: Sequence[History],
+    *,
+    serial: int = 0,
+    writes: bool = True,
 ) -> RestoredControls:
     """Add to a store the commands of `histories` that it lacks, and return the controls that then stand there.
 
@@ -192,15 +174,19 @@ class _Author:
     at: datetime
 
     def settled(
-        self, command: AppliedCommand, limit: Limit | None, halt: Halt | None, number: int
-    ) -> AppliedCommand:
+        self,
+        command: controls_document.AppliedCommand,
+        limit: limit_types.Limit | None,
+        halt: controls_document.Halt | None,
+        number: int,
+    ) -> controls_document.AppliedCommand:
         """Return the command that stands for several of unknown order; `number` makes its time its own."""
-        is_limit = command.kind in LIMIT_COMMANDS
-        kind: CommandKind = "halt" if halt is not None else "resume"
-        before, after = ("", HALTED if halt is not None else RUNNING)
+        is_limit = command.kind in controls_document.LIMIT_COMMANDS
+        kind: controls_document.CommandKind = "halt" if halt is not None else "resume"
+        before, after = ("", controls_document.HALTED if halt is not None else controls_document.RUNNING)
         if is_limit:
             kind = "set_limit" if limit is not None else "remove_limit"
-            after = NO_LIMIT if limit is None else ceiling_text(limit.ceiling)
+            after = limit_types.NO_LIMIT if limit is None else limit_types.ceiling_text(limit.ceiling)
         return command.model_copy(update={
             "version": self.version, "kind": kind, "before": before, "after": after, "by": RESTORE,
             "why": _UNKNOWN_ORDER, "at": self.at + timedelta(microseconds=number), "serial": self.serial,
@@ -212,14 +198,14 @@ class _Author:
 class CommandHistory:
     """The commands of operators in one log, by tenant."""
 
-    _commands: dict[str, list[AppliedCommand]] = field(default_factory=dict)
+    _commands: dict[str, list[controls_document.AppliedCommand]] = field(default_factory=dict)
 
     def read(self, record: Record) -> None:
         """Read a record; only commands count. Raises `UnreadableBodyError` for one that this release cannot read."""
-        if isinstance(record, LLMInteraction) or record.kind != AppliedCommand.KIND:
+        if isinstance(record, LLMInteraction) or record.kind != controls_document.AppliedCommand.KIND:
             return
         body = KINDS.must(record)
-        if isinstance(body, AppliedCommand):
+        if isinstance(body, controls_document.AppliedCommand):
             self._commands.setdefault(record.tenant_id, []).append(body)
 
     def of(self, tenant: str) -> History:
@@ -227,7 +213,9 @@ class CommandHistory:
         return self._commands.get(tenant, [])
 
 
-def _newest(commands: dict[_Id, AppliedCommand], replaced: set[_Id]) -> dict[_Id, AppliedCommand]:
+def _newest(
+    commands: dict[_Id, controls_document.AppliedCommand], replaced: set[_Id]
+) -> dict[_Id, controls_document.AppliedCommand]:
     given = [one.serial for one in commands.values() if one.serial is not None and one.by not in AUTOMATIC]
     newest = max(given, default=-1)
     named = {(one.kind, one.at) for one in commands.values() if one.version}
@@ -240,76 +228,87 @@ def _newest(commands: dict[_Id, AppliedCommand], replaced: set[_Id]) -> dict[_Id
     }
 
 
-def _limit_of(commands: Iterable[AppliedCommand]) -> Limit | None:
+def _limit_of(commands: Iterable[controls_document.AppliedCommand]) -> limit_types.Limit | None:
     """Return the lowest limit of commands on one limit, unit by unit; a removal lifts none of the others."""
     limits = [limit for one in commands if (limit := _limit_by(one)) is not None]
     if not limits:
         return None
-    first, ceiling = limits[0], reduce(Ceiling.tighter, (one.ceiling for one in limits), UNLIMITED)
-    return Limit(first.scope, first.id, first.window, *ceiling.units)
+    first, ceiling = (
+        limits[0],
+        reduce(limit_types.Ceiling.tighter, (one.ceiling for one in limits), limit_types.UNLIMITED),
+    )
+    return limit_types.Limit(first.scope, first.id, first.window, *ceiling.units)
 
 
-def _limit_by(command: AppliedCommand) -> Limit | None:
+def _limit_by(command: controls_document.AppliedCommand) -> limit_types.Limit | None:
     if command.kind != "set_limit":
         return None
-    if command.window is None or command.ceiling_after is None or command.scope not in set(ScopeKind):
+    if (
+        command.window is None
+        or command.ceiling_after is None
+        or command.scope not in set(limit_types.ScopeKind)
+    ):
         raise _unreadable(command, "it has no scope, window or ceiling")
-    return Limit(ScopeKind(command.scope), command.id, command.window, *command.ceiling_after)
+    return limit_types.Limit(
+        limit_types.ScopeKind(command.scope), command.id, command.window, *command.ceiling_after
+    )
 
 
-def _halt_of(commands: Iterable[AppliedCommand]) -> Halt | None:
+def _halt_of(commands: Iterable[controls_document.AppliedCommand]) -> controls_document.Halt | None:
     """Return the oldest halt of commands on one halt: only a newer resume lifts it."""
     halts = [one for one in commands if one.kind == "halt"]
     if not halts:
         return None
     first = min(halts, key=lambda one: one.at)
-    if first.scope not in set(HaltScope):
+    if first.scope not in set(controls_document.HaltScope):
         raise _unreadable(first, "it has no scope")
-    return Halt(
-        scope=HaltScope(first.scope), id=first.id, by=first.by, why=first.why, at=first.at,
+    return controls_document.Halt(
+        scope=controls_document.HaltScope(first.scope), id=first.id, by=first.by, why=first.why, at=first.at,
         spares_in_flight=all(one.spares_in_flight for one in halts),
     )  # fmt: skip
 
 
-def _readable(command: AppliedCommand) -> AppliedCommand:
+def _readable(command: controls_document.AppliedCommand) -> controls_document.AppliedCommand:
     """Raise `ControlsUnreadableError` for a kind of a newer release: a restriction is never ignored."""
-    if command.kind not in (*LIMIT_COMMANDS, *HALT_COMMANDS):
+    if command.kind not in (*controls_document.LIMIT_COMMANDS, *controls_document.HALT_COMMANDS):
         raise _unreadable(command, f"its kind is {command.kind!r}")
     return command
 
 
-def _unreadable(command: AppliedCommand, why: str) -> ControlsUnreadableError:
+def _unreadable(command: controls_document.AppliedCommand, why: str) -> ControlsUnreadableError:
     where = f"the command {command.kind} {command.subject} by {command.by} of {command.at.isoformat()}"
     return ControlsUnreadableError(where, why)
 
 
-def _forgotten_limit(limit: Limit) -> AppliedCommand:
-    return AppliedCommand(
-        version=0, kind="set_limit", subject=limited_text(limit.scope, limit.id, limit.window),
-        before="", after=ceiling_text(limit.ceiling), by=_FORGOTTEN, at=_NEVER,
+def _forgotten_limit(limit: limit_types.Limit) -> controls_document.AppliedCommand:
+    return controls_document.AppliedCommand(
+        version=0, kind="set_limit", subject=limit_types.limited_text(limit.scope, limit.id, limit.window),
+        before="", after=limit_types.ceiling_text(limit.ceiling), by=_FORGOTTEN, at=_NEVER,
         scope=limit.scope, id=limit.id, window=limit.window, ceiling_after=limit.ceiling.units,
     )  # fmt: skip
 
 
-def _forgotten_halt(halt: Halt) -> AppliedCommand:
-    return AppliedCommand(
-        version=0, kind="halt", subject=f"{halt.scope} {halt.id}", before="", after=HALTED,
+def _forgotten_halt(halt: controls_document.Halt) -> controls_document.AppliedCommand:
+    return controls_document.AppliedCommand(
+        version=0, kind="halt", subject=f"{halt.scope} {halt.id}", before="", after=controls_document.HALTED,
         by=halt.by, why=halt.why, at=halt.at, scope=halt.scope, id=halt.id, spares_in_flight=halt.spares_in_flight,
     )  # fmt: skip
 
 
-def _id_of(command: AppliedCommand) -> _Id:
+def _id_of(command: controls_document.AppliedCommand) -> _Id:
     return _Id(command.version, command.at, command.kind, command.after, command.serial)
 
 
-def _changes(found: TenantControls, merged: TenantControls) -> Iterable[str]:
+def _changes(
+    found: controls_document.TenantControls, merged: controls_document.TenantControls
+) -> Iterable[str]:
     for limit in merged.limits:
         before = found.limit(limit.scope, limit.id, limit.window)
         if before != limit:
-            was = NO_LIMIT if before is None else ceiling_text(before.ceiling)
-            yield f"limit {limit_text(limit)} (was {was})"
+            was = limit_types.NO_LIMIT if before is None else limit_types.ceiling_text(before.ceiling)
+            yield f"limit {limit_types.limit_text(limit)} (was {was})"
     for limit in found.limits:
         if merged.limit(limit.scope, limit.id, limit.window) is None:
-            yield f"limit {limited_text(limit.scope, limit.id, limit.window)}: removed again"
+            yield f"limit {limit_types.limited_text(limit.scope, limit.id, limit.window)}: removed again"
     yield from (f"halt {one.scope} {one.id}" for one in merged.halts if not found.halt(one.scope, one.id))
     yield from (f"resume {one.scope} {one.id}" for one in found.halts if not merged.halt(one.scope, one.id))

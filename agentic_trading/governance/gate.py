@@ -8,29 +8,7 @@ from typing import assert_never
 
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock
-from agentic_trading.governance.admission_decisions import (
-    SIMULATED,
-    AdmissionCounters,
-    AdmissionStatistics,
-    Admitted,
-    AlreadyDispatched,
-    ClockMode,
-    Deferred,
-    Denied,
-    DeniedCall,
-    Quote,
-    RefusalSpan,
-    RefusedCounter,
-    deadline_problem,
-    denied,
-    foreign_problem,
-    future_problem,
-    quote,
-    reservation_id_of,
-    reservation_request,
-    unavailable,
-    unserved_problem,
-)
+from agentic_trading.governance import admission_decisions
 from agentic_trading.governance.controls_document import HaltRegistry
 from agentic_trading.governance.errors import (
     LedgerSettingsError,
@@ -62,7 +40,7 @@ class _Quoted:
     """What an attempt requests of the ledger, and the quote behind it: while it waits both stay what they were."""
 
     request: ReservationRequest
-    quote: Quote
+    quote: admission_decisions.Quote
 
 
 class Gate:
@@ -84,7 +62,7 @@ class Gate:
         prices: PriceBook,
         capabilities: Capabilities,
         clock: Clock,
-        mode: ClockMode,
+        mode: admission_decisions.ClockMode,
         wall: Clock | None = None,
         tenants: frozenset[str] | None = None,
         providers: frozenset[str] | None = None,
@@ -99,15 +77,15 @@ class Gate:
         self._capabilities = capabilities
         self._clock = clock
         self._wall = wall or clock
-        self._mode: ClockMode = mode
-        self._names_moment = mode in SIMULATED or (mode == "paper" and not is_shared)
+        self._mode: admission_decisions.ClockMode = mode
+        self._names_moment = mode in admission_decisions.SIMULATED or (mode == "paper" and not is_shared)
         self._tenants = tenants
         self._providers = providers
         self._policy = policy
         self._throttle = throttle or Throttle(None, self._wall)
         self.lifecycle = ReservationLifecycle(ledger, prices, self._throttle)
-        self._waited: dict[str, _Quoted | Denied] = {}
-        self._counts = AdmissionCounters()
+        self._waited: dict[str, _Quoted | admission_decisions.Denied] = {}
+        self._counts = admission_decisions.AdmissionCounters()
 
     async def admit(
         self,
@@ -116,7 +94,12 @@ class Gate:
         principal: str = "",
         is_retry: bool = False,
         input_tokens: int | None = None,
-    ) -> Admitted | Denied | Deferred | AlreadyDispatched:
+    ) -> (
+        admission_decisions.Admitted
+        | admission_decisions.Denied
+        | admission_decisions.Deferred
+        | admission_decisions.AlreadyDispatched
+    ):
         """Reserve the most that `request` can cost, or return why it must not run, or must wait.
 
         `principal` sent the envelope, as the bus has proved. `is_retry` says that an attempt before this one
@@ -125,12 +108,12 @@ class Gate:
         then on it is `AlreadyDispatched`.
         """
         answer = await self._answer(request, principal, input_tokens)
-        if isinstance(answer, Admitted):
+        if isinstance(answer, admission_decisions.Admitted):
             answer = await self._with_permit(request, answer, is_retry=is_retry)
         self._counts.note(request.envelope, answer, self._clock.now())
         return answer
 
-    async def headroom(self, parked: Deferred) -> None:
+    async def headroom(self, parked: admission_decisions.Deferred) -> None:
         """Wait until the parked attempt can be answered for good, is halted, or its deadline passes; then admit it again.
 
         Requests get their turn in order of arrival less priority (`queue_priority`): what comes free is reserved here, and handed out
@@ -148,11 +131,13 @@ class Gate:
         finally:
             self._counts.note_wait(self._clock.monotonic() - started)
 
-    def sent(self, admission: Admitted, envelope: LLMEnvelope, *, patience_s: float = 60.0) -> SentCall:
+    def sent(
+        self, admission: admission_decisions.Admitted, envelope: LLMEnvelope, *, patience_s: float = 60.0
+    ) -> SentCall:
         """Return the block within which the request is sent; an answer is waited for up to `patience_s` seconds."""
         return SentCall(self.lifecycle, self.halts, admission, envelope, patience_s=patience_s)
 
-    async def release(self, admission: Admitted) -> None:
+    async def release(self, admission: admission_decisions.Admitted) -> None:
         """Give back a reservation that was never dispatched; one that was, or is over, is left alone. Harmless twice."""
         await self.lifecycle.release(admission)
 
@@ -162,7 +147,7 @@ class Gate:
         `max_tokens` is the cap of the attempt, where that may be higher than the envelope's own.
         """
         problem = self.answer_problem(envelope, principal, max_tokens=max_tokens)
-        return problem or unserved_problem(envelope.provider, self._providers)
+        return problem or admission_decisions.unserved_problem(envelope.provider, self._providers)
 
     def answer_problem(
         self, envelope: LLMEnvelope, principal: str, *, max_tokens: int = 0
@@ -172,45 +157,50 @@ class Gate:
         return (
             self.access_problem(envelope, principal, max_tokens=max_tokens)
             or self.halts.problem(envelope)
-            or deadline_problem(envelope.deadline, now)
-            or future_problem(envelope.as_of, now, mode=self._mode)
+            or admission_decisions.deadline_problem(envelope.deadline, now)
+            or admission_decisions.future_problem(envelope.as_of, now, mode=self._mode)
         )
 
     def access_problem(
         self, envelope: LLMEnvelope, principal: str, *, max_tokens: int = 0
     ) -> FailureReason | None:
         """Return why `principal` may not even have a recorded answer to this envelope, or None."""
-        problem = foreign_problem(envelope.tenant_id, self._tenants)
+        problem = admission_decisions.foreign_problem(envelope.tenant_id, self._tenants)
         if problem is None and self._policy is not None:
             problem = self._policy.problem(principal, envelope, max_tokens=max_tokens)
         return problem
 
-    def statistics(self) -> AdmissionStatistics:
+    def statistics(self) -> admission_decisions.AdmissionStatistics:
         """Return the counts since the start."""
         return self._counts.statistics()
 
-    def refusals(self) -> Sequence[DeniedCall]:
+    def refusals(self) -> Sequence[admission_decisions.DeniedCall]:
         """Return the last refused calls, oldest first."""
         return self._counts.refusals()
 
-    def take_refused(self) -> Mapping[RefusedCounter, RefusalSpan]:
+    def take_refused(self) -> Mapping[admission_decisions.RefusedCounter, admission_decisions.RefusalSpan]:
         """Return the counters that have refused calls since this was asked last; it has one reader."""
         return self._counts.refused_for.take()
 
     async def _answer(
         self, request: ModelRequest, principal: str, input_tokens: int | None
-    ) -> Admitted | Denied | Deferred | AlreadyDispatched:
+    ) -> (
+        admission_decisions.Admitted
+        | admission_decisions.Denied
+        | admission_decisions.Deferred
+        | admission_decisions.AlreadyDispatched
+    ):
         envelope = request.envelope
-        id_ = reservation_id_of(envelope, request.attempt)
+        id_ = admission_decisions.reservation_id_of(envelope, request.attempt)
         waited_for = self._waited.pop(id_, None)
         problem = self.problem(envelope, principal, max_tokens=request.max_tokens)
         if problem is not None:
             if isinstance(waited_for, _Quoted):
                 await self.lifecycle.give_back(id_)
             if self.access_problem(envelope, principal, max_tokens=request.max_tokens) is not None:
-                return Denied(problem)  # not even whether such an attempt is known
+                return admission_decisions.Denied(problem)  # not even whether such an attempt is known
             return await self._unless_sent(id_, problem)
-        if isinstance(waited_for, Denied):
+        if isinstance(waited_for, admission_decisions.Denied):
             return waited_for
         try:
             asked = waited_for or self._quoted(request, principal, input_tokens)
@@ -220,19 +210,25 @@ class Gate:
             asked = FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
         return await self._unless_sent(id_, asked)
 
-    async def _unless_sent(self, id_: str, problem: FailureReason) -> Denied | AlreadyDispatched:
+    async def _unless_sent(
+        self, id_: str, problem: FailureReason
+    ) -> admission_decisions.Denied | admission_decisions.AlreadyDispatched:
         """Deny; but what another run has sent was allowed then, and only that run knows its outcome."""
         try:
             state = await self._ledger.state_of(id_)
         except LedgerUnavailableError:
-            return Denied(problem)
-        return AlreadyDispatched(id_, state) if state in _SENT else Denied(problem)
+            return admission_decisions.Denied(problem)
+        return (
+            admission_decisions.AlreadyDispatched(id_, state)
+            if state in _SENT
+            else admission_decisions.Denied(problem)
+        )
 
     def _quoted(
         self, request: ModelRequest, principal: str, input_tokens: int | None
     ) -> _Quoted | FailureReason:
         """Return what to reserve, or why nothing; raises `ReservationRequestError` for what cannot be counted."""
-        quoted = quote(
+        quoted = admission_decisions.quote(
             request, self._capabilities, self._prices,
             mode=self._mode, now=self._wall.now(), input_tokens=input_tokens,
         )  # fmt: skip
@@ -240,27 +236,32 @@ class Gate:
             return quoted
         ceilings = self._policy.limits(principal) if self._policy is not None else ()
         moment = self._clock.now() if self._names_moment else None  # None: by the ledger's own clock
-        if self._mode in SIMULATED:
+        if self._mode in admission_decisions.SIMULATED:
             moment = request.envelope.as_of or moment
-        asked = reservation_request(
+        asked = admission_decisions.reservation_request(
             request.envelope, request.attempt, quoted.amount, moment, principal, ceilings
         )
         return _Quoted(asked, quoted)
 
     async def _reserve(
         self, envelope: LLMEnvelope, quoted: _Quoted
-    ) -> Admitted | Denied | Deferred | AlreadyDispatched:
+    ) -> (
+        admission_decisions.Admitted
+        | admission_decisions.Denied
+        | admission_decisions.Deferred
+        | admission_decisions.AlreadyDispatched
+    ):
         try:
             answer = await self._ledger.reserve(quoted.request)
         except (LedgerUnavailableError, LedgerSettingsError) as e:
-            return Denied(unavailable(e, envelope.workflow))
+            return admission_decisions.Denied(admission_decisions.unavailable(e, envelope.workflow))
         if isinstance(answer, Blocked):
-            return Deferred(envelope, answer, quoted.request, quoted.quote)
+            return admission_decisions.Deferred(envelope, answer, quoted.request, quoted.quote)
         return _final(answer, quoted, self._prices)
 
     async def _with_permit(
-        self, request: ModelRequest, admission: Admitted, *, is_retry: bool
-    ) -> Admitted | Denied | Deferred:
+        self, request: ModelRequest, admission: admission_decisions.Admitted, *, is_retry: bool
+    ) -> admission_decisions.Admitted | admission_decisions.Denied | admission_decisions.Deferred:
         """Get a permit for an attempt that has its reservation, or release the reservation."""
         try:
             permitted = await self._throttle.acquire(
@@ -272,23 +273,25 @@ class Gate:
         match permitted:
             case Permit() | None:
                 reserved, book, priced_at = admission.request, admission.price_book, admission.priced_at
-                return Admitted(reserved, admission.capability, book, priced_at, permitted)
+                return admission_decisions.Admitted(
+                    reserved, admission.capability, book, priced_at, permitted
+                )
             case Throttled():
                 await self.release(admission)
-                return Deferred(request.envelope, permitted)
+                return admission_decisions.Deferred(request.envelope, permitted)
             case FailureReason():
                 await self.release(admission)
-                return Denied(permitted)
+                return admission_decisions.Denied(permitted)
             case _:
                 assert_never(permitted)
 
-    async def _wait(self, parked: Deferred) -> None:
+    async def _wait(self, parked: admission_decisions.Deferred) -> None:
         if isinstance(parked.held, Throttled):
             await self._throttle.wait(parked.held)
         elif parked.request is not None and parked.quote is not None:
             answer = await self._ledger.wait_for_reservation(parked.request)
             limits = parked.request.limits
-            refused = denied(answer, limits) if isinstance(answer, Declined) else None
+            refused = admission_decisions.denied(answer, limits) if isinstance(answer, Declined) else None
             self._waited[parked.request.reservation_id] = refused or _Quoted(parked.request, parked.quote)
 
     def _seconds_to(self, deadline: datetime | None) -> float | None:
@@ -297,16 +300,16 @@ class Gate:
 
 def _final(
     answer: Reservation | Declined, quoted: _Quoted, prices: PriceBook
-) -> Admitted | Denied | AlreadyDispatched:
+) -> admission_decisions.Admitted | admission_decisions.Denied | admission_decisions.AlreadyDispatched:
     match answer:
         case Declined():
-            return denied(answer, quoted.request.limits)
+            return admission_decisions.denied(answer, quoted.request.limits)
         case Reservation(state=ReservationState.RESERVED):
             priced, request = quoted.quote, quoted.request
             if answer.counted_at is not None:
                 request = replace(request, at=answer.counted_at)
-            return Admitted(request, priced.capability, prices.id, priced.priced_at)
+            return admission_decisions.Admitted(request, priced.capability, prices.id, priced.priced_at)
         case Reservation():
-            return AlreadyDispatched(answer.id, answer.state)
+            return admission_decisions.AlreadyDispatched(answer.id, answer.state)
         case _:
             assert_never(answer)

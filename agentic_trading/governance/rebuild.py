@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import assert_never
 
+from agentic_trading.governance import events as ledger_events
+from agentic_trading.governance import ledger as ledger_api
 from agentic_trading.governance.admission_decisions import (
     SIMULATED,
     ClockMode,
@@ -13,26 +15,6 @@ from agentic_trading.governance.admission_decisions import (
 )
 from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.errors import LedgerRolledBackError
-from agentic_trading.governance.events import (
-    KINDS,
-    AttemptAnsweredLate,
-    AttemptDispatched,
-    AttemptUnsent,
-    BudgetExhausted,
-    BudgetExhaustionForecast,
-    BudgetThresholdReached,
-    LedgerCheckpointed,
-    ReservationExpired,
-)
-from agentic_trading.governance.ledger import (
-    Ledger,
-    LedgerCheckpoint,
-    LedgerEntry,
-    ReservationRequest,
-    ReservationState,
-    parts_of,
-    tenant_of,
-)
 from agentic_trading.governance.limits import COUNTED_BY_CALL, ScopeKind
 from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.ids import derived_id
@@ -44,10 +26,10 @@ _KNOWN_FOR = timedelta(days=7)
 """A server knows each call for longer than this after its end."""
 
 
-def checkpoint_event(tenant: str, checkpoint: LedgerCheckpoint, now: datetime) -> Event:
+def checkpoint_event(tenant: str, checkpoint: ledger_api.LedgerCheckpoint, now: datetime) -> Event:
     """Return the record of how far a tenant's ledger has come."""
     epoch, epoch_id, sequence = checkpoint.epoch, checkpoint.epoch_id, checkpoint.sequence
-    return LedgerCheckpointed(generation=epoch, mark=epoch_id, sequence=sequence).as_event(
+    return ledger_events.LedgerCheckpointed(generation=epoch, mark=epoch_id, sequence=sequence).as_event(
         event_id=derived_id("budget.position", tenant, epoch, epoch_id, sequence),
         trace_id="budget",
         tenant_id=tenant,
@@ -56,13 +38,13 @@ def checkpoint_event(tenant: str, checkpoint: LedgerCheckpoint, now: datetime) -
 
 
 def rollback_error(
-    tenant: str, known: LedgerCheckpoint, found: LedgerCheckpoint
+    tenant: str, known: ledger_api.LedgerCheckpoint, found: ledger_api.LedgerCheckpoint
 ) -> LedgerRolledBackError | None:
     """Return the error for a ledger found behind its `known` checkpoint, or None."""
     return LedgerRolledBackError(tenant, str(known), str(found)) if found.is_behind(known) else None
 
 
-async def require_not_behind(books: "LedgerRebuild", ledger: Ledger, now: datetime) -> None:
+async def require_not_behind(books: "LedgerRebuild", ledger: ledger_api.Ledger, now: datetime) -> None:
     """Raise `LedgerRolledBackError` for a ledger on a server that has lost what a log knows of it; asks it in any case.
 
     It must have come as far as the checkpoint on record, and know the last call that the log has sent: a reservation is
@@ -98,7 +80,7 @@ class LostAttempt:
 
 @dataclass(frozen=True, slots=True)
 class _Dispatch:
-    entry: LedgerEntry
+    entry: ledger_api.LedgerEntry
     sent_at: datetime
 
 
@@ -111,9 +93,9 @@ class _Reservation:
 
     dispatches: dict[str, _Dispatch] = field(default_factory=dict)
     taken_back: set[str] = field(default_factory=set)
-    ends: dict[str, LedgerEntry] = field(default_factory=dict)
+    ends: dict[str, ledger_api.LedgerEntry] = field(default_factory=dict)
     late: dict[str, Amount] = field(default_factory=dict)
-    expired: LedgerEntry | None = None
+    expired: ledger_api.LedgerEntry | None = None
 
     def unanswered(self) -> list[_Dispatch]:
         """Return the dispatches without an end, each of which may have been billed: of several the dearest.
@@ -127,7 +109,7 @@ class _Reservation:
         unsent = sum(end.charged.calls == 0 for end in self.ends.values())
         return sent[len(self.ends) - min(unsent, len(self.taken_back)) :]
 
-    def attempts(self) -> list[LedgerEntry]:
+    def attempts(self) -> list[ledger_api.LedgerEntry]:
         """Return the charge of each attempt that was sent; of two things that are known, the dearer holds."""
         unanswered = [one.entry for one in self.unanswered()]
         parts = self._corrected([*self.ends.values(), *unanswered])
@@ -136,7 +118,7 @@ class _Reservation:
         is_dearer = self.expired.charged.units > _sum(one.charged for one in parts).units if parts else True
         return [self.expired] if is_dearer else parts
 
-    def entry(self) -> LedgerEntry | None:
+    def entry(self) -> ledger_api.LedgerEntry | None:
         """Return what has to be charged, None for nothing."""
         parts = self.attempts()
         if not parts or parts == [self.expired]:
@@ -153,24 +135,26 @@ class _Reservation:
             at=min(moments, default=first.request.at),
             amount=_dearer(_sum(one.request.amount for one in parts), total),
         )
-        is_doubtful = any(one.state is ReservationState.IN_DOUBT for one in parts)
+        is_doubtful = any(one.state is ledger_api.ReservationState.IN_DOUBT for one in parts)
         return replace(
             first,
             request=request,
             charged=total,
-            state=ReservationState.IN_DOUBT if is_doubtful else ReservationState.SETTLED,
+            state=ledger_api.ReservationState.IN_DOUBT
+            if is_doubtful
+            else ledger_api.ReservationState.SETTLED,
         )
 
-    def _corrected(self, parts: list[LedgerEntry]) -> list[LedgerEntry]:
+    def _corrected(self, parts: list[ledger_api.LedgerEntry]) -> list[ledger_api.LedgerEntry]:
         """Return `parts` with each late answer in the place of one in doubt, of several the cheapest."""
         if len(parts) == 1 and not self.late:
             return parts
-        in_doubt = [one for one in parts if one.state is ReservationState.IN_DOUBT]
+        in_doubt = [one for one in parts if one.state is ledger_api.ReservationState.IN_DOUBT]
         in_doubt.sort(key=lambda one: one.charged.units)
-        sure = [one for one in parts if one.state is not ReservationState.IN_DOUBT]
+        sure = [one for one in parts if one.state is not ledger_api.ReservationState.IN_DOUBT]
         late = sorted(self.late.values(), key=lambda amount: amount.units)[: len(in_doubt)]
         known = [
-            replace(one, state=ReservationState.SETTLED, charged=charged)
+            replace(one, state=ledger_api.ReservationState.SETTLED, charged=charged)
             for one, charged in zip(in_doubt, late, strict=False)
         ]
         return [*sure, *known, *in_doubt[len(late) :]]
@@ -188,7 +172,7 @@ class LedgerRebuild:
 
     tenant: str
     mode: ClockMode
-    checkpoint: LedgerCheckpoint | None = None
+    checkpoint: ledger_api.LedgerCheckpoint | None = None
     _reservations: dict[str, _Reservation] = field(default_factory=dict)
 
     def read(self, record: Record) -> None:
@@ -201,12 +185,12 @@ class LedgerRebuild:
         else:
             self._read_event(record)
 
-    def entries(self) -> list[LedgerEntry]:
+    def entries(self) -> list[ledger_api.LedgerEntry]:
         """Return what was charged, one entry a reservation, in the order in which the logs first name them."""
         found = [known.entry() for known in self._reservations.values()]
         return [entry for entry in found if entry is not None]
 
-    def attempts(self) -> dict[str, list[LedgerEntry]]:
+    def attempts(self) -> dict[str, list[ledger_api.LedgerEntry]]:
         """Return the charge of each attempt that was sent, by reservation; an entry of `entries` is their sum."""
         found = {id_: known.attempts() for id_, known in self._reservations.items()}
         return {id_: parts for id_, parts in found.items() if parts}
@@ -229,15 +213,25 @@ class LedgerRebuild:
         return None
 
     def _read_event(self, event: Event) -> None:
-        body = KINDS.must(event)
+        body = ledger_events.KINDS.must(event)
         match body:
-            case LedgerCheckpointed():
+            case ledger_events.LedgerCheckpointed():
                 self._read_checkpoint(event, body)
-            case AttemptDispatched() | AttemptUnsent() | AttemptAnsweredLate() | ReservationExpired():
+            case (
+                ledger_events.AttemptDispatched()
+                | ledger_events.AttemptUnsent()
+                | ledger_events.AttemptAnsweredLate()
+                | ledger_events.ReservationExpired()
+            ):
                 # The reservation says which tenant it is of, not the record
-                if tenant_of(body.reservation_id) == self.tenant:
+                if ledger_api.tenant_of(body.reservation_id) == self.tenant:
                     self._read_step(event, body)
-            case BudgetThresholdReached() | BudgetExhausted() | BudgetExhaustionForecast() | AppliedCommand():
+            case (
+                ledger_events.BudgetThresholdReached()
+                | ledger_events.BudgetExhausted()
+                | ledger_events.BudgetExhaustionForecast()
+                | AppliedCommand()
+            ):
                 pass  # of limits, and of how near they are: no money moves
             case None:
                 pass
@@ -245,18 +239,23 @@ class LedgerRebuild:
                 assert_never(body)
 
     def _read_step(
-        self, event: Event, body: AttemptDispatched | AttemptUnsent | AttemptAnsweredLate | ReservationExpired
+        self,
+        event: Event,
+        body: ledger_events.AttemptDispatched
+        | ledger_events.AttemptUnsent
+        | ledger_events.AttemptAnsweredLate
+        | ledger_events.ReservationExpired,
     ) -> None:
         known = self._reservations.setdefault(body.reservation_id, _Reservation())
         match body:
-            case AttemptDispatched():
+            case ledger_events.AttemptDispatched():
                 known.dispatches[event.id] = _Dispatch(self._sent_entry(event, body), event.time)
-            case AttemptUnsent():
+            case ledger_events.AttemptUnsent():
                 known.taken_back.add(event.causation_id)
-            case AttemptAnsweredLate():
+            case ledger_events.AttemptAnsweredLate():
                 known.late[event.id] = Amount(body.cost_nusd, body.tokens)
-            case ReservationExpired():
-                if body.state is ReservationState.IN_DOUBT:
+            case ledger_events.ReservationExpired():
+                if body.state is ledger_api.ReservationState.IN_DOUBT:
                     expired = self._expired_entry(event, body)
                     if known.expired is None or expired.charged.units > known.expired.charged.units:
                         known.expired = expired
@@ -277,40 +276,40 @@ class LedgerRebuild:
         used = result.charged_tokens
         charged = Amount(result.cost_nusd, used, int(result.counts_as_sent))
         reserved = Amount(max(result.reserved_nusd, result.cost_nusd), max(result.reserved_tokens, used))
-        entry = LedgerEntry(
+        entry = ledger_api.LedgerEntry(
             reservation_request(envelope, result.attempt_number, reserved, at),
-            ReservationState.IN_DOUBT if result.in_doubt else ReservationState.SETTLED,
+            ledger_api.ReservationState.IN_DOUBT if result.in_doubt else ledger_api.ReservationState.SETTLED,
             charged,
         )
         before = known.ends.get(record.interaction_id)
         if before is None or entry.charged.units > before.charged.units:
             known.ends[record.interaction_id] = entry
 
-    def _sent_entry(self, event: Event, body: AttemptDispatched) -> LedgerEntry:
+    def _sent_entry(self, event: Event, body: ledger_events.AttemptDispatched) -> ledger_api.LedgerEntry:
         """Return the entry of a call that is on record as dispatched only."""
         amount = Amount(body.reserved_nusd, body.reserved_tokens, body.reserved_calls)
         return self._in_doubt(body.reservation_id, body.scopes, amount, body.window_at or self._at(event))
 
-    def _expired_entry(self, event: Event, body: ReservationExpired) -> LedgerEntry:
+    def _expired_entry(self, event: Event, body: ledger_events.ReservationExpired) -> ledger_api.LedgerEntry:
         """Return the entry of a call that is on record as charged after its lease only."""
         amount = Amount(body.nusd, body.tokens, body.calls)
         return self._in_doubt(body.reservation_id, body.scopes, amount, body.window_at or self._at(event))
 
     def _in_doubt(
         self, id_: str, scopes: Mapping[ScopeKind, str], amount: Amount, at: datetime
-    ) -> LedgerEntry:
-        tenant, key, attempt = parts_of(id_)
+    ) -> ledger_api.LedgerEntry:
+        tenant, key, attempt = ledger_api.parts_of(id_)
         known = {**scopes, ScopeKind.CALL: key, ScopeKind.TENANT: tenant}
-        request = ReservationRequest(key, attempt, known, amount, at, (COUNTED_BY_CALL,))
-        return LedgerEntry(request, ReservationState.IN_DOUBT, amount)
+        request = ledger_api.ReservationRequest(key, attempt, known, amount, at, (COUNTED_BY_CALL,))
+        return ledger_api.LedgerEntry(request, ledger_api.ReservationState.IN_DOUBT, amount)
 
     def _at(self, event: Event) -> datetime:
         return event.as_of if self.mode in SIMULATED and event.as_of is not None else event.time
 
-    def _read_checkpoint(self, event: Event, body: LedgerCheckpointed) -> None:
+    def _read_checkpoint(self, event: Event, body: ledger_events.LedgerCheckpointed) -> None:
         if event.tenant_id != self.tenant:
             return
-        found = LedgerCheckpoint(body.generation, body.mark, body.sequence)
+        found = ledger_api.LedgerCheckpoint(body.generation, body.mark, body.sequence)
         known = self.checkpoint
         if known is None or _place_of(found) > _place_of(known):
             self.checkpoint = found
@@ -326,8 +325,8 @@ class KeptCharge:
 
 
 def join(
-    logged: Iterable[LedgerEntry], charged: Iterable[LedgerEntry]
-) -> tuple[list[LedgerEntry], list[KeptCharge]]:
+    logged: Iterable[ledger_api.LedgerEntry], charged: Iterable[ledger_api.LedgerEntry]
+) -> tuple[list[ledger_api.LedgerEntry], list[KeptCharge]]:
     """Return what a ledger has to hold by the logs and by what it has `charged`, and which charges the logs do not explain.
 
     Each reservation counts once, in the scopes and windows of the ledger if it knows it, and at the dearer charge: no sum is lower
@@ -346,29 +345,38 @@ def join(
     return list(joined.values()), kept
 
 
-def _explains(entry: LedgerEntry, known: LedgerEntry) -> bool:
+def _explains(entry: ledger_api.LedgerEntry, known: ledger_api.LedgerEntry) -> bool:
     """Whether a log knows all that a ledger has charged for a call, or how it ended that the ledger takes for in flight."""
-    if known.state is ReservationState.DISPATCHED and entry.state is ReservationState.SETTLED:
+    if (
+        known.state is ledger_api.ReservationState.DISPATCHED
+        and entry.state is ledger_api.ReservationState.SETTLED
+    ):
         return True
     return _dearer(entry.charged, known.charged) == entry.charged
 
 
-def _dearer_entry(entry: LedgerEntry | None, known: LedgerEntry) -> LedgerEntry:
+def _dearer_entry(
+    entry: ledger_api.LedgerEntry | None, known: ledger_api.LedgerEntry
+) -> ledger_api.LedgerEntry:
     """Return the entry of a call for which a ledger has charged what is in no log; its end is known if one knows it all."""
     charged = known.charged if entry is None else _dearer(known.charged, entry.charged)
-    is_settled = known.state is ReservationState.SETTLED and charged == known.charged
+    is_settled = known.state is ledger_api.ReservationState.SETTLED and charged == known.charged
     request = known.request if entry is None else _counted_as(entry.request, known.request)
-    return LedgerEntry(
-        request, ReservationState.SETTLED if is_settled else ReservationState.IN_DOUBT, charged
+    return ledger_api.LedgerEntry(
+        request,
+        ledger_api.ReservationState.SETTLED if is_settled else ledger_api.ReservationState.IN_DOUBT,
+        charged,
     )
 
 
-def _counted_as(logged: ReservationRequest, known: ReservationRequest) -> ReservationRequest:
+def _counted_as(
+    logged: ledger_api.ReservationRequest, known: ledger_api.ReservationRequest
+) -> ledger_api.ReservationRequest:
     """Return the request of a log where the ledger has counted it: elsewhere it would be free again there."""
     return replace(logged, at=known.at, scope_ids={**logged.scope_ids, **known.scope_ids})
 
 
-def _place_of(checkpoint: LedgerCheckpoint) -> tuple[int, int, str]:
+def _place_of(checkpoint: ledger_api.LedgerCheckpoint) -> tuple[int, int, str]:
     return checkpoint.epoch, checkpoint.sequence, checkpoint.epoch_id
 
 

@@ -14,24 +14,7 @@ from typing_extensions import override
 from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes, sha256_hex, utc_text
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import random_id
-from agentic_trading.llm.fields import (
-    AS_READ,
-    Count,
-    FrozenItems,
-    FrozenList,
-    FrozenObject,
-    JsonModel,
-    JsonSchema,
-    LazyJsonData,
-    LazyJsonObject,
-    Moment,
-    Open,
-    OpenName,
-    RevalidatedModel,
-    freeze_extra,
-    json_of,
-    lazy_property,
-)
+from agentic_trading.llm import fields as field_types
 from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, SafetyConstraints
 
 SCHEMA_VERSION = "1.0"
@@ -54,7 +37,7 @@ class EnvelopeWorkflow(StrEnum):
     GENERAL = "general"
 
 
-class LLMProvider(OpenName):
+class LLMProvider(field_types.OpenName):
     """Who answers: five names are built in, and any other one is the platform's own, such as `LLMProvider("openai-eu")`."""
 
     ANTHROPIC = "anthropic"
@@ -87,7 +70,7 @@ class DeterminismLevel(StrEnum):
 Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
-class EvidenceItem(JsonModel, frozen=True, extra="allow"):
+class EvidenceItem(field_types.JsonModel, frozen=True, extra="allow"):
     """One piece of evidence. `available_at` is when the platform could have known it, `retrieved_at` when it was read.
 
     In the prompt an item is named by its place (`E1`, `E2`, …), which is also the id that the builder gives it.
@@ -95,12 +78,12 @@ class EvidenceItem(JsonModel, frozen=True, extra="allow"):
 
     evidence_id: str
     source: str
-    content: LazyJsonData
-    retrieved_at: Moment = Field(default_factory=_system_clock.now)
-    available_at: Moment | None = None
+    content: field_types.LazyJsonData
+    retrieved_at: field_types.Moment = Field(default_factory=_system_clock.now)
+    available_at: field_types.Moment | None = None
 
 
-class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
+class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
     """One LLM call, as it is asked for. Build it with `EnvelopeBuilder`; unknown fields of newer producers are kept.
 
     `context`, evidence and schema hold plain JSON: Decimals become strings, times UTC text. Nothing in it can be changed,
@@ -118,34 +101,34 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
     parent_envelope_id: str = ""
     idempotency_key: str = ""
     tenant_id: str = DEFAULT_TENANT
-    created_at: Moment = Field(default_factory=_system_clock.now)
-    deadline: Moment | None = None
-    as_of: Moment | None = None
-    context_as_of: Moment | None = None
+    created_at: field_types.Moment = Field(default_factory=_system_clock.now)
+    deadline: field_types.Moment | None = None
+    as_of: field_types.Moment | None = None
+    context_as_of: field_types.Moment | None = None
     priority: int = Field(default=0, ge=-(2**31), le=2**31)
     subject: str = ""
     step: str = ""
-    occurrence: Count = 0
-    workflow: Open[EnvelopeWorkflow] = EnvelopeWorkflow.GENERAL
+    occurrence: field_types.Count = 0
+    workflow: field_types.Open[EnvelopeWorkflow] = EnvelopeWorkflow.GENERAL
     agent_id: str = ""
     agent_type: str = ""
     instructions: str
     prompt_version: str = ""
-    context: LazyJsonObject = Field(default_factory=FrozenObject)
-    retrieved_evidence: FrozenItems[EvidenceItem] = Field(default_factory=FrozenList)
-    tools_allowed: FrozenItems[str] = Field(default_factory=FrozenList)
+    context: field_types.LazyJsonObject = Field(default_factory=field_types.FrozenObject)
+    retrieved_evidence: field_types.FrozenItems[EvidenceItem] = Field(default_factory=field_types.FrozenList)
+    tools_allowed: field_types.FrozenItems[str] = Field(default_factory=field_types.FrozenList)
     budget: LLMBudget = LLMBudget()
-    expected_output_schema: JsonSchema = Field(default_factory=FrozenObject)
+    expected_output_schema: field_types.JsonSchema = Field(default_factory=field_types.FrozenObject)
     safety_constraints: SafetyConstraints = SafetyConstraints()
-    response_format: Open[ResponseFormat] = ResponseFormat.JSON
+    response_format: field_types.Open[ResponseFormat] = ResponseFormat.JSON
     output_policy: OutputPolicy = OutputPolicy()
     provider: LLMProvider = LLMProvider.ANTHROPIC
     model: str = ""
     temperature: float = Field(default=0.0, ge=0.0, le=2.0, allow_inf_nan=False)
-    effort: Open[Effort] | None = None
-    determinism: Open[DeterminismLevel] = DeterminismLevel.PINNED
+    effort: field_types.Open[Effort] | None = None
+    determinism: field_types.Open[DeterminismLevel] = DeterminismLevel.PINNED
     retry_policy: RetryPolicy = RetryPolicy()
-    must_understand: FrozenItems[str] = Field(default_factory=FrozenList)
+    must_understand: field_types.FrozenItems[str] = Field(default_factory=field_types.FrozenList)
     request_hash: str = ""
     envelope_hash: str = ""
 
@@ -154,7 +137,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
         """Fill what follows from the other fields, idempotency key and both hashes, and freeze those not known here."""
         for part in (self, self.retry_policy, *self.retrieved_evidence):
             if part.model_extra:
-                freeze_extra(part)
+                field_types.freeze_extra(part)
         fields = self.__dict__
         if not fields["idempotency_key"]:
             fields["idempotency_key"] = fields["envelope_id"]
@@ -204,28 +187,32 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
         is_demanded = self.determinism is DeterminismLevel.REPLAY_ONLY
         return DeterminismLevel.REPLAY_ONLY if is_demanded else DeterminismLevel.RECORDED
 
-    @lazy_property
+    @field_types.lazy_property
     def context_json(self) -> bytes:
         """The context in canonical JSON, spelled once for hash, prompt and wire."""
-        return json_of(self.__dict__["context"])
+        return field_types.json_of(self.__dict__["context"])
 
-    @lazy_property
+    @field_types.lazy_property
     def evidence_json(self) -> list[bytes]:
         """The content of each evidence item in canonical JSON."""
-        return FrozenList(json_of(item.__dict__["content"]) for item in self.retrieved_evidence)
+        return field_types.FrozenList(
+            field_types.json_of(item.__dict__["content"]) for item in self.retrieved_evidence
+        )
 
-    @lazy_property
+    @field_types.lazy_property
     def requested_evidence(self) -> Sequence[Mapping[str, Any]]:
         """Each evidence item as the request has it: when it was available, its content as it was spelled, its source."""
-        return FrozenList(
-            FrozenObject(available_at=_utc(item.available_at), content=Fragment(content), source=item.source)
+        return field_types.FrozenList(
+            field_types.FrozenObject(
+                available_at=_utc(item.available_at), content=Fragment(content), source=item.source
+            )
             for item, content in zip(self.retrieved_evidence, self.evidence_json, strict=True)
         )
 
-    @lazy_property
+    @field_types.lazy_property
     def output_schema_json(self) -> bytes:
         """The expected output schema in canonical JSON."""
-        return json_of(self.expected_output_schema)
+        return field_types.json_of(self.expected_output_schema)
 
     def compute_request_hash(self) -> str:
         """Return `rk1:` and the SHA-256 over all that can change the answer.
@@ -258,13 +245,13 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
         """Return the first 16 hex digits of SHA-256 over every field but this one: a checksum, not a signature."""
         return sha256_hex(_ENVELOPE_TAG, self._hashed_json)[:16]
 
-    @lazy_property
+    @field_types.lazy_property
     def wire(self) -> bytes:
         """The envelope on the wire and in the log: canonical JSON, its checksum as the last member."""
         return b'%b,"envelope_hash":"%b"}' % (self._hashed_json[:-1], self.envelope_hash.encode())
 
     @classmethod
-    def from_wire(cls, raw: bytes, *, context: object = AS_READ) -> Self:
+    def from_wire(cls, raw: bytes, *, context: object = field_types.AS_READ) -> Self:
         """Read an envelope and keep its bytes. The checksum is not verified here: see `is_intact`.
 
         With the context `ON_RECORD`, unknown words are kept; a worker does not run an envelope that has one. Raises pydantic's `ValidationError` (a `ValueError`) for anything that is not an envelope.
@@ -294,7 +281,7 @@ class LLMEnvelope(RevalidatedModel, frozen=True, extra="allow"):
         """Whether this was read with its checksum, which covers only the fields that its writer gave."""
         return "envelope_hash" in self.model_fields_set
 
-    @lazy_property
+    @field_types.lazy_property
     def _hashed_json(self) -> bytes:
         """All fields but the checksum, which covers them, in canonical JSON."""
         is_read = self._is_read

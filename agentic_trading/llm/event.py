@@ -12,20 +12,11 @@ from typing import ClassVar, Final, Generic, Self, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from agentic_trading.canonical import Fragment, assembled_bytes, canonical_bytes
+from agentic_trading.llm import fields as field_types
 from agentic_trading.llm.errors import FailureReason, RecordError, UnknownKindError, UnreadableBodyError
-from agentic_trading.llm.fields import (
-    ON_RECORD,
-    FrozenObject,
-    JsonObject,
-    LazyJsonObject,
-    Moment,
-    RevalidatedModel,
-    json_of,
-    long_ids,
-)
 
 
-class Event(RevalidatedModel, frozen=True, extra="allow"):
+class Event(field_types.RevalidatedModel, frozen=True, extra="allow"):
     """One fact of a trace, in the same log as the interactions.
 
     `causation_id` is the id of the direct cause (an event, an envelope or an interaction). `as_of` is the market's
@@ -37,14 +28,14 @@ class Event(RevalidatedModel, frozen=True, extra="allow"):
     trace_id: str
     causation_id: str = ""
     tenant_id: str
-    as_of: Moment | None = None
-    time: Moment
-    body: LazyJsonObject = Field(default_factory=FrozenObject)
+    as_of: field_types.Moment | None = None
+    time: field_types.Moment
+    body: field_types.LazyJsonObject = Field(default_factory=field_types.FrozenObject)
 
     @property
     def body_json(self) -> bytes:
         """The body in canonical JSON; raises `CanonicalError` for one that has none."""
-        return json_of(self.__dict__["body"])
+        return field_types.json_of(self.__dict__["body"])
 
     @cached_property
     def wire(self) -> bytes:
@@ -65,7 +56,7 @@ _ids_of = attrgetter(*_IDS)
 
 def check_event(event: Event) -> None:
     """Raise `RecordError` for an event with an id, or a kind, of more than `MAX_ID_BYTES`; older logs may hold such."""
-    problems = long_ids(_IDS, _ids_of(event))
+    problems = field_types.long_ids(_IDS, _ids_of(event))
     if problems:
         raise RecordError(f"{event.id[:40]}…" if len(event.id) > 40 else event.id, "; ".join(problems))
 
@@ -130,7 +121,7 @@ class Kinds(Generic[B]):
 
         Unknown words of `Open` fields are kept. Raises `UnreadableBodyError` for a body that its kind does not allow.
         """
-        return self._read(event, ON_RECORD)
+        return self._read(event, field_types.ON_RECORD)
 
     def _read(self, event: Event, context: object) -> B | None:
         body = self._by_kind.get(event.kind)
@@ -250,7 +241,7 @@ class CallRequested(EventBody, frozen=True):
 
     KIND = "call.requested"
 
-    envelope: JsonObject
+    envelope: field_types.JsonObject
 
 
 class CallUnanswered(EventBody, frozen=True):
@@ -273,7 +264,7 @@ class EnvelopeRefused(EventBody, frozen=True):
     envelope_hash: str
     reason: str
     detail: str
-    sent_at: Moment | None = None
+    sent_at: field_types.Moment | None = None
 
 
 LogBody = (

@@ -7,22 +7,14 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from agentic_trading.canonical import canonical_bytes
+from agentic_trading.llm import fields as field_types
 from agentic_trading.llm.errors import RETRYABLE, FailureKind
-from agentic_trading.llm.fields import (
-    LARGEST_COUNT,
-    Count,
-    Open,
-    PositiveCount,
-    RevalidatedModel,
-    is_unknown,
-    lazy_property,
-)
 
 NANO = 1_000_000_000
 """Nano-dollars in a dollar: money is a whole number of them."""
 
 
-_LARGEST_USD = Decimal(LARGEST_COUNT) / NANO
+_LARGEST_USD = Decimal(field_types.LARGEST_COUNT) / NANO
 
 SENTINEL_NAME = "end"
 """The last property of an answer whose policy says `require_sentinel`: a cut answer does not have it."""
@@ -43,10 +35,10 @@ def nusd_from_usd(usd: float | Decimal) -> int:
     return round(usd * NANO)
 
 
-class PolicyPart(RevalidatedModel, frozen=True):
+class PolicyPart(field_types.RevalidatedModel, frozen=True):
     """A part of an envelope, spelled once in its life: presets are shared by all envelopes."""
 
-    @lazy_property
+    @field_types.lazy_property
     def wire(self) -> bytes:
         """All fields in canonical JSON."""
         return canonical_bytes(self.model_dump(mode="json"))
@@ -61,7 +53,7 @@ def _is_none(value: object) -> bool:
     return value is None
 
 
-UnlessNone = Annotated[Count | None, Field(exclude_if=_is_none)]
+UnlessNone = Annotated[field_types.Count | None, Field(exclude_if=_is_none)]
 """A count that is left out on the wire where there is none: workers refuse a budget with a field that they do not know."""
 
 
@@ -75,11 +67,11 @@ class LLMBudget(PolicyPart, frozen=True, extra="forbid"):
 
     follows: ClassVar[Mapping[str, frozenset[str]]] = {"max_cost_nusd": frozenset({"max_cost_usd"})}
 
-    max_output_tokens: PositiveCount = 4096
-    thinking_budget: Count = 0
-    max_input_tokens: PositiveCount | None = None
-    max_cost_nusd: Count | None = None
-    max_calls_per_day: Count | None = None
+    max_output_tokens: field_types.PositiveCount = 4096
+    thinking_budget: field_types.Count = 0
+    max_input_tokens: field_types.PositiveCount | None = None
+    max_cost_nusd: field_types.Count | None = None
+    max_calls_per_day: field_types.Count | None = None
     max_trace_cost_nusd: UnlessNone = None
     max_trace_calls: UnlessNone = None
 
@@ -135,20 +127,20 @@ class OutputPolicy(PolicyPart, frozen=True, extra="forbid"):
     (default: twice the cap).
     """
 
-    mode: Open[OutputMode] = "salvage"
-    decode: Open[Literal["strict", "lossless", "guess"]] = "guess"
-    candidates: Open[Literal["whole", "exactly_one", "only_valid", "last_valid"]] = "last_valid"
+    mode: field_types.Open[OutputMode] = "salvage"
+    decode: field_types.Open[Literal["strict", "lossless", "guess"]] = "guess"
+    candidates: field_types.Open[Literal["whole", "exactly_one", "only_valid", "last_valid"]] = "last_valid"
     coerce: bool = True
     drop_extra: bool = True
     protected_keys: tuple[str, ...] = ("veto", "reduce_only", "stop_loss", "kill_switch")
     answers_read: int = Field(default=2, ge=1, le=10)
-    on_truncated: Open[Literal["fail", "raise_cap_once"]] = "fail"
-    raised_max_output_tokens: PositiveCount | None = None
+    on_truncated: field_types.Open[Literal["fail", "raise_cap_once"]] = "fail"
+    raised_max_output_tokens: field_types.PositiveCount | None = None
     require_sentinel: bool = False
-    on_exhausted: Open[Literal["fail", "degraded"]] = "degraded"
+    on_exhausted: field_types.Open[Literal["fail", "degraded"]] = "degraded"
 
     @model_validator(mode="after")
     def _guessing_only_to_salvage(self) -> Self:
-        if self.decode == "guess" and self.mode != "salvage" and not is_unknown(self.mode):
+        if self.decode == "guess" and self.mode != "salvage" and not field_types.is_unknown(self.mode):
             raise ValueError(f"decode='guess' is allowed in mode 'salvage' only, not in {self.mode!r}")
         return self

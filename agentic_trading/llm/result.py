@@ -14,6 +14,7 @@ from pydantic_core import to_json
 from agentic_trading.canonical import Fragment, exact_bytes, exact_value, sha256_hex
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import random_id
+from agentic_trading.llm import fields as field_types
 from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
 from agentic_trading.llm.errors import (
     FailureKind,
@@ -21,20 +22,6 @@ from agentic_trading.llm.errors import (
     LLMBudgetExhaustedError,
     LLMCallError,
     LLMResponseValidationError,
-)
-from agentic_trading.llm.fields import (
-    LARGEST_COUNT,
-    ON_RECORD,
-    AnswerText,
-    Count,
-    Legible,
-    Moment,
-    Open,
-    PositiveCount,
-    RevalidatedModel,
-    Text,
-    lazy_property,
-    still_unreadable,
 )
 from agentic_trading.llm.limits import NANO, UnlessNone, nusd_from_usd
 
@@ -61,31 +48,31 @@ class Violation(BaseModel, frozen=True, extra="allow"):
     `suggestion` the nearest of them: shown to the model, never put into the data.
     """
 
-    path: Text
+    path: field_types.Text
     keyword: str
-    message: Text
-    expected: Legible = None
-    actual: Legible = None
-    allowed: Legible = None
-    suggestion: Legible = None
+    message: field_types.Text
+    expected: field_types.Legible = None
+    actual: field_types.Legible = None
+    allowed: field_types.Legible = None
+    suggestion: field_types.Legible = None
 
 
 class Fix(BaseModel, frozen=True, extra="allow"):
     """One change made while reading; `where` is a path or an offset in the text."""
 
     kind: str
-    where: Text
-    before: Text = ""
-    after: Text = ""
+    where: field_types.Text
+    before: field_types.Text = ""
+    after: field_types.Text = ""
 
 
-class AttemptTrace(BaseModel, frozen=True, extra="allow", ignored_types=(lazy_property,)):
+class AttemptTrace(BaseModel, frozen=True, extra="allow", ignored_types=(field_types.lazy_property,)):
     """How one answer was read. `verdict` is the stage at which reading ended; `DONE` means accepted."""
 
     parser: str
-    transport: Open[Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]]
-    verdict: Open[Stage]
-    decode: Open[Literal["strict", "lossless", "guess", "none"]] = "none"
+    transport: field_types.Open[Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]]
+    verdict: field_types.Open[Stage]
+    decode: field_types.Open[Literal["strict", "lossless", "guess", "none"]] = "none"
     fixes: tuple[Fix, ...] = ()
     coercions: tuple[Fix, ...] = ()
     patches: tuple[Fix, ...] = ()
@@ -94,7 +81,7 @@ class AttemptTrace(BaseModel, frozen=True, extra="allow", ignored_types=(lazy_pr
     logprob_mean: float | None = None
     logprob_min: float | None = None
 
-    @lazy_property
+    @field_types.lazy_property
     def wire(self) -> bytes:
         """The trace as it stands in a result's; that of a clean answer is shared by many."""
         return to_json(self)
@@ -110,18 +97,18 @@ class Usage(BaseModel, frozen=True, extra="allow"):
     `unmetered` is why the tokens are not known: the call is then charged what was set aside.
     """
 
-    input_tokens: Count = 0
-    output_tokens: Count = 0
-    thinking_tokens: Count = 0
-    cache_read_tokens: Count = 0
-    cache_write_5m_tokens: Count = 0
-    cache_write_1h_tokens: Count = 0
-    service_tier: Text = ""
-    speed: Text = ""
-    inference_geo: Text = ""
+    input_tokens: field_types.Count = 0
+    output_tokens: field_types.Count = 0
+    thinking_tokens: field_types.Count = 0
+    cache_read_tokens: field_types.Count = 0
+    cache_write_5m_tokens: field_types.Count = 0
+    cache_write_1h_tokens: field_types.Count = 0
+    service_tier: field_types.Text = ""
+    speed: field_types.Text = ""
+    inference_geo: field_types.Text = ""
     bill_nusd: UnlessNone = None
-    bill_problem: Text = Field(default="", exclude_if=operator.not_)
-    unmetered: Text = Field(default="", exclude_if=operator.not_)
+    bill_problem: field_types.Text = Field(default="", exclude_if=operator.not_)
+    unmetered: field_types.Text = Field(default="", exclude_if=operator.not_)
 
     @property
     def total_input_tokens(self) -> int:
@@ -190,7 +177,7 @@ def has_number_to_lose(value: Any) -> bool:
 ExactNumbers = Annotated[dict[str, Any], BeforeValidator(_exact_numbers)]
 
 
-class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
+class LLMResult(field_types.RevalidatedModel, frozen=True, extra="allow"):
     """What one attempt gave. Numbers in `parsed_output` are int and Decimal, digit for digit as the model wrote them.
 
     `cost_nusd` is in whole nano-dollars; `cost_usd` is derived from it (or sets it, if it is given alone). It is never
@@ -218,53 +205,53 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
 
     result_id: str = Field(default_factory=random_id)
     envelope_id: str
-    timestamp: Moment = Field(default_factory=_system_clock.now)
-    raw_output: AnswerText = ""
+    timestamp: field_types.Moment = Field(default_factory=_system_clock.now)
+    raw_output: field_types.AnswerText = ""
     parsed_output: ExactNumbers = Field(default_factory=dict)
     validation_passed: bool = False
-    validation_errors: list[Text] = Field(default_factory=list)
+    validation_errors: list[field_types.Text] = Field(default_factory=list)
     latency_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    input_tokens: Count = 0
-    output_tokens: Count = 0
-    thinking_tokens: Count = 0
-    cache_read_tokens: Count = 0
-    cache_write_5m_tokens: Count = 0
-    cache_write_1h_tokens: Count = 0
-    service_tier: Text = ""
-    speed: Text = ""
-    inference_geo: Text = ""
+    input_tokens: field_types.Count = 0
+    output_tokens: field_types.Count = 0
+    thinking_tokens: field_types.Count = 0
+    cache_read_tokens: field_types.Count = 0
+    cache_write_5m_tokens: field_types.Count = 0
+    cache_write_1h_tokens: field_types.Count = 0
+    service_tier: field_types.Text = ""
+    speed: field_types.Text = ""
+    inference_geo: field_types.Text = ""
     bill_nusd: UnlessNone = None
-    bill_problem: Text = Field(default="", exclude_if=operator.not_)
-    unmetered: Text = Field(default="", exclude_if=operator.not_)
-    unpriced: Text = Field(default="", exclude_if=operator.not_)
-    cost_nusd: Count = 0
+    bill_problem: field_types.Text = Field(default="", exclude_if=operator.not_)
+    unmetered: field_types.Text = Field(default="", exclude_if=operator.not_)
+    unpriced: field_types.Text = Field(default="", exclude_if=operator.not_)
+    cost_nusd: field_types.Count = 0
     cost_usd: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     first_cost_nusd: UnlessNone = None
-    reserved_nusd: Count = 0
-    reserved_tokens: Count = 0
-    reservation_id: Text = Field(default="", exclude_if=operator.not_)
-    price_book: Text = ""
+    reserved_nusd: field_types.Count = 0
+    reserved_tokens: field_types.Count = 0
+    reservation_id: field_types.Text = Field(default="", exclude_if=operator.not_)
+    price_book: field_types.Text = ""
     priced_on: date | None = None
     provider: LLMProvider = LLMProvider.ANTHROPIC
-    model: Text = ""
-    model_requested: Text = ""
-    stop_reason: Text = ""
-    provider_request_id: Text = ""
-    provider_response_id: Text = ""
-    attempt_number: PositiveCount = 1
-    error: Text | None = None
+    model: field_types.Text = ""
+    model_requested: field_types.Text = ""
+    stop_reason: field_types.Text = ""
+    provider_request_id: field_types.Text = ""
+    provider_response_id: field_types.Text = ""
+    attempt_number: field_types.PositiveCount = 1
+    error: field_types.Text | None = None
     success: bool = True
     failure: FailureReason | None = None
     reading: AttemptTrace | None = None
-    tool_called: Text = Field(default="", exclude_if=operator.not_)
-    determinism_level: Open[DeterminismLevel] = DeterminismLevel.PINNED
-    served_from: Open[Literal["live", "recorded"]] = "live"
+    tool_called: field_types.Text = Field(default="", exclude_if=operator.not_)
+    determinism_level: field_types.Open[DeterminismLevel] = DeterminismLevel.PINNED
+    served_from: field_types.Open[Literal["live", "recorded"]] = "live"
     sampling_applied: bool = False
     in_doubt: bool = False
     actionable: bool = Field(default_factory=_is_actionable)
-    dispatched_at: Moment | None = None
-    finished_at: Moment | None = None
-    next_step: Open[NextStep] = ""
+    dispatched_at: field_types.Moment | None = None
+    finished_at: field_types.Moment | None = None
+    next_step: field_types.Open[NextStep] = ""
     output_hash: str = Field(default_factory=_hash_of_output)
 
     @model_validator(mode="before")
@@ -289,11 +276,11 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
         texts that are not plain ASCII, counts beyond the largest and fields of a newer API are validated.
         """
         said, charged = map(fields.__getitem__, _SAID), map(fields.__getitem__, _CHARGED)
-        is_plain = fields["success"] and not usage.model_extra and max(charged) <= LARGEST_COUNT
+        is_plain = fields["success"] and not usage.model_extra and max(charged) <= field_types.LARGEST_COUNT
         if not is_plain or not all(type(text) is str and text.isascii() for text in said):
             return cls(**vars(usage) | (usage.model_extra or {}), **fields)
         values = {**_DEFAULTS, **vars(usage), **fields, "parsed_output": dict(fields["parsed_output"])}
-        values["raw_output"] = still_unreadable(fields["raw_output"])
+        values["raw_output"] = field_types.still_unreadable(fields["raw_output"])
         values["cost_usd"] = fields["cost_nusd"] / NANO
         values["actionable"] = _is_actionable(values)
         values["output_hash"] = _hash_of_output(values)
@@ -366,9 +353,9 @@ class LLMResult(RevalidatedModel, frozen=True, extra="allow"):
         fields = orjson.loads(raw)
         if has_number_to_lose(fields["parsed_output"]):
             fields["parsed_output"] = exact_object(exact_value(raw)["parsed_output"])
-        return cls.model_validate(fields, context=ON_RECORD)
+        return cls.model_validate(fields, context=field_types.ON_RECORD)
 
-    @lazy_property
+    @field_types.lazy_property
     def wire(self) -> bytes:
         """The result as it stands in the log: `parsed_output` with every number as it was written."""
         return b'%b,"parsed_output":%b}' % (self._head()[:-1], exact_bytes(self.parsed_output))

@@ -8,20 +8,8 @@ from typing import Protocol, assert_never
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import SystemClock
 from agentic_trading.ids import derived_id
+from agentic_trading.llm import event as event_types
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.event import (
-    KINDS,
-    PLATFORM,
-    ArchiveStarted,
-    CallRequested,
-    CallUnanswered,
-    EnvelopeRefused,
-    Event,
-    FedBars,
-    RunEnded,
-    RunStarted,
-    TailSetAside,
-)
 from agentic_trading.llm.store import RunRecord
 
 _clock = SystemClock()
@@ -30,7 +18,7 @@ _clock = SystemClock()
 class RunLog(Protocol):
     """A log that can say where it ends."""
 
-    async def record(self, event: Event) -> int:
+    async def record(self, event: event_types.Event) -> int:
         """Keep one event, and return the number of its line."""
         ...
 
@@ -53,18 +41,22 @@ class RunSummary:
     bars_done: int = 0
     interrupted: bool = False
     digest: str | None = None
-    bars: tuple[FedBars, ...] = ()
+    bars: tuple[event_types.FedBars, ...] = ()
 
 
 @asynccontextmanager
-async def run_on_record(log: RunLog, started: RunStarted, *, event_id: str) -> AsyncGenerator[RunSummary]:
+async def run_on_record(
+    log: RunLog, started: event_types.RunStarted, *, event_id: str
+) -> AsyncGenerator[RunSummary]:
     """Put the start of a run on record, and its end when the block is left.
 
     The start is on disk before the block begins, the end before this returns: nothing else may be written to the log
     for this run before or after. A block that is left by an error has an interrupted end, unless the log takes no more;
     a cancellation, however often it comes, waits for either.
     """
-    start = started.as_event(event_id=event_id, trace_id=event_id, tenant_id=PLATFORM, time=_clock.now())
+    start = started.as_event(
+        event_id=event_id, trace_id=event_id, tenant_id=event_types.PLATFORM, time=_clock.now()
+    )
     summary = RunSummary()
     try:
         await run_shielded(_begin(log, start))
@@ -77,14 +69,16 @@ async def run_on_record(log: RunLog, started: RunStarted, *, event_id: str) -> A
     await run_shielded(_end(log, start, started, summary))
 
 
-async def _begin(log: RunLog, start: Event) -> None:
+async def _begin(log: RunLog, start: event_types.Event) -> None:
     await log.record(start)
     await log.flush()
 
 
-async def _end(log: RunLog, start: Event, started: RunStarted, summary: RunSummary) -> None:
+async def _end(
+    log: RunLog, start: event_types.Event, started: event_types.RunStarted, summary: RunSummary
+) -> None:
     lines, head = await log.head()
-    ended = RunEnded(
+    ended = event_types.RunEnded(
         session_id=started.session_id,
         run_number=started.run_number,
         bars_done=summary.bars_done,
@@ -95,9 +89,9 @@ async def _end(log: RunLog, start: Event, started: RunStarted, summary: RunSumma
         bars=summary.bars,
     )
     event = ended.as_event(
-        event_id=derived_id(RunEnded.KIND, start.id),
+        event_id=derived_id(event_types.RunEnded.KIND, start.id),
         trace_id=start.trace_id,
-        tenant_id=PLATFORM,
+        tenant_id=event_types.PLATFORM,
         time=_clock.now(),
         causation_id=start.id,
     )
@@ -111,9 +105,9 @@ class RunInLog:
 
     start_line: int
     start_id: str
-    started: RunStarted
+    started: event_types.RunStarted
     end_line: int | None = None
-    ended: RunEnded | None = None
+    ended: event_types.RunEnded | None = None
 
     @property
     def name(self) -> tuple[str, int]:
@@ -132,7 +126,7 @@ class WrongEnd:
 
 def is_archive(records: Iterable[RunRecord]) -> bool:
     """Whether a log begins as an archive: what runs in it say of lines is about the logs in which they were written."""
-    return any(record.seq == 1 and record.event.kind == ArchiveStarted.KIND for record in records)
+    return any(record.seq == 1 and record.event.kind == event_types.ArchiveStarted.KIND for record in records)
 
 
 def runs_in_log(records: Iterable[RunRecord]) -> tuple[list[RunInLog], list[WrongEnd]]:
@@ -144,12 +138,12 @@ def runs_in_log(records: Iterable[RunRecord]) -> tuple[list[RunInLog], list[Wron
     runs: dict[tuple[str, int], RunInLog] = {}
     wrong: list[WrongEnd] = []
     for record in records:
-        match KINDS.of(record.event):
-            case RunStarted() as started:
+        match event_types.KINDS.of(record.event):
+            case event_types.RunStarted() as started:
                 run = RunInLog(record.seq, record.event.id, started)
                 runs.pop(run.name, None)
                 runs[run.name] = run
-            case RunEnded() as ended:
+            case event_types.RunEnded() as ended:
                 name = (ended.session_id, ended.run_number)
                 reason = _misfit(ended, record, runs.get(name))
                 if reason:
@@ -158,16 +152,16 @@ def runs_in_log(records: Iterable[RunRecord]) -> tuple[list[RunInLog], list[Wron
                     runs[name] = RunInLog(
                         open_run.start_line, open_run.start_id, open_run.started, record.seq, ended
                     )
-            case TailSetAside() | ArchiveStarted() | None:
+            case event_types.TailSetAside() | event_types.ArchiveStarted() | None:
                 pass
-            case CallRequested() | CallUnanswered() | EnvelopeRefused():
+            case event_types.CallRequested() | event_types.CallUnanswered() | event_types.EnvelopeRefused():
                 pass
             case unknown:
                 assert_never(unknown)
     return list(runs.values()), wrong
 
 
-def _misfit(ended: RunEnded, record: RunRecord, started: RunInLog | None) -> str:
+def _misfit(ended: event_types.RunEnded, record: RunRecord, started: RunInLog | None) -> str:
     """Return what is wrong with an end, or nothing."""
     if started is None:
         return f"it ends run {ended.run_number} of session {ended.session_id}, whose start is not in the log"

@@ -8,35 +8,17 @@ from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Literal, assert_never
 
+from agentic_trading.governance import events as ledger_events
+from agentic_trading.governance import limits as limit_types
 from agentic_trading.governance.admission_decisions import ClockMode
 from agentic_trading.governance.controls_document import AppliedCommand, ControlStore
 from agentic_trading.governance.controls_merge import CommandHistory, RestoredControls, restore_controls
-from agentic_trading.governance.events import (
-    KINDS,
-    AttemptAnsweredLate,
-    AttemptDispatched,
-    AttemptUnsent,
-    BudgetExhausted,
-    BudgetExhaustionForecast,
-    BudgetThresholdReached,
-    LedgerCheckpointed,
-    ReservationExpired,
-)
 from agentic_trading.governance.ledger import (
     Balance,
     Ledger,
     LedgerEntry,
     RebuildableLedger,
     ReservationState,
-)
-from agentic_trading.governance.limits import (
-    UNITS,
-    ScopeKind,
-    Window,
-    agent_of,
-    amount_text,
-    limit_text,
-    usd_text,
 )
 from agentic_trading.governance.rebuild import KeptCharge, LedgerRebuild, join
 from agentic_trading.llm.errors import EventError, FailureKind, StoreError
@@ -127,7 +109,7 @@ def _merge_repeated(events: Iterable[BudgetEvent]) -> list[BudgetEvent]:
 
 def _of_call(record: LLMInteraction) -> Iterator[BudgetEvent]:
     envelope, result = record.envelope, record.result
-    subject = f"{agent_of(envelope)} · {envelope.workflow} · {envelope.provider}/{envelope.model}"
+    subject = f"{limit_types.agent_of(envelope)} · {envelope.workflow} · {envelope.provider}/{envelope.model}"
     at = record.stored_at
     failure = result.failure
     if failure is not None and failure.category in GOVERNED:
@@ -136,35 +118,51 @@ def _of_call(record: LLMInteraction) -> Iterator[BudgetEvent]:
         why = failure.description if failure is not None else "no answer was kept"
         yield BudgetEvent("in doubt", subject, why, at, at, result.cost_nusd)
     elif result.cost_nusd > result.reserved_nusd and result.served_from != "recorded":
-        why = f"more than the {usd_text(result.reserved_nusd)} that were reserved"
+        why = f"more than the {limit_types.usd_text(result.reserved_nusd)} that were reserved"
         yield BudgetEvent("overrun", subject, why, at, at, result.cost_nusd)
 
 
 def _of_event(event: Event) -> Iterator[BudgetEvent]:
-    body, at = KINDS.must(event), event.time
+    body, at = ledger_events.KINDS.must(event), event.time
     match body:
         case AppliedCommand():
             why = _with_reason(f"{body.before} -> {body.after}, by {body.by}", body.why)
             yield BudgetEvent("command", body.subject, why, at, at)
-        case BudgetThresholdReached() | BudgetExhausted() | BudgetExhaustionForecast():
+        case (
+            ledger_events.BudgetThresholdReached()
+            | ledger_events.BudgetExhausted()
+            | ledger_events.BudgetExhaustionForecast()
+        ):
             subject = f"{body.scope} {body.id} · {body.window_id or 'total'}"
             yield BudgetEvent("warning", subject, _warning(body), at, at)
-        case ReservationExpired():
+        case ledger_events.ReservationExpired():
             why = f"its lease ran out; {body.state}"
             yield BudgetEvent("expired", body.reservation_id, why, at, at, body.nusd)
-        case AttemptDispatched() | AttemptUnsent() | AttemptAnsweredLate() | LedgerCheckpointed() | None:
+        case (
+            ledger_events.AttemptDispatched()
+            | ledger_events.AttemptUnsent()
+            | ledger_events.AttemptAnsweredLate()
+            | ledger_events.LedgerCheckpointed()
+            | None
+        ):
             pass  # no event of a budget
         case _:
             assert_never(body)
 
 
-def _warning(body: BudgetThresholdReached | BudgetExhausted | BudgetExhaustionForecast) -> str:
-    used = f"{amount_text(body.spent, body.unit)} of {amount_text(body.most, body.unit)}"
-    if isinstance(body, BudgetExhausted):
+def _warning(
+    body: ledger_events.BudgetThresholdReached
+    | ledger_events.BudgetExhausted
+    | ledger_events.BudgetExhaustionForecast,
+) -> str:
+    used = (
+        f"{limit_types.amount_text(body.spent, body.unit)} of {limit_types.amount_text(body.most, body.unit)}"
+    )
+    if isinstance(body, ledger_events.BudgetExhausted):
         if body.spent < body.most:
             return f"calls were refused for five minutes and none was admitted: {used} used"
         return f"nothing is left: {used} used"
-    if isinstance(body, BudgetExhaustionForecast) and body.exhausted_at is not None:
+    if isinstance(body, ledger_events.BudgetExhaustionForecast) and body.exhausted_at is not None:
         return f"{used} used; at this pace nothing is left at {body.exhausted_at:%Y-%m-%d %H:%M}"
     return f"{used} used"
 
@@ -249,7 +247,7 @@ async def rebuild_ledger(
         discarded=tuple(lowered),
         kept=tuple(kept),
         restored=(*(f"{one}, of every tenant" for one in platform.changes), *own.changes),
-        limits=tuple(map(limit_text, own.controls.limits)),
+        limits=tuple(map(limit_types.limit_text, own.controls.limits)),
         halts=tuple(f"{one.scope} {one.id}" for one in (*platform.controls.halts, *own.controls.halts)),
     )
 
@@ -307,7 +305,7 @@ class _LogReader:
 
 def _is_of_tenant(balance: Balance) -> bool:
     """Whether it is the total of a tenant."""
-    return (balance.scope, balance.window) == (ScopeKind.TENANT, Window.NONE)
+    return (balance.scope, balance.window) == (limit_types.ScopeKind.TENANT, limit_types.Window.NONE)
 
 
 async def _lowered(
@@ -333,14 +331,14 @@ async def _lower_totals(knew: Iterable[Balance], tenant: str, bookings: Sequence
     found = {
         (one.scope, one.id): one.spent.units
         for one in await rebuilt.balances(tenant)
-        if one.window is Window.NONE
+        if one.window is limit_types.Window.NONE
     }
     return [
-        f"{one.scope} {one.id} {amount_text(was, unit)} instead of {amount_text(is_now, unit)}"
+        f"{one.scope} {one.id} {limit_types.amount_text(was, unit)} instead of {limit_types.amount_text(is_now, unit)}"
         for one in knew
-        if one.window is Window.NONE
+        if one.window is limit_types.Window.NONE
         for unit, was, is_now in zip(
-            UNITS, one.spent.units, found.get((one.scope, one.id), (0, 0, 0)), strict=True
+            limit_types.UNITS, one.spent.units, found.get((one.scope, one.id), (0, 0, 0)), strict=True
         )
         if is_now < was
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from agentic_trading.clock import SystemClock
+from agentic_trading.governance import limits as limit_types
 from agentic_trading.governance.commands import (
     AddHalt,
     OperatorCommand,
@@ -20,7 +21,6 @@ from agentic_trading.governance.commands import (
 )
 from agentic_trading.governance.controls_document import ControlStore, HaltScope, TenantControls
 from agentic_trading.governance.ledger import Ledger
-from agentic_trading.governance.limits import ANY, LARGEST, UNITS, Limit, ScopeKind, Window, usd_text
 from agentic_trading.governance.status_feed import (
     BudgetStatus,
     CounterStatus,
@@ -149,7 +149,7 @@ def _joined(
     found = {_key(one): one for one in now}
     for key, counter in found.items():
         known, refusing = forecasts.get(key, counter), exhausted.get(key, counter).exhausted
-        units = tuple(unit for unit in UNITS if unit in {*counter.exhausted, *refusing})
+        units = tuple(unit for unit in limit_types.UNITS if unit in {*counter.exhausted, *refusing})
         forecast = {"nusd_per_hour": known.nusd_per_hour, "exhausted_at": known.exhausted_at}
         found[key] = counter.model_copy(update={"exhausted": units, **forecast})
     return tuple((exhausted | found).values())
@@ -159,7 +159,7 @@ def _key(counter: CounterStatus) -> tuple[str, ...]:
     return counter.scope, counter.id, counter.window, counter.window_id
 
 
-Word = TypeVar("Word", ScopeKind, Window)
+Word = TypeVar("Word", limit_types.ScopeKind, limit_types.Window)
 
 
 def halt_command(tenant: str, *, agent: str | None, workflow: str | None, model: str | None) -> AddHalt:
@@ -179,8 +179,8 @@ def limit_command(
 
     Raises `OptionError` for an unknown scope or window, and for a ceiling out of range.
     """
-    kind = _word(ScopeKind, scope, "SCOPE")
-    per = _word(Window, window, "--per")
+    kind = _word(limit_types.ScopeKind, scope, "SCOPE")
+    per = _word(limit_types.Window, window, "--per")
     if remove:
         if (usd, tokens, calls) != (None, None, None):
             raise OptionError("--remove", "given together with a ceiling", "one or the other")
@@ -188,11 +188,13 @@ def limit_command(
     if (usd, tokens, calls) == (None, None, None):
         raise OptionError("the ceiling", "left out", "--usd, --tokens or --calls, one at least, or --remove")
     if not id_:
-        raise OptionError("ID", "empty", f"the id of one {kind}, or {ANY!r} for each of them by itself")
+        raise OptionError(
+            "ID", "empty", f"the id of one {kind}, or {limit_types.ANY!r} for each of them by itself"
+        )
     _check_range("--tokens", tokens)
     _check_range("--calls", calls)
     nusd = None if usd is None else _nusd(usd)
-    return SetLimit(Limit(kind, id_, per, nusd=nusd, tokens=tokens, calls=calls))
+    return SetLimit(limit_types.Limit(kind, id_, per, nusd=nusd, tokens=tokens, calls=calls))
 
 
 async def execute(
@@ -232,10 +234,10 @@ def _scope(tenant: str, agent: str | None, workflow: str | None, model: str | No
 
 def _refuse_pattern(scope: HaltScope, id_: str) -> None:
     """Refuse what looks like a pattern: it would be taken for a name, and stop nothing."""
-    is_whole = id_ == ANY or (scope is HaltScope.MODEL and id_.endswith(f"/{ANY}"))
-    if ANY in (id_[:-1] if is_whole else id_):
-        every = f"a whole name, or {ANY!r} for every {scope}"
-        allowed = f"{every}, or PROVIDER/{ANY}" if scope is HaltScope.MODEL else every
+    is_whole = id_ == limit_types.ANY or (scope is HaltScope.MODEL and id_.endswith(f"/{limit_types.ANY}"))
+    if limit_types.ANY in (id_[:-1] if is_whole else id_):
+        every = f"a whole name, or {limit_types.ANY!r} for every {scope}"
+        allowed = f"{every}, or PROVIDER/{limit_types.ANY}" if scope is HaltScope.MODEL else every
         raise OptionError(f"--{scope}", repr(id_), allowed)
 
 
@@ -247,8 +249,8 @@ def _word(words: type[Word], word: str, option: str) -> Word:
 
 
 def _check_range(option: str, value: int | None) -> None:
-    if value is not None and not 0 <= value <= LARGEST:
-        raise OptionError(option, value, f"0 (nothing may run) to {LARGEST}")
+    if value is not None and not 0 <= value <= limit_types.LARGEST:
+        raise OptionError(option, value, f"0 (nothing may run) to {limit_types.LARGEST}")
 
 
 def _nusd(usd: str) -> int:
@@ -258,8 +260,10 @@ def _nusd(usd: str) -> int:
         amount = Decimal("NaN")
     if not amount.is_finite():
         raise OptionError("--usd", repr(usd), "an amount of dollars, such as 25 or 0.5")
-    if not 0 <= amount <= Decimal(LARGEST) / NANO:
-        raise OptionError("--usd", usd, f"0 (nothing that costs may run) to {usd_text(LARGEST)}")
+    if not 0 <= amount <= Decimal(limit_types.LARGEST) / NANO:
+        raise OptionError(
+            "--usd", usd, f"0 (nothing that costs may run) to {limit_types.usd_text(limit_types.LARGEST)}"
+        )
     nusd = int(amount * NANO)
     if nusd != amount * NANO:
         raise OptionError("--usd", repr(usd), "whole nano-dollars: nine digits behind the point")

@@ -9,11 +9,11 @@ from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Final, Self
 
+from agentic_trading.bus import topic as topic_api
 from agentic_trading.bus.codec import envelope_message, read_dead_letter, read_envelope
 from agentic_trading.bus.errors import MessageTooLargeError, TopicSetupError, UnreadableMessageError
 from agentic_trading.bus.message import Delivery, Message
 from agentic_trading.bus.signing import PRINCIPAL_HEADER, REPLAYED_HEADER, SIGNATURE_HEADER, Signer
-from agentic_trading.bus.topic import DEAD_LETTERS, ENVELOPES, EVENTS, Broker, DeadLetter, Topic, lane_topic
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.errors import TradingError
 from agentic_trading.ids import derived_id
@@ -66,7 +66,7 @@ class LetterFilter:
     topic: str = ""
     since: datetime | None = None
 
-    def has(self, letter: DeadLetter) -> bool:
+    def has(self, letter: topic_api.DeadLetter) -> bool:
         """Whether a letter is meant."""
         return (
             (not self.ids or letter.id in self.ids)
@@ -89,9 +89,11 @@ class LetterScan:
     claims: dict[str, set[str]] = field(default_factory=dict)
     unreadable: int = 0
 
-    async def letters(self, broker: Broker, meant: LetterFilter) -> AsyncGenerator[DeadLetter]:
+    async def letters(
+        self, broker: topic_api.Broker, meant: LetterFilter
+    ) -> AsyncGenerator[topic_api.DeadLetter]:
         """Yield the letters that are meant, each once: a letter that was published twice has the same id."""
-        async with aclosing(broker.scan(DEAD_LETTERS)) as deliveries:
+        async with aclosing(broker.scan(topic_api.DEAD_LETTERS)) as deliveries:
             async for delivery in deliveries:
                 letter = letter_in(delivery)
                 if letter is None:
@@ -107,7 +109,7 @@ class LetterScan:
                 if meant.has(letter):
                     yield letter
 
-    async def replayed(self, broker: Broker) -> set[str]:
+    async def replayed(self, broker: topic_api.Broker) -> set[str]:
         """Return the ids of letters whose replay is a letter again, by its value: any sender may write the header, which is not signed."""
         if not self.claims:
             return set()
@@ -142,7 +144,7 @@ class ListedLetter:
     replay_of: str
 
     @classmethod
-    def of(cls, letter: DeadLetter, age: SendAge) -> Self:
+    def of(cls, letter: topic_api.DeadLetter, age: SendAge) -> Self:
         """Return a letter as it is listed."""
         return cls(
             letter.id,
@@ -158,12 +160,12 @@ class ListedLetter:
         )
 
 
-def replay_of(letter: DeadLetter) -> str:
+def replay_of(letter: topic_api.DeadLetter) -> str:
     """Return the id of the letter whose replay this is; empty for none."""
     return letter.headers.get(REPLAYED_HEADER, "")
 
 
-def replay_problem(letter: DeadLetter, age: SendAge) -> str:
+def replay_problem(letter: topic_api.DeadLetter, age: SendAge) -> str:
     """Return why the message of a letter cannot be published as it was; empty where it can."""
     try:
         Replay(age=age).message(letter)
@@ -183,7 +185,7 @@ def moment_of(text: str, now: datetime) -> datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def letter_in(delivery: Delivery) -> DeadLetter | None:
+def letter_in(delivery: Delivery) -> topic_api.DeadLetter | None:
     """Return the letter in a message of their topic, or None where something else was written there."""
     try:
         return read_dead_letter(delivery.message)
@@ -191,7 +193,7 @@ def letter_in(delivery: Delivery) -> DeadLetter | None:
         return None
 
 
-async def letter_of(broker: Broker, letter_id: str) -> tuple[DeadLetter, int]:
+async def letter_of(broker: topic_api.Broker, letter_id: str) -> tuple[topic_api.DeadLetter, int]:
     """Return a letter, and how many copies there are; raises `UnknownLetterError`.
 
     The beginning of an id will do where no other id begins so.
@@ -222,7 +224,7 @@ class Replay:
     signer: Signer | None = None
     age: SendAge = field(default_factory=SendAge)
 
-    def message(self, letter: DeadLetter) -> Message:
+    def message(self, letter: topic_api.DeadLetter) -> Message:
         """Return what is published for a letter; raises `ReplayError` where there is nothing to publish.
 
         A message goes as it was, with a header that names the letter: its signature stays valid. With `again`
@@ -240,7 +242,7 @@ class Replay:
             self._require_recent(letter, message)
         return Message(message.key, message.value, {**message.headers, REPLAYED_HEADER: letter.id})
 
-    def _require_recent(self, letter: DeadLetter, message: Message) -> None:
+    def _require_recent(self, letter: topic_api.DeadLetter, message: Message) -> None:
         """Raise `ReplayError` for an envelope that workers refuse as too old."""
         created_at = None
         with suppress(UnreadableMessageError):
@@ -251,7 +253,7 @@ class Replay:
                 letter.id, f"{refusal.detail}; allowed is --again, which makes a new envelope and pays for it"
             )
 
-    def _new_envelope(self, letter: DeadLetter, message: Message) -> Message:
+    def _new_envelope(self, letter: topic_api.DeadLetter, message: Message) -> Message:
         new = envelope_message(_envelope_again(letter, message), sent_at=self.age.wall.now())
         is_signed = message.headers.keys() >= {PRINCIPAL_HEADER, SIGNATURE_HEADER}
         if is_signed and self.signer is None:
@@ -262,7 +264,7 @@ class Replay:
             )
         return new if self.signer is None else self.signer.sign(new)
 
-    async def publish(self, broker: Broker, letter: DeadLetter) -> None:
+    async def publish(self, broker: topic_api.Broker, letter: topic_api.DeadLetter) -> None:
         """Publish a letter's message to its source topic; raises `ReplayError` where that cannot be."""
         message = self.message(letter)
         try:
@@ -271,14 +273,14 @@ class Replay:
             raise ReplayError(letter.id, str(e)) from e
 
 
-def _envelope_in(letter: DeadLetter, message: Message) -> LLMEnvelope:
+def _envelope_in(letter: topic_api.DeadLetter, message: Message) -> LLMEnvelope:
     """Return the envelope in the message of a letter; raises `UnreadableMessageError`."""
     return read_envelope(Delivery(letter.source_topic, letter.position, message, 1))
 
 
-def _envelope_again(letter: DeadLetter, message: Message) -> LLMEnvelope:
+def _envelope_again(letter: topic_api.DeadLetter, message: Message) -> LLMEnvelope:
     """Return the envelope in a message as a new one that the old one caused; raises `ReplayError`."""
-    if letter.source_topic == EVENTS.name:
+    if letter.source_topic == topic_api.EVENTS.name:
         raise ReplayError(
             letter.id, "it holds an event, which runs nothing; allowed is a replay without --again"
         )
@@ -297,30 +299,30 @@ def _envelope_again(letter: DeadLetter, message: Message) -> LLMEnvelope:
     )
 
 
-def _replay_hashes(letter: DeadLetter) -> Iterator[str]:
+def _replay_hashes(letter: topic_api.DeadLetter) -> Iterator[str]:
     """Yield the hash of what a replay of a letter publishes: its value as it was, and that of the new envelope."""
     yield letter.raw_sha256
     with suppress(ValueError):  # it is cut, or holds no envelope
         yield sha256_hex(_envelope_again(letter, letter.message()).wire)
 
 
-def _require_proved(letter: DeadLetter) -> None:
+def _require_proved(letter: topic_api.DeadLetter) -> None:
     if letter.reason in _UNPROVED:
         problem = f"{letter.reason}: its sender was not proved, or may not send it"
         raise ReplayError(letter.id, f"{problem}; allowed with --again is its id, after a look at it")
 
 
-def _source_of(letter: DeadLetter) -> Topic[Any]:
+def _source_of(letter: topic_api.DeadLetter) -> topic_api.Topic[Any]:
     """Return the topic that a message is from; raises `ReplayError` for one that no worker reads.
 
     A letter says itself where its message is from, and is not believed beyond that.
     """
-    if letter.source_topic == EVENTS.name:
-        return EVENTS
-    for workflow, topic in ENVELOPES.items():
+    if letter.source_topic == topic_api.EVENTS.name:
+        return topic_api.EVENTS
+    for workflow, topic in topic_api.ENVELOPES.items():
         lane = letter.source_topic.removeprefix(topic.name)
         if lane == "" or _LANE.fullmatch(lane):
-            return lane_topic(workflow, lane[1:])
+            return topic_api.lane_topic(workflow, lane[1:])
     raise ReplayError(letter.id, f"no worker reads its topic, {letter.source_topic!r:.200}")
 
 
@@ -338,7 +340,7 @@ class ReplayPlan:
     came_back: int = 0
 
     @classmethod
-    async def of(cls, broker: Broker, replay: Replay, meant: LetterFilter) -> Self:
+    async def of(cls, broker: topic_api.Broker, replay: Replay, meant: LetterFilter) -> Self:
         """Return the plan for the letters that are meant; raises `UnknownLetterError`."""
         letters: dict[str, str] = {}
         refused: list[ReplayError] = []
@@ -365,7 +367,7 @@ class ReplayPlan:
             len(found_ids & replayed),
         )
 
-    async def publish(self, broker: Broker) -> Self:
+    async def publish(self, broker: topic_api.Broker) -> Self:
         """Publish the planned messages, in the order of each key; return what was published, and what could not be."""
         published: dict[str, str] = {}
         refused: list[ReplayError] = []
@@ -392,12 +394,12 @@ class Purge:
     stays: int
 
     @classmethod
-    async def before(cls, broker: Broker, time: datetime | None) -> Self:
+    async def before(cls, broker: topic_api.Broker, time: datetime | None) -> Self:
         """Return what is to be deleted to be rid of letters older than `time`; without one, of all that are there now."""
         positions: dict[int, int] = {}
         ended: set[int] = set()
         messages = stays = 0
-        async with aclosing(broker.scan(DEAD_LETTERS)) as deliveries:
+        async with aclosing(broker.scan(topic_api.DEAD_LETTERS)) as deliveries:
             async for delivery in deliveries:
                 letter = letter_in(delivery)
                 is_old = time is None or letter is None or letter.time < time
@@ -410,6 +412,6 @@ class Purge:
                     messages += 1
         return cls(positions, messages, stays)
 
-    async def run(self, broker: Broker) -> None:
+    async def run(self, broker: topic_api.Broker) -> None:
         """Delete it, for every reader."""
-        await broker.delete_before(DEAD_LETTERS, self.positions)
+        await broker.delete_before(topic_api.DEAD_LETTERS, self.positions)

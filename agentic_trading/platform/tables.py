@@ -9,15 +9,7 @@ from zoneinfo import ZoneInfo
 from agentic_trading.bus.signing import Verifier
 from agentic_trading.governance.policy import Policy
 from agentic_trading.governance.prices import PACKAGED_PRICES, ModelPrice, PriceBook
-from agentic_trading.llm.models import (
-    PACKAGED_MODELS,
-    Capabilities,
-    Capability,
-    DatedTable,
-    Row,
-    read_table,
-    sha256_of_rows,
-)
+from agentic_trading.llm import models as model_types
 from agentic_trading.platform.adapters import Factory, explained, factory_of
 from agentic_trading.platform.config import ModelConfig, PlatformConfig
 from agentic_trading.platform.signing_keys import PrincipalKeys, signing_keys_in
@@ -27,7 +19,7 @@ from agentic_trading.platform.signing_keys import PrincipalKeys, signing_keys_in
 class Tables:
     """What is known of models and prices."""
 
-    capabilities: Capabilities
+    capabilities: model_types.Capabilities
     prices: PriceBook
 
 
@@ -76,26 +68,26 @@ RowOrigin = Literal["shipped", "adapter", "file", "config"]
 class TableLayers:
     """Tables by what they are from: of several rows for a model the one in the last table counts."""
 
-    models: Mapping[RowOrigin, DatedTable[Capability]]
-    prices: Mapping[RowOrigin, DatedTable[ModelPrice]]
+    models: Mapping[RowOrigin, model_types.DatedTable[model_types.Capability]]
+    prices: Mapping[RowOrigin, model_types.DatedTable[ModelPrice]]
 
     @classmethod
     def read(cls, config: PlatformConfig, factories: Mapping[str, Factory]) -> Self:
         """Read files, and the rows of adapters; raises what `tables_of` raises."""
         given = {name: row.models for name, row in config.providers.items()}
         brought = {name: _rows_of(config, name, factory) for name, factory in factories.items()}
-        models: dict[RowOrigin, DatedTable[Capability]] = {
-            "shipped": read_table(PACKAGED_MODELS, Capability),
+        models: dict[RowOrigin, model_types.DatedTable[model_types.Capability]] = {
+            "shipped": model_types.read_table(model_types.PACKAGED_MODELS, model_types.Capability),
             **_layer("adapter", "adapters", _capabilities(brought)),
         }
-        prices: dict[RowOrigin, DatedTable[ModelPrice]] = {
-            "shipped": read_table(PACKAGED_PRICES, ModelPrice),
+        prices: dict[RowOrigin, model_types.DatedTable[ModelPrice]] = {
+            "shipped": model_types.read_table(PACKAGED_PRICES, ModelPrice),
             **_layer("adapter", "adapters", _prices(brought)),
         }
         if config.models_file is not None:
-            models["file"] = read_table(config.models_file, Capability)
+            models["file"] = model_types.read_table(config.models_file, model_types.Capability)
         if config.prices_file is not None:
-            prices["file"] = read_table(config.prices_file, ModelPrice)
+            prices["file"] = model_types.read_table(config.prices_file, ModelPrice)
         return cls(
             models | _layer("config", "config", _capabilities(given)),
             prices | _layer("config", "config", _prices(given)),
@@ -104,10 +96,12 @@ class TableLayers:
     def tables(self) -> Tables:
         """Return what is known of models and prices."""
         rows = (row for table in self.models.values() for row in table.rows)
-        return Tables(Capabilities(rows), PriceBook(*self.prices.values()))
+        return Tables(model_types.Capabilities(rows), PriceBook(*self.prices.values()))
 
 
-def tables_of(config: PlatformConfig, factories: Mapping[str, Factory]) -> tuple[Capabilities, PriceBook]:
+def tables_of(
+    config: PlatformConfig, factories: Mapping[str, Factory]
+) -> tuple[model_types.Capabilities, PriceBook]:
     """Return what is known of models and prices; reads files.
 
     A row of the configuration goes before one of `models_file` and `prices_file`, that before one that an adapter
@@ -127,7 +121,7 @@ def _rows_of(config: PlatformConfig, name: str, factory: Factory) -> tuple[Model
         return tuple(map(ModelConfig.model_validate, models()))
 
 
-def _capabilities(rows: Mapping[str, Iterable[ModelConfig]]) -> Iterator[Capability]:
+def _capabilities(rows: Mapping[str, Iterable[ModelConfig]]) -> Iterator[model_types.Capability]:
     return (row.capability_of(name) for name, models in rows.items() for row in models)
 
 
@@ -137,11 +131,13 @@ def _prices(rows: Mapping[str, Iterable[ModelConfig]]) -> Iterator[ModelPrice]:
     )
 
 
-def _layer(origin: RowOrigin, name: str, rows: Iterable[Row]) -> dict[RowOrigin, DatedTable[Row]]:
+def _layer(
+    origin: RowOrigin, name: str, rows: Iterable[model_types.Row]
+) -> dict[RowOrigin, model_types.DatedTable[model_types.Row]]:
     """Return these rows as a table, if there are any."""
     kept = tuple(rows)
-    digest = sha256_of_rows([row.model_dump(mode="json") for row in kept])
-    return {origin: DatedTable(Path(name), kept, {"name": name}, digest)} if kept else {}
+    digest = model_types.sha256_of_rows([row.model_dump(mode="json") for row in kept])
+    return {origin: model_types.DatedTable(Path(name), kept, {"name": name}, digest)} if kept else {}
 
 
 def load_tables(models_file: Path | None = None, prices_file: Path | None = None) -> Tables:

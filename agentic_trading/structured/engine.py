@@ -17,6 +17,7 @@ from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, ToolDefinition, Transport
 from agentic_trading.llm.result import Stage, Violation
 from agentic_trading.logger import get_logger
+from agentic_trading.structured import prompts
 from agentic_trading.structured.decode import keys_in
 from agentic_trading.structured.outcome import (
     Accepted,
@@ -28,16 +29,6 @@ from agentic_trading.structured.outcome import (
 )
 from agentic_trading.structured.patch import is_protected
 from agentic_trading.structured.pipeline import RawAnswer, parse_answer, usable_schema
-from agentic_trading.structured.prompts import (
-    CALL_POLICY,
-    first_request,
-    offered,
-    prompted_request,
-    raised_cap_request,
-    reask_request,
-    request_over,
-    tools_of,
-)
 from agentic_trading.structured.pydantic_schema import (
     SchemaLike,
     SemanticCheck,
@@ -81,16 +72,16 @@ class Prepared:
 
     def reask(self, request: ModelRequest, rejected: Rejected, *, attempt: int) -> ModelRequest:
         """Return `request` with the last answer and what was wrong with it."""
-        return reask_request(request, rejected, attempt=attempt)
+        return prompts.reask_request(request, rejected, attempt=attempt)
 
     def raise_cap(self, request: ModelRequest, *, attempt: int) -> ModelRequest:
         """Return `request` with room for a longer answer, as far as the model can write one."""
-        return raised_cap_request(request, attempt=attempt, limit=self.capability.max_output_tokens)
+        return prompts.raised_cap_request(request, attempt=attempt, limit=self.capability.max_output_tokens)
 
     def move_schema_to_prompt(self, request: ModelRequest, *, attempt: int) -> ModelRequest:
         """Return `request` with its schema in the prompt, for a provider that does not take it to enforce it."""
-        prompted = prompted_request(request, self.capability, attempt=attempt)
-        return offered(prompted, request.tools) if request.tools else prompted
+        prompted = prompts.prompted_request(request, self.capability, attempt=attempt)
+        return prompts.offered(prompted, request.tools) if request.tools else prompted
 
 
 def prepare(
@@ -111,15 +102,15 @@ def prepare(
     )
     if problem is not None:
         return problem
-    named = tools_of(envelope, capability, tools) if envelope.tools_allowed else ()
+    named = prompts.tools_of(envelope, capability, tools) if envelope.tools_allowed else ()
     if isinstance(named, FailureReason):
         return named
     parser = select(capability, envelope)
     if enforced:
         request = parser.request(envelope, capability, attempt=1, answer=1)
     else:
-        request = request_over("prompted", envelope, capability, attempt=1, answer=1)
-    return Prepared(parser, capability, offered(request, named) if named else request)
+        request = prompts.request_over("prompted", envelope, capability, attempt=1, answer=1)
+    return Prepared(parser, capability, prompts.offered(request, named) if named else request)
 
 
 def select(capability: Capability, envelope: LLMEnvelope) -> "OutputParser":
@@ -204,7 +195,7 @@ def read_answer(
     outcome = read(
         response,
         tool.parameters if tool else envelope.expected_output_schema,
-        CALL_POLICY if tool else envelope.output_policy,
+        prompts.CALL_POLICY if tool else envelope.output_policy,
         check=None if tool else check,
         max_tokens=request.max_tokens,
         parser=parser,
@@ -317,7 +308,7 @@ class StructuredLogProbsParser:
         self, envelope: LLMEnvelope, capability: Capability, *, attempt: int, answer: int
     ) -> ModelRequest:
         """Return the request of `envelope`."""
-        return first_request(envelope, capability, attempt=attempt, answer=answer)
+        return prompts.first_request(envelope, capability, attempt=attempt, answer=answer)
 
     def read(
         self, response: ModelResponse, request: ModelRequest, *, check: SemanticCheck | None = None
@@ -337,7 +328,7 @@ class InstructorParser:
     ) -> ModelRequest:
         """Return the request of `envelope`."""
         transport = unenforced_transport(envelope, capability)
-        return request_over(transport, envelope, capability, attempt=attempt, answer=answer)
+        return prompts.request_over(transport, envelope, capability, attempt=attempt, answer=answer)
 
     def read(
         self, response: ModelResponse, request: ModelRequest, *, check: SemanticCheck | None = None

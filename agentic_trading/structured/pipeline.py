@@ -12,17 +12,8 @@ from agentic_trading.canonical import CanonicalError, exact_bytes
 from agentic_trading.llm.limits import OutputPolicy
 from agentic_trading.llm.provider import ModelResponse, Transport
 from agentic_trading.llm.result import AttemptTrace, Fix, Stage, Violation
+from agentic_trading.structured import decode as decoding
 from agentic_trading.structured import extract
-from agentic_trading.structured.decode import (
-    MAX_BYTES,
-    MAX_DEPTH,
-    JsonCandidate,
-    check_closed,
-    decode,
-    has_ended,
-    keys_in,
-    truncation_sign,
-)
 from agentic_trading.structured.extract import strip_thinking
 from agentic_trading.structured.json_repair import RepairedJson, repair_json
 from agentic_trading.structured.outcome import Accepted, ParserException, UnreadableError
@@ -64,7 +55,7 @@ class ValidCandidate(NamedTuple):
 
 
 def select_candidate(
-    candidates: Sequence[JsonCandidate],
+    candidates: Sequence[decoding.JsonCandidate],
     wanted: AnswerRequirements,
     *,
     text: str,
@@ -95,7 +86,7 @@ def select_candidate(
     return found._replace(fixes=(*found.fixes, note))
 
 
-def validate_candidate(candidate: JsonCandidate, wanted: AnswerRequirements) -> ValidCandidate:
+def validate_candidate(candidate: decoding.JsonCandidate, wanted: AnswerRequirements) -> ValidCandidate:
     """Return `candidate` as it fits; raises `UnreadableError` with the rules that it breaks."""
     value, text, fixes = candidate.value, candidate.text, candidate.fixes
     if fixes:
@@ -153,9 +144,9 @@ def _check_meaning(
 
 
 def _select_valid(
-    candidates: Sequence[JsonCandidate], wanted: AnswerRequirements
-) -> tuple[JsonCandidate, ValidCandidate]:
-    valid: list[tuple[JsonCandidate, ValidCandidate]] = []
+    candidates: Sequence[decoding.JsonCandidate], wanted: AnswerRequirements
+) -> tuple[decoding.JsonCandidate, ValidCandidate]:
+    valid: list[tuple[decoding.JsonCandidate, ValidCandidate]] = []
     errors: list[UnreadableError] = []
     for candidate in candidates:
         try:
@@ -169,7 +160,7 @@ def _select_valid(
     return valid[-1]
 
 
-def _several(candidates: Sequence[JsonCandidate]) -> UnreadableError:
+def _several(candidates: Sequence[decoding.JsonCandidate]) -> UnreadableError:
     shown = [f"at {candidate.start}: {candidate.text[:SHOWN_CHARS]}" for candidate in candidates[:2]]
     message = f"{len(candidates)} objects could be the answer; allowed is one"
     return _ambiguous("candidates", message, actual=shown)
@@ -204,7 +195,7 @@ def _check_comments(fixes: Sequence[Fix], policy: OutputPolicy) -> None:
 
 
 def _check_prose(
-    text: str, candidates: Sequence[JsonCandidate], value: dict[str, Any], policy: OutputPolicy
+    text: str, candidates: Sequence[decoding.JsonCandidate], value: dict[str, Any], policy: OutputPolicy
 ) -> None:
     """Refuse an answer with a line like `veto: true` outside an object that has no such property."""
     ends = [0, *(candidate.end for candidate in candidates)]
@@ -212,7 +203,7 @@ def _check_prose(
     for end, start in zip(ends, starts, strict=True):
         for member in (*_MEMBER.finditer(text, end, start), *_QUOTED_MEMBER.finditer(text, end, start)):
             name = protected_name(member[1], policy)
-            if name and name not in {protected_name(key, policy) for key in keys_in(value)}:
+            if name and name not in {protected_name(key, policy) for key in decoding.keys_in(value)}:
                 raise _ambiguous(
                     "members", f"{member[1]!r} stands beside the object", actual=member[0].strip()
                 )
@@ -221,7 +212,7 @@ def _check_prose(
 def _unwrap(inner: str, text: str, fixes: tuple[Fix, ...]) -> tuple[Any, str, tuple[Fix, ...]]:
     """Read a string that is itself one strict JSON object; any other string is left as it is."""
     try:
-        decoded = decode(inner)
+        decoded = decoding.decode(inner)
     except UnreadableError:
         return inner, text, fixes
     if not isinstance(decoded.value, dict):
@@ -334,18 +325,18 @@ def usable_schema(
 
 def read_candidates(
     text: str, policy: OutputPolicy, schema: Mapping[str, Any]
-) -> tuple[DecodeLevel, Sequence[JsonCandidate]]:
+) -> tuple[DecodeLevel, Sequence[decoding.JsonCandidate]]:
     """Return what in `text` may be the answer, and how strictly it had to be read; raises `UnreadableError`."""
     is_bare = policy.decode == "strict" and policy.candidates == "whole"
     if not is_bare and not text.lstrip().startswith(_STRICT_OPENINGS):
         return _read_loosely(text, policy, schema)
     try:
-        decoded = decode(text)
+        decoded = decoding.decode(text)
     except UnreadableError as e:
-        if e.stage is not Stage.JSON_PARSE or len(text) > MAX_BYTES:
+        if e.stage is not Stage.JSON_PARSE or len(text) > decoding.MAX_BYTES:
             raise
         if is_bare:
-            check_closed(text)
+            decoding.check_closed(text)
             raise
         return _read_loosely(text, policy, schema)
     return "strict", (decoded.candidate(text, 0, len(text), is_whole=True),)
@@ -353,7 +344,7 @@ def read_candidates(
 
 def _read_loosely(
     text: str, policy: OutputPolicy, schema: Mapping[str, Any]
-) -> tuple[DecodeLevel, Sequence[JsonCandidate]]:
+) -> tuple[DecodeLevel, Sequence[decoding.JsonCandidate]]:
     if policy.decode == "strict":
         return "strict", extract.json_candidates(text, lossless=False)
     try:
@@ -383,7 +374,7 @@ def _parse(answer: RawAnswer) -> Accepted:
         return _plain_text(text, answer)
     schema = usable_schema(answer.schema, answer.schema_json, answer.policy)
     level, candidates = read_candidates(text, answer.policy, schema.schema)
-    if not has_reason and (level == "guess" or not has_ended(text, candidates)):
+    if not has_reason and (level == "guess" or not decoding.has_ended(text, candidates)):
         _fail_as_cut(f"{_NO_REASON}the text does not end with the object")
     wanted = AnswerRequirements(schema, answer.policy, answer.check)
     try:
@@ -418,7 +409,7 @@ def _check_stop_reason(answer: RawAnswer, *, has_reason: bool) -> None:
     reason = answer.response.stop_reason
     if reason.strip().lower() in _REFUSED:
         _fail(Stage.REFUSAL, "stop_reason", f"the model refused (stop reason {reason})")
-    if sign := truncation_sign(answer.response, answer.max_tokens):
+    if sign := decoding.truncation_sign(answer.response, answer.max_tokens):
         _fail_as_cut(sign)
     if answer.needs_stop_reason and not has_reason:
         _fail_as_cut(f"{_NO_REASON}an execution needs one")
@@ -451,7 +442,7 @@ def _exact(value: Any, depth: int) -> Any:
     """Give a float the Decimal that its shortest spelling says: NaN and Infinity are then seen, not nulled."""
     if isinstance(value, float):
         return Decimal(float.__repr__(value))
-    if depth > MAX_DEPTH:
+    if depth > decoding.MAX_DEPTH:
         return value
     if isinstance(value, Mapping):
         return {key: _exact(child, depth + 1) for key, child in value.items()}
@@ -466,7 +457,7 @@ _WORD = re.compile(r"[\w.+\-%$€£/]+")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?")
 
 
-def salvage_json(text: str, why: UnreadableError) -> JsonCandidate:
+def salvage_json(text: str, why: UnreadableError) -> decoding.JsonCandidate:
     """Return what json-repair makes of `text`; raises `why`, or an `UnreadableError` that says what is missing.
 
     It invents keys, values and ends. What is held on to here: each number stands as it is in the text.
@@ -493,7 +484,7 @@ def salvage_json(text: str, why: UnreadableError) -> JsonCandidate:
     except (RecursionError, ValueError, ArithmeticError) as e:
         raise why from e
     fix = Fix(kind="guess", where="0", before=text[:SHOWN_CHARS], after=value_json[:SHOWN_CHARS])
-    return JsonCandidate(value, value_json, (fix,), 0, len(text), is_whole=False, is_repaired=True)
+    return decoding.JsonCandidate(value, value_json, (fix,), 0, len(text), is_whole=False, is_repaired=True)
 
 
 def _numbers_in(text: str) -> dict[Decimal, Decimal]:
@@ -559,7 +550,7 @@ def value_digest(value: Any) -> bytes:
 
 def _collect(value: Any, found: set[bytes], texts: list[str], depth: int) -> bytes:
     """Return the digest of `value`; add those of its objects to `found`, and texts that may hold more to `texts`."""
-    if depth > MAX_DEPTH:  # no answer is as deep
+    if depth > decoding.MAX_DEPTH:  # no answer is as deep
         return b""
     match value:
         case dict():
@@ -607,7 +598,7 @@ def _object_at(text: str, start: int) -> tuple[Any, int]:
         return _DECODER.raw_decode(text, start)
     except (ValueError, ArithmeticError):
         repaired = _repair_at(text, start)
-        return decode(repaired.text).value, start + repaired.end
+        return decoding.decode(repaired.text).value, start + repaired.end
 
 
 def _repair_at(text: str, start: int) -> RepairedJson:

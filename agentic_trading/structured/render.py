@@ -11,21 +11,8 @@ from typing import Any, Literal, assert_never
 
 import orjson
 
+from agentic_trading.structured import schema as schemas
 from agentic_trading.structured.feedback import number_bounds
-from agentic_trading.structured.schema import (
-    RULES_OF_TYPE,
-    Schema,
-    add_sentinel,
-    allowed_types,
-    allowed_values,
-    children,
-    constraints_of,
-    differ,
-    prompt_schema,
-    requested_schema,
-    resolve_reference,
-    subschemas,
-)
 
 SHORT_NOTE = 60
 """A description of at most so many characters is kept."""
@@ -53,7 +40,7 @@ class SchemaPhrase:
         return f"{self.text}{_comment(self.notes)}"
 
 
-def text_rules(node: Schema) -> list[str]:
+def text_rules(node: schemas.Schema) -> list[str]:
     rules = size_rules(node.get("minLength"), node.get("maxLength"), "character", "characters")
     if "pattern" in node:
         rules.append(f"matching {json_text(node['pattern'])}")
@@ -62,7 +49,7 @@ def text_rules(node: Schema) -> list[str]:
     return rules
 
 
-def number_rules(node: Schema) -> list[str]:
+def number_rules(node: schemas.Schema) -> list[str]:
     least, most, above, below = number_bounds(node)
     if None not in (least, most) and above is below is None:
         rules = [f"{json_text(least)} to {json_text(most)}"]
@@ -140,7 +127,7 @@ def escape_control(text: str) -> str:
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
-_BY_TYPE = frozenset({"type"}.union(*RULES_OF_TYPE.values()))
+_BY_TYPE = frozenset({"type"}.union(*schemas.RULES_OF_TYPE.values()))
 _BEYOND_WORDS = frozenset(
     {"allOf", "not", "if", "then", "else", "dependentSchemas", "dependentRequired", "dependencies",
      "patternProperties", "contains", "minContains", "maxContains", "unevaluatedProperties", "unevaluatedItems",
@@ -175,10 +162,10 @@ def render_schema(schema_json: bytes, *, sentinel: bool) -> str:
     the words for them would be twice as long. A broken schema is returned as it is: no answer to it will be accepted.
     Equal schemas give equal texts.
     """
-    schema = requested_schema(schema_json, sentinel=False)
+    schema = schemas.requested_schema(schema_json, sentinel=False)
     if schema is None:
         return schema_json.decode()
-    whole = f"JSON Schema {escape_control(prompt_schema(schema_json, sentinel=sentinel))}"
+    whole = f"JSON Schema {escape_control(schemas.prompt_schema(schema_json, sentinel=sentinel))}"
     try:
         text = _Renderer(schema).text(sentinel=sentinel)
     except LookupError:
@@ -189,7 +176,7 @@ def render_schema(schema_json: bytes, *, sentinel: bool) -> str:
 class _Renderer:
     """One walk through a schema; the definitions that are referred to come last."""
 
-    def __init__(self, root: Schema) -> None:
+    def __init__(self, root: schemas.Schema) -> None:
         self._root = root
         self._uses, self._is_closed = _survey(root)
         self._names: dict[str, str] = {}
@@ -198,7 +185,7 @@ class _Renderer:
     def text(self, *, sentinel: bool) -> str:
         """Return the whole of it, definitions last."""
         lines = ["// no other properties"] if self._is_closed else []
-        top = add_sentinel(self._root) if sentinel else self._root
+        top = schemas.add_sentinel(self._root) if sentinel else self._root
         if top.get("type") == "object" and self._uses["#"] > 1 and not sentinel:
             lines.append(self._named("#"))
         else:
@@ -207,9 +194,9 @@ class _Renderer:
         return "\n".join(lines)
 
     def _definition(self, reference: str) -> str:
-        return f"{self._names[reference]} = {self._piece(resolve_reference(self._root, reference), 0).line}"
+        return f"{self._names[reference]} = {self._piece(schemas.resolve_reference(self._root, reference), 0).line}"
 
-    def _top(self, schema: Schema) -> SchemaPhrase:
+    def _top(self, schema: schemas.Schema) -> SchemaPhrase:
         if _form(schema) in ("any", "types"):  # an answer is an object, whatever else its schema allows
             return with_note(schema, self._object(schema, 0, spread=True))
         return self._piece(schema, 0)
@@ -226,17 +213,17 @@ class _Renderer:
             case "one_of":
                 piece = self._one_of(node["oneOf"], nesting)
             case "options":
-                piece = SchemaPhrase(" | ".join(map(literal, allowed_values(node))))
+                piece = SchemaPhrase(" | ".join(map(literal, schemas.allowed_values(node))))
             case "types":
-                piece = either(self._of_type(name, node, nesting) for name in allowed_types(node))
+                piece = either(self._of_type(name, node, nesting) for name in schemas.allowed_types(node))
             case "schema":
                 return self._as_schema(node)
             case _:
                 assert_never(form)
         return with_note(node, piece)
 
-    def _as_schema(self, node: Schema) -> SchemaPhrase:
-        for _, inner in subschemas(node):
+    def _as_schema(self, node: schemas.Schema) -> SchemaPhrase:
+        for _, inner in schemas.subschemas(node):
             if isinstance(inner, dict) and "$ref" in inner:
                 self._named(inner["$ref"])
         return SchemaPhrase(f"JSON Schema {json_text(node)}")
@@ -249,7 +236,7 @@ class _Renderer:
             and _DEFINITION.fullmatch(reference)
         )
         if is_inlined:
-            return self._piece(resolve_reference(self._root, reference), nesting + 1)
+            return self._piece(schemas.resolve_reference(self._root, reference), nesting + 1)
         return SchemaPhrase(self._named(reference))
 
     def _named(self, reference: str) -> str:
@@ -269,17 +256,17 @@ class _Renderer:
         """Whether no value can fit two of `branches`, as far as types, constants and tags show."""
         if len(branches) > _MOST_COMPARED:
             return False
-        facts = [constraints_of(self._resolved(branch)) for branch in branches]
-        return all(differ(one, other) for one, other in combinations(facts, 2))
+        facts = [schemas.constraints_of(self._resolved(branch)) for branch in branches]
+        return all(schemas.differ(one, other) for one, other in combinations(facts, 2))
 
-    def _resolved(self, node: Any) -> Schema:
+    def _resolved(self, node: Any) -> schemas.Schema:
         for _ in range(_MOST_INLINED):
             if not isinstance(node, dict) or "$ref" not in node:
                 break
-            node = resolve_reference(self._root, node["$ref"])
+            node = schemas.resolve_reference(self._root, node["$ref"])
         return node if isinstance(node, dict) else {}
 
-    def _of_type(self, name: str, node: Schema, nesting: int) -> SchemaPhrase:
+    def _of_type(self, name: str, node: schemas.Schema, nesting: int) -> SchemaPhrase:
         match name:
             case "object":
                 return self._object(node, nesting)
@@ -292,7 +279,7 @@ class _Renderer:
             case _:
                 return SchemaPhrase(name)
 
-    def _object(self, node: Schema, nesting: int, *, spread: bool = False) -> SchemaPhrase:
+    def _object(self, node: schemas.Schema, nesting: int, *, spread: bool = False) -> SchemaPhrase:
         properties, required = node.get("properties", {}), dict.fromkeys(node.get("required", ()))
         rest = node.get("additionalProperties")
         unnamed = True if rest is None else rest
@@ -315,7 +302,7 @@ class _Renderer:
             with_rules("object" if is_anything else object_text(members, spread=spread), rules)
         )
 
-    def _array(self, node: Schema, nesting: int) -> SchemaPhrase:
+    def _array(self, node: schemas.Schema, nesting: int) -> SchemaPhrase:
         items = node.get("items", True)
         listed = isinstance(items, list)
         first = items if listed else node.get("prefixItems", [])
@@ -334,7 +321,7 @@ class _Renderer:
         )
 
 
-def _name(reference: str, root: Schema) -> str:
+def _name(reference: str, root: schemas.Schema) -> str:
     """Return `#leg` for a definition, and the whole pointer, quoted, for what stands elsewhere or is named oddly."""
     if reference == "#":
         return "#"
@@ -349,14 +336,16 @@ def _name(reference: str, root: Schema) -> str:
     return f"#{definition[1]}"
 
 
-def _survey(root: Schema) -> tuple[Counter[str], bool]:
+def _survey(root: schemas.Schema) -> tuple[Counter[str], bool]:
     """Return how often each reference is used, and whether every object says which other properties it takes."""
     uses = Counter({"#": 1})
     is_closed = "additionalProperties" in root or _form(root) != "any"
     waiting = ["#"]
     while waiting:
-        for node, times in _rendered_schemas(resolve_reference(root, waiting.pop())):
-            is_closed = is_closed and ("object" not in allowed_types(node) or "additionalProperties" in node)
+        for node, times in _rendered_schemas(schemas.resolve_reference(root, waiting.pop())):
+            is_closed = is_closed and (
+                "object" not in schemas.allowed_types(node) or "additionalProperties" in node
+            )
             if "$ref" in node:
                 if node["$ref"] not in uses:
                     waiting.append(node["$ref"])
@@ -364,7 +353,7 @@ def _survey(root: Schema) -> tuple[Counter[str], bool]:
     return uses, is_closed
 
 
-def _rendered_schemas(node: Any, times: int = 1) -> Iterator[tuple[Schema, int]]:
+def _rendered_schemas(node: Any, times: int = 1) -> Iterator[tuple[schemas.Schema, int]]:
     """Yield the schemas of which a part of the text is made; what stands as JSON refers by name, so it counts twice."""
     if not isinstance(node, dict):
         return
@@ -373,7 +362,7 @@ def _rendered_schemas(node: Any, times: int = 1) -> Iterator[tuple[Schema, int]]
             raise LookupError(keyword)
     again = 2 if _form(node) == "schema" else times
     yield node, again
-    for place, child in children(node):
+    for place, child in schemas.children(node):
         if not place.startswith(("/$defs/", "/definitions/")):
             yield from _rendered_schemas(child, again)
 
@@ -384,5 +373,5 @@ def _form(node: Any) -> _Form:
     rules = frozenset(node) & _RULES
     if rules in _FORM_OF:
         form = _FORM_OF[rules]
-        return "schema" if form == "options" and not allowed_values(node) else form
+        return "schema" if form == "options" and not schemas.allowed_values(node) else form
     return "types" if rules <= _BY_TYPE else "schema"

@@ -13,16 +13,7 @@ from agentic_trading.llm.envelope import LLMEnvelope, ResponseFormat
 from agentic_trading.llm.fields import CanonicalObject
 from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import Transport
-from agentic_trading.structured.schema import (
-    Schema,
-    add_sentinel,
-    children,
-    map_children,
-    requested_schema,
-    resolve_reference,
-    subschemas,
-    types_of,
-)
+from agentic_trading.structured import schema as schemas
 
 # What constrained decoders enforce; every other keyword goes into the description and is checked here.
 _ENFORCED = frozenset(
@@ -145,33 +136,33 @@ def strict_problem(
 
 @lru_cache(maxsize=256)
 def _form(schema_json: bytes, *, sentinel: bool, bounds: bool) -> CanonicalObject | NoStrictForm:
-    schema = requested_schema(schema_json, sentinel=False)
+    schema = schemas.requested_schema(schema_json, sentinel=False)
     if schema is None:
         return NoStrictForm("the schema is broken")
     reason = _problem(schema)
     if reason is not None:
         return NoStrictForm(reason)
-    whole = add_sentinel(schema) if sentinel else schema
+    whole = schemas.add_sentinel(schema) if sentinel else schema
     strict = _Strict(whole, _ENFORCED | _BOUNDS if bounds else _ENFORCED).of(whole)
     return CanonicalObject(strict, canonical_bytes(strict))
 
 
-def _problem(schema: Schema) -> str | None:
+def _problem(schema: schemas.Schema) -> str | None:
     if schema.get("type") != "object":
         return "#: is not plainly an object"
     defined = _definitions(schema)
-    for place, node in subschemas(schema):
+    for place, node in schemas.subschemas(schema):
         reason = _problem_of(node, defined) if isinstance(node, dict) else None
         if reason is not None:
             return f"{place}: {reason}"
     return "a definition refers to itself" if _is_recursive(defined) else None
 
 
-def _problem_of(node: Schema, defined: Mapping[str, Any]) -> str | None:
+def _problem_of(node: schemas.Schema, defined: Mapping[str, Any]) -> str | None:
     for keyword in _WITHOUT_STRICT_FORM:
         if keyword in node:
             return f"{keyword} cannot be enforced"
-    for place, child in children(node):
+    for place, child in schemas.children(node):
         if isinstance(child, bool) and place != "/additionalProperties":
             return f"{place[1:]} allows {'anything' if child else 'nothing'}"
     if "anyOf" in node and "oneOf" in node:
@@ -181,22 +172,22 @@ def _problem_of(node: Schema, defined: Mapping[str, Any]) -> str | None:
     return _too_open(node)
 
 
-def _too_open(node: Schema) -> str | None:
-    if "object" in types_of(node) and (reason := _open_object(node)) is not None:
+def _too_open(node: schemas.Schema) -> str | None:
+    if "object" in schemas.types_of(node) and (reason := _open_object(node)) is not None:
         return reason
-    if "array" in types_of(node) and not isinstance(node.get("items"), dict):
+    if "array" in schemas.types_of(node) and not isinstance(node.get("items"), dict):
         return "an array of anything"
     return "allows anything" if _SAYS_SOMETHING.isdisjoint(node) else None
 
 
-def _open_object(node: Schema) -> str | None:
+def _open_object(node: schemas.Schema) -> str | None:
     if "properties" not in node or node.get("additionalProperties", False) is not False:
         return "an open object"
     undeclared = [name for name in node.get("required", ()) if name not in node["properties"]]
     return f"requires {undeclared[0]!r:.80} and does not declare it" if undeclared else None
 
 
-def _definitions(schema: Schema) -> dict[str, Any]:
+def _definitions(schema: schemas.Schema) -> dict[str, Any]:
     return {
         f"#/{keyword}/{name}": child
         for keyword in ("$defs", "definitions")
@@ -207,7 +198,9 @@ def _definitions(schema: Schema) -> dict[str, Any]:
 def _is_recursive(named: Mapping[str, Any]) -> bool:
     """Whether a definition leads back to itself: what leads nowhere is taken away until nothing is left, or a ring."""
     uses = {
-        name: {node["$ref"] for _, node in subschemas(child) if isinstance(node, dict) and "$ref" in node}
+        name: {
+            node["$ref"] for _, node in schemas.subschemas(child) if isinstance(node, dict) and "$ref" in node
+        }
         for name, child in named.items()
     }
     users: dict[str, list[str]] = {name: [] for name in named}
@@ -223,7 +216,7 @@ def _is_recursive(named: Mapping[str, Any]) -> bool:
     return len(harmless) < len(named)
 
 
-def _with_type(schema: Schema) -> Schema:
+def _with_type(schema: schemas.Schema) -> schemas.Schema:
     """Name the one type of constants: providers want a type of everything."""
     if "type" in schema or {"enum", "const"}.isdisjoint(schema):
         return schema
@@ -235,14 +228,14 @@ def _with_type(schema: Schema) -> Schema:
 class _Strict:
     """Makes the strict form of the schemas in `root`, of which `enforced` keywords are kept."""
 
-    def __init__(self, root: Schema, enforced: frozenset[str]) -> None:
+    def __init__(self, root: schemas.Schema, enforced: frozenset[str]) -> None:
         self._root = root
         self._enforced = enforced
 
-    def of(self, schema: Schema) -> Schema:
+    def of(self, schema: schemas.Schema) -> schemas.Schema:
         """Return the strict form of one schema of the root."""
         tagged = self._tagged(schema) if "discriminator" in schema else schema
-        strict = map_children(_with_type(tagged), self.of)
+        strict = schemas.map_children(_with_type(tagged), self.of)
         if "oneOf" in strict:
             strict["anyOf"] = strict.pop("oneOf")
         unenforced = [
@@ -253,11 +246,11 @@ class _Strict:
         if unenforced:
             words = [strict.get("description", ""), f"({', '.join(unenforced)})"]
             strict["description"] = " ".join(filter(None, words))
-        if "object" in types_of(strict):
+        if "object" in schemas.types_of(strict):
             strict["additionalProperties"] = False
         return strict
 
-    def _tagged(self, schema: Schema) -> Schema:
+    def _tagged(self, schema: schemas.Schema) -> schemas.Schema:
         """Return a choice whose branches are distinguished by the constant of a required tag."""
         rest = {keyword: value for keyword, value in schema.items() if keyword != "discriminator"}
         discriminator = schema["discriminator"]
@@ -271,9 +264,9 @@ class _Strict:
                 rest[keyword] = [self._with_tag(branch, tag, targets) for branch in rest[keyword]]
         return rest
 
-    def _with_tag(self, branch: Schema, tag: str, targets: Mapping[str, Any]) -> Schema:
+    def _with_tag(self, branch: schemas.Schema, tag: str, targets: Mapping[str, Any]) -> schemas.Schema:
         reference = branch.get("$ref")
-        node = branch if reference is None else resolve_reference(self._root, reference)
+        node = branch if reference is None else schemas.resolve_reference(self._root, reference)
         tagged = node.get("properties", {}).get(tag)
         if tagged is None:
             return branch
@@ -286,9 +279,9 @@ class _Strict:
         return {**node, "properties": {**node["properties"], tag: tagged}, "required": required}
 
 
-def _objects_in_place(schema: Mapping[str, Any]) -> Iterator[Schema]:
+def _objects_in_place(schema: Mapping[str, Any]) -> Iterator[schemas.Schema]:
     """Yield every object of a strict form that is not behind a reference."""
-    for place, node in subschemas(dict(schema)):
+    for place, node in schemas.subschemas(dict(schema)):
         if (
             isinstance(node, dict)
             and "properties" in node

@@ -20,20 +20,7 @@ from agentic_trading.logger import get_logger
 from agentic_trading.structured.engine import Prepared
 from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.pydantic_schema import SemanticCheck
-from agentic_trading.worker.attempt_result import (
-    AnsweredAttempt,
-    Attempted,
-    FailedAttempt,
-    FinalAttempt,
-    Timing,
-    answered_result,
-    is_of_wrong_model,
-    is_schema_refused,
-    recorded_response,
-    replayed_result,
-    unsent_attempt,
-    unused_result,
-)
+from agentic_trading.worker import attempt_result
 from agentic_trading.worker.error_boundary import describe_error
 from agentic_trading.worker.held_claim import HeldClaim
 from agentic_trading.worker.recorder import NO_REPLY, ReplyRoute
@@ -90,9 +77,9 @@ class UnsupportedSchemas:
     def __init__(self) -> None:
         self._known: set[tuple[LLMProvider, str, bytes]] = set()
 
-    def learn(self, request: ModelRequest, attempted: Attempted) -> None:
+    def learn(self, request: ModelRequest, attempted: attempt_result.Attempted) -> None:
         """Remember the schema of `request` if that is why it failed."""
-        if not is_schema_refused(request, attempted):
+        if not attempt_result.is_schema_refused(request, attempted):
             return
         if len(self._known) == MOST_REMEMBERED:
             self._known.clear()
@@ -188,34 +175,38 @@ class CallContext:
         response: ModelResponse,
         admission: Admitted,
         charge: Charge,
-        timing: Timing,
-    ) -> Attempted:
+        timing: attempt_result.Timing,
+    ) -> attempt_result.Attempted:
         """Read an answer that was charged; one of a wrong model ends the call."""
         outcome = await self.read(request, response)
-        to_result = partial(answered_result, request, response, outcome, admission, charge, timing)
-        if is_of_wrong_model(request, response, self.capability):
-            return FinalAttempt(lambda step: unused_result(to_result(step)))
-        return AnsweredAttempt(to_result, outcome)
+        to_result = partial(
+            attempt_result.answered_result, request, response, outcome, admission, charge, timing
+        )
+        if attempt_result.is_of_wrong_model(request, response, self.capability):
+            return attempt_result.FinalAttempt(lambda step: attempt_result.unused_result(to_result(step)))
+        return attempt_result.AnsweredAttempt(to_result, outcome)
 
-    async def refused(self, request: ModelRequest, reason: FailureReason, now: datetime) -> FinalAttempt:
+    async def refused(
+        self, request: ModelRequest, reason: FailureReason, now: datetime
+    ) -> attempt_result.FinalAttempt:
         """Return the end of a call whose attempt was not sent; its claim says so before the log does, or it has no end."""
         await self.claim.end(request, reason, now)
-        return unsent_attempt(self.envelope, request.attempt, reason, now=now)
+        return attempt_result.unsent_attempt(self.envelope, request.attempt, reason, now=now)
 
-    async def follow(self, request: ModelRequest, recorded: LLMResult) -> Attempted:
+    async def follow(self, request: ModelRequest, recorded: LLMResult) -> attempt_result.Attempted:
         """Serve an attempt that is on record here as it stands there, and go on with what was to follow."""
         return replace(await self.replay(request, recorded), to_result=lambda _step: recorded)
 
-    async def replay(self, request: ModelRequest, recorded: LLMResult) -> Attempted:
+    async def replay(self, request: ModelRequest, recorded: LLMResult) -> attempt_result.Attempted:
         """Serve a recorded attempt: an answer is read again, a failure is the same failure, and so is what follows."""
         is_not_used = recorded.failure is not None and recorded.failure.category is FailureKind.WRONG_MODEL
         if recorded.reading is not None and not is_not_used:
             as_requested_then = replace(request, transport=recorded.reading.transport)
-            outcome = await self.read(as_requested_then, recorded_response(recorded))
-            read_again = partial(replayed_result, recorded, self.envelope, outcome)
-            return AnsweredAttempt(read_again, outcome, recorded.next_step)
-        to_result = partial(replayed_result, recorded, self.envelope, None)
+            outcome = await self.read(as_requested_then, attempt_result.recorded_response(recorded))
+            read_again = partial(attempt_result.replayed_result, recorded, self.envelope, outcome)
+            return attempt_result.AnsweredAttempt(read_again, outcome, recorded.next_step)
+        to_result = partial(attempt_result.replayed_result, recorded, self.envelope, None)
         if recorded.dispatched_at is None or recorded.failure is None or is_not_used:
-            return FinalAttempt(to_result)
+            return attempt_result.FinalAttempt(to_result)
         failed_again = Failed(kind=recorded.failure.category, sent=recorded.in_doubt, retry_after_s=None)
-        return FailedAttempt(to_result, failed_again, recorded.next_step)
+        return attempt_result.FailedAttempt(to_result, failed_again, recorded.next_step)

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from agentic_trading.bus import topic as topic_api
 from agentic_trading.bus.codec import read_event
 from agentic_trading.bus.errors import (
     BacklogFullError,
@@ -16,7 +17,6 @@ from agentic_trading.bus.errors import (
     UnreadableMessageError,
 )
 from agentic_trading.bus.message import Delivery
-from agentic_trading.bus.topic import DEAD_LETTERS, EVENTS, REPLIES, Broker, Subscription, Topic, lane_topic
 from agentic_trading.clock import Clock
 from agentic_trading.governance.errors import LedgerUnavailableError
 from agentic_trading.llm.envelope import EnvelopeWorkflow
@@ -81,7 +81,7 @@ class WorkerPool:
     def __init__(
         self,
         *,
-        broker: Broker,
+        broker: topic_api.Broker,
         runner: CallRunner,
         recorder: Recorder,
         claims: ClaimStore,
@@ -107,7 +107,10 @@ class WorkerPool:
         self._name = name
         self._topics = {
             group: [
-                lane_topic(workflow, lane) for workflow in among if workflow in workflows for lane in lanes
+                topic_api.lane_topic(workflow, lane)
+                for workflow in among
+                if workflow in workflows
+                for lane in lanes
             ]
             for group, among in ((EXECUTIONS_GROUP, EXECUTIONS), (GROUP, OTHERS))
         }
@@ -125,9 +128,14 @@ class WorkerPool:
         self._counts = {"finished": 0, "dead_letters": 0, "given_back": 0, "events": 0}
 
     @property
-    def topics(self) -> Sequence[Topic[Any]]:
+    def topics(self) -> Sequence[topic_api.Topic[Any]]:
         """What it reads and writes."""
-        return [*chain.from_iterable(self._topics.values()), EVENTS, REPLIES, DEAD_LETTERS]
+        return [
+            *chain.from_iterable(self._topics.values()),
+            topic_api.EVENTS,
+            topic_api.REPLIES,
+            topic_api.DEAD_LETTERS,
+        ]
 
     def statistics(self) -> PoolStatistics:
         """Return the counts so far."""
@@ -149,18 +157,20 @@ class WorkerPool:
         """Serve all lanes and keep all events until `stop`; raises `StoreError` if the log gave up."""
         async with AsyncExitStack() as subscribed:
 
-            async def reading(topics: Sequence[Topic[Any]], group: str) -> Subscription:
+            async def reading(topics: Sequence[topic_api.Topic[Any]], group: str) -> topic_api.Subscription:
                 opened = aclosing(await self._broker.subscribe(topics, group))
                 return await subscribed.enter_async_context(opened)
 
             envelopes = {group: await reading(self._topics[group], group) for group in self._slots}
-            events = await reading([EVENTS], EVENTS_GROUP)
+            events = await reading([topic_api.EVENTS], EVENTS_GROUP)
             async with self._housekeeping():
                 await self._serve_all(envelopes, events)
         if self._fatal is not None:
             raise self._fatal
 
-    async def _serve_all(self, envelopes: Mapping[str, Subscription], events: Subscription) -> None:
+    async def _serve_all(
+        self, envelopes: Mapping[str, topic_api.Subscription], events: topic_api.Subscription
+    ) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_events(events), name=f"{self._name}-events")
             for lanes, subscription in envelopes.items():
@@ -192,7 +202,7 @@ class WorkerPool:
         except StoreError as e:
             self._give_up(e)
 
-    async def _work(self, envelopes: Subscription, slots: Slots) -> None:
+    async def _work(self, envelopes: topic_api.Subscription, slots: Slots) -> None:
         """Serve one delivery after the other with one slot, until a returning holder needs it."""
         while not self._waits.is_stopped:
             async with slots.taken() as slot:
@@ -203,7 +213,7 @@ class WorkerPool:
                         break
                     await self._within_boundary(delivery, envelopes, serve)
 
-    async def _keep_events(self, events: Subscription) -> None:
+    async def _keep_events(self, events: topic_api.Subscription) -> None:
         """Keep what comes; after a stop, what is there to be taken, up to the first one that cannot be kept now."""
         is_last_look = False
         while self._fatal is None and not is_last_look:
@@ -216,7 +226,10 @@ class WorkerPool:
             is_last_look = was_stopped and delivery is None
 
     async def _within_boundary(
-        self, delivery: Delivery, subscription: Subscription, handle: Callable[[Delivery], Awaitable[bool]]
+        self,
+        delivery: Delivery,
+        subscription: topic_api.Subscription,
+        handle: Callable[[Delivery], Awaitable[bool]],
     ) -> bool:
         """Handle a delivery and acknowledge it, or return False; what it raises concerns no other, but for a log that gave up."""
         try:

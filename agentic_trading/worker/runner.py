@@ -27,18 +27,7 @@ from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest, Providers, ToolDefinition
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
-from agentic_trading.worker.attempt_result import (
-    Attempted,
-    AttemptPlan,
-    FailedAttempt,
-    degraded_result,
-    failed_result,
-    following_turns,
-    lost_attempt,
-    may_degrade,
-    plan_next_attempt,
-    unsent_attempt,
-)
+from agentic_trading.worker import attempt_result
 from agentic_trading.worker.call_context import (
     CallChecks,
     CallContext,
@@ -149,26 +138,28 @@ class CallRunner:
         self, envelope: LLMEnvelope, call: CallContext | FailureReason, route: ReplyRoute
     ) -> LLMInteraction:
         if isinstance(call, FailureReason):
-            unsent = unsent_attempt(envelope, 1, call, now=self._clock.now())
+            unsent = attempt_result.unsent_attempt(envelope, 1, call, now=self._clock.now())
             return await self._keep(envelope, unsent, "final", route)
-        last, plan = await self._step(call, AttemptPlan(call.prepared.request))
+        last, plan = await self._step(call, attempt_result.AttemptPlan(call.prepared.request))
         if plan is None:  # as most calls end: what follows costs them nothing
             return last
-        async for turn in following_turns(self._waits.sleep):
+        async for turn in attempt_result.following_turns(self._waits.sleep):
             if turn.retry_state.attempt_number > 1 and plan is not None:
                 call.claim.add(last)
                 last, plan = await self._step(call, plan)
             turn.retry_state.set_result(plan)
         return last
 
-    async def _step(self, call: CallContext, plan: AttemptPlan) -> tuple[LLMInteraction, AttemptPlan | None]:
+    async def _step(
+        self, call: CallContext, plan: attempt_result.AttemptPlan
+    ) -> tuple[LLMInteraction, attempt_result.AttemptPlan | None]:
         """Make an attempt and keep it; return it, and what is planned after it."""
         if plan.wait_s > 0 and self._waits.is_stopped:
             stopped = await call.refused(plan.request, STOPPED, self._clock.now())
             return await self._keep(call.envelope, stopped, "final", call.route), None
         attempted = await self._attempt(call, plan.request, is_retry=plan.step == "retry")
         self._unsupported_schemas.learn(plan.request, attempted)
-        following = plan_next_attempt(plan, attempted, call.prepared, now=self._clock.now())
+        following = attempt_result.plan_next_attempt(plan, attempted, call.prepared, now=self._clock.now())
         step = following.step if following else "final"
         return await self._keep(call.envelope, attempted, step, call.route, call.cached), following
 
@@ -204,14 +195,14 @@ class CallRunner:
     async def _keep(
         self,
         envelope: LLMEnvelope,
-        attempted: Attempted,
+        attempted: attempt_result.Attempted,
         step: NextStep,
         route: ReplyRoute,
         cached: CachedCall | None = None,
     ) -> LLMInteraction:
         result = attempted.to_result(step)
-        if step == "final" and not result.success and may_degrade(envelope, attempted):
-            result = degraded_result(result)
+        if step == "final" and not result.success and attempt_result.may_degrade(envelope, attempted):
+            result = attempt_result.degraded_result(result)
         interaction = LLMInteraction(envelope=envelope, result=result, stored_at=self._clock.now())
         keep = partial(self._store, interaction, cached, route, final=step == "final")
         try:
@@ -229,7 +220,9 @@ class CallRunner:
         if cached is not None:
             await cached.add(self._parts.recorder.as_kept(interaction))
 
-    async def _attempt(self, call: CallContext, request: ModelRequest, *, is_retry: bool) -> Attempted:
+    async def _attempt(
+        self, call: CallContext, request: ModelRequest, *, is_retry: bool
+    ) -> attempt_result.Attempted:
         recorded = await self._recorded(call, request)
         if recorded is not None:
             return await call.replay(request, recorded)
@@ -250,16 +243,18 @@ class CallRunner:
             case _:
                 assert_never(admitted)
 
-    async def _made_before(self, call: CallContext, request: ModelRequest) -> Attempted | None:
+    async def _made_before(self, call: CallContext, request: ModelRequest) -> attempt_result.Attempted | None:
         """Return what came of an attempt that an earlier owner has made, or was about to; None where there was none."""
         if (lost := self._earlier.lost_of(request)) is not None:
-            return lost_attempt(request.envelope, request.attempt, lost, now=self._clock.now())
+            return attempt_result.lost_attempt(request.envelope, request.attempt, lost, now=self._clock.now())
         if call.claim.is_new:
             return None
         if (recorded := await self._earlier.on_record(call.claim, request)) is not None:
             return await call.follow(request, recorded)
         if (refusal := await self._earlier.refusal(call.claim, request)) is not None:
-            return unsent_attempt(request.envelope, request.attempt, refusal, now=self._clock.now())
+            return attempt_result.unsent_attempt(
+                request.envelope, request.attempt, refusal, now=self._clock.now()
+            )
         if (found := await self._earlier.find(call.claim, request, call.capability)) is None:
             return None
         as_sent = replace(request, transport=found.kept.transport)
@@ -295,7 +290,9 @@ class CallRunner:
             if not has_waited:
                 return Denied(STOPPED)
 
-    async def _send(self, call: CallContext, request: ModelRequest, admission: Admitted) -> Attempted:
+    async def _send(
+        self, call: CallContext, request: ModelRequest, admission: Admitted
+    ) -> attempt_result.Attempted:
         """Send a request that was admitted, and read its answer; raises what `AttemptSender.send` does."""
         exchange = RequestInFlight(call.claim, request, admission, self._clock)
         try:
@@ -310,7 +307,7 @@ class CallRunner:
 
     async def _outcome(
         self, call: CallContext, request: ModelRequest, admission: Admitted, charge: Charge, kept: KeptAnswer
-    ) -> Attempted:
+    ) -> attempt_result.Attempted:
         timing, response = kept.timing, kept.response
         if kept.failure is None and response is not None:
             return await call.answered_attempt(request, response, admission, charge, timing)
@@ -323,7 +320,7 @@ class CallRunner:
             category=failure.kind, description=failure.message, recoverable=not failure.sent
         )
         to_result = partial(
-            failed_result,
+            attempt_result.failed_result,
             request.envelope,
             request.attempt,
             reason,
@@ -337,7 +334,7 @@ class CallRunner:
             raw_output=failure.text,
             metered=metered,
         )
-        return FailedAttempt(to_result, failed_by(failure), kept.step)
+        return attempt_result.FailedAttempt(to_result, failed_by(failure), kept.step)
 
     async def _keep_cancelled(self, call: CallContext, exchange: RequestInFlight) -> None:
         """Keep a call that was cancelled before or after its answer came."""

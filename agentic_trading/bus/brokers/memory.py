@@ -4,19 +4,10 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
+from agentic_trading.bus import topic as topic_api
 from agentic_trading.bus.errors import BusClosedError
 from agentic_trading.bus.keyed_queues import KeyedQueues, ReplyQueue, Takers
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import (
-    MAX_HEAD_BYTES,
-    MAX_MESSAGE_BYTES,
-    REPLIES,
-    BrokerStatistics,
-    ConsumerLag,
-    PartitionProgress,
-    Subscription,
-    Topic,
-)
 
 
 class MemoryBroker:
@@ -29,7 +20,7 @@ class MemoryBroker:
     """
 
     def __init__(
-        self, *, max_message_bytes: int = MAX_MESSAGE_BYTES, retain_acknowledged: bool = True
+        self, *, max_message_bytes: int = topic_api.MAX_MESSAGE_BYTES, retain_acknowledged: bool = True
     ) -> None:
         if max_message_bytes < 1:
             raise ValueError(f"max_message_bytes is {max_message_bytes}; allowed is 1 and more")
@@ -45,35 +36,37 @@ class MemoryBroker:
         """The largest value of a message on a topic with `room` for one."""
         return self._max_message_bytes
 
-    async def publish(self, topic: Topic[Any], message: Message) -> None:
+    async def publish(self, topic: topic_api.Topic[Any], message: Message) -> None:
         """Add a message to a topic; it is kept when this returns."""
         self._check(topic, message)
         self._add(topic, message)
 
-    async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+    async def publish_all(self, topic: topic_api.Topic[Any], messages: Sequence[Message]) -> None:
         """Add messages to a topic in their order; they are kept when this returns."""
         for message in messages:
             self._check(topic, message)
         for message in messages:
             self._add(topic, message)
 
-    def _add(self, topic: Topic[Any], message: Message) -> None:
-        if topic.name != REPLIES.name:
+    def _add(self, topic: topic_api.Topic[Any], message: Message) -> None:
+        if topic.name != topic_api.REPLIES.name:
             self._topic(topic.name).append(message)
             return
         for reader in self._replies.get(message.key, ()):
             reader.add(Delivery(topic.name, self._published_replies, message, 1))
         self._published_replies += 1
 
-    def _check(self, topic: Topic[Any], message: Message) -> None:
+    def _check(self, topic: topic_api.Topic[Any], message: Message) -> None:
         """Raise what `publish` promises for a message that is not taken."""
         if self._closed:
             raise BusClosedError("the memory broker")
         message.check_size(
-            topic.name, most=self._max_message_bytes * topic.room, most_in_head=MAX_HEAD_BYTES * topic.room
+            topic.name,
+            most=self._max_message_bytes * topic.room,
+            most_in_head=topic_api.MAX_HEAD_BYTES * topic.room,
         )
 
-    async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
+    async def subscribe(self, topics: Sequence[topic_api.Topic[Any]], group: str) -> topic_api.Subscription:
         """Read `topics` in turn, each that has something ready, as one of the readers of `group`."""
         if self._closed:
             raise BusClosedError("the memory broker")
@@ -82,7 +75,7 @@ class MemoryBroker:
         cursors = [self._topic(topic.name).cursor(group) for topic in topics]
         return _MemorySubscription(f"the subscription of {group}", cursors)
 
-    async def replies(self, address: str) -> Subscription:
+    async def replies(self, address: str) -> topic_api.Subscription:
         """Read the replies to `address` that come from now on."""
         if self._closed:
             raise BusClosedError("the memory broker")
@@ -94,19 +87,19 @@ class MemoryBroker:
         readers.append(reader := ReplyQueue(leave))
         return reader
 
-    async def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
+    async def scan(self, topic: topic_api.Topic[Any]) -> AsyncGenerator[Delivery]:
         """Yield the messages of `topic` that are kept now, oldest first."""
         if self._closed:
             raise BusClosedError("the memory broker")
         for position, kept in self._topic(topic.name).there():
             yield Delivery(topic.name, position, kept.message, 1)
 
-    async def check(self, topics: Sequence[Topic[Any]]) -> None:  # noqa: ARG002 - every topic is there
+    async def check(self, topics: Sequence[topic_api.Topic[Any]]) -> None:  # noqa: ARG002 - every topic is there
         """Raise `BusClosedError` after `aclose`."""
         if self._closed:
             raise BusClosedError("the memory broker")
 
-    async def delete_before(self, topic: Topic[Any], positions: Mapping[int, int]) -> None:
+    async def delete_before(self, topic: topic_api.Topic[Any], positions: Mapping[int, int]) -> None:
         """Delete what stands before a position; a group that has yet to finish it may still do so."""
         if self._closed:
             raise BusClosedError("the memory broker")
@@ -122,12 +115,12 @@ class MemoryBroker:
                 for member in [*cursor.readers]:
                     await member.aclose()
 
-    def statistics(self) -> BrokerStatistics:
+    def statistics(self) -> topic_api.BrokerStatistics:
         """Return what was published, what is kept, and how far each group lags."""
         published = {name: topic.published for name, topic in self._topics.items()}
         if self._published_replies:
-            published[REPLIES.name] = self._published_replies
-        return BrokerStatistics(
+            published[topic_api.REPLIES.name] = self._published_replies
+        return topic_api.BrokerStatistics(
             published=published,
             kept={name: len(topic.there()) for name, topic in self._topics.items()},
             backlogs=tuple(
@@ -236,8 +229,8 @@ class _Cursor:
         """Everything, or 0 while something is not finished: a position before which all is."""
         return 0 if self.queues.waiting or self._in_flight else self.topic.published
 
-    def lag(self) -> ConsumerLag:
-        return ConsumerLag(self._group, self.topic.name, self.queues.waiting, self._in_flight)
+    def lag(self) -> topic_api.ConsumerLag:
+        return topic_api.ConsumerLag(self._group, self.topic.name, self.queues.waiting, self._in_flight)
 
     def _wake_readers(self) -> None:
         for reader in self.readers:
@@ -277,9 +270,9 @@ class _MemorySubscription:
             # or a reader that gives back at once would keep the loop from all other tasks
             await asyncio.sleep(0)
 
-    async def progress(self) -> Sequence[PartitionProgress]:
+    async def progress(self) -> Sequence[topic_api.PartitionProgress]:
         return [
-            PartitionProgress(name, 0, cursor.topic.published, cursor.done)
+            topic_api.PartitionProgress(name, 0, cursor.topic.published, cursor.done)
             for name, cursor in sorted(self._cursors.items())
         ]
 

@@ -8,24 +8,14 @@ from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from agentic_trading.desk.analysis import judgement
 from agentic_trading.desk.analysis.context import Context, QuestionFeatures, is_available
-from agentic_trading.desk.analysis.judgement import (
-    ASKED_CHARS,
-    Confidence,
-    Direction,
-    Judgement,
-    Layer,
-    LayerJudgement,
-    StopName,
-    TargetName,
-    TradeProposal,
-)
 from agentic_trading.desk.analysis.plan import Candidates, trade_candidates
 from agentic_trading.llm.envelope import LLMEnvelope
 
-STOP: Final[StopName] = "atr_1.5"
-FAR: Final[TargetName] = "atr_4.0"
-LEVEL_NAMES: Final[tuple[TargetName, ...]] = ("level_1", "level_2", "level_3", "level_4")
+STOP: Final[judgement.StopName] = "atr_1.5"
+FAR: Final[judgement.TargetName] = "atr_4.0"
+LEVEL_NAMES: Final[tuple[judgement.TargetName, ...]] = ("level_1", "level_2", "level_3", "level_4")
 LEAN_TO_ACT: Final = 2
 RSI_UNDECIDED: Final = (45, 55)
 RSI_STRETCHED: Final = (25, 75)
@@ -39,9 +29,9 @@ LOSING: Final = 0.8
 SIGNS: Final = {"up": 1, "down": -1}
 QUADRANTS: Final = {"leading": 1, "lagging": -1}
 REGIME_SCORES: Final = {"normal": 1, "extreme": -1}
-UNUSED: Final = TradeProposal(entry="market", stop=STOP, target=FAR)
+UNUSED: Final = judgement.TradeProposal(entry="market", stop=STOP, target=FAR)
 """The plan of a neutral answer, where it is not used."""
-CONFIDENCES: Final[tuple[Confidence, ...]] = ("low", "medium", "high")
+CONFIDENCES: Final[tuple[judgement.Confidence, ...]] = ("low", "medium", "high")
 
 
 class RuleAnswer(NamedTuple):
@@ -64,41 +54,43 @@ def cmt_assessment_rule(envelope: LLMEnvelope) -> str:
     sign = _sign(lean) if abs(lean) >= LEAN_TO_ACT else 0
     plan = propose(features, rising=sign > 0) if sign else None
     sign = sign if plan else 0
-    return Judgement(
+    return judgement.Judgement(
         layers={
             layer: _judged(features, layer, rule(features, sign))
             for layer, rule in LAYER_RULES.items()
             if layer in features.evidence and is_available(features.content(layer))
         },
         rationale=f"trend leans {trend:+d}, indicators {momentum:+d}; it takes {LEAN_TO_ACT} together to act",
-        direction=(Direction.NEUTRAL, Direction.BULLISH, Direction.BEARISH)[sign],
+        direction=(judgement.Direction.NEUTRAL, judgement.Direction.BULLISH, judgement.Direction.BEARISH)[
+            sign
+        ],
         confidence=CONFIDENCES[max(0, abs(lean) - LEAN_TO_ACT)],
         trade_plan=plan or UNUSED,
     ).model_dump_json(exclude_defaults=True)
 
 
-def propose(features: QuestionFeatures, *, rising: bool) -> TradeProposal | None:
+def propose(features: QuestionFeatures, *, rising: bool) -> judgement.TradeProposal | None:
     """Return a plan that buys if `rising`, else sells; None if the evidence gives no stop within the limits.
 
     The stop is the candidate of 1.5 ATR. The target is the nearest level of the evidence that pays for it, but no
     further than 4 ATR; 4 ATR where none does.
     """
-    named = trade_candidates(features.context, features.content(Layer.RISK), rising=rising)
+    named = trade_candidates(features.context, features.content(judgement.Layer.RISK), rising=rising)
     reach = _reach(features.context)
     if STOP not in named.stops or not 0 < _distance(features, named.stops[STOP]) <= reach:
         return None
     if _distance(features, named.targets[FAR]) > reach:
         return None
-    return TradeProposal(entry="market", stop=STOP, target=_level_that_pays(features, named) or FAR)
+    return judgement.TradeProposal(entry="market", stop=STOP, target=_level_that_pays(features, named) or FAR)
 
 
 def level_pays(features: QuestionFeatures, *, rising: bool) -> bool:
     """Return whether a level of the evidence pays at least as much as the stop risks, within 4 ATR."""
-    named = trade_candidates(features.context, features.content(Layer.RISK), rising=rising)
+    named = trade_candidates(features.context, features.content(judgement.Layer.RISK), rising=rising)
     return STOP in named.stops and _level_that_pays(features, named) is not None
 
 
-def _level_that_pays(features: QuestionFeatures, named: Candidates) -> TargetName | None:
+def _level_that_pays(features: QuestionFeatures, named: Candidates) -> judgement.TargetName | None:
     least, most = (_distance(features, price) for price in (named.stops[STOP], named.targets[FAR]))
     levels = (name for name in LEVEL_NAMES if name in named.targets)
     return next((name for name in levels if least <= _distance(features, named.targets[name]) <= most), None)
@@ -113,9 +105,13 @@ def _reach(context: Context) -> Decimal:
     return min(percent, context.atr * context.limits.max_distance_atr)
 
 
-def _judged(features: QuestionFeatures, layer: Layer, answer: RuleAnswer) -> LayerJudgement:
-    return LayerJudgement(
-        finding=answer.text[:ASKED_CHARS], evidence=features.evidence[layer].name, score=answer.score
+def _judged(
+    features: QuestionFeatures, layer: judgement.Layer, answer: RuleAnswer
+) -> judgement.LayerJudgement:
+    return judgement.LayerJudgement(
+        finding=answer.text[: judgement.ASKED_CHARS],
+        evidence=features.evidence[layer].name,
+        score=answer.score,
     )
 
 
@@ -125,8 +121,8 @@ def _sign(number: float) -> int:
 
 def _trend(features: QuestionFeatures, _sign_of_all: int = 0) -> RuleAnswer:
     """One step for the decision timeframe, one for the next longer or, where that has no trend yet, the structure."""
-    here, above = [*features.row(Layer.TREND, "direction"), None, None][:2]
-    structure = features.here(Layer.TREND, "structure")
+    here, above = [*features.row(judgement.Layer.TREND, "direction"), None, None][:2]
+    structure = features.here(judgement.Layer.TREND, "structure")
     lean = SIGNS.get(here, 0) + SIGNS.get(structure if above is None else above, 0)
     frame = features.context.decision_timeframe
     return RuleAnswer(
@@ -137,7 +133,9 @@ def _trend(features: QuestionFeatures, _sign_of_all: int = 0) -> RuleAnswer:
 def _momentum(features: QuestionFeatures, _sign_of_all: int = 0) -> RuleAnswer:
     """One step each for RSI, MACD histogram and, in a trend, the sides of ADX; 2 at most either way."""
     measures = ("rsi_14", "macd_histogram", "adx_14", "plus_di_14", "minus_di_14")
-    rsi, histogram, adx, plus, minus = (features.here(Layer.INDICATORS, measure) for measure in measures)
+    rsi, histogram, adx, plus, minus = (
+        features.here(judgement.Layer.INDICATORS, measure) for measure in measures
+    )
     steps = _sign(histogram or 0)
     if rsi is not None and RSI_STRETCHED[0] <= rsi <= RSI_STRETCHED[1]:
         steps += (rsi > RSI_UNDECIDED[1]) - (rsi < RSI_UNDECIDED[0])
@@ -149,7 +147,7 @@ def _momentum(features: QuestionFeatures, _sign_of_all: int = 0) -> RuleAnswer:
 
 def _levels(features: QuestionFeatures, sign: int) -> RuleAnswer:
     """One point for a level close behind the price, one for room ahead of it."""
-    content = features.content(Layer.LEVELS)
+    content = features.content(judgement.Layer.LEVELS)
     above, below = (_nearest(content[side]) for side in ("above", "below"))
     ahead, behind = (above, below) if sign > 0 else (below, above)
     sheltered = behind is not None and abs(behind.distance_atr) <= SHELTER_ATR
@@ -160,7 +158,9 @@ def _levels(features: QuestionFeatures, sign: int) -> RuleAnswer:
 
 def _patterns(features: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
     """One step for the latest break of the decision timeframe, one for the next longer one's."""
-    frames = {name: found for name, found in features.content(Layer.PATTERNS).items() if "break" in found}
+    frames = {
+        name: found for name, found in features.content(judgement.Layer.PATTERNS).items() if "break" in found
+    }
     breaks = [found["break"] for found in frames.values()]
     lean = sum(SIGNS[broken.split()[1]] for broken in breaks)
     return RuleAnswer(
@@ -170,14 +170,16 @@ def _patterns(features: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
 
 def _sentiment(features: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
     """One step where takers lean to one side."""
-    share, streak = (features.here(Layer.SENTIMENT, measure) for measure in ("taker_buy_20_pct", "streak"))
+    share, streak = (
+        features.here(judgement.Layer.SENTIMENT, measure) for measure in ("taker_buy_20_pct", "streak")
+    )
     lean = 0 if share is None else (share > TAKERS_BALANCED[1]) - (share < TAKERS_BALANCED[0])
     return RuleAnswer(lean, f"buyers took {_text(share)} % of 20 bars; streak {_text(streak)}")
 
 
 def _risk(features: QuestionFeatures, sign: int) -> RuleAnswer:
     """One point if a level pays for the stop."""
-    content = features.content(Layer.RISK)
+    content = features.content(judgement.Layer.RISK)
     long, short = (content.get(side, {}).get("stops", {}).get(STOP) for side in ("long", "short"))
     pays = sign != 0 and level_pays(features, rising=sign > 0)
     return RuleAnswer(int(pays), f"stop {STOP}: {_text(long)} for a long, {_text(short)} for a short")
@@ -185,14 +187,16 @@ def _risk(features: QuestionFeatures, sign: int) -> RuleAnswer:
 
 def _volatility(features: QuestionFeatures, sign: int) -> RuleAnswer:
     """One point for normal volatility, one off for extreme."""
-    regime, atr_pct = (features.here(Layer.VOLATILITY, measure) for measure in ("regime", "atr_pct"))
+    regime, atr_pct = (
+        features.here(judgement.Layer.VOLATILITY, measure) for measure in ("regime", "atr_pct")
+    )
     text = f"volatility is {_text(regime)}; ATR is {_text(atr_pct)} % of the price"
     return RuleAnswer(REGIME_SCORES.get(regime, 0) if sign else 0, text)
 
 
 def _intermarket(features: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
     """One step for a market that leads the second one, one against for a market that lags."""
-    content = features.content(Layer.INTERMARKET)
+    content = features.content(judgement.Layer.INTERMARKET)
     return RuleAnswer(
         QUADRANTS.get(content["quadrant"], 0), f"{content['quadrant']} beside {content['beside']}"
     )
@@ -200,23 +204,25 @@ def _intermarket(features: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
 
 def _system(features: QuestionFeatures, sign: int) -> RuleAnswer:
     """One point for a record that pays, one off for one that does not."""
-    content = features.content(Layer.SYSTEM)
+    content = features.content(judgement.Layer.SYSTEM)
     factor = content.get("profit_factor")
     score = 0 if factor is None or not sign else (factor >= PROFITABLE) - (factor <= LOSING)
     return RuleAnswer(score, f"profit factor {_text(factor)}, hit rate {_text(content['hit_rate_pct'])} %")
 
 
-LAYER_RULES: Final[Mapping[Layer, Callable[[QuestionFeatures, int], RuleAnswer]]] = MappingProxyType({
-    Layer.TREND: _trend,
-    Layer.LEVELS: _levels,
-    Layer.PATTERNS: _patterns,
-    Layer.INDICATORS: _momentum,
-    Layer.SENTIMENT: _sentiment,
-    Layer.RISK: _risk,
-    Layer.VOLATILITY: _volatility,
-    Layer.INTERMARKET: _intermarket,
-    Layer.SYSTEM: _system,
-})
+LAYER_RULES: Final[Mapping[judgement.Layer, Callable[[QuestionFeatures, int], RuleAnswer]]] = (
+    MappingProxyType({
+        judgement.Layer.TREND: _trend,
+        judgement.Layer.LEVELS: _levels,
+        judgement.Layer.PATTERNS: _patterns,
+        judgement.Layer.INDICATORS: _momentum,
+        judgement.Layer.SENTIMENT: _sentiment,
+        judgement.Layer.RISK: _risk,
+        judgement.Layer.VOLATILITY: _volatility,
+        judgement.Layer.INTERMARKET: _intermarket,
+        judgement.Layer.SYSTEM: _system,
+    })
+)
 
 
 class NearestLevel(NamedTuple):

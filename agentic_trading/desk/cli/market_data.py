@@ -14,16 +14,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from agentic_trading.cancellation import run_async
+from agentic_trading.cli import output
 from agentic_trading.cli.options import AsJson
-from agentic_trading.cli.output import (
-    capped,
-    facts,
-    format_time,
-    listing,
-    print_table,
-    show_json,
-    unbroken,
-)
 from agentic_trading.desk.cli.run import TimeframeOption
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import Duplicate, FeedItem, Gap, UnreadColumns
@@ -63,11 +55,11 @@ def sample_table(samples: Iterable[Sample]) -> Table:
         "symbol": lambda sample: sample.symbol,
         "bars": lambda sample: str(sample.timeframe),
         "rows": lambda sample: f"{sample.rows:,}",
-        "from": lambda sample: format_time(sample.first_open),
-        "to (UTC)": lambda sample: format_time(sample.last_close),
+        "from": lambda sample: output.format_time(sample.first_open),
+        "to (UTC)": lambda sample: output.format_time(sample.last_close),
         "licence": lambda sample: sample.licence,
     }
-    return listing(samples, columns, right=("rows",))
+    return output.listing(samples, columns, right=("rows",))
 
 
 async def read_contents(name: str, timeframe: str = "") -> Contents:
@@ -103,25 +95,28 @@ def _sha256(name: str) -> str:
 
 def contents_text(contents: Contents) -> RenderableType:
     """Return the contents as text."""
-    checksum = [unbroken("sha256", contents.sha256)] if contents.sha256 else []
-    return Group(facts(_facts_of(contents)), *checksum)
+    checksum = [output.unbroken("sha256", contents.sha256)] if contents.sha256 else []
+    return Group(output.facts(_facts_of(contents)), *checksum)
 
 
 def _facts_of(contents: Contents) -> Iterator[tuple[str, str]]:
     yield "name", contents.name
     yield "symbol", f"{contents.symbol}, {contents.timeframe} bars"
     yield "rows", f"{contents.rows:,}"
-    yield "span (UTC)", f"{format_time(contents.first_open)} to {format_time(contents.last_close)}"
+    yield (
+        "span (UTC)",
+        f"{output.format_time(contents.first_open)} to {output.format_time(contents.last_close)}",
+    )
     yield "prices", f"{contents.low} to {contents.high}"
     yield "gaps", f"{len(contents.gaps):,}, none filled" if contents.gaps else "none"
-    for line in capped([
-        f"{gap.missing:,} missing from {format_time(gap.after)} to {format_time(gap.before)}"
+    for line in output.capped([
+        f"{gap.missing:,} missing from {output.format_time(gap.after)} to {output.format_time(gap.before)}"
         for gap in contents.gaps
     ]):
         yield "", line
     yield "repeated bars", f"{contents.duplicates:,}"
     if contents.unread:
-        yield "columns not read", ", ".join(capped(contents.unread))
+        yield "columns not read", ", ".join(output.capped(contents.unread))
     yield "licence", contents.licence or "not known"
     yield "source", contents.source or "not known"
 
@@ -133,9 +128,9 @@ Source = Annotated[str, typer.Argument(metavar="NAME", help="A sample, a CSV fil
 def list_samples(*, as_json: AsJson = False) -> None:
     """Name the samples that ship with the package."""
     if as_json:
-        show_json(list(SAMPLES.values()))
+        output.show_json(list(SAMPLES.values()))
     else:
-        print_table(sample_table(SAMPLES.values()))
+        output.print_table(sample_table(SAMPLES.values()))
 
 
 @app.command("describe", short_help="Read a sample or a file as a run would.")
@@ -143,6 +138,6 @@ def describe_source(name: Source, *, timeframe: TimeframeOption = "", as_json: A
     """Read a sample or a file as a run would, and print its rows, span, gaps, licence and checksum."""
     contents = run_async(read_contents(name, timeframe))
     if as_json:
-        show_json(contents)
+        output.show_json(contents)
     else:
-        print_table(contents_text(contents))
+        output.print_table(contents_text(contents))

@@ -6,16 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from agentic_trading.cli.options import (
-    AnswersFrom,
-    BaseUrl,
-    ConfigFile,
-    ContextTokens,
-    Model,
-    PriceOption,
-    RunBus,
-    usd_amount,
-)
+from agentic_trading.cli import options as cli_options
 
 FLAGS = {
     "mode": "--mode",
@@ -105,7 +96,7 @@ BudgetUsd = Annotated[
     typer.Option(
         "--budget-usd",
         metavar="X",
-        parser=usd_amount,
+        parser=cli_options.usd_amount,
         help="What all calls may cost, in dollars; if left out, the configuration's, the limit at --ledger, or 5.",
     ),
 ]
@@ -181,13 +172,13 @@ def run_command(
     *,
     data: MarketData,
     timeframe: TimeframeOption = "",
-    config: ConfigFile = None,
+    config: cli_options.ConfigFile = None,
     mode: Mode = None,
     provider: ProviderOption = "",
-    model: Model = "",
-    base_url: BaseUrl = None,
-    price: PriceOption = None,
-    context: ContextTokens = None,
+    model: cli_options.Model = "",
+    base_url: cli_options.BaseUrl = None,
+    price: cli_options.PriceOption = None,
+    context: cli_options.ContextTokens = None,
     record: Record = False,
     recorded_from: RecordedFrom = None,
     bars: Bars = None,
@@ -200,9 +191,9 @@ def run_command(
     rounds: PlanRounds = None,
     out: Out = None,
     resume: Resume = False,
-    answers_from: AnswersFrom = None,
+    answers_from: cli_options.AnswersFrom = None,
     ledger: LedgerUrl = None,
-    bus: RunBus = None,
+    bus: cli_options.RunBus = None,
     policy: PolicyFileOption = None,
     principal: PrincipalOption = "",
     estimate: HowEstimated = "bound",

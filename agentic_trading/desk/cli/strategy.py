@@ -6,15 +6,7 @@ from typing import Annotated
 
 import typer
 
-from agentic_trading.cli.options import (
-    AsJson,
-    BaseUrl,
-    ConfigFile,
-    ContextTokens,
-    Model,
-    PriceOption,
-    usd_amount,
-)
+from agentic_trading.cli import options as cli_options
 from agentic_trading.desk.cli.run import ProviderOption, Record, RecordedFrom, Yes
 from agentic_trading.errors import require_extra
 
@@ -55,7 +47,12 @@ Searches = Annotated[
 Seed = Annotated[str, typer.Option("--seed", metavar="TEXT", help="Decides what the random searches draw.")]
 Budget = Annotated[
     Decimal,
-    typer.Option("--budget-usd", metavar="X", parser=usd_amount, help="What all calls may cost, in dollars."),
+    typer.Option(
+        "--budget-usd",
+        metavar="X",
+        parser=cli_options.usd_amount,
+        help="What all calls may cost, in dollars.",
+    ),
 ]
 Costs = Annotated[
     str,
@@ -82,12 +79,12 @@ def propose_command(
     data: PanelData = "sp500-sample",
     family: FamilyName = "momentum",
     rounds: Rounds = 10,
-    config: ConfigFile = None,
+    config: cli_options.ConfigFile = None,
     provider: ProviderOption = "",
-    model: Model = "",
-    base_url: BaseUrl = None,
-    price: PriceOption = None,
-    context: ContextTokens = None,
+    model: cli_options.Model = "",
+    base_url: cli_options.BaseUrl = None,
+    price: cli_options.PriceOption = None,
+    context: cli_options.ContextTokens = None,
     record: Record = False,
     recorded_from: RecordedFrom = None,
     budget_usd: Budget = Decimal(5),
@@ -97,7 +94,7 @@ def propose_command(
     out: Out = None,
     plot: Plot = None,
     yes: Yes = False,
-    as_json: AsJson = False,
+    as_json: cli_options.AsJson = False,
 ) -> None:
     """Have a model propose sets of parameters, run each over past prices, and choose the best by the first half.
 
@@ -133,7 +130,7 @@ def propose_command(
 
 
 @app.command("show", short_help="Say what a set means, or what is wrong with it.")
-def show_set(params: ParamsFile, *, as_json: AsJson = False) -> None:
+def show_set(params: ParamsFile, *, as_json: cli_options.AsJson = False) -> None:
     """Say what each parameter of a set means, and its hashes; or what is wrong with it, with what is allowed."""
     _require_desk()
     from agentic_trading.desk.cli.strategy_output import show_params
@@ -157,7 +154,7 @@ def backtest_set(
     data: PanelData = "sp500-sample",
     costs: Costs = "10,5",
     plot: Plot = None,
-    as_json: AsJson = False,
+    as_json: cli_options.AsJson = False,
 ) -> None:
     """Run a set over past prices, beside all stocks in equal weight, in the same two halves as `propose`."""
     _require_desk(plot=plot)

@@ -11,21 +11,8 @@ from rich.console import RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as ProgressBar
 
+from agentic_trading.cli import output
 from agentic_trading.cli.exits import ExitCode, confirm, say, stop
-from agentic_trading.cli.output import (
-    PlainConsole,
-    command_line,
-    counts,
-    facts,
-    heading,
-    paragraph,
-    print_table,
-    rows,
-    show_json,
-    table,
-    terminal_is_watching,
-    usd,
-)
 from agentic_trading.desk.cli.run_output import NOT_STARTED
 from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance, deflated_sharpe
 from agentic_trading.desk.planning.agent import Plan, Round
@@ -37,17 +24,7 @@ from agentic_trading.desk.planning.promises import broken_by_look_ahead
 from agentic_trading.desk.planning.sandbox import SandboxJob
 from agentic_trading.desk.planning.schema import EVERYTHING
 from agentic_trading.desk.planning.template import TEMPLATES
-from agentic_trading.desk.session.strategy import (
-    Proposals,
-    ProposeOptions,
-    Scene,
-    SetResult,
-    check_provider,
-    opened_evaluator,
-    read_set,
-    run_set,
-    search_sets,
-)
+from agentic_trading.desk.session import strategy
 from agentic_trading.llm.errors import NoDecision
 from agentic_trading.operate.choices import pluralize
 from agentic_trading.platform.errors import OptionError
@@ -90,30 +67,30 @@ FIGURES: Final = ("Sharpe in", "max DD", "out", "max DD out")
 SHARES: Final = frozenset({"stop_loss", "target_vol", "max_weight"})
 
 
-def proposals_lines(found: Proposals) -> Iterator[RenderableType]:
+def proposals_lines(found: strategy.Proposals) -> Iterator[RenderableType]:
     yield scene_line(found.scene)
     own = (f"{found.family}.", f"{found.family}:")
-    yield from (paragraph(each) for each in found.scene.offered.withheld if each.startswith(own))
+    yield from (output.paragraph(each) for each in found.scene.offered.withheld if each.startswith(own))
     names = COLUMNS[found.family]
-    drawn = table("round", *names, *FIGURES, "", right=("round", *names, *FIGURES))
-    rows(drawn, [_round_cells(each, found.family) for each in found.rounds])
+    drawn = output.table("round", *names, *FIGURES, "", right=("round", *names, *FIGURES))
+    output.rows(drawn, [_round_cells(each, found.family) for each in found.rounds])
     yield drawn
-    yield paragraph(_totals(found))
+    yield output.paragraph(_totals(found))
     if isinstance(found.plan, NoDecision):
         reason = found.plan.reason
-        yield heading(f"Nothing chosen: {reason.category}")
-        yield paragraph(reason.description)
+        yield output.heading(f"Nothing chosen: {reason.category}")
+        yield output.paragraph(reason.description)
     else:
         yield from _champion(found, found.plan)
-    yield heading("Trace")
-    yield command_line(f"agentic-trading trace show {found.trace_id} --store {found.log}")
+    yield output.heading("Trace")
+    yield output.command_line(f"agentic-trading trace show {found.trace_id} --store {found.log}")
 
 
-def scene_line(scene: Scene) -> RenderableType:
+def scene_line(scene: strategy.Scene) -> RenderableType:
     days, window = scene.panel.days, scene.window
     span = f"{len(scene.panel.symbols)} stocks, {len(days)} days, {days[0]} … {days[-1]}, {DAYS_PER_YEAR:.0f} a year"
     halves = f"chosen on bars {window.start}-{window.split - 1}, reported on {window.split}-{window.end - 1}"
-    return paragraph(f"{scene.panel.name}: {span} · {halves}", "bold")
+    return output.paragraph(f"{scene.panel.name}: {span} · {halves}", "bold")
 
 
 def _round_cells(played: Round, family: Family) -> list[str]:
@@ -149,31 +126,31 @@ def _value(params: Mapping[str, Any], name: str) -> str:
     return str(value)
 
 
-def _totals(found: Proposals) -> str:
+def _totals(found: strategy.Proposals) -> str:
     valid, distinct, answers = found.valid, found.distinct, found.answers
     share = f" ({100 * distinct / valid:.0f} %)" if valid else ""
     each = f"{answers.attempts / len(found.rounds):.3g}" if found.rounds else "0"
     said = "1 answer each" if answers.attempts == len(found.rounds) else f"{each} answers a round"
-    useless = f" · of no use: {counts(dict(answers.useless))}" if answers.useless else ""
+    useless = f" · of no use: {output.counts(dict(answers.useless))}" if answers.useless else ""
     rounds = pluralize(len(found.rounds), "round")
-    return f"{rounds} · {valid} valid · {distinct} distinct{share} · {said} · cost {usd(answers.cost_nusd)} USD{useless}"
+    return f"{rounds} · {valid} valid · {distinct} distinct{share} · {said} · cost {output.usd(answers.cost_nusd)} USD{useless}"
 
 
-def _champion(found: Proposals, plan: Plan) -> Iterator[RenderableType]:
+def _champion(found: strategy.Proposals, plan: Plan) -> Iterator[RenderableType]:
     accepted = [each for each in found.rounds if each.state == "accepted"]
     number = accepted[plan.champion.number - 1].number
     lines = {"this strategy": plan.champion.evaluation, "equal weight": found.scene.equal_weight}
     if found.random is not None:
         lines[f"random, median of {found.searches}"] = found.random
     yield halves_table(f"champion, round {number}", lines)
-    yield paragraph(luck_line(plan.deflated_sharpe, plan.tried))
-    yield paragraph(caution(found.scene, found.knowledge))
+    yield output.paragraph(luck_line(plan.deflated_sharpe, plan.tried))
+    yield output.paragraph(caution(found.scene, found.knowledge))
 
 
 def halves_table(title: str, lines: Mapping[str, Halves]) -> RenderableType:
     names = ("Sharpe in", "out", "CAGR out", "max DD out", "turnover")
-    drawn = table(title, *names, right=names)
-    return rows(drawn, [(name, *_halves_cells(halves)) for name, halves in lines.items()])
+    drawn = output.table(title, *names, right=names)
+    return output.rows(drawn, [(name, *_halves_cells(halves)) for name, halves in lines.items()])
 
 
 def _halves_cells(halves: Halves) -> Sequence[str]:
@@ -195,7 +172,7 @@ def luck_line(deflated: float | None, tried: int) -> str:
     return f"deflated Sharpe {deflated:.2f} ({pluralize(tried, 'set')} tried): {verdict}"
 
 
-def caution(scene: Scene, knowledge: str) -> str:
+def caution(scene: strategy.Scene, knowledge: str) -> str:
     bars = scene.window.end - scene.window.start
     read = {
         "in_sample": "in_sample: the model may have read about these days while it was trained",
@@ -205,33 +182,33 @@ def caution(scene: Scene, knowledge: str) -> str:
     return f"{read}. {bars} bars of one year prove nothing."
 
 
-def backtest_lines(found: SetResult, deflated: float | None) -> Iterator[RenderableType]:
+def backtest_lines(found: strategy.SetResult, deflated: float | None) -> Iterator[RenderableType]:
     yield scene_line(found.scene)
     lines = {"this strategy": found.evaluation, "equal weight": found.scene.equal_weight}
     yield halves_table(found.params.strategy_type, lines)
     stops, lost = pluralize(found.evaluation.stopped, "stop"), found.evaluation.vanished
-    yield paragraph(f"{stops} hit · vanished while held: {', '.join(lost) or 'none'}")
-    yield paragraph(luck_line(deflated, 1))
-    yield paragraph(caution(found.scene, "unknown"))
+    yield output.paragraph(f"{stops} hit · vanished while held: {', '.join(lost) or 'none'}")
+    yield output.paragraph(luck_line(deflated, 1))
+    yield output.paragraph(caution(found.scene, "unknown"))
 
 
 def set_lines(params: StrategyParams) -> Iterator[RenderableType]:
     """Yield what each parameter of a set means, the rules that it keeps, and its hashes."""
     values, family = params.model_dump(), params.strategy_type
     fields = CLASSES[family][0].model_fields
-    drawn = table("parameter", "value", "meaning")
+    drawn = output.table("parameter", "value", "meaning")
     meanings = [(name, _value(values, name), str(field.description)) for name, field in fields.items()]
-    yield rows(drawn, meanings)
-    yield heading("Rules")
-    yield from (paragraph(rule.sentence.format_map(values)) for rule in RULES[family])
-    yield heading("Hashes")
-    yield facts(hashes_of(params).items())
+    yield output.rows(drawn, meanings)
+    yield output.heading("Rules")
+    yield from (output.paragraph(rule.sentence.format_map(values)) for rule in RULES[family])
+    yield output.heading("Hashes")
+    yield output.facts(hashes_of(params).items())
 
 
 # --- as values -------------------------------------------------------------------------------------------------
 
 
-def proposals_json(found: Proposals) -> dict[str, Any]:
+def proposals_json(found: strategy.Proposals) -> dict[str, Any]:
     plan = found.plan
     chosen = (
         {"reason": plan.reason.model_dump(mode="json")}
@@ -292,7 +269,7 @@ def set_json(params: StrategyParams, evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def scene_json(scene: Scene) -> dict[str, Any]:
+def scene_json(scene: strategy.Scene) -> dict[str, Any]:
     window = scene.window
     return {
         "data": scene.panel.name,
@@ -332,24 +309,26 @@ def costs_in(text: str) -> TradeCosts:
 # --- propose ----------------------------------------------------------------------------------------------
 
 
-def propose_and_print(options: ProposeOptions, *, plot: Path | None, yes: bool, as_json: bool) -> None:
+def propose_and_print(
+    options: strategy.ProposeOptions, *, plot: Path | None, yes: bool, as_json: bool
+) -> None:
     """Search, once the user confirms what a model may cost, and print what came of it."""
     check_plot(plot)
     if options.asks_models:
-        is_free = check_provider(options)
+        is_free = strategy.check_provider(options)
         asked = f"{options.provider}: {pluralize(options.rounds, 'round')} of at most 6 answers"
         most = "at most 0 USD" if is_free else f"never more than --budget-usd {options.budget_usd}"
         say(f"{asked}, {most}.", err=True)
         confirm("the cost", yes=yes or is_free, otherwise=NOT_STARTED)
     try:
-        with _bar(is_drawn=terminal_is_watching() and not as_json) as (on_round, on_random):
-            found = search_sets(options, on_round=on_round, on_random=on_random)
+        with _bar(is_drawn=output.terminal_is_watching() and not as_json) as (on_round, on_random):
+            found = strategy.search_sets(options, on_round=on_round, on_random=on_random)
     except KeyboardInterrupt:
         stop(ExitCode.INTERRUPTED, "ended at once; what was answered is on disk")
     if as_json:
-        show_json(proposals_json(found))
+        output.show_json(proposals_json(found))
     else:
-        print_table(*proposals_lines(found))
+        output.print_table(*proposals_lines(found))
     if plot is not None and isinstance(found.plan, Plan):
         draw_equity(plot, found.scene, found.plan.champion.evaluation.equity)
     if isinstance(found.plan, NoDecision):
@@ -361,7 +340,7 @@ def _bar(*, is_drawn: bool) -> Iterator[tuple[Callable[[Round], None], Callable[
     """Draw a bar on standard error: of the random searches, whose number is known; gone at the end."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with ProgressBar(
-        *columns, console=PlainConsole(stderr=True), transient=True, disable=not is_drawn
+        *columns, console=output.PlainConsole(stderr=True), transient=True, disable=not is_drawn
     ) as drawn:
         task = drawn.add_task("rounds", total=None)
 
@@ -382,26 +361,26 @@ def _bar(*, is_drawn: bool) -> Iterator[tuple[Callable[[Round], None], Callable[
 
 def show_params(path: Path, *, as_json: bool) -> None:
     """Print what a set means; raises what `read_set` does."""
-    params = read_set(path)
+    params = strategy.read_set(path)
     if as_json:
         effective = params.effective.model_dump()
-        show_json({
+        output.show_json({
             "params": params.model_dump(),
             "effective": effective,
             **hashes_of(params),
         })
     else:
-        print_table(*set_lines(params))
+        output.print_table(*set_lines(params))
 
 
 def print_code(path: Path, *, data: str, check: bool) -> None:
     """Print the code of a set, and with `check` what its checks say; the command ends with 1 if one of them fails."""
     if not check:
-        params = read_set(path, EVERYTHING)
+        params = strategy.read_set(path, EVERYTHING)
         typer.echo(TEMPLATES[params.strategy_type].generate_code(params), nl=False)
         return
-    with opened_evaluator(data, TradeCosts()) as (evaluator, sandbox):
-        params = read_set(path, evaluator.offered)
+    with strategy.opened_evaluator(data, TradeCosts()) as (evaluator, sandbox):
+        params = strategy.read_set(path, evaluator.offered)
         code = TEMPLATES[params.strategy_type].generate_code(params, data_sha256=evaluator.data_sha256)
         typer.echo(code, nl=False)
         wrong = [problem.text for problem in code_problems(code)]
@@ -425,16 +404,16 @@ def _checked(name: str, wrong: Sequence[str]) -> str:
 def backtest_and_print(path: Path, *, data: str, costs: TradeCosts, plot: Path | None, as_json: bool) -> None:
     """Run the set in a file, and print its figures beside equal weight."""
     check_plot(plot)
-    found = run_set(path, data, costs)
+    found = strategy.run_set(path, data, costs)
     deflated = deflated_sharpe(found.evaluation.returns(found.scene.window), [])
     if as_json:
-        show_json({
+        output.show_json({
             **set_json(found.params, found.evaluation),
             **scene_json(found.scene),
             "deflated_sharpe": deflated,
         })
     else:
-        print_table(*backtest_lines(found, deflated))
+        output.print_table(*backtest_lines(found, deflated))
     if plot is not None:
         draw_equity(plot, found.scene, found.evaluation.equity)
 
@@ -442,7 +421,7 @@ def backtest_and_print(path: Path, *, data: str, costs: TradeCosts, plot: Path |
 # --- the picture --------------------------------------------------------------------------------------
 
 
-def draw_equity(path: Path, scene: Scene, equity: Sequence[float]) -> None:
+def draw_equity(path: Path, scene: strategy.Scene, equity: Sequence[float]) -> None:
     """Draw an equity beside all stocks in equal weight, with the halves and the drawdown below, as a PNG.
 
     Raises `OptionError` for a place that cannot be written to.

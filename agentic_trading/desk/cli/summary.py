@@ -10,19 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from agentic_trading.cli.output import (
-    capped,
-    command_line,
-    counts,
-    facts,
-    format_time,
-    heading,
-    printable,
-    rows,
-    table,
-    unbroken,
-    usd,
-)
+from agentic_trading.cli import output
 from agentic_trading.desk.market.samples import PANELS
 from agentic_trading.desk.metrics import Performance
 from agentic_trading.desk.planning.events import PlanChosen
@@ -60,23 +48,23 @@ def summary(report: RunReport) -> RenderableType:
         Text(
             f"Session {report.session_id} · run {report.run_number} · {report.mode} · {_who(report)}", "bold"
         ),
-        heading("Market"),
-        facts(_market(report)),
-        heading("Result, in the quote currency"),
+        output.heading("Market"),
+        output.facts(_market(report)),
+        output.heading("Result, in the quote currency"),
         _result(report),
         Text(),
-        facts(_reading(report)),
-        heading("Decisions"),
-        facts(_decisions(report)),
-        heading("Calls"),
-        facts(_calls(report)),
-        heading("Orders"),
-        facts(_orders(report)),
-        heading("On record"),
-        facts(_record(report)),
-        unbroken("digest", f"sha256:{report.digest}"),
-        heading("Next"),
-        *(command_line(command) for command in next_steps(report)),
+        output.facts(_reading(report)),
+        output.heading("Decisions"),
+        output.facts(_decisions(report)),
+        output.heading("Calls"),
+        output.facts(_calls(report)),
+        output.heading("Orders"),
+        output.facts(_orders(report)),
+        output.heading("On record"),
+        output.facts(_record(report)),
+        output.unbroken("digest", f"sha256:{report.digest}"),
+        output.heading("Next"),
+        *(output.command_line(command) for command in next_steps(report)),
     )
 
 
@@ -113,7 +101,7 @@ def _market(report: RunReport) -> Iterator[tuple[str, str]]:
     for fed in report.data:
         yield (
             fed.symbol,
-            f"{pluralize(fed.bars, 'bar')}, {format_time(fed.first)} to {format_time(fed.last)} UTC, from {fed.name}",
+            f"{pluralize(fed.bars, 'bar')}, {output.format_time(fed.first)} to {output.format_time(fed.last)} UTC, from {fed.name}",
         )
         yield from _notes(fed)
 
@@ -137,9 +125,9 @@ def _panel(data: Sequence[DataReport]) -> Iterator[tuple[str, str]]:
 
 
 def _notes(fed: DataReport) -> Iterator[tuple[str, str]]:
-    for line in capped([f"gap: {gap}" for gap in fed.gaps]):
+    for line in output.capped([f"gap: {gap}" for gap in fed.gaps]):
         yield "", line
-    for line in capped([f"quiet: {quiet}" for quiet in fed.quiet]):
+    for line in output.capped([f"quiet: {quiet}" for quiet in fed.quiet]):
         yield "", line
     if fed.companion:
         yield "", f"seen beside it, as no other market was given: {fed.companion}"
@@ -148,11 +136,11 @@ def _notes(fed: DataReport) -> Iterator[tuple[str, str]]:
     if fed.unclosed:
         yield "", f"left out: {pluralize(fed.unclosed, 'row')} of a bar that had not closed"
     if fed.unread:
-        yield "", f"columns not read: {', '.join(capped(fed.unread))}"
+        yield "", f"columns not read: {', '.join(output.capped(fed.unread))}"
 
 
 def _result(report: RunReport) -> Table:
-    figures = table("", "P&L", "return", SHORTFALL, right=("P&L", "return", SHORTFALL))
+    figures = output.table("", "P&L", "return", SHORTFALL, right=("P&L", "return", SHORTFALL))
     figures.columns[0].min_width = 30
     money = [
         ("this run", report.pnl, _bps(report.shortfall.total.total_bps)),
@@ -161,7 +149,9 @@ def _result(report: RunReport) -> Table:
     ]
     if report.data[0].name in PANELS:
         del money[1]  # all its orders are market orders
-    return rows(figures, (("  " + name, _signed(pnl), _share(pnl, report), bps) for name, pnl, bps in money))
+    return output.rows(
+        figures, (("  " + name, _signed(pnl), _share(pnl, report), bps) for name, pnl, bps in money)
+    )
 
 
 def _signed(amount: Decimal) -> str:
@@ -189,7 +179,7 @@ def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
             yield f"P&L on {name}", IN_SAMPLE if fed.is_sample else "unknown: your own data"
     else:
         calls = {KNOWLEDGE.get(mark, mark): calls for mark, calls in report.knowledge.items()}
-        yield "P&L by training cutoff", f"in calls: {counts(calls)}"
+        yield "P&L by training cutoff", f"in calls: {output.counts(calls)}"
 
 
 def _risk(figures: Performance, year: MarketYear | None) -> str:
@@ -215,13 +205,13 @@ def _percent(share: float | None) -> str:
 
 def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
     for workflow, verdicts in report.decisions.items():
-        yield workflow, counts(verdicts)
+        yield workflow, output.counts(verdicts)
     for plan in report.plans:
-        yield f"  {format_time(plan.as_of)}", _plan(plan)
+        yield f"  {output.format_time(plan.as_of)}", _plan(plan)
     if report.data[0].name not in PANELS:
         yield "planning", "not offered by this data"
     for workflow, reasons in report.no_decisions.items():
-        yield f"no decision, {workflow}", counts(reasons)
+        yield f"no decision, {workflow}", output.counts(reasons)
     if not any(report.no_decisions.values()):
         yield "no decision", "none"
     for refused in report.refused_budgets:
@@ -229,7 +219,7 @@ def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
             "refused by budget",
             f"{refused.scope}: {pluralize(refused.calls, 'attempt')}{_shortfall(refused)}",
         )
-    yield "triggers skipped", counts(report.skips)
+    yield "triggers skipped", output.counts(report.skips)
 
 
 def _plan(plan: PlanChosen) -> str:
@@ -242,13 +232,13 @@ def _plan(plan: PlanChosen) -> str:
 def _shortfall(refused: RefusedBudget) -> str:
     if refused.left is None or refused.asked is None:
         return ""
-    spell = usd if refused.unit == "nano-USD" else "{:,}".format
+    spell = output.usd if refused.unit == "nano-USD" else "{:,}".format
     unit = "USD" if refused.unit == "nano-USD" else refused.unit
     return f", the first with {spell(refused.left)} {unit} left and {spell(refused.asked)} that it might need"
 
 
 def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
-    yield "attempts", f"{report.attempts:,}: {counts(report.attempts_by_outcome)}"
+    yield "attempts", f"{report.attempts:,}: {output.counts(report.attempts_by_outcome)}"
     if report.sent:
         share = report.accepted / report.sent * 100
         yield "accepted", f"{report.accepted:,} of {pluralize(report.sent, 'attempt')} sent ({share:.0f} %)"
@@ -259,12 +249,15 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
     for kind, outcomes in report.injected.items():
         hits = sum(outcomes.values())
         named = {FAULT_OUTCOMES.get(outcome, outcome): number for outcome, number in outcomes.items()}
-        yield f"injected {FAULT_NAMES.get(kind, kind)}", f"{hits:,}: {counts(named)}" if hits else "0"
+        yield f"injected {FAULT_NAMES.get(kind, kind)}", f"{hits:,}: {output.counts(named)}" if hits else "0"
     yield "tokens", f"{report.input_tokens:,} in · {report.output_tokens:,} out"
     share = report.cost_nusd / report.budget_nusd * 100 if report.budget_nusd else 0.0
     who = {RULES: "rules cost", LOCAL: "a local model costs"}.get(report.provider)
     free = f"; {who} nothing, --budget-usd binds with a priced model" if who and not report.cost_nusd else ""
-    yield "cost", f"{usd(report.cost_nusd)} of {usd(report.budget_nusd)} USD ({share:.1f} %){free}"
+    yield (
+        "cost",
+        f"{output.usd(report.cost_nusd)} of {output.usd(report.budget_nusd)} USD ({share:.1f} %){free}",
+    )
     for each in report.unpriced:
         charged = f"{pluralize(each.attempts, 'attempt')} of {each.model} charged what was set aside"
         yield "no price", f"{each.word}: {charged}; {each.add}"
@@ -279,18 +272,21 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
 
 def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
     refused = sum(report.intents_rejected.values())
-    why = f" ({counts(report.intents_rejected)})" if refused else ""
+    why = f" ({output.counts(report.intents_rejected)})" if refused else ""
     yield "intents", f"{report.intents:,} · refused by pre-trade limits {refused:,}{why}"
     yield "sent", f"orders {report.orders:,} · fills {report.fills:,} · fees {report.fees:,.2f}"
     yield from _filling(report)
     if report.orders_refused:
         refused = sum(report.orders_refused.values())
-        yield "refused", f"{pluralize(refused, 'order')} by the exchange ({counts(report.orders_refused)})"
+        yield (
+            "refused",
+            f"{pluralize(refused, 'order')} by the exchange ({output.counts(report.orders_refused)})",
+        )
     if report.cancelled:
-        yield "cancelled", f"{sum(report.cancelled.values()):,}: {counts(report.cancelled)}"
+        yield "cancelled", f"{sum(report.cancelled.values()):,}: {output.counts(report.cancelled)}"
     for order in report.working:
         left = f"{order.side} {order.left} {order.symbol} {order.order_type}"
-        yield "still working", f"{left}, until {format_time(order.expires_at)}"
+        yield "still working", f"{left}, until {output.format_time(order.expires_at)}"
     for held in report.open_positions:
         yield (
             "open at the end",
@@ -305,13 +301,13 @@ def _filling(report: RunReport) -> Iterator[tuple[str, str]]:
     if total.total_bps is None:
         return
     how_far = {"full": total.whole, "partial": total.in_part, "none": total.not_at_all}
-    yield "intents filled", counts({name: number for name, number in how_far.items() if number})
+    yield "intents filled", output.counts({name: number for name, number in how_far.items() if number})
     parts = f"prices {_signed(total.price_cost)}, fees {total.fees:,.2f}"
     yield SHORTFALL, f"{_bps(total.total_bps)} of {total.arrival_value:,.2f}: {parts}"
     filled = [each for each in report.shortfall.intents if each.total_bps is not None]
     largest = sorted(filled, key=lambda each: each.price_cost + each.fees, reverse=True)
     lines = [f"{_bps(each.total_bps)}: {each.side} {each.filled} {each.symbol}" for each in largest]
-    yield from zip_longest(["largest shortfall"], capped(lines), fillvalue="")
+    yield from zip_longest(["largest shortfall"], output.capped(lines), fillvalue="")
 
 
 def _record(report: RunReport) -> Iterator[tuple[str, str]]:
@@ -329,9 +325,9 @@ def comparison(report: ReplayReport) -> RenderableType:
     )
     return Group(
         verdict,
-        unbroken("record", f"sha256:{report.recorded_digest}"),
-        unbroken("replay", f"sha256:{report.digest}"),
-        facts(_grounds(report)),
+        output.unbroken("record", f"sha256:{report.recorded_digest}"),
+        output.unbroken("replay", f"sha256:{report.digest}"),
+        output.facts(_grounds(report)),
     )
 
 
@@ -343,6 +339,6 @@ def _grounds(report: ReplayReport) -> Iterator[tuple[str, str]]:
         f"{report.answered:,} replayed · {report.misses:,} missing · {report.unused:,} unused",
     )
     if report.first_difference is not None:
-        yield "first difference", printable(report.first_difference)
+        yield "first difference", output.printable(report.first_difference)
     for change in report.request_changes:
-        yield "cause", printable(change)
+        yield "cause", output.printable(change)

@@ -5,20 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from agentic_trading.desk.exchange import (
-    Account,
-    Cancellation,
-    CancelReason,
-    ExecutionReport,
-    Fill,
-    FillCause,
-    Liquidity,
-    OpenOrder,
-    Order,
-    OrderRefusedError,
-)
+from agentic_trading.desk import exchange as exchange_api
+from agentic_trading.desk import instrument as instrument_api
 from agentic_trading.desk.exchanges.account import PaperAccount, TradingCosts
-from agentic_trading.desk.instrument import EXACT, ZERO, Instrument, Price, Side, limit_from, round_down
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.ids import derived_id
 
@@ -28,7 +17,7 @@ class FillPrice:
     """The price at which a bar fills an order, and on which side of the trade the order stands."""
 
     price: Decimal
-    liquidity: Liquidity
+    liquidity: exchange_api.Liquidity
 
 
 @dataclass(slots=True)
@@ -40,9 +29,9 @@ class OrderState:
     `crossing` says that its deadline made it a market order, `stopped` that its stop was triggered.
     """
 
-    order: Order
+    order: exchange_api.Order
     left: Decimal
-    guarded: Decimal = ZERO
+    guarded: Decimal = instrument_api.ZERO
     limit: Decimal | None = None
     resting: bool = False
     crossing: bool = False
@@ -66,14 +55,14 @@ class OrderState:
         if self.order.reduce_only:
             return False
         low, high = self.order.stop_loss, self.order.take_profit
-        if self.order.side is Side.SELL:
+        if self.order.side is instrument_api.Side.SELL:
             low, high = high, low
         return (low is not None and price <= low) or (high is not None and price >= high)
 
-    def end(self, reason: CancelReason, at: datetime) -> Cancellation:
+    def end(self, reason: exchange_api.CancelReason, at: datetime) -> exchange_api.Cancellation:
         """Give up what is left, which must be something; what was filled stays guarded."""
-        left, self.left = self.left, ZERO
-        return Cancellation(
+        left, self.left = self.left, instrument_api.ZERO
+        return exchange_api.Cancellation(
             order_id=self.order.order_id,
             intent_id=self.order.intent_id,
             symbol=self.order.symbol,
@@ -88,7 +77,7 @@ class OrderState:
 class Market:
     """What does not change from bar to bar: the grid, the costs, and the share of a bar that all orders may take."""
 
-    instrument: Instrument
+    instrument: instrument_api.Instrument
     costs: TradingCosts
     max_participation: Decimal
 
@@ -123,9 +112,9 @@ class Matching:
         self._last_close = last_close
         self._volume_left = self._share_of_bar(market.max_participation)
         self._shares: dict[str, Decimal] = {}
-        self._reports: list[ExecutionReport] = []
+        self._reports: list[exchange_api.ExecutionReport] = []
 
-    def run(self) -> list[ExecutionReport]:
+    def run(self) -> list[exchange_api.ExecutionReport]:
         """Change the states of the orders and the account, and return what happened."""
         active = [state for state in self._states if state.order.active_from <= self._bar.open_time]
         for state in active:
@@ -146,17 +135,17 @@ class Matching:
 
     def _before_open(self, state: OrderState) -> None:
         if state.order.void_from is not None and state.order.void_from <= self._bar.open_time:
-            self._end(state, CancelReason.INTENT_EXPIRED)
+            self._end(state, exchange_api.CancelReason.INTENT_EXPIRED)
         if state.left > 0 and state.order.expires_at <= self._bar.open_time:
             if state.order.on_expiry == "cancel":
-                self._end(state, CancelReason.DEADLINE)
+                self._end(state, exchange_api.CancelReason.DEADLINE)
             state.crossing = True
         if state.order.reduce_only and self._reducible(state) == 0:
-            self._end(state, CancelReason.NOTHING_TO_REDUCE)
+            self._end(state, exchange_api.CancelReason.NOTHING_TO_REDUCE)
         if state.limit is None:
             state.limit = self._limit(state)
             if state.order.order_type == "post_only" and not state.crossing and self._would_take(state):
-                self._end(state, CancelReason.WOULD_TAKE)
+                self._end(state, exchange_api.CancelReason.WOULD_TAKE)
 
     def _take_at_open(self, state: OrderState) -> None:
         if state.at_market:
@@ -198,17 +187,17 @@ class Matching:
 
     def _at_close(self, state: OrderState) -> None:
         if state.order.reduce_only and self._reducible(state) == 0:
-            self._end(state, CancelReason.NOTHING_TO_REDUCE)
+            self._end(state, exchange_api.CancelReason.NOTHING_TO_REDUCE)
         if state.order.time_in_force == "ioc" and (state.at_market or state.limit is not None):
-            self._end(state, CancelReason.IMMEDIATE_OR_CANCEL)
+            self._end(state, exchange_api.CancelReason.IMMEDIATE_OR_CANCEL)
         state.resting = state.limit is not None
 
-    def _fill(self, state: OrderState, fill_price: FillPrice | None, cause: FillCause) -> bool:
+    def _fill(self, state: OrderState, fill_price: FillPrice | None, cause: exchange_api.FillCause) -> bool:
         """Trade as much of the order as volume, position and money allow; return whether anything was."""
         if fill_price is None or state.left == 0:
             return False
         if state.has_passed(fill_price.price):
-            self._end(state, CancelReason.PLAN_PASSED)
+            self._end(state, exchange_api.CancelReason.PLAN_PASSED)
             return False
         wanted = self._wanted(state)
         if wanted == 0:
@@ -218,28 +207,33 @@ class Matching:
         )
         if quantity > 0:
             self._trade(state, state.order.side, quantity, fill_price, cause)
-            state.left = EXACT.subtract(state.left, quantity)
-            self._shares[state.order.order_id] = EXACT.subtract(self._share(state), quantity)
+            state.left = instrument_api.EXACT.subtract(state.left, quantity)
+            self._shares[state.order.order_id] = instrument_api.EXACT.subtract(self._share(state), quantity)
             self._guard(state, quantity)
         if against is not None:
             self._end(state, against)
         return quantity > 0
 
-    def _exit(self, state: OrderState, fill_price: FillPrice, cause: FillCause) -> None:
+    def _exit(self, state: OrderState, fill_price: FillPrice, cause: exchange_api.FillCause) -> None:
         """Close what is guarded as far as volume allows, and cancel what the intent has not filled yet."""
         quantity = min(state.guarded, self._volume_left)
         if quantity > 0:
-            state.guarded = EXACT.subtract(state.guarded, quantity)
+            state.guarded = instrument_api.EXACT.subtract(state.guarded, quantity)
             self._trade(state, state.order.side.opposite, quantity, fill_price, cause)
         for other in self._states:
             if other.order.intent_id == state.order.intent_id:
-                self._end(other, CancelReason.EXITED)
+                self._end(other, exchange_api.CancelReason.EXITED)
 
     def _trade(
-        self, state: OrderState, side: Side, quantity: Decimal, fill_price: FillPrice, cause: FillCause
+        self,
+        state: OrderState,
+        side: instrument_api.Side,
+        quantity: Decimal,
+        fill_price: FillPrice,
+        cause: exchange_api.FillCause,
     ) -> None:
         state.fills += 1
-        fill = Fill(
+        fill = exchange_api.Fill(
             fill_id=derived_id("fill", state.order.order_id, state.fills),
             intent_id=state.order.intent_id,
             order_id=state.order.order_id,
@@ -256,7 +250,7 @@ class Matching:
             trace_id=state.order.trace_id,
         )
         self._account.apply(fill)
-        self._volume_left = EXACT.subtract(self._volume_left, quantity)
+        self._volume_left = instrument_api.EXACT.subtract(self._volume_left, quantity)
         self._reports.append(fill)
         for other in self._states:
             other.guarded = min(other.guarded, self._account.on_side(other.order.symbol, other.order.side))
@@ -275,9 +269,9 @@ class Matching:
     def _guard(self, state: OrderState, quantity: Decimal) -> None:
         if state.is_guarding:
             held = self._account.on_side(state.order.symbol, state.order.side)
-            state.guarded = min(EXACT.add(state.guarded, quantity), held)
+            state.guarded = min(instrument_api.EXACT.add(state.guarded, quantity), held)
 
-    def _end(self, state: OrderState, reason: CancelReason) -> None:
+    def _end(self, state: OrderState, reason: exchange_api.CancelReason) -> None:
         if state.left > 0:
             self._reports.append(state.end(reason, self._bar.close_time))
 
@@ -287,7 +281,7 @@ class Matching:
     def _limit(self, state: OrderState) -> Decimal | None:
         if state.order.peg_bps is None or self._last_close is None:
             return state.order.limit_price
-        return limit_from(
+        return instrument_api.limit_from(
             self._last_close, state.order.peg_bps, state.order.side, self._market.instrument.tick_size
         )
 
@@ -296,20 +290,28 @@ class Matching:
         if state.limit is None or self._last_close is None:
             return False
         return (
-            state.limit > self._last_close if state.order.side is Side.BUY else state.limit < self._last_close
+            state.limit > self._last_close
+            if state.order.side is instrument_api.Side.BUY
+            else state.limit < self._last_close
         )
 
     def _share_of_bar(self, share: Decimal) -> Decimal:
-        return self._market.instrument.lots(EXACT.multiply(self._bar.volume, share))
+        return self._market.instrument.lots(instrument_api.EXACT.multiply(self._bar.volume, share))
 
 
-def price_at_market(side: Side, bar: Bar, costs: TradingCosts, instrument: Instrument) -> FillPrice:
+def price_at_market(
+    side: instrument_api.Side, bar: Bar, costs: TradingCosts, instrument: instrument_api.Instrument
+) -> FillPrice:
     """Return what an order pays that takes at the open of the bar: half a spread worse."""
     return FillPrice(costs.taken_at(bar.open, side, instrument), "taker")
 
 
 def price_on_arrival(
-    side: Side, limit: Decimal, bar: Bar, costs: TradingCosts, instrument: Instrument
+    side: instrument_api.Side,
+    limit: Decimal,
+    bar: Bar,
+    costs: TradingCosts,
+    instrument: instrument_api.Instrument,
 ) -> FillPrice | None:
     """Return the price of a limit order that is new to the market; None unless it finds it open beyond the limit.
 
@@ -321,7 +323,7 @@ def price_on_arrival(
     return FillPrice(limit if _is_beyond(side, limit, taken) else taken, "taker")
 
 
-def price_at_rest(side: Side, limit: Decimal, bar: Bar) -> FillPrice | None:
+def price_at_rest(side: instrument_api.Side, limit: Decimal, bar: Bar) -> FillPrice | None:
     """Return the limit of a resting order if the bar traded beyond it.
 
     A bar that only touches the limit fills nothing: how much stood before it in the queue is not known.
@@ -330,7 +332,13 @@ def price_at_rest(side: Side, limit: Decimal, bar: Bar) -> FillPrice | None:
 
 
 def price_of_stop(
-    side: Side, stop: Decimal, bar: Bar, costs: TradingCosts, instrument: Instrument, *, at_open: bool
+    side: instrument_api.Side,
+    stop: Decimal,
+    bar: Bar,
+    costs: TradingCosts,
+    instrument: instrument_api.Instrument,
+    *,
+    at_open: bool,
 ) -> FillPrice | None:
     """Return the price of a stop that leaves a position by `side`; None unless the bar has touched it.
 
@@ -343,14 +351,14 @@ def price_of_stop(
     return FillPrice(costs.taken_at(worse, side, instrument), "taker")
 
 
-def _is_beyond(side: Side, price: Decimal, limit: Decimal) -> bool:
+def _is_beyond(side: instrument_api.Side, price: Decimal, limit: Decimal) -> bool:
     """Return whether `price` is strictly better for `side` than `limit`: lower to buy, higher to sell."""
-    return price < limit if side is Side.BUY else price > limit
+    return price < limit if side is instrument_api.Side.BUY else price > limit
 
 
-def _farthest(side: Side, bar: Bar) -> Decimal:
+def _farthest(side: instrument_api.Side, bar: Bar) -> Decimal:
     """Return the price of the bar that is best for `side`."""
-    return bar.low if side is Side.BUY else bar.high
+    return bar.low if side is instrument_api.Side.BUY else bar.high
 
 
 DEFAULT_COSTS = TradingCosts()
@@ -368,7 +376,7 @@ class PaperExchange:
 
     def __init__(
         self,
-        instruments: Mapping[str, Instrument],
+        instruments: Mapping[str, instrument_api.Instrument],
         *,
         cash: Decimal,
         costs: TradingCosts = DEFAULT_COSTS,
@@ -382,43 +390,45 @@ class PaperExchange:
         self._shares_cash = shares_cash
         currencies = sorted({instrument.quote_currency for instrument in instruments.values()})
         if len(currencies) != 1:
-            raise OrderRefusedError("quote currencies", currencies, "one that all instruments share")
+            raise exchange_api.OrderRefusedError(
+                "quote currencies", currencies, "one that all instruments share"
+            )
         self._account = PaperAccount(cash, currencies[0], costs, allow_short=allow_short)
-        self._taken: dict[str, Order] = {}
+        self._taken: dict[str, exchange_api.Order] = {}
         self._states: dict[str, OrderState] = {}
         self._last: dict[str, Bar] = {}
 
-    async def submit(self, order: Order) -> None:
+    async def submit(self, order: exchange_api.Order) -> None:
         """Take an order; see `Exchange.submit`."""
         known = self._taken.get(order.order_id)
         if known == order:
             return
         if known is not None:
-            raise OrderRefusedError("order_id", order.order_id, "an id that no other order has")
+            raise exchange_api.OrderRefusedError("order_id", order.order_id, "an id that no other order has")
         self._check_grid(order, self._market(order.symbol).instrument)
         self._taken[order.order_id] = order
         self._states[order.order_id] = OrderState(order, left=order.quantity)
 
-    async def cancel(self, order_id: str) -> Cancellation | None:
+    async def cancel(self, order_id: str) -> exchange_api.Cancellation | None:
         """Take back what is left of an order; the time is that of the last bar, or when the order became active."""
         state = self._states.get(order_id)
         if state is None or state.left == 0:
             return None
         last = self._last.get(state.order.symbol)
         at = state.order.active_from if last is None else last.close_time
-        cancellation = state.end(CancelReason.REQUESTED, at)
+        cancellation = state.end(exchange_api.CancelReason.REQUESTED, at)
         self._forget_ended()
         return cancellation
 
-    async def on_bar(self, bar: Bar) -> list[ExecutionReport]:
+    async def on_bar(self, bar: Bar) -> list[exchange_api.ExecutionReport]:
         """Let a closed bar fill orders; see `Exchange.on_bar`."""
         market = self._market(bar.symbol)
         last = self._last.get(bar.symbol)
         if last is not None and bar.open_time < last.close_time:
             allowed = f"at or after the close of the last bar, {last.close_time.isoformat()}"
-            raise OrderRefusedError("bar open_time", bar.open_time.isoformat(), allowed)
+            raise exchange_api.OrderRefusedError("bar open_time", bar.open_time.isoformat(), allowed)
         states = [state for state in self._states.values() if state.order.symbol == bar.symbol]
-        reports: list[ExecutionReport] = []
+        reports: list[exchange_api.ExecutionReport] = []
         if states:
             if self._shares_cash:
                 self._account.claims = self._wanted_beside(bar)
@@ -428,22 +438,24 @@ class PaperExchange:
         self._last[bar.symbol] = bar
         return reports
 
-    async def account(self) -> Account:
+    async def account(self) -> exchange_api.Account:
         """Return cash and positions."""
         return self._account.snapshot()
 
-    async def open_orders(self) -> tuple[OpenOrder, ...]:
+    async def open_orders(self) -> tuple[exchange_api.OpenOrder, ...]:
         """Return what can still trade, in order of submission."""
-        return tuple(OpenOrder(state.order, state.left, state.guarded) for state in self._states.values())
+        return tuple(
+            exchange_api.OpenOrder(state.order, state.left, state.guarded) for state in self._states.values()
+        )
 
     def _wanted_beside(self, bar: Bar) -> Decimal:
         """Return what open entries at the market of other symbols would be worth at their last closes."""
-        worth = ZERO
+        worth = instrument_api.ZERO
         for state in self._states.values():
             order, last = state.order, self._last.get(state.order.symbol)
             is_rival = order.symbol != bar.symbol and state.at_market and not order.reduce_only
             if is_rival and last is not None and order.active_from <= bar.open_time:
-                worth = EXACT.fma(state.left, last.close, worth)
+                worth = instrument_api.EXACT.fma(state.left, last.close, worth)
         return worth
 
     def _forget_ended(self) -> None:
@@ -451,17 +463,19 @@ class PaperExchange:
 
     def _market(self, symbol: str) -> Market:
         if symbol not in self._instruments:
-            raise OrderRefusedError("symbol", symbol, ", ".join(sorted(self._instruments)))
+            raise exchange_api.OrderRefusedError("symbol", symbol, ", ".join(sorted(self._instruments)))
         return Market(self._instruments[symbol], self._costs, self._max_participation)
 
-    def _check_grid(self, order: Order, instrument: Instrument) -> None:
-        prices: dict[str, Price | None] = {
+    def _check_grid(self, order: exchange_api.Order, instrument: instrument_api.Instrument) -> None:
+        prices: dict[str, instrument_api.Price | None] = {
             "limit_price": order.limit_price,
             "stop_loss": order.stop_loss,
             "take_profit": order.take_profit,
         }
         if instrument.lots(order.quantity) != order.quantity:
-            raise OrderRefusedError("quantity", order.quantity, f"multiples of {instrument.lot_size}")
+            raise exchange_api.OrderRefusedError(
+                "quantity", order.quantity, f"multiples of {instrument.lot_size}"
+            )
         for name, price in prices.items():
-            if price is not None and round_down(price, instrument.tick_size) != price:
-                raise OrderRefusedError(name, price, f"multiples of {instrument.tick_size}")
+            if price is not None and instrument_api.round_down(price, instrument.tick_size) != price:
+                raise exchange_api.OrderRefusedError(name, price, f"multiples of {instrument.tick_size}")

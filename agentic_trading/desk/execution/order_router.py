@@ -9,16 +9,7 @@ from typing import assert_never
 
 from agentic_trading.client.gateway import Gateway
 from agentic_trading.clock import Clock
-from agentic_trading.desk.exchange import (
-    Account,
-    Cancellation,
-    Exchange,
-    ExecutionReport,
-    Fill,
-    OpenOrder,
-    Order,
-    OrderRefusedError,
-)
+from agentic_trading.desk import exchange as exchange_api
 from agentic_trading.desk.execution.events import IntentUndecided, OrderDenied, StrategyChosen
 from agentic_trading.desk.execution.order import FillLimits, OrderIntent
 from agentic_trading.desk.execution.risk import Rejection, RiskFacts, RiskLimits, check_order_risk
@@ -68,22 +59,22 @@ class TradeJournal:
         event_id = derived_id("order.rejected", intent.intent_id)
         await self._record(denied, event_id, intent, strategy_id(intent.intent_id))
 
-    async def refusal(self, intent: OrderIntent, order: Order, rejection: Rejection) -> None:
+    async def refusal(self, intent: OrderIntent, order: exchange_api.Order, rejection: Rejection) -> None:
         """Record that the exchange did not take an order, caused by the order."""
         denied = OrderDenied(symbol=intent.symbol, order_id=order.order_id, **dict(rejection))
         event_id = derived_id("order.rejected", order.order_id)
         await self._record(denied, event_id, intent, order.order_id)
 
-    async def order(self, intent: OrderIntent, order: Order) -> None:
+    async def order(self, intent: OrderIntent, order: exchange_api.Order) -> None:
         """Record an order under its own id, caused by the fill strategy."""
         await self._record(order, order.order_id, intent, order.causation_id)
 
-    async def report(self, report: ExecutionReport) -> None:
+    async def report(self, report: exchange_api.ExecutionReport) -> None:
         """Record a fill under its own id, or a cancellation; caused by the order, dated by the bar's close."""
         match report:
-            case Fill():
+            case exchange_api.Fill():
                 event_id = report.fill_id
-            case Cancellation():
+            case exchange_api.Cancellation():
                 event_id = derived_id("order.cancelled", report.order_id)
             case _:
                 assert_never(report)
@@ -115,7 +106,7 @@ class OrderRouter:
 
     def __init__(
         self,
-        exchange: Exchange,
+        exchange: exchange_api.Exchange,
         journal: TradeJournal,
         instruments: Mapping[str, Instrument],
         fill_limits: FillLimits,
@@ -131,7 +122,7 @@ class OrderRouter:
 
     async def place(
         self, intent: OrderIntent, strategy: FillStrategy, *, known_at: datetime
-    ) -> Sequence[Order] | Rejection:
+    ) -> Sequence[exchange_api.Order] | Rejection:
         """Submit and record the orders of a strategy: all of them, or none if a limit stops one.
 
         `known_at` is when the strategy was there: no bar that opened before it fills an order. An order that the
@@ -157,13 +148,13 @@ class OrderRouter:
                 return orders[:count] or refused
         return orders
 
-    async def _submit(self, intent: OrderIntent, order: Order) -> Rejection | None:
+    async def _submit(self, intent: OrderIntent, order: exchange_api.Order) -> Rejection | None:
         """Record and submit an order; return why the exchange refused it, which is on record too."""
         await self._journal.order(intent, order)
         self._submitted.append(intent.as_of)  # a refused order counts too: the exchange had to answer it
         try:
             await self._exchange.submit(order)
-        except OrderRefusedError as e:
+        except exchange_api.OrderRefusedError as e:
             broken = Rejection(rule=e.rule, was=str(e.was), allowed=e.allowed)
             rejection = broken.of(order.side, order.quantity, intent.sizing)
             await self._journal.refusal(intent, order, rejection)
@@ -182,7 +173,7 @@ class OrderRouter:
         }
         return sorted(bars, key=lambda bar: bar.symbol not in exits)
 
-    async def on_bar(self, bar: Bar) -> list[ExecutionReport]:
+    async def on_bar(self, bar: Bar) -> list[exchange_api.ExecutionReport]:
         """Let a closed bar fill what is open; return and record what happened, in order."""
         reports = await self._exchange.on_bar(bar)
         self._last[bar.symbol] = bar
@@ -190,7 +181,7 @@ class OrderRouter:
             await self._journal.report(report)
         return reports
 
-    async def withdraw(self, symbol: str) -> list[Cancellation]:
+    async def withdraw(self, symbol: str) -> list[exchange_api.Cancellation]:
         """Cancel and record what is unfilled of a symbol, before its position is closed."""
         unfilled = [
             entry.order.order_id
@@ -211,7 +202,11 @@ class OrderRouter:
         return self.facts_of((symbol,), at, account, orders)[symbol]
 
     def facts_of(
-        self, symbols: Iterable[str], at: datetime, account: Account, orders: Iterable[OpenOrder]
+        self,
+        symbols: Iterable[str],
+        at: datetime,
+        account: exchange_api.Account,
+        orders: Iterable[exchange_api.OpenOrder],
     ) -> Mapping[str, RiskFacts]:
         """Return the facts of symbols that have a bar, as of an account and its open orders."""
         while self._submitted and self._submitted[0] <= at - MINUTE:
@@ -243,7 +238,11 @@ class OrderRouter:
 
 
 def _gross(
-    account: Account, working: Sequence[OpenOrder], marks: Mapping[str, Decimal], *, nets_exits: bool
+    account: exchange_api.Account,
+    working: Sequence[exchange_api.OpenOrder],
+    marks: Mapping[str, Decimal],
+    *,
+    nets_exits: bool,
 ) -> Decimal:
     """Return what all positions and open entries are worth at their marks, long and short added."""
     worth = ZERO
@@ -257,7 +256,7 @@ def _gross(
     return worth
 
 
-def _with_pending(facts: RiskFacts, order: Order) -> RiskFacts:
+def _with_pending(facts: RiskFacts, order: exchange_api.Order) -> RiskFacts:
     """Return the facts as they are once `order` is open too."""
     added = ZERO if order.reduce_only else EXACT.multiply(order.side.sign, order.quantity)
     return replace(

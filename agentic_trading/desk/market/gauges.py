@@ -7,16 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from math import fsum, sqrt
 
+from agentic_trading.desk.market.indicators import momentum
 from agentic_trading.desk.market.indicators.averages import EMA, Lag, PercentileRank, SlopedMean
-from agentic_trading.desk.market.indicators.momentum import (
-    ADX,
-    MACD,
-    RSI,
-    TRIX,
-    Divergence,
-    Divergences,
-    Stochastic,
-)
 from agentic_trading.desk.market.indicators.structure import Swing
 from agentic_trading.desk.market.indicators.volatility import (
     ATR,
@@ -186,7 +178,7 @@ class MomentumReading:
     obv_slope: float | None
     mfi_14: float | None
     vwap_20: float | None
-    divergences: tuple[tuple[Divergence, str], ...]
+    divergences: tuple[tuple[momentum.Divergence, str], ...]
 
 
 class MomentumGauge:
@@ -197,17 +189,17 @@ class MomentumGauge:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self._rsi = RSI(14)
-        self._macd = MACD(12, 26, 9)
+        self._rsi = momentum.RSI(14)
+        self._macd = momentum.MACD(12, 26, 9)
         self._before = Lag(1)
-        self._adx = ADX(14)
+        self._adx = momentum.ADX(14)
         self._bands = BollingerBands(20, 2.0)
-        self._stochastic = Stochastic(14, 3)
-        self._trix = TRIX(15)
+        self._stochastic = momentum.Stochastic(14, 3)
+        self._trix = momentum.TRIX(15)
         self._obv = OBV(20)
         self._mfi = MFI(14)
         self._vwap = RollingVWAP(20)
-        self._divergences = Divergences()
+        self._divergences = momentum.Divergences()
 
     def update(self, high: float, low: float, close: float, volume: float) -> None:
         """Take the next bar."""

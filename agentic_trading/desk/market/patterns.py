@@ -6,19 +6,8 @@ from dataclasses import dataclass
 from math import fsum, sqrt
 
 from agentic_trading.desk.market.bar import Bar
+from agentic_trading.desk.market.indicators import structure
 from agentic_trading.desk.market.indicators.averages import EMA
-from agentic_trading.desk.market.indicators.structure import (
-    Break,
-    Candle,
-    FairValueGaps,
-    Prices,
-    StructureBreaks,
-    Sweep,
-    Swing,
-    Way,
-    Zone,
-    candles,
-)
 from agentic_trading.desk.market.indicators.volatility import BollingerBands
 
 NARROW_BARS = 7
@@ -36,7 +25,7 @@ class Double:
     beyond it.
     """
 
-    way: Way
+    way: structure.Way
     price: float
     neckline: float
     confirmed: bool
@@ -52,16 +41,16 @@ class PatternReading:
     """
 
     bar: int
-    candles: tuple[Candle, ...]
+    candles: tuple[structure.Candle, ...]
     narrow_7: bool | None
     wide_range: bool | None
     squeeze: bool | None
     double_top: Double | None
     double_bottom: Double | None
-    last_break: Break | None
-    last_sweep: Sweep | None
-    blocks: tuple[Zone, ...]
-    gaps: tuple[Zone, ...]
+    last_break: structure.Break | None
+    last_sweep: structure.Sweep | None
+    blocks: tuple[structure.Zone, ...]
+    gaps: tuple[structure.Zone, ...]
 
 
 class PatternGauge:
@@ -76,15 +65,17 @@ class PatternGauge:
     __slots__ = ("_bands", "_before", "_breaks", "_gaps", "_last", "_mean", "_spans")
 
     def __init__(self) -> None:
-        self._before: Prices | None = None
-        self._last: Prices | None = None
+        self._before: structure.Prices | None = None
+        self._last: structure.Prices | None = None
         self._spans: deque[float] = deque(maxlen=NARROW_BARS)
         self._bands = BollingerBands(20, 2.0)
         self._mean = EMA(20)
-        self._gaps = FairValueGaps()
-        self._breaks = StructureBreaks()
+        self._gaps = structure.FairValueGaps()
+        self._breaks = structure.StructureBreaks()
 
-    def update(self, bar: Prices, highs: Sequence[Swing], lows: Sequence[Swing]) -> None:
+    def update(
+        self, bar: structure.Prices, highs: Sequence[structure.Swing], lows: Sequence[structure.Swing]
+    ) -> None:
         """Take the next bar and the swings that are confirmed at its close, oldest first."""
         self._before, self._last = self._last, bar
         self._spans.append(bar.span)
@@ -93,20 +84,22 @@ class PatternGauge:
         self._gaps.update(bar)
         self._breaks.update(bar, highs, lows)
 
-    def read(self, atr: float | None, highs: Sequence[Swing], lows: Sequence[Swing]) -> PatternReading:
+    def read(
+        self, atr: float | None, highs: Sequence[structure.Swing], lows: Sequence[structure.Swing]
+    ) -> PatternReading:
         """Return the patterns as of the last bar; `atr` and the swings are those of the same timeframe."""
         spans, close = self._spans, self._last.close if self._last else 0.0
         return PatternReading(
             bar=self._breaks.count,
-            candles=candles(self._before, self._last) if self._last else (),
+            candles=structure.candles(self._before, self._last) if self._last else (),
             narrow_7=spans[-1] <= min(spans) if len(spans) == NARROW_BARS else None,
             wide_range=spans[-1] >= WIDE_ATR * atr if atr else None,
             squeeze=self._squeeze(atr),
-            double_top=_double(Way.DOWN, highs, lows, close, atr),
-            double_bottom=_double(Way.UP, lows, highs, close, atr),
+            double_top=_double(structure.Way.DOWN, highs, lows, close, atr),
+            double_bottom=_double(structure.Way.UP, lows, highs, close, atr),
             last_break=self._breaks.last_break,
             last_sweep=self._breaks.last_sweep,
-            blocks=tuple(self._breaks.blocks[way] for way in Way if way in self._breaks.blocks),
+            blocks=tuple(self._breaks.blocks[way] for way in structure.Way if way in self._breaks.blocks),
             gaps=self._gaps.open,
         )
 
@@ -118,7 +111,11 @@ class PatternGauge:
 
 
 def _double(
-    way: Way, same: Sequence[Swing], opposite: Sequence[Swing], close: float, atr: float | None
+    way: structure.Way,
+    same: Sequence[structure.Swing],
+    opposite: Sequence[structure.Swing],
+    close: float,
+    atr: float | None,
 ) -> Double | None:
     """Return the double top or bottom of the last two swings of a side, if they are one and not yet broken back."""
     if not atr or len(same) < 2:
@@ -127,11 +124,11 @@ def _double(
     between = [swing.price for swing in opposite if first.at < swing.at < second.at]
     if not between or abs(first.price - second.price) > DOUBLE_ATR * atr:
         return None
-    sign = 1 if way is Way.UP else -1
-    price = min(first.price, second.price) if way is Way.UP else max(first.price, second.price)
+    sign = 1 if way is structure.Way.UP else -1
+    price = min(first.price, second.price) if way is structure.Way.UP else max(first.price, second.price)
     if sign * (close - price) < 0:
         return None
-    neckline = max(between) if way is Way.UP else min(between)
+    neckline = max(between) if way is structure.Way.UP else min(between)
     return Double(way, price, neckline, confirmed=sign * (close - neckline) > 0)
 
 

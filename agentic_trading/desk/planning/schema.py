@@ -6,19 +6,8 @@ from types import MappingProxyType
 from typing import Any, Final, get_args
 
 from agentic_trading.canonical import exact_value
+from agentic_trading.desk.planning import params as param_types
 from agentic_trading.desk.planning.errors import NotOfferedError
-from agentic_trading.desk.planning.params import (
-    CLASSES,
-    FAMILIES,
-    REASONING_CHARS,
-    Family,
-    FundamentalCatalyst,
-    Grid,
-    StrategyParamRequest,
-    Value,
-    grid_of,
-    rule_violations,
-)
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.result import Violation
 
@@ -28,7 +17,7 @@ STRATEGY_PARAMS: Final = "strategy_params.v1"
 HALF_BARS: Final = 60
 """The least bars that each half of an evaluation has."""
 
-FUNDAMENTALS: Final[tuple[str, ...]] = get_args(FundamentalCatalyst)
+FUNDAMENTALS: Final[tuple[str, ...]] = get_args(param_types.FundamentalCatalyst)
 
 _BEFORE_FIRST: Final = MappingProxyType({
     "momentum_period": 1,  # a return over so many days needs one close more
@@ -60,7 +49,7 @@ class Offered:
     """The parameters that a panel can serve: the values of each family that it can serve, and why others are withheld."""
 
     facts: PanelFacts
-    grids: Mapping[Family, Grid]
+    grids: Mapping[param_types.Family, param_types.Grid]
     withheld: tuple[str, ...]
 
     @property
@@ -76,21 +65,25 @@ class Offered:
             default=0,
         )
 
-    def require(self, families: Sequence[Family] = FAMILIES) -> tuple[Family, ...]:
+    def require(
+        self, families: Sequence[param_types.Family] = param_types.FAMILIES
+    ) -> tuple[param_types.Family, ...]:
         """Return those of `families` that are offered; raises `NotOfferedError` for none."""
-        found = tuple(family for family in FAMILIES if family in families and family in self.grids)
+        found = tuple(
+            family for family in param_types.FAMILIES if family in families and family in self.grids
+        )
         if not found:
             raise NotOfferedError(self.facts.name, families, self.withheld)
         return found
 
 
-def offered_by(facts: PanelFacts, families: Sequence[Family] = FAMILIES) -> Offered:
+def offered_by(facts: PanelFacts, families: Sequence[param_types.Family] = param_types.FAMILIES) -> Offered:
     """Return what a panel can serve: values whose warm-up leaves `HALF_BARS` in each half, catalysts whose frame is there.
 
     Without fundamentals the catalysts are none, and volume where there is a frame of it. A family that has a parameter
     without a value is not offered.
     """
-    grids: dict[Family, Grid] = {}
+    grids: dict[param_types.Family, param_types.Grid] = {}
     withheld: list[str] = []
     for family in families:
         grid, reasons = _narrowed(family, facts)
@@ -105,14 +98,14 @@ def offered_by(facts: PanelFacts, families: Sequence[Family] = FAMILIES) -> Offe
     return Offered(facts, MappingProxyType(grids), tuple(withheld))
 
 
-def needed_bars(name: str, value: Value) -> int:
+def needed_bars(name: str, value: param_types.Value) -> int:
     """Return how many bars a parameter's value needs before the first weight."""
     return int(value) + _BEFORE_FIRST[name] if value and name in _BEFORE_FIRST else 0
 
 
-def _narrowed(family: Family, facts: PanelFacts) -> tuple[Grid, list[str]]:
+def _narrowed(family: param_types.Family, facts: PanelFacts) -> tuple[param_types.Grid, list[str]]:
     grid, reasons = {}, []
-    for name, values in grid_of(*CLASSES[family]).items():
+    for name, values in param_types.grid_of(*param_types.CLASSES[family]).items():
         kept = tuple(value for value in values if _is_served(name, value, facts))
         grid[name] = kept
         if left_out := [value for value in values if value not in kept]:
@@ -120,7 +113,7 @@ def _narrowed(family: Family, facts: PanelFacts) -> tuple[Grid, list[str]]:
     return MappingProxyType(grid), reasons
 
 
-def _is_served(name: str, value: Value, facts: PanelFacts) -> bool:
+def _is_served(name: str, value: param_types.Value, facts: PanelFacts) -> bool:
     if name == "catalyst_type":
         return value in _catalysts(facts)
     if name not in _BEFORE_FIRST or facts.bars is None:
@@ -144,7 +137,10 @@ def _why(name: str, facts: PanelFacts) -> str:
 
 
 def answer_schema(
-    offered: Offered, families: Sequence[Family] = FAMILIES, *, reasoning_apart: bool = False
+    offered: Offered,
+    families: Sequence[param_types.Family] = param_types.FAMILIES,
+    *,
+    reasoning_apart: bool = False,
 ) -> Mapping[str, Any]:
     """Return the schema of an answer: flat for one family, else a choice of which the tag is required.
 
@@ -158,28 +154,28 @@ def answer_schema(
     return MappingProxyType({"$id": STRATEGY_PARAMS, **_object(properties, [*properties])})
 
 
-def family_schema(family: Family) -> Mapping[str, Any]:
+def family_schema(family: param_types.Family) -> Mapping[str, Any]:
     """Return the published schema of a family's parameters, on data that can serve them all."""
-    grid = grid_of(*CLASSES[family])
+    grid = param_types.grid_of(*param_types.CLASSES[family])
     return MappingProxyType({"$id": f"{family}_params.v1", **_params_schema(family, grid, is_alone=True)})
 
 
-def _params_schema(family: Family, grid: Grid, *, is_alone: bool) -> Schema:
-    described = CLASSES[family][0].model_fields
+def _params_schema(family: param_types.Family, grid: param_types.Grid, *, is_alone: bool) -> Schema:
+    described = param_types.CLASSES[family][0].model_fields
     tag = {"const": family, "description": described["strategy_type"].description}
     values = {name: _choice(values, described[name].description) for name, values in grid.items()}
     return _object({"strategy_type": tag, **values}, [*values] if is_alone else ["strategy_type", *values])
 
 
-def _choice(values: Sequence[Value], description: str | None) -> Schema:
+def _choice(values: Sequence[param_types.Value], description: str | None) -> Schema:
     kinds = {type(value) for value in values}
     kind = "string" if str in kinds else "number" if float in kinds else "integer"
     return {"type": kind, "enum": [*values], "description": description}
 
 
 def _reasoning() -> Schema:
-    least, most = REASONING_CHARS
-    description = StrategyParamRequest.model_fields["reasoning"].description
+    least, most = param_types.REASONING_CHARS
+    description = param_types.StrategyParamRequest.model_fields["reasoning"].description
     return {"type": "string", "minLength": least, "maxLength": most, "description": description}
 
 
@@ -194,7 +190,7 @@ def _object(properties: Schema, required: Sequence[str]) -> Schema:
 
 def _everything() -> Offered:
     """Return all families with all values: what some data can serve."""
-    grids = {family: grid_of(*CLASSES[family]) for family in FAMILIES}
+    grids = {family: param_types.grid_of(*param_types.CLASSES[family]) for family in param_types.FAMILIES}
     return Offered(PanelFacts("any data", frames=frozenset({*FUNDAMENTALS, "volume"})), grids, ())
 
 
@@ -202,7 +198,7 @@ EVERYTHING: Final = _everything()
 """What is published: every narrowed schema allows a part of it."""
 
 STRATEGY_PARAMS_SCHEMA: Final = answer_schema(EVERYTHING)
-FAMILY_SCHEMAS: Final = tuple(family_schema(family) for family in FAMILIES)
+FAMILY_SCHEMAS: Final = tuple(family_schema(family) for family in param_types.FAMILIES)
 
 
 # --- the check --------------------------------------------------------------------------------------------
@@ -218,11 +214,11 @@ def disagreements(answer: Mapping[str, Any], schema: Mapping[str, Any]) -> list[
     given = answer["params"]
     for family, grid in offered_in(schema):
         if given.get("strategy_type", family) == family:
-            return list(rule_violations(family, given, grid))
+            return list(param_types.rule_violations(family, given, grid))
     return []
 
 
-def offered_in(schema: Mapping[str, Any]) -> Iterator[tuple[Family, Grid]]:
+def offered_in(schema: Mapping[str, Any]) -> Iterator[tuple[param_types.Family, param_types.Grid]]:
     """Yield the families that one of `answer_schema` offers, each with its values."""
     params = schema["properties"]["params"]
     for branch in params.get("anyOf", [params]):

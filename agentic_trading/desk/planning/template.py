@@ -7,17 +7,8 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from agentic_trading.canonical import sha256_hex
+from agentic_trading.desk.planning import params as param_types
 from agentic_trading.desk.planning.errors import TemplateError
-from agentic_trading.desk.planning.params import (
-    Family,
-    Grid,
-    MeanReversionParams,
-    MomentumStrategyParams,
-    StrategyParams,
-    Value,
-    VolatilityParams,
-    grid_of,
-)
 from agentic_trading.errors import extra_named
 
 ENTRY: Final = "target_weights"
@@ -36,10 +27,10 @@ _FOLDER: Final = "agentic_trading.desk.planning"
 class BaseTemplate:
     """Makes the code of one family; a template of one's own names its family and gives its `source`."""
 
-    family: ClassVar[Family]
+    family: ClassVar[param_types.Family]
     version: ClassVar[int] = 1
-    PARAM_GRID: ClassVar[Grid]
-    DEFAULTS: ClassVar[Mapping[str, Value]]
+    PARAM_GRID: ClassVar[param_types.Grid]
+    DEFAULTS: ClassVar[Mapping[str, param_types.Value]]
 
     @property
     def source(self) -> str:
@@ -62,7 +53,7 @@ class BaseTemplate:
             _compiled(name, source)
         _packaged("functions")
 
-    def generate_code(self, params: StrategyParams, *, data_sha256: str = "") -> str:
+    def generate_code(self, params: param_types.StrategyParams, *, data_sha256: str = "") -> str:
         """Return the code of `params`: equal inputs give equal bytes.
 
         `data_sha256` stands in its header, as do the hashes of parameters and template. Raises `TemplateError` for a
@@ -87,9 +78,9 @@ class BaseTemplate:
 class MomentumTemplate(BaseTemplate):
     """The strongest stocks in an upward trend, with a catalyst."""
 
-    family: ClassVar[Family] = "momentum"
-    PARAM_GRID: ClassVar[Grid] = grid_of(MomentumStrategyParams)
-    DEFAULTS: ClassVar[Mapping[str, Value]] = MappingProxyType({
+    family: ClassVar[param_types.Family] = "momentum"
+    PARAM_GRID: ClassVar[param_types.Grid] = param_types.grid_of(param_types.MomentumStrategyParams)
+    DEFAULTS: ClassVar[Mapping[str, param_types.Value]] = MappingProxyType({
         "momentum_period": 20,
         "ma_periods": 60,
         "catalyst_type": "revenue",
@@ -104,9 +95,9 @@ class MomentumTemplate(BaseTemplate):
 class MeanReversionTemplate(BaseTemplate):
     """Stocks far below their mean, until they are back."""
 
-    family: ClassVar[Family] = "mean_reversion"
-    PARAM_GRID: ClassVar[Grid] = grid_of(MeanReversionParams)
-    DEFAULTS: ClassVar[Mapping[str, Value]] = MappingProxyType({
+    family: ClassVar[param_types.Family] = "mean_reversion"
+    PARAM_GRID: ClassVar[param_types.Grid] = param_types.grid_of(param_types.MeanReversionParams)
+    DEFAULTS: ClassVar[Mapping[str, param_types.Value]] = MappingProxyType({
         "lookback": 20,
         "entry_z": 2.0,
         "exit_z": 0.5,
@@ -121,9 +112,9 @@ class MeanReversionTemplate(BaseTemplate):
 class VolatilityTemplate(BaseTemplate):
     """Stocks by how much they move."""
 
-    family: ClassVar[Family] = "volatility"
-    PARAM_GRID: ClassVar[Grid] = grid_of(VolatilityParams)
-    DEFAULTS: ClassVar[Mapping[str, Value]] = MappingProxyType({
+    family: ClassVar[param_types.Family] = "volatility"
+    PARAM_GRID: ClassVar[param_types.Grid] = param_types.grid_of(param_types.VolatilityParams)
+    DEFAULTS: ClassVar[Mapping[str, param_types.Value]] = MappingProxyType({
         "mode": "inverse_vol",
         "vol_lookback": 60,
         "target_vol": 0.15,
@@ -135,7 +126,7 @@ class VolatilityTemplate(BaseTemplate):
     })
 
 
-TEMPLATES: Final[Mapping[Family, BaseTemplate]] = MappingProxyType({
+TEMPLATES: Final[Mapping[param_types.Family, BaseTemplate]] = MappingProxyType({
     template.family: template
     for template in (MomentumTemplate(), MeanReversionTemplate(), VolatilityTemplate())
 })

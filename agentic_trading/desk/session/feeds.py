@@ -9,16 +9,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from agentic_trading.clock import Clock
+from agentic_trading.desk.market import feed as bar_feed
 from agentic_trading.desk.market.bar import EPOCH, Bar, Timeframe
-from agentic_trading.desk.market.feed import (
-    BarFeed,
-    BarGrid,
-    Calendar,
-    Continuity,
-    FeedItem,
-    Gap,
-    UnreadColumns,
-)
 from agentic_trading.desk.market.samples import (
     PANELS,
     SAMPLES,
@@ -74,14 +66,14 @@ def without_symbol(name: str) -> str:
     return bare if equals and _SYMBOL.fullmatch(symbol) else name
 
 
-def bar_grid(data: DataSource) -> BarGrid:
+def bar_grid(data: DataSource) -> bar_feed.BarGrid:
     """Return what the bars of a source are on; reads the file of a sample of many stocks."""
     if data.name in PANELS:
-        return BarGrid(Timeframe.D1, panel_calendar(load_panel_bars(data.name)))
+        return bar_feed.BarGrid(Timeframe.D1, panel_calendar(load_panel_bars(data.name)))
     return trading.GRID
 
 
-async def open_feed(data: DataSource, clock: Clock | None = None) -> BarFeed:
+async def open_feed(data: DataSource, clock: Clock | None = None) -> bar_feed.BarFeed:
     """Return the feed that a source names; a sample is read and checked now, the others as they are iterated.
 
     With a `clock`, files and standard input give no bar before it has closed.
@@ -141,13 +133,13 @@ class BarSteps:
 class ReadAhead:
     """The feed of a source called `name`; its first bars can be read before it is iterated."""
 
-    def __init__(self, feed: BarFeed, name: str, *, is_known: bool = False) -> None:
+    def __init__(self, feed: bar_feed.BarFeed, name: str, *, is_known: bool = False) -> None:
         self.name = name
         self.symbol = feed.symbol
         self.timeframe = feed.timeframe
         self.steps = BarSteps(name, feed.timeframe, is_known=is_known)
         self._items = aiter(feed)
-        self._ahead: deque[FeedItem] = deque()
+        self._ahead: deque[bar_feed.FeedItem] = deque()
 
     async def check(self) -> None:
         """Read until the length of the bars is known; raise `OptionError` for no bar and for bars of another length."""
@@ -169,7 +161,7 @@ class ReadAhead:
                 self._ahead.popleft()
         return False
 
-    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+    async def __aiter__(self) -> AsyncIterator[bar_feed.FeedItem]:
         """Yield the items that were read ahead, then the rest."""
         while self._ahead:
             yield self._ahead.popleft()
@@ -207,14 +199,14 @@ class CheckedFeed:
     `steps` are those that were seen before the feed; once they are known, a longer step is a gap.
     """
 
-    def __init__(self, feed: BarFeed, name: str, steps: BarSteps) -> None:
+    def __init__(self, feed: bar_feed.BarFeed, name: str, steps: BarSteps) -> None:
         self.symbol = feed.symbol
         self.timeframe = feed.timeframe
         self._feed = feed
         self._name = name
         self._steps = steps
 
-    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+    async def __aiter__(self) -> AsyncIterator[bar_feed.FeedItem]:
         """Yield bars and notes, as long as they can feed a run."""
         async for item in self._feed:
             if isinstance(item, Bar) and not self._steps.add(item):
@@ -229,16 +221,18 @@ class ResumedFeed:
     A gap between the two is noted as any other: a stream may have lost what came while no run read it.
     """
 
-    def __init__(self, fed: BarFeed, feed: BarFeed, calendar: Calendar | None = None) -> None:
+    def __init__(
+        self, fed: bar_feed.BarFeed, feed: bar_feed.BarFeed, calendar: bar_feed.Calendar | None = None
+    ) -> None:
         self.symbol = feed.symbol
         self.timeframe = feed.timeframe
         self._fed = fed
         self._feed = feed
         self._calendar = calendar
 
-    async def __aiter__(self) -> AsyncIterator[FeedItem]:
+    async def __aiter__(self) -> AsyncIterator[bar_feed.FeedItem]:
         """Yield bars and notes; a bar that was fed before comes once."""
-        continuity = Continuity("resumed", self.symbol, self.timeframe, self._calendar)
+        continuity = bar_feed.Continuity("resumed", self.symbol, self.timeframe, self._calendar)
         line, last = 0, EPOCH
         async for item in self._fed:
             if isinstance(item, Bar):
@@ -256,11 +250,11 @@ class ResumedFeed:
                 yield admitted
 
 
-def _was_given(item: FeedItem, last: datetime) -> bool:
+def _was_given(item: bar_feed.FeedItem, last: datetime) -> bool:
     """Return whether a resumed feed has no use for an item: it is of before, or a gap, which is found again."""
-    if isinstance(item, UnreadColumns):
+    if isinstance(item, bar_feed.UnreadColumns):
         return False
-    return isinstance(item, Gap) or item.open_time < last
+    return isinstance(item, bar_feed.Gap) or item.open_time < last
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,11 +266,11 @@ class KeptBars:
 
     path: Path
     symbol: str
-    grid: BarGrid
+    grid: bar_feed.BarGrid
     count: int
     last_close: datetime
 
-    def feed(self) -> BarFeed:
+    def feed(self) -> bar_feed.BarFeed:
         """Return a feed of these bars; what is added to the file meanwhile is not among them."""
         return trading.kept_feed(self.path, symbol=self.symbol, grid=self.grid, most_bars=self.count)
 

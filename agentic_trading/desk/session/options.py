@@ -15,19 +15,7 @@ from agentic_trading.desk.planning.params import FAMILIES, PlanTerms, family_of
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.limits import NANO
-from agentic_trading.operate.choices import (
-    CONFIGURED,
-    HOSTED,
-    LEAST_BUDGET_USD,
-    MODELS,
-    MOST_BUDGET_USD,
-    PROVIDERS,
-    WITHOUT_MODEL,
-    WORKFLOWS,
-    ProviderOptions,
-    listed,
-    with_model,
-)
+from agentic_trading.operate import choices
 from agentic_trading.operate.session_folder import RunManifest
 from agentic_trading.platform.adapters import is_live
 from agentic_trading.platform.config import (
@@ -47,7 +35,7 @@ DEFAULT_BUDGET_USD = Decimal(5)
 
 
 @dataclass(frozen=True, slots=True)
-class RunOptions(ProviderOptions):
+class RunOptions(choices.ProviderOptions):
     """A run: its market data, its configuration, its provider, and how much it may use.
 
     `data` names samples, CSV files, or `-` for lines on standard input, `timeframe` the length of their bars, an empty text
@@ -86,15 +74,20 @@ class RunOptions(ProviderOptions):
             raise OptionError("--data", "empty", "a sample's name, a CSV file, or - for standard input")
         if self.bars is not None and self.bars < 1:
             raise OptionError("--bars", self.bars, "1 and more")
-        if not self.budget.is_finite() or not LEAST_BUDGET_USD <= self.budget <= MOST_BUDGET_USD:
-            allowed = f"an amount above 0, up to {MOST_BUDGET_USD}: with nothing to spend no call is made"
+        if (
+            not self.budget.is_finite()
+            or not choices.LEAST_BUDGET_USD <= self.budget <= choices.MOST_BUDGET_USD
+        ):
+            allowed = (
+                f"an amount above 0, up to {choices.MOST_BUDGET_USD}: with nothing to spend no call is made"
+            )
             raise OptionError("--budget-usd", self.budget, allowed)
-        known = tuple(dict.fromkeys((*PROVIDERS, *self.config.providers)))
+        known = tuple(dict.fromkeys((*choices.PROVIDERS, *self.config.providers)))
         if self.provider not in known:
-            raise OptionError("--provider", repr(self.provider), listed(known))
+            raise OptionError("--provider", repr(self.provider), choices.listed(known))
         self._check_recorded()
-        if self.model and not (self.asks_models and self.provider != CONFIGURED):
-            raise OptionError("--model", repr(self.model), f"a model of {listed(MODELS)}")
+        if self.model and not (self.asks_models and self.provider != choices.CONFIGURED):
+            raise OptionError("--model", repr(self.model), f"a model of {choices.listed(choices.MODELS)}")
         self._check_calls()
         self._check_bus()
         self._check_plan()
@@ -150,7 +143,7 @@ class RunOptions(ProviderOptions):
             allowed = f"data that a planner trades as one portfolio: {', '.join(PANELS)}"
             raise OptionError(option, f"{was!r}, and the data is {','.join(self.data)}", allowed)
         if self.family and self.family not in FAMILIES:
-            raise OptionError("--family", repr(self.family), listed(FAMILIES))
+            raise OptionError("--family", repr(self.family), choices.listed(FAMILIES))
         if self.rounds is not None and self.rounds < 1:
             raise OptionError("--rounds", self.rounds, "1 and more")
 
@@ -182,7 +175,7 @@ class RunOptions(ProviderOptions):
     @override
     def workflows(self) -> tuple[EnvelopeWorkflow, ...]:
         """The workflows in which the session asks."""
-        return (EnvelopeWorkflow.PLANNING,) if self.is_planned else WORKFLOWS
+        return (EnvelopeWorkflow.PLANNING,) if self.is_planned else choices.WORKFLOWS
 
     @property
     def hosted(self) -> frozenset[str]:
@@ -252,20 +245,25 @@ def load_run_config(
     A `provider` of ours is one of it, though no file names it, with the address `base_url` and the row `own_model`.
     Raises `OptionError` for an address or a row without a server.
     """
-    if base_url is not None and provider in (*WITHOUT_MODEL, LLMProvider.LOCAL, CONFIGURED, ""):
+    if base_url is not None and provider in (
+        *choices.WITHOUT_MODEL,
+        LLMProvider.LOCAL,
+        choices.CONFIGURED,
+        "",
+    ):
         raise OptionError(
             "--base-url",
             "given",
-            f"the address of a server with --provider {listed(HOSTED)}, or a configured one",
+            f"the address of a server with --provider {choices.listed(choices.HOSTED)}, or a configured one",
         )
-    if provider in MODELS or base_url is not None:
+    if provider in choices.MODELS or base_url is not None:
         overrides["providers"] = {provider: {} if base_url is None else {"base_url": base_url}}
     if ledger_url:
         overrides["ledger"] = {"url": ledger_url}
     if bus_url:
         overrides["bus"] = {"url": bus_url}
     config = load_config(path, flags={**flags, "providers": "--base-url"}, **overrides)
-    config = with_model(config, provider, own_model)
+    config = choices.with_model(config, provider, own_model)
     is_left_out = config.origin_of("mode") == "default"
     return config.model_copy(update={"mode": "backtest"}) if is_left_out else config
 

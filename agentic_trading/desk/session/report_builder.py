@@ -13,20 +13,8 @@ from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.desk.intents import TradingRules
 from agentic_trading.desk.market.samples import PANELS, SAMPLES
 from agentic_trading.desk.metrics import Performance, performance
-from agentic_trading.desk.session import trading
+from agentic_trading.desk.session import report, trading
 from agentic_trading.desk.session.feeds import without_symbol
-from agentic_trading.desk.session.report import (
-    Counts,
-    DataReport,
-    FillingCost,
-    MarketYear,
-    OpenPosition,
-    RefusedBudget,
-    RunReport,
-    UnpricedWord,
-    WorkingOrder,
-    assumptions,
-)
 from agentic_trading.desk.session.session_run import BarCounts, SessionResult
 from agentic_trading.governance.limits import SHORT_LIVED
 from agentic_trading.governance.prices import price_advice
@@ -52,7 +40,7 @@ async def report_of(
     tables: Tables,
     *,
     elapsed_s: float,
-) -> RunReport:
+) -> report.RunReport:
     """Return the report of a run that has ended.
 
     Its attempts are read from its log, each once and none kept; the rest was counted.
@@ -61,7 +49,7 @@ async def report_of(
     counters = played.counters
     baselines = await _baselines(manifest, played)
     equity_end = _equity(played)
-    return RunReport(
+    return report.RunReport(
         session_id=manifest.session_id,
         run_number=manifest.run_number,
         mode=manifest.mode,
@@ -88,7 +76,7 @@ async def report_of(
         market_now_pnl=baselines.market_now_pnl,
         shortfall=_filling_cost(played, baselines.market_now_fills),
         performance=_performance(played),
-        year=MarketYear.of(played.curve.year),
+        year=report.MarketYear.of(played.curve.year),
         knowledge=dict(attempts.knowledge),
         assumed=_assumed(manifest),
         log=folder.log,
@@ -129,7 +117,7 @@ def _is_portfolio(manifest: RunManifest) -> bool:
 
 def _assumed(manifest: RunManifest) -> list[str]:
     limits = trading.portfolio_limits(len(manifest.data))
-    return assumptions(trading.venue([]), limits if _is_portfolio(manifest) else TradingRules())
+    return report.assumptions(trading.venue([]), limits if _is_portfolio(manifest) else TradingRules())
 
 
 class _Sums(TypedDict):
@@ -194,10 +182,10 @@ class _Attempts:
             self._add_refusal(LLMBudgetExhaustedError.of(result.failure))
         self._add_fault(envelope.envelope_id, result)
 
-    def unpriced(self) -> list[UnpricedWord]:
+    def unpriced(self) -> list[report.UnpricedWord]:
         """Return the words without a price."""
         return [
-            UnpricedWord(model=model, word=word, attempts=attempts, add=price_advice(model, word))
+            report.UnpricedWord(model=model, word=word, attempts=attempts, add=price_advice(model, word))
             for (model, word), attempts in self._unpriced.items()
         ]
 
@@ -207,10 +195,12 @@ class _Attempts:
         first, calls = self._refused.get(scope, (error, 0))
         self._refused[scope] = (first, calls + 1)
 
-    def refused_budgets(self) -> list[RefusedBudget]:
+    def refused_budgets(self) -> list[report.RefusedBudget]:
         """Return the budgets that refused, in the order in which they first did."""
         return [
-            RefusedBudget(scope=scope, unit=first.unit, calls=calls, asked=first.asked, left=first.left)
+            report.RefusedBudget(
+                scope=scope, unit=first.unit, calls=calls, asked=first.asked, left=first.left
+            )
             for scope, (first, calls) in self._refused.items()
         ]
 
@@ -222,7 +212,7 @@ class _Attempts:
         if fault is not None or envelope_id in self._finals:
             self._finals[envelope_id] = (result.attempt_number, result.actionable)
 
-    def injected(self, requested: Sequence[str]) -> dict[str, Counts]:
+    def injected(self, requested: Sequence[str]) -> dict[str, report.Counts]:
         """Return the outcomes of the calls that each kind of fault hit, with the kinds that were injected and hit none."""
         outcomes: dict[str, Counter[str]] = defaultdict(Counter, {kind: Counter() for kind in requested})
         for hit in self._hits:
@@ -230,9 +220,9 @@ class _Attempts:
         return {fault: dict(counts) for fault, counts in sorted(outcomes.items())}
 
 
-def _data_report(source: DataSource, played: SessionResult) -> DataReport:
+def _data_report(source: DataSource, played: SessionResult) -> report.DataReport:
     bars = played.bars.get(source.symbol, BarCounts())
-    return DataReport(
+    return report.DataReport(
         name=source.name,
         symbol=source.symbol,
         bars=bars.count,
@@ -311,10 +301,10 @@ async def _baselines(manifest: RunManifest, played: SessionResult) -> _Baselines
     )
 
 
-def _filling_cost(played: SessionResult, market_now_fills: Sequence[Fill]) -> FillingCost:
+def _filling_cost(played: SessionResult, market_now_fills: Sequence[Fill]) -> report.FillingCost:
     intents = shortfalls(played.intents, played.fills)
     market_now = shortfalls(played.intents, market_now_fills)
-    return FillingCost(
+    return report.FillingCost(
         total=total_shortfall(intents), market_now=total_shortfall(market_now), intents=intents
     )
 
@@ -332,10 +322,10 @@ def _performance(played: SessionResult) -> Performance | None:
     return performance(equity, curve.traded, bars_per_year=curve.year.bars)
 
 
-def _open_positions(played: SessionResult) -> list[OpenPosition]:
+def _open_positions(played: SessionResult) -> list[report.OpenPosition]:
     marks = played.marks
     return [
-        OpenPosition(
+        report.OpenPosition(
             symbol=held.symbol,
             quantity=held.quantity,
             average_price=held.average_price,
@@ -346,9 +336,9 @@ def _open_positions(played: SessionResult) -> list[OpenPosition]:
     ]
 
 
-def _working(played: SessionResult) -> list[WorkingOrder]:
+def _working(played: SessionResult) -> list[report.WorkingOrder]:
     return [
-        WorkingOrder(
+        report.WorkingOrder(
             order_id=entry.order.order_id,
             symbol=entry.order.symbol,
             side=entry.order.side,

@@ -17,16 +17,8 @@ from agentic_trading.clock import SystemClock
 from agentic_trading.desk.decisions import DecisionLog
 from agentic_trading.desk.market.bar import Bar
 from agentic_trading.desk.market.feed import BarFeed
+from agentic_trading.desk.session import feeds as session_feeds
 from agentic_trading.desk.session import trading
-from agentic_trading.desk.session.feeds import (
-    STDIN,
-    CheckedFeed,
-    ReadAhead,
-    ResumedFeed,
-    open_feeds,
-    sources,
-    without_symbol,
-)
 from agentic_trading.desk.session.options import RunOptions, plan_on_record
 from agentic_trading.desk.session.report import RunProgress, RunReport
 from agentic_trading.desk.session.report_builder import report_of
@@ -390,9 +382,9 @@ async def run_session(options: RunOptions, *, on_progress: OnProgress) -> RunRep
 async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgress) -> RunReport:
     clock = SystemClock()
     started = clock.monotonic()
-    named = await asyncio.to_thread(sources, options.data)
+    named = await asyncio.to_thread(session_feeds.sources, options.data)
     tables = await loaded_tables(options)
-    feeds = await open_feeds(named, options.timeframe, trading.wall_clock(options.mode))
+    feeds = await session_feeds.open_feeds(named, options.timeframe, trading.wall_clock(options.mode))
     folder = SessionFolder(options.out)
     await asyncio.to_thread(_refuse_unknown_principal, options)
     durability = options.config.durability
@@ -441,7 +433,7 @@ class ActiveRun:
     options: RunOptions
     folder: SessionFolder
     opened: PreparedRun
-    feeds: Sequence[ReadAhead]
+    feeds: Sequence[session_feeds.ReadAhead]
     store: port_adapters.Log
     tables: Tables
     rows: int | None
@@ -466,7 +458,11 @@ class ActiveRun:
         log = DecisionLog(self.folder.decisions(manifest.run_number))
         earlier = self.opened.earlier.bars if self.opened.earlier else {}
         fed = {symbol: kept.count for symbol, kept in earlier.items()}
-        streams = {source.symbol for source in manifest.data if without_symbol(source.name) == STDIN}
+        streams = {
+            source.symbol
+            for source in manifest.data
+            if session_feeds.without_symbol(source.name) == session_feeds.STDIN
+        }
         bars = BarFiles(self.folder, manifest, fed, streams=streams)
         stage = self._stage()
         await log.open()
@@ -521,11 +517,13 @@ class ActiveRun:
             earlier_calls=None if self.opened.earlier is None else self.opened.earlier.asked,
         )
 
-    def _feed(self, feed: ReadAhead) -> BarFeed:
+    def _feed(self, feed: session_feeds.ReadAhead) -> BarFeed:
         fed = self.opened.earlier.bars[feed.symbol] if self.opened.earlier else None
         if fed is None or not fed.count:
-            return CheckedFeed(feed, feed.name, feed.steps)
-        return CheckedFeed(ResumedFeed(fed.feed(), feed, fed.grid.calendar), feed.name, feed.steps)
+            return session_feeds.CheckedFeed(feed, feed.name, feed.steps)
+        return session_feeds.CheckedFeed(
+            session_feeds.ResumedFeed(fed.feed(), feed, fed.grid.calendar), feed.name, feed.steps
+        )
 
     def _refuse_misses(self) -> None:
         recorded = self.opened.answers.recorded

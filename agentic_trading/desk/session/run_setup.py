@@ -12,18 +12,9 @@ from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 from agentic_trading import __version__
 from agentic_trading.clock import SystemClock
 from agentic_trading.desk.planning.params import PlanTerms
-from agentic_trading.desk.session import trading
+from agentic_trading.desk.session import run_resume, trading
 from agentic_trading.desk.session.feeds import BarSource, ReadAhead
 from agentic_trading.desk.session.options import RunOptions, plan_on_record
-from agentic_trading.desk.session.run_resume import (
-    InterruptedRun,
-    bus_of,
-    read_interrupted_run,
-    refuse_changes,
-    refuse_incomplete,
-    resumable_manifest,
-    terms_now_and_before,
-)
 from agentic_trading.ids import derived_id, random_id
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.models import Capabilities, Capability
@@ -48,7 +39,7 @@ class PreparedRun:
 
     manifest: RunManifest
     answers: trading.AnswerSource
-    earlier: InterruptedRun | None = None
+    earlier: run_resume.InterruptedRun | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +65,9 @@ async def new_run(
     recorded = await _recorded_run(options)
     if recorded is not None:
         _refuse_other_symbols(recorded.manifest, named)
-        refuse_changes(terms_now_and_before(options, recorded.manifest), "the recorded run")
+        run_resume.refuse_changes(
+            run_resume.terms_now_and_before(options, recorded.manifest), "the recorded run"
+        )
     answers, capabilities = await _answer_source(options, recorded, tables)
     async with _closed_on_error(answers.providers):
         await asyncio.to_thread(folder.prepare)
@@ -105,7 +98,7 @@ async def new_run(
             inject=options.inject,
             seed=options.seed,
             workers=options.workers,
-            bus=bus_of(options),
+            bus=run_resume.bus_of(options),
             plan=None if terms is None else terms.model_dump(mode="json"),
             first_seq=(await store.head())[0],
             starts=1,
@@ -128,15 +121,15 @@ async def resumed_run(
     started with (its log would mix two sessions), for fewer bars than it was fed, and for a run that has come to its
     end if there is nothing more to feed it: nothing is written then.
     """
-    manifest = await resumable_manifest(options, folder, feeds)
+    manifest = await run_resume.resumable_manifest(options, folder, feeds)
     answers, _ = await _answer_source(options, await _recorded_run(options), tables, manifest.model)
     async with _closed_on_error(answers.providers):
         await asyncio.to_thread(folder.prepare)
         await store.open()
         # Once more: until the lock was ours, another process may have ended the run.
-        manifest = await resumable_manifest(options, folder, feeds)
-        await refuse_incomplete(folder, manifest, store)
-        earlier = await read_interrupted_run(folder, manifest, store)
+        manifest = await run_resume.resumable_manifest(options, folder, feeds)
+        await run_resume.refuse_incomplete(folder, manifest, store)
+        earlier = await run_resume.read_interrupted_run(folder, manifest, store)
         await read_elsewhere(options.answers_from, earlier.asked)
         if options.is_repeatable:
             earlier = earlier.without_lost()

@@ -5,20 +5,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from itertools import chain
 
+from agentic_trading.governance import limits as limit_types
 from agentic_trading.governance.ledger import Blocked, Declined, ReservationRequest
-from agentic_trading.governance.limits import (
-    ANY,
-    SHORT_LIVED,
-    UNITS,
-    UNLIMITED,
-    Ceiling,
-    Limit,
-    ScopeKind,
-    TimeWindow,
-    Unit,
-    Window,
-    Windows,
-)
 from agentic_trading.governance.prices import NOTHING, Amount
 
 _ENDLESS = 1 << 200
@@ -28,22 +16,22 @@ _ENDLESS = 1 << 200
 class Cap:
     """A ceiling whose absent units are spelled as numbers that nothing reaches: a check then needs no branch."""
 
-    ceiling: Ceiling
+    ceiling: limit_types.Ceiling
     nusd: int
     tokens: int
     calls: int
 
 
-CountedWindows = Collection[tuple[ScopeKind, Window]]
-Ceilings = Mapping[Window, Ceiling]
+CountedWindows = Collection[tuple[limit_types.ScopeKind, limit_types.Window]]
+Ceilings = Mapping[limit_types.Window, limit_types.Ceiling]
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
     """The ceilings of one kind of scope, by window; a named scope has its own."""
 
-    default: dict[Window, Ceiling] = field(default_factory=dict)
-    named: dict[str, dict[Window, Ceiling]] = field(default_factory=dict)
+    default: dict[limit_types.Window, limit_types.Ceiling] = field(default_factory=dict)
+    named: dict[str, dict[limit_types.Window, limit_types.Ceiling]] = field(default_factory=dict)
 
 
 class LimitSet:
@@ -53,58 +41,60 @@ class LimitSet:
     everyone. `counted` are kept without a ceiling where no limit needs them.
     """
 
-    def __init__(self, limits: Iterable[Limit] = (), counted: CountedWindows = ()) -> None:
-        self._ceilings: dict[ScopeKind, _Rule] = {kind: _Rule() for kind in ScopeKind}
+    def __init__(self, limits: Iterable[limit_types.Limit] = (), counted: CountedWindows = ()) -> None:
+        self._ceilings: dict[limit_types.ScopeKind, _Rule] = {kind: _Rule() for kind in limit_types.ScopeKind}
         for kind, window in counted:
-            self._ceilings[kind].default[window] = UNLIMITED
+            self._ceilings[kind].default[window] = limit_types.UNLIMITED
         for limit in limits:
             rule = self._ceilings[limit.scope]
-            ceilings = rule.default if limit.id == ANY else rule.named.setdefault(limit.id, {})
-            ceilings[limit.window] = ceilings.get(limit.window, UNLIMITED).tighter(limit.ceiling)
+            ceilings = rule.default if limit.id == limit_types.ANY else rule.named.setdefault(limit.id, {})
+            ceilings[limit.window] = ceilings.get(limit.window, limit_types.UNLIMITED).tighter(limit.ceiling)
         for rule in self._ceilings.values():
             for named in rule.named.values():
                 for window, ceiling in rule.default.items():
-                    named[window] = named.get(window, UNLIMITED).or_else(ceiling)
+                    named[window] = named.get(window, limit_types.UNLIMITED).or_else(ceiling)
 
-    def of(self, kind: ScopeKind, id_: str) -> Ceilings:
+    def of(self, kind: limit_types.ScopeKind, id_: str) -> Ceilings:
         """Return the windows that a scope is counted in, each with its ceiling; it may be open."""
         rule = self._ceilings[kind]
         return rule.named.get(id_, rule.default)
 
-    def is_named(self, kind: ScopeKind, id_: str) -> bool:
+    def is_named(self, kind: limit_types.ScopeKind, id_: str) -> bool:
         """Whether a scope has a limit by its name."""
         return id_ in self._ceilings[kind].named
 
-    def limited(self, kind: ScopeKind) -> Iterator[tuple[str, Window]]:
+    def limited(self, kind: limit_types.ScopeKind) -> Iterator[tuple[str, limit_types.Window]]:
         """Yield the scopes of a kind that have a ceiling, with its window; `*` is every one."""
         rule = self._ceilings[kind]
-        for id_, ceilings in ((ANY, rule.default), *rule.named.items()):
+        for id_, ceilings in ((limit_types.ANY, rule.default), *rule.named.items()):
             for window, ceiling in ceilings.items():
-                if ceiling != UNLIMITED:
+                if ceiling != limit_types.UNLIMITED:
                     yield id_, window
 
-    def windows(self, kind: ScopeKind) -> list[Window]:
+    def windows(self, kind: limit_types.ScopeKind) -> list[limit_types.Window]:
         """Return the windows in which a scope of a kind is counted, whatever its id is."""
         rule = self._ceilings[kind]
         return list(dict.fromkeys(chain(rule.default, *rule.named.values())))
 
-    def caps(self, kind: ScopeKind, window: Window) -> tuple[Cap | None, Mapping[str, Cap]]:
+    def caps(
+        self, kind: limit_types.ScopeKind, window: limit_types.Window
+    ) -> tuple[Cap | None, Mapping[str, Cap]]:
         """Return the cap in a window of every scope of a kind, None where it is not counted, and of the named ones."""
         rule = self._ceilings[kind]
         default = cap(rule.default[window]) if window in rule.default else None
         return default, {id_: cap(own[window]) for id_, own in rule.named.items() if window in own}
 
 
-def cap(ceiling: Ceiling) -> Cap:
+def cap(ceiling: limit_types.Ceiling) -> Cap:
     """Return a ceiling as a cap."""
     return Cap(ceiling, *(_ENDLESS if most is None else most for most in ceiling.units))
 
 
-_OPEN = cap(UNLIMITED)
-_NOT_YET = TimeWindow("", None)
+_OPEN = cap(limit_types.UNLIMITED)
+_NOT_YET = limit_types.TimeWindow("", None)
 _NEVER = datetime.max.replace(tzinfo=UTC)
 
-TimeWindows = Mapping[Window, TimeWindow]
+TimeWindows = Mapping[limit_types.Window, limit_types.TimeWindow]
 
 
 class WindowCounter:
@@ -119,7 +109,9 @@ class WindowCounter:
         "spent_nusd", "spent_tokens", "table", "time_window", "time_windows",
     )  # fmt: skip
 
-    def __init__(self, table: "CounterTable", id_: str, time_window: TimeWindow, most: Cap) -> None:
+    def __init__(
+        self, table: "CounterTable", id_: str, time_window: limit_types.TimeWindow, most: Cap
+    ) -> None:
         self.table = table
         self.id = id_
         self.time_window = time_window
@@ -152,7 +144,7 @@ class WindowCounter:
     @property
     def is_limited(self) -> bool:
         """Whether it has a ceiling."""
-        return self.cap.ceiling != UNLIMITED
+        return self.cap.ceiling != limit_types.UNLIMITED
 
     def go_on(self, asked_until: datetime, nusd: int, tokens: int, calls: int) -> None:
         """Count what was spent before."""
@@ -180,7 +172,7 @@ class WindowBucket:
 
     __slots__ = ("active", "compacted", "time_window")
 
-    def __init__(self, time_window: TimeWindow) -> None:
+    def __init__(self, time_window: limit_types.TimeWindow) -> None:
         self.time_window = time_window
         self.active: dict[str, WindowCounter] = {}
         self.compacted: dict[str, tuple[datetime, int, int, int]] = {}
@@ -214,8 +206,8 @@ class CounterTable:
         "tenant", "time_windows", "window",
     )  # fmt: skip
 
-    def __init__(self, tenant: str, kind: ScopeKind, window: Window) -> None:
-        self._is_short_lived = kind in SHORT_LIVED
+    def __init__(self, tenant: str, kind: limit_types.ScopeKind, window: limit_types.Window) -> None:
+        self._is_short_lived = kind in limit_types.SHORT_LIVED
         self._is_wanted = False
         self.tenant = tenant
         self.kind = kind
@@ -236,7 +228,7 @@ class CounterTable:
     def turn_to(self, time_windows: TimeWindows) -> None:
         """Make the time window of this minute the present one; its counters are found again if it was so before."""
         self.time_windows = time_windows
-        self.asked_until = time_windows[Window.MINUTE].over_by or _NEVER
+        self.asked_until = time_windows[limit_types.Window.MINUTE].over_by or _NEVER
         time_window = time_windows[self.window]
         if time_window.id == self.bucket.time_window.id:
             return
@@ -329,7 +321,7 @@ class CounterTable:
 
 _AT_ONCE = 250
 _MINUTE = timedelta(minutes=1)
-_KINDS = tuple(ScopeKind)
+_KINDS = tuple(limit_types.ScopeKind)
 
 CountedIds = Mapping[CounterTable, tuple[bool, Collection[str]]]
 
@@ -341,7 +333,7 @@ class RetentionHorizon:
     """
 
     def __init__(self, zone: tzinfo, keep: timedelta) -> None:
-        self.windows = Windows(zone)
+        self.windows = limit_types.Windows(zone)
         self.keep = keep
         self.newest = datetime.min.replace(tzinfo=UTC) + keep
 
@@ -406,17 +398,17 @@ class TenantCounters:
     def apply_limits(self, limits: LimitSet) -> None:
         """Count by these limits from now on, and go on counting what was counted before."""
         self._limits = limits
-        for kind in ScopeKind:
+        for kind in limit_types.ScopeKind:
             for window in limits.windows(kind):
                 self._table(kind, window)
         for table in self._tables:
             table.apply_limits(limits)
 
-    def lack(self, limit: Limit) -> bool:
+    def lack(self, limit: limit_types.Limit) -> bool:
         """Whether not every id is counted where a request's own limit needs it."""
         return self._table(limit.scope, limit.window).default is None
 
-    def count_all(self, limit: Limit) -> None:
+    def count_all(self, limit: limit_types.Limit) -> None:
         """Count every id, from now on, in the table of a limit."""
         self._table(limit.scope, limit.window).count_all()
 
@@ -457,7 +449,7 @@ class TenantCounters:
         With `limited`, only those of lasting scopes with a ceiling, in the newest windows, if these are not over `at` a
         moment.
         """
-        tables = [table for table in self._tables if not (limited and table.kind in SHORT_LIVED)]
+        tables = [table for table in self._tables if not (limited and table.kind in limit_types.SHORT_LIVED)]
         places = [(table, bucket, id_) for table in tables for bucket in table.buckets for id_ in bucket]
         time_windows = self._horizon.windows.at(self._newest) if limited and self._newest is not None else {}
         ids = {
@@ -477,7 +469,7 @@ class TenantCounters:
                 )
             ]
 
-    def _table(self, kind: ScopeKind, window: Window) -> CounterTable:
+    def _table(self, kind: limit_types.ScopeKind, window: limit_types.Window) -> CounterTable:
         for table in self._tables:
             if table.kind is kind and table.window is window:
                 return table
@@ -512,7 +504,7 @@ def denial(request: ReservationRequest, counters: Sequence[WindowCounter]) -> De
 
 def behind(request: ReservationRequest, held: Blocked) -> Blocked:
     """Return the answer for a request that would fit, but comes behind one that is `held` on the same counter."""
-    return replace(held, asked=request.amount.units[UNITS.index(held.unit)])
+    return replace(held, asked=request.amount.units[limit_types.UNITS.index(held.unit)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,7 +512,7 @@ class InsufficientHeadroom:
     """A request does not fit into one counter: `used` is spent, held and in doubt together, `held` may come back."""
 
     counter: WindowCounter
-    unit: Unit
+    unit: limit_types.Unit
     asked: int
     most: int
     used: int
@@ -551,7 +543,12 @@ def _shortages(
     ceilings = [(counter, counter.cap.ceiling) for counter in counters]
     for counter, ceiling in [*ceilings, *_own_ceilings(request, counters)]:
         for unit, asked, most, used, back in zip(
-            UNITS, request.amount.units, ceiling.units, counter.used, counter.held.units, strict=True
+            limit_types.UNITS,
+            request.amount.units,
+            ceiling.units,
+            counter.used,
+            counter.held.units,
+            strict=True,
         ):
             if most is not None and used + asked > most:
                 yield InsufficientHeadroom(counter, unit, asked, most, used, back)
@@ -559,14 +556,14 @@ def _shortages(
 
 def _own_ceilings(
     request: ReservationRequest, counters: Sequence[WindowCounter]
-) -> Iterator[tuple[WindowCounter, Ceiling]]:
+) -> Iterator[tuple[WindowCounter, limit_types.Ceiling]]:
     for limit in request.limits:
         for counter in counters:
             if counter.table.window is limit.window and counter.table.kind is limit.scope:
                 yield counter, limit.ceiling
 
 
-def _over(amount: Amount, counter: WindowCounter, ceiling: Ceiling) -> bool:
+def _over(amount: Amount, counter: WindowCounter, ceiling: limit_types.Ceiling) -> bool:
     for asked, most, used in zip(amount.units, ceiling.units, counter.used, strict=True):
         if most is not None and used + asked > most:
             return True

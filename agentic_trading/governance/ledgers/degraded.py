@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from agentic_trading.clock import Clock
+from agentic_trading.governance import ledger as ledger_api
 from agentic_trading.governance.errors import (
     LedgerError,
     LedgerRolledBackError,
@@ -15,22 +16,6 @@ from agentic_trading.governance.errors import (
     ReservationConflictError,
     ReservationStateError,
     UnknownReservationError,
-)
-from agentic_trading.governance.ledger import (
-    LEASE_S,
-    Balance,
-    Blocked,
-    Declined,
-    ExpiredReservation,
-    Ledger,
-    LedgerCheckpoint,
-    LedgerEntry,
-    LedgerStatistics,
-    QueuedReservation,
-    Reservation,
-    ReservationRequest,
-    ReservationState,
-    Settlement,
 )
 from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.limits import Limit
@@ -42,7 +27,7 @@ log = get_logger()
 REMEMBERED_S = 86_400.0
 """A call that has not ended for so long, a day, will not end any more."""
 
-Write = Callable[[], Awaitable[Settlement | None]]
+Write = Callable[[], Awaitable[ledger_api.Settlement | None]]
 
 
 class DegradedModeLedger:
@@ -54,27 +39,31 @@ class DegradedModeLedger:
     log may know it.
     """
 
-    def __init__(self, ledger: Ledger, *, clock: Clock) -> None:
+    def __init__(self, ledger: ledger_api.Ledger, *, clock: Clock) -> None:
         self._ledger = ledger
         self._clock = clock
         self._in_flight = InFlightCalls()
         self._pending = PendingWrites()
 
-    async def reserve(self, request: ReservationRequest) -> Reservation | Declined | Blocked:
+    async def reserve(
+        self, request: ledger_api.ReservationRequest
+    ) -> ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked:
         """Set the amount aside, once nothing of the call is pending; never wait."""
         await self._pending.flush(request.reservation_id)
         answer = await self._ledger.reserve(request)
         self._note(request, answer)
         return answer
 
-    async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
+    async def wait_for_reservation(
+        self, request: ledger_api.ReservationRequest
+    ) -> ledger_api.Reservation | ledger_api.Declined:
         """Wait until `request` can be answered for good; the queue is the server's."""
         await self._pending.flush(request.reservation_id)
         answer = await self._ledger.wait_for_reservation(request)
         self._note(request, answer)
         return answer
 
-    async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
+    async def dispatch(self, reservation_id: str, *, lease_s: float = ledger_api.LEASE_S) -> None:
         """Note that the request is about to be sent; what could not be noted must not be sent."""
         try:
             await self._ledger.dispatch(reservation_id, lease_s=lease_s)
@@ -89,30 +78,36 @@ class DegradedModeLedger:
             raise
         self._in_flight.send(reservation_id)
 
-    async def state_of(self, reservation_id: str) -> ReservationState | None:
+    async def state_of(self, reservation_id: str) -> ledger_api.ReservationState | None:
         """Return how far a call has come."""
         return await self._ledger.state_of(reservation_id)
 
-    async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
+    async def settle(self, reservation_id: str, actual: Amount) -> ledger_api.Settlement:
         """Charge what a dispatched call used; without the server, as soon as it is back."""
         reserved = self._in_flight.reserved(reservation_id) or actual
-        return await self._charged(Settlement(reservation_id, actual, reserved, overrun_of(actual, reserved)))
+        return await self._charged(
+            ledger_api.Settlement(reservation_id, actual, reserved, overrun_of(actual, reserved))
+        )
 
     async def release(self, reservation_id: str) -> None:
         """Give back what was never dispatched; without the server, as soon as it is back."""
         if self._pending.settlement(reservation_id) is not None:
-            allowed = (ReservationState.RESERVED, ReservationState.RELEASED)
-            raise ReservationStateError(reservation_id, "release", ReservationState.DISPATCHED, allowed)
+            allowed = (ledger_api.ReservationState.RESERVED, ledger_api.ReservationState.RELEASED)
+            raise ReservationStateError(
+                reservation_id, "release", ledger_api.ReservationState.DISPATCHED, allowed
+            )
         if reservation_id not in self._pending:
             self._pending.add(reservation_id, partial(self._release, reservation_id), None)
             await self._pending.write_now(reservation_id)
 
-    async def in_doubt(self, reservation_id: str) -> Settlement:
+    async def in_doubt(self, reservation_id: str) -> ledger_api.Settlement:
         """Charge a dispatched call in full; without the server, as soon as it is back."""
         reserved = self._in_flight.reserved(reservation_id) or NOTHING
-        return await self._charged(Settlement(reservation_id, reserved, reserved, NOTHING, in_doubt=True))
+        return await self._charged(
+            ledger_api.Settlement(reservation_id, reserved, reserved, NOTHING, in_doubt=True)
+        )
 
-    async def expire_leases(self) -> Sequence[ExpiredReservation]:
+    async def expire_leases(self) -> Sequence[ledger_api.ExpiredReservation]:
         """Book what could not be booked, and end the calls whose lease has run out."""
         await self._pending.flush_all()
         ended = await self._ledger.expire_leases()
@@ -141,33 +136,35 @@ class DegradedModeLedger:
         """Let nothing more begin until `restore`."""
         await self._ledger.fence(tenant)
 
-    async def entries(self, tenant: str) -> Sequence[LedgerEntry]:
+    async def entries(self, tenant: str) -> Sequence[ledger_api.LedgerEntry]:
         """Return every call that was charged and is still known by itself."""
         return await self._ledger.entries(tenant)
 
-    async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
+    async def restore(
+        self, tenant: str, entries: Iterable[ledger_api.LedgerEntry]
+    ) -> ledger_api.LedgerCheckpoint:
         """Book a tenant's past calls once more, and open admission."""
         return await self._ledger.restore(tenant, entries)
 
-    async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
+    async def checkpoint(self, tenant: str) -> ledger_api.LedgerCheckpoint:
         """Return how far the tenant's ledger has come."""
         return await self._ledger.checkpoint(tenant)
 
-    async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
+    async def require_at_least(self, tenant: str, checkpoint: ledger_api.LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once."""
         await self._ledger.require_at_least(tenant, checkpoint)
 
     async def balances(
         self, tenant: str, *, limited: bool = False, at: datetime | None = None
-    ) -> Sequence[Balance]:
+    ) -> Sequence[ledger_api.Balance]:
         """Return every counter of a tenant, or those that can run out."""
         return await self._ledger.balances(tenant, limited=limited, at=at)
 
-    async def waiting(self, tenant: str) -> Sequence[QueuedReservation]:
+    async def waiting(self, tenant: str) -> Sequence[ledger_api.QueuedReservation]:
         """Return the requests of a tenant that wait for headroom."""
         return await self._ledger.waiting(tenant)
 
-    def statistics(self) -> LedgerStatistics:
+    def statistics(self) -> ledger_api.LedgerStatistics:
         """Return the counts of this process since the start."""
         return self._ledger.statistics()
 
@@ -177,12 +174,19 @@ class DegradedModeLedger:
             await self._pending.flush_all()
         await self._ledger.aclose()
 
-    def _note(self, request: ReservationRequest, answer: Reservation | Declined | Blocked) -> None:
-        if isinstance(answer, Reservation) and answer.state is ReservationState.RESERVED:
+    def _note(
+        self,
+        request: ledger_api.ReservationRequest,
+        answer: ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked,
+    ) -> None:
+        if (
+            isinstance(answer, ledger_api.Reservation)
+            and answer.state is ledger_api.ReservationState.RESERVED
+        ):
             counted = replace(request, at=answer.counted_at or request.at)
             self._in_flight.add(counted, self._clock.monotonic())
 
-    async def _charged(self, settlement: Settlement) -> Settlement:
+    async def _charged(self, settlement: ledger_api.Settlement) -> ledger_api.Settlement:
         """Charge now or as soon as the server is back; a settlement replaces a pending doubt, else the first one counts."""
         id_ = settlement.reservation_id
         before = self._pending.settlement(id_)
@@ -191,7 +195,7 @@ class DegradedModeLedger:
             return await self._pending.write_now(id_) or settlement
         return before
 
-    async def _charge(self, settlement: Settlement) -> Settlement:
+    async def _charge(self, settlement: ledger_api.Settlement) -> ledger_api.Settlement:
         id_ = settlement.reservation_id
         booked = await charge(self._ledger, settlement, self._in_flight.sent(id_))
         self._in_flight.end(id_)
@@ -208,7 +212,7 @@ class DegradedModeLedger:
 
 @dataclass(slots=True)
 class _Call:
-    request: ReservationRequest
+    request: ledger_api.ReservationRequest
     noted_s: float
     is_sent: bool = False
 
@@ -222,7 +226,7 @@ class InFlightCalls:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def add(self, request: ReservationRequest, now_s: float) -> None:
+    def add(self, request: ledger_api.ReservationRequest, now_s: float) -> None:
         """Remember what was reserved; what was sent from here meanwhile stays sent."""
         id_ = request.reservation_id
         known = self._calls.get(id_)
@@ -241,7 +245,7 @@ class InFlightCalls:
         call = self._calls.get(reservation_id)
         return None if call is None else call.request.amount
 
-    def sent(self, reservation_id: str) -> ReservationRequest | None:
+    def sent(self, reservation_id: str) -> ledger_api.ReservationRequest | None:
         """Return the request of a call that this process has sent."""
         call = self._calls.get(reservation_id)
         return call.request if call is not None and call.is_sent else None
@@ -264,7 +268,7 @@ class InFlightCalls:
 @dataclass(slots=True, eq=False)
 class _Pending:
     write: Write
-    settlement: Settlement | None
+    settlement: ledger_api.Settlement | None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -283,16 +287,16 @@ class PendingWrites:
     def __len__(self) -> int:
         return len(self._writes)
 
-    def settlement(self, reservation_id: str) -> Settlement | None:
+    def settlement(self, reservation_id: str) -> ledger_api.Settlement | None:
         """Return what will be charged; None if nothing is pending, or only to be given back."""
         pending = self._writes.get(reservation_id)
         return None if pending is None else pending.settlement
 
-    def add(self, reservation_id: str, write: Write, settlement: Settlement | None) -> None:
+    def add(self, reservation_id: str, write: Write, settlement: ledger_api.Settlement | None) -> None:
         """Make this the pending write of the call, in place of the one before."""
         self._writes[reservation_id] = _Pending(write, settlement)
 
-    async def write_now(self, reservation_id: str) -> Settlement | None:
+    async def write_now(self, reservation_id: str) -> ledger_api.Settlement | None:
         """Try the write that was just added; return what was booked, or what will be if the server is away."""
         pending = self._writes[reservation_id]
         try:
@@ -323,7 +327,7 @@ class PendingWrites:
                 nusd = pending.settlement.charged.nusd
                 log.error("charge_not_posted", reservation_id=id_, nusd=nusd, reason=str(e))  # noqa: TRY400 - one line
 
-    async def _write(self, id_: str, pending: _Pending) -> Settlement | None:
+    async def _write(self, id_: str, pending: _Pending) -> ledger_api.Settlement | None:
         async with pending.lock:
             if self._writes.get(id_) is not pending:  # written, or replaced
                 return pending.settlement
@@ -342,7 +346,9 @@ class PendingWrites:
             del self._writes[id_]
 
 
-async def charge(ledger: Ledger, settlement: Settlement, sent: ReservationRequest | None) -> Settlement:
+async def charge(
+    ledger: ledger_api.Ledger, settlement: ledger_api.Settlement, sent: ledger_api.ReservationRequest | None
+) -> ledger_api.Settlement:
     """Charge a call; one that was `sent` from here is charged even if the ledger does not know it.
 
     A ledger that was rebuilt from a log may not know a call, or may have another run's reservation of it. Repeated
@@ -359,7 +365,7 @@ async def charge(ledger: Ledger, settlement: Settlement, sent: ReservationReques
             return booked
     with suppress(ReservationConflictError):  # another run has reserved it meanwhile
         made = await ledger.reserve(replace(sent, amount=NOTHING, limits=()))  # nothing always fits
-        if not isinstance(made, Reservation):
+        if not isinstance(made, ledger_api.Reservation):
             raise LedgerUnavailableError(f"it has no room for a charge of {id_!r} that was paid already")
     with suppress(ReservationStateError):  # dispatched here before the outage
         await ledger.dispatch(id_)

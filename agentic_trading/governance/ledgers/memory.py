@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import ClassVar
 
 from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.governance import ledger as ledger_api
 from agentic_trading.governance.errors import (
     ClosedWindowError,
     ReservationConflictError,
@@ -13,49 +14,9 @@ from agentic_trading.governance.errors import (
     ReservationStateError,
     UnknownReservationError,
 )
-from agentic_trading.governance.ledger import (
-    LEASE_S,
-    Balance,
-    Blocked,
-    Declined,
-    ExpiredReservation,
-    LedgerCheckpoint,
-    LedgerEntry,
-    LedgerStatistics,
-    QueuedReservation,
-    Reservation,
-    ReservationRequest,
-    ReservationState,
-    Settlement,
-    tenant_of,
-)
+from agentic_trading.governance.ledgers import counters as counter_types
+from agentic_trading.governance.ledgers import reservation_table
 from agentic_trading.governance.ledgers.checkpoint import Fence, LedgerEpoch, StatisticsCounter
-from agentic_trading.governance.ledgers.counters import (
-    CountedIds,
-    CountedWindows,
-    LimitSet,
-    RetentionHorizon,
-    TenantCounters,
-    WindowCounter,
-    denial,
-)
-from agentic_trading.governance.ledgers.reservation_table import (
-    DISPATCHED,
-    IN_DOUBT,
-    RESERVED,
-    SETTLED,
-    QueuedRequest,
-    ReservationEntry,
-    ReservationTable,
-    ReserveAnswer,
-    WaitQueue,
-    counter_balance,
-    fits,
-    hold,
-    post_charge,
-    post_in_doubt,
-    release_hold,
-)
 from agentic_trading.governance.limits import Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
 from agentic_trading.llm.interaction import reservation_id
@@ -73,9 +34,9 @@ class TenantLedger:
 
     def __init__(
         self,
-        counters: TenantCounters,
+        counters: counter_types.TenantCounters,
         epoch: LedgerEpoch,
-        horizon: RetentionHorizon,
+        horizon: counter_types.RetentionHorizon,
         statistics: StatisticsCounter,
         reserved_lease_s: float,
     ) -> None:
@@ -84,8 +45,8 @@ class TenantLedger:
         self._reserved_lease_s = reserved_lease_s
         self.epoch = epoch
         self.counters = counters
-        self.calls = ReservationTable()
-        self.queue = WaitQueue()
+        self.calls = reservation_table.ReservationTable()
+        self.queue = reservation_table.WaitQueue()
         self.version = 0
 
     @property
@@ -93,19 +54,21 @@ class TenantLedger:
         """Whether nothing would be lost with it."""
         return self.epoch.is_none and not self.queue.requests
 
-    def known(self, id_: str, request: ReservationRequest) -> Reservation | None:
+    def known(self, id_: str, request: ledger_api.ReservationRequest) -> ledger_api.Reservation | None:
         """Return the reservation that the same request got before, if it still has one."""
         self.epoch.check()
         call = self.calls.get(id_)
-        if call is None or call.state is ReservationState.RELEASED:
+        if call is None or call.state is ledger_api.ReservationState.RELEASED:
             return None
         if call.request is not request and call.request.payload_hash != request.payload_hash:
             raise ReservationConflictError(request.key, request.attempt)
-        return Reservation(
+        return ledger_api.Reservation(
             id_, call.request.amount, call.state, _other_moment(call, request.at, self._horizon)
         )
 
-    def counters_of(self, request: ReservationRequest, at: datetime) -> list[WindowCounter]:
+    def counters_of(
+        self, request: ledger_api.ReservationRequest, at: datetime
+    ) -> list[counter_types.WindowCounter]:
         """Return the counters that `request` is counted in; raises `ClosedWindowError` for a moment too long ago."""
         if at < self._horizon.newest and at < self._horizon.oldest:
             raise ClosedWindowError(request.key, at, self._horizon.oldest)
@@ -116,60 +79,68 @@ class TenantLedger:
     def decide(
         self,
         id_: str,
-        request: ReservationRequest,
+        request: ledger_api.ReservationRequest,
         at: datetime,
         now: datetime,
-        counters: Sequence[WindowCounter],
-    ) -> tuple[ReserveAnswer, Sequence[WindowCounter]]:
+        counters: Sequence[counter_types.WindowCounter],
+    ) -> tuple[reservation_table.ReserveAnswer, Sequence[counter_types.WindowCounter]]:
         """Reserve under `id_`, or say why not and which counters lack headroom; queued requests go first."""
-        if (self.queue.requests or not fits(request, counters)) and not request.is_for_nothing:
-            denied = denial(request, counters) or self.queue.denial(request, counters, now)
+        if (
+            self.queue.requests or not reservation_table.fits(request, counters)
+        ) and not request.is_for_nothing:
+            denied = counter_types.denial(request, counters) or self.queue.denial(request, counters, now)
             if denied is not None:
-                if isinstance(denied[0], Declined):
+                if isinstance(denied[0], ledger_api.Declined):
                     self._statistics.refuse()
                 self.counters.take_back(counters)
                 return denied
-        hold(counters, request.amount)
-        self.calls.in_flight[id_] = ReservationEntry(request, at, counters, now, self._reserved_lease_s)
+        reservation_table.hold(counters, request.amount)
+        self.calls.in_flight[id_] = reservation_table.ReservationEntry(
+            request, at, counters, now, self._reserved_lease_s
+        )
         self.counters.move_to(at)
         self.epoch.sequence += 1
         self._statistics.counts["reserved"] += 1
-        return Reservation(id_, request.amount, RESERVED, None if request.at else at), ()
+        return ledger_api.Reservation(
+            id_, request.amount, reservation_table.RESERVED, None if request.at else at
+        ), ()
 
-    def give_back(self, id_: str, call: ReservationEntry) -> None:
+    def give_back(self, id_: str, call: reservation_table.ReservationEntry) -> None:
         """Release a call that was not dispatched."""
-        release_hold(call.counters, call.request.amount)
+        reservation_table.release_hold(call.counters, call.request.amount)
         self._statistics.counts["released"] += 1
-        self._end(id_, call, ReservationState.RELEASED)
+        self._end(id_, call, ledger_api.ReservationState.RELEASED)
 
-    def settle(self, id_: str, call: ReservationEntry, actual: Amount) -> Settlement:
+    def settle(
+        self, id_: str, call: reservation_table.ReservationEntry, actual: Amount
+    ) -> ledger_api.Settlement:
         """Charge what a call used in place of what is booked so far: its reservation, in flight or in doubt."""
         reserved, doubtful = call.request.amount, call.charged
         if doubtful is None:
-            post_charge(call.counters, actual, reserved, NOTHING)
-            return self._charged(id_, call, actual, reserved, SETTLED)
-        post_charge(call.counters, actual, doubtful, doubtful)
-        post_in_doubt(call.counters, NOTHING, doubtful)
+            reservation_table.post_charge(call.counters, actual, reserved, NOTHING)
+            return self._charged(id_, call, actual, reserved, reservation_table.SETTLED)
+        reservation_table.post_charge(call.counters, actual, doubtful, doubtful)
+        reservation_table.post_in_doubt(call.counters, NOTHING, doubtful)
         call.is_late = True
-        return self._charged(id_, call, actual, doubtful, SETTLED)
+        return self._charged(id_, call, actual, doubtful, reservation_table.SETTLED)
 
-    def doubt(self, id_: str, call: ReservationEntry) -> Settlement:
+    def doubt(self, id_: str, call: reservation_table.ReservationEntry) -> ledger_api.Settlement:
         """Charge a dispatched call in full."""
         amount = call.request.amount
-        post_charge(call.counters, amount, amount, NOTHING)
-        post_in_doubt(call.counters, amount)
-        return self._charged(id_, call, amount, amount, IN_DOUBT)
+        reservation_table.post_charge(call.counters, amount, amount, NOTHING)
+        reservation_table.post_in_doubt(call.counters, amount)
+        return self._charged(id_, call, amount, amount, reservation_table.IN_DOUBT)
 
-    def expire(self, now: datetime) -> list[ExpiredReservation]:
+    def expire(self, now: datetime) -> list[ledger_api.ExpiredReservation]:
         """End the calls whose lease is over."""
         silent = [(id_, call) for id_, call in self.calls.in_flight.items() if call.is_silent(now)]
         for id_, call in silent:
-            end = self.give_back if call.state is RESERVED else self.doubt
+            end = self.give_back if call.state is reservation_table.RESERVED else self.doubt
             end(id_, call)
             self.calls.expired[id_] = now
         return list(self.calls.unrecorded(now, again_at=now + timedelta(seconds=self._reserved_lease_s)))
 
-    def apply_limits(self, limits: LimitSet, version: int) -> None:
+    def apply_limits(self, limits: counter_types.LimitSet, version: int) -> None:
         """Count against other limits; counters that they need and that were not kept start with the calls known."""
         self.version = version
         self.epoch.sequence += 1
@@ -183,7 +154,7 @@ class TenantLedger:
         if self.epoch.fence is None:
             _close(self, Fence("a log that is being booked again", has_gone_back=False))
 
-    def restore(self, entries: Iterable[tuple[LedgerEntry, datetime]]) -> None:
+    def restore(self, entries: Iterable[tuple[ledger_api.LedgerEntry, datetime]]) -> None:
         """Forget every call that was over when it was fenced, book these for their moments, begin the next epoch.
 
         What a ledger that was found to have gone back takes for calls in flight is forgotten too.
@@ -192,7 +163,7 @@ class TenantLedger:
         carried = fence.ended | ({} if fence.has_gone_back else self.calls.in_flight)
         booked = _booked(entries, fence.ended, carried)
         self.counters = self.counters.empty_copy()
-        self.calls = ReservationTable()
+        self.calls = reservation_table.ReservationTable()
         for id_, call in (carried | booked).items():
             self._carry(id_, call)
         for queued in self.queue:
@@ -200,7 +171,7 @@ class TenantLedger:
             self._count_own(queued.request)
         self.epoch.begin_again()
 
-    def require_at_least(self, checkpoint: LedgerCheckpoint) -> None:
+    def require_at_least(self, checkpoint: ledger_api.LedgerCheckpoint) -> None:
         """Let nothing be reserved any more if this ledger has not come as far as `checkpoint`."""
         fence = self.epoch.require_at_least(checkpoint)
         if fence is not None:
@@ -209,7 +180,7 @@ class TenantLedger:
     def serve(self, now: datetime) -> None:
         """Answer every queued request that can be answered, in order."""
 
-        def look(queued: QueuedRequest) -> ReserveAnswer:
+        def look(queued: reservation_table.QueuedRequest) -> reservation_table.ReserveAnswer:
             request = queued.request
             id_ = request.reservation_id
             known = self.known(id_, request)
@@ -222,13 +193,13 @@ class TenantLedger:
 
         self.queue.serve(look)
 
-    def leave(self, queued: QueuedRequest, now: datetime) -> None:
+    def leave(self, queued: reservation_table.QueuedRequest, now: datetime) -> None:
         """Forget a cancelled request, with the reservation that it may just have got."""
         answer = queued.answer
         if not answer.cancelled() and answer.exception() is None:
             id_ = queued.request.reservation_id
             call = self.calls.in_flight.get(id_)
-            if call is None or call.state is not RESERVED:
+            if call is None or call.state is not reservation_table.RESERVED:
                 return
             self.give_back(id_, call)
         self.serve(now)
@@ -242,23 +213,30 @@ class TenantLedger:
     def forget(self) -> None:
         """Drop finished calls and idle counters, as far back as the horizon says."""
         for call in self.calls.forget(self._horizon.oldest):
-            post_in_doubt(call.counters, NOTHING, call.booked)
+            reservation_table.post_in_doubt(call.counters, NOTHING, call.booked)
         self.counters.forget(self._active())
 
-    def _active(self) -> set[WindowCounter]:
+    def _active(self) -> set[counter_types.WindowCounter]:
         """Return the counters that may still change by what is known."""
         return self.calls.counters() | self.queue.counters()
 
     def _charged(
-        self, id_: str, call: ReservationEntry, charged: Amount, before: Amount, state: ReservationState
-    ) -> Settlement:
+        self,
+        id_: str,
+        call: reservation_table.ReservationEntry,
+        charged: Amount,
+        before: Amount,
+        state: ledger_api.ReservationState,
+    ) -> ledger_api.Settlement:
         call.charged = charged
         self._end(id_, call, state)
         settlement = call.settlement(id_)
         self._statistics.charge(settlement, before.nusd)
         return settlement
 
-    def _end(self, id_: str, call: ReservationEntry, state: ReservationState) -> None:
+    def _end(
+        self, id_: str, call: reservation_table.ReservationEntry, state: ledger_api.ReservationState
+    ) -> None:
         """Take a call out of flight."""
         call.state = state
         self.epoch.sequence += 1
@@ -266,23 +244,23 @@ class TenantLedger:
         if self.epoch.fence is not None:
             self.epoch.fence.note(id_, call)
 
-    def _carry(self, id_: str, call: ReservationEntry) -> None:
+    def _carry(self, id_: str, call: reservation_table.ReservationEntry) -> None:
         """Count a call of before in the counters of now."""
         self.counters.move_to(call.at)
         call.counters = self.counters.of(call.request, call.at)
         _count(call, call.counters)
-        if call.state in {RESERVED, DISPATCHED}:
+        if call.state in {reservation_table.RESERVED, reservation_table.DISPATCHED}:
             self.calls.in_flight[id_] = call
         else:
             self._keep(id_, call)
 
-    def _keep(self, id_: str, call: ReservationEntry) -> None:
+    def _keep(self, id_: str, call: reservation_table.ReservationEntry) -> None:
         """Remember a call that has ended."""
         if self.calls.end(id_, call):
             self.counters.to_deactivate.append(call.counters)
             call.counters = ()
 
-    def _count_own(self, request: ReservationRequest) -> None:
+    def _count_own(self, request: ledger_api.ReservationRequest) -> None:
         """Have counted what a request's own limits are about: for every id, as another's may be about the same."""
         lacking = [limit for limit in request.limits if self.counters.lack(limit)]
         if lacking:
@@ -291,7 +269,7 @@ class TenantLedger:
                 self.counters.count_all(limit)
             self._count_calls(before)
 
-    def _count_calls(self, before: CountedIds) -> None:
+    def _count_calls(self, before: counter_types.CountedIds) -> None:
         """Count the remembered calls where they were not counted before; queued requests are counted there too."""
         more = self.counters.new_since(before)
         for call in self.calls if more else ():
@@ -306,7 +284,9 @@ class TenantLedger:
         self.counters.tidy(self._active())
 
 
-def _other_moment(call: ReservationEntry, at: datetime | None, horizon: RetentionHorizon) -> datetime | None:
+def _other_moment(
+    call: reservation_table.ReservationEntry, at: datetime | None, horizon: counter_types.RetentionHorizon
+) -> datetime | None:
     """Return the moment of a call, None if `at` is in all of its windows."""
     spans = None if at is None else horizon.windows.at(at)
     if spans is not None and all(spans[one.table.window] == one.time_window for one in call.counters):
@@ -319,7 +299,9 @@ def _close(ledger: TenantLedger, fence: Fence) -> None:
     ledger.queue.dismiss(lambda: ledger.epoch.refusal(fence))
 
 
-def _look_up(counters: TenantCounters, queued: QueuedRequest, present: datetime) -> None:
+def _look_up(
+    counters: counter_types.TenantCounters, queued: reservation_table.QueuedRequest, present: datetime
+) -> None:
     """Find the counters of a queued request, after these may have changed."""
     found = counters.of(queued.request, queued.request.at or present)
     counters.take_back(found)
@@ -329,10 +311,10 @@ def _look_up(counters: TenantCounters, queued: QueuedRequest, present: datetime)
 
 
 def _booked(
-    entries: Iterable[tuple[LedgerEntry, datetime]],
+    entries: Iterable[tuple[ledger_api.LedgerEntry, datetime]],
     ended: Collection[str],
-    carried: Mapping[str, ReservationEntry],
-) -> dict[str, ReservationEntry]:
+    carried: Mapping[str, reservation_table.ReservationEntry],
+) -> dict[str, reservation_table.ReservationEntry]:
     """Return past calls; of those that have ended since, an entry in doubt is older than what is known.
 
     A call that is known goes to the windows of its reservation.
@@ -340,28 +322,34 @@ def _booked(
     found = {}
     for entry, moment in entries:
         id_ = entry.request.reservation_id
-        if entry.state is SETTLED or id_ not in ended:
+        if entry.state is reservation_table.SETTLED or id_ not in ended:
             at = carried[id_].at if id_ in carried else moment
-            found[id_] = ReservationEntry(entry.request, at, (), at, 0.0, entry.state, entry.charged)
+            found[id_] = reservation_table.ReservationEntry(
+                entry.request, at, (), at, 0.0, entry.state, entry.charged
+            )
     return found
 
 
-def _count(call: ReservationEntry, counters: Sequence[WindowCounter]) -> None:
+def _count(call: reservation_table.ReservationEntry, counters: Sequence[counter_types.WindowCounter]) -> None:
     """Count a call in counters that do not know it, as far as it has come."""
     if call.charged is None:
-        hold(counters, call.booked)
+        reservation_table.hold(counters, call.booked)
     else:
-        post_charge(counters, call.booked, NOTHING, NOTHING)
-    if call.state is ReservationState.IN_DOUBT:
-        post_in_doubt(counters, call.booked)
+        reservation_table.post_charge(counters, call.booked, NOTHING, NOTHING)
+    if call.state is ledger_api.ReservationState.IN_DOUBT:
+        reservation_table.post_in_doubt(counters, call.booked)
 
 
 _FORGET_AFTER_UNSUCCESSFUL = 1000
 """Requests that are not reserved make counters too, and do not move time on: after so many of them idle ones go."""
 
-_MAY_DISPATCH = (ReservationState.RESERVED,)
-_MAY_RELEASE = (ReservationState.RESERVED, ReservationState.RELEASED)
-_MAY_CHARGE = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED)
+_MAY_DISPATCH = (ledger_api.ReservationState.RESERVED,)
+_MAY_RELEASE = (ledger_api.ReservationState.RESERVED, ledger_api.ReservationState.RELEASED)
+_MAY_CHARGE = (
+    ledger_api.ReservationState.DISPATCHED,
+    ledger_api.ReservationState.IN_DOUBT,
+    ledger_api.ReservationState.SETTLED,
+)
 
 
 class MemoryLedger:
@@ -381,14 +369,14 @@ class MemoryLedger:
         *,
         zone: tzinfo = UTC,
         keep: timedelta = timedelta(days=1),
-        counted: CountedWindows = ((ScopeKind.AGENT, Window.DAY),),
+        counted: counter_types.CountedWindows = ((ScopeKind.AGENT, Window.DAY),),
         clock: Clock | None = None,
         reserved_lease_s: float = 60.0,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._limits = LimitSet(limits, counted)
+        self._limits = counter_types.LimitSet(limits, counted)
         self._counted = counted
-        self._horizon = RetentionHorizon(zone, keep)
+        self._horizon = counter_types.RetentionHorizon(zone, keep)
         self._reserved_lease_s = reserved_lease_s
         self._began = self._clock.now().isoformat()
         self._ledgers: dict[str, TenantLedger] = {}
@@ -396,7 +384,9 @@ class MemoryLedger:
         self._next_look = datetime.min.replace(tzinfo=UTC)
         self._unsuccessful_at_next_look = _FORGET_AFTER_UNSUCCESSFUL
 
-    async def reserve(self, request: ReservationRequest) -> Reservation | Declined | Blocked:
+    async def reserve(
+        self, request: ledger_api.ReservationRequest
+    ) -> ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked:
         """Set the amount aside, or say why not; never wait."""
         id_ = request.reservation_id
         ledger = self._ledgers.get(_owner(id_)) or self._ledger_of(request.tenant)
@@ -407,14 +397,16 @@ class MemoryLedger:
         at = request.at or now
         counters = ledger.counters_of(request, at)
         answer, _ = ledger.decide(id_, request, at, now, counters)
-        if not isinstance(answer, Reservation):
+        if not isinstance(answer, ledger_api.Reservation):
             ledger.counters.to_deactivate.append(counters)
-            if isinstance(answer, Blocked):
+            if isinstance(answer, ledger_api.Blocked):
                 self._statistics.hold()
         self._forget(ledger)
         return answer
 
-    async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
+    async def wait_for_reservation(
+        self, request: ledger_api.ReservationRequest
+    ) -> ledger_api.Reservation | ledger_api.Declined:
         """Wait until `request` can be answered for good: in order of arrival less priority."""
         id_ = request.reservation_id
         ledger = self._ledger_of(request.tenant)
@@ -425,12 +417,14 @@ class MemoryLedger:
         at = request.at or now
         counters = ledger.counters_of(request, at)
         answer, lacking = ledger.decide(id_, request, at, now, counters)
-        if not isinstance(answer, Blocked):
+        if not isinstance(answer, ledger_api.Blocked):
             ledger.counters.to_deactivate.append(counters)
             self._forget(ledger)
             return answer
-        future: asyncio.Future[Reservation | Declined] = asyncio.get_running_loop().create_future()
-        queued = QueuedRequest(request, counters, answer, lacking, now, future)
+        future: asyncio.Future[ledger_api.Reservation | ledger_api.Declined] = (
+            asyncio.get_running_loop().create_future()
+        )
+        queued = reservation_table.QueuedRequest(request, counters, answer, lacking, now, future)
         ledger.queue.add(queued)
         try:
             return await future
@@ -441,24 +435,24 @@ class MemoryLedger:
             ledger.counters.to_deactivate.append(queued.counters)
             self._forget(ledger)
 
-    async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
+    async def dispatch(self, reservation_id: str, *, lease_s: float = ledger_api.LEASE_S) -> None:
         """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
         ledger, call = self._call(reservation_id, "dispatch", _MAY_DISPATCH)
         ledger.epoch.check()
-        call.state = DISPATCHED
+        call.state = reservation_table.DISPATCHED
         call.since, call.lease_s = self._clock.now(), lease_s
         ledger.epoch.sequence += 1
 
-    async def state_of(self, reservation_id: str) -> ReservationState | None:
+    async def state_of(self, reservation_id: str) -> ledger_api.ReservationState | None:
         """Return how far a call has come; None for one never reserved, or forgotten."""
         ledger = self._ledgers.get(_owner(reservation_id))
         call = None if ledger is None else ledger.calls.get(reservation_id)
         return None if call is None else call.state
 
-    async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
+    async def settle(self, reservation_id: str, actual: Amount) -> ledger_api.Settlement:
         """Charge what a dispatched call used and give back the rest; the second time changes nothing."""
         ledger, call = self._call(reservation_id, "settle", _MAY_CHARGE)
-        if call.state is SETTLED:
+        if call.state is reservation_table.SETTLED:
             return call.settlement(reservation_id)
         settlement = ledger.settle(reservation_id, call, actual)
         if ledger.queue.requests:
@@ -468,12 +462,12 @@ class MemoryLedger:
     async def release(self, reservation_id: str) -> None:
         """Give back all of a reservation that was never dispatched; twice is harmless."""
         ledger, call = self._call(reservation_id, "release", _MAY_RELEASE)
-        if call.state is ReservationState.RESERVED:
+        if call.state is ledger_api.ReservationState.RESERVED:
             ledger.give_back(reservation_id, call)
             if ledger.queue.requests:
                 ledger.serve(self._clock.now())
 
-    async def in_doubt(self, reservation_id: str) -> Settlement:
+    async def in_doubt(self, reservation_id: str) -> ledger_api.Settlement:
         """Charge a dispatched call in full; a later `settle` corrects it. Twice is harmless."""
         ledger, call = self._call(reservation_id, "doubt", _MAY_CHARGE)
         if call.charged is not None:
@@ -483,10 +477,10 @@ class MemoryLedger:
             ledger.serve(self._clock.now())
         return settlement
 
-    async def expire_leases(self) -> Sequence[ExpiredReservation]:
+    async def expire_leases(self) -> Sequence[ledger_api.ExpiredReservation]:
         """End the calls whose lease has run out, then serve the queue."""
         now = self._clock.now()
-        expired: list[ExpiredReservation] = []
+        expired: list[ledger_api.ExpiredReservation] = []
         for ledger in self._ledgers.values():
             expired += ledger.expire(now)
             if ledger.queue.requests:
@@ -495,13 +489,13 @@ class MemoryLedger:
 
     async def acknowledge_expired(self, reservation_id: str) -> None:
         """Return this one no more from `expire_leases`."""
-        self._ledger_of(tenant_of(reservation_id)).calls.expired.pop(reservation_id, None)
+        self._ledger_of(ledger_api.tenant_of(reservation_id)).calls.expired.pop(reservation_id, None)
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Count against these limits from the next request on; an older version, or the same, changes nothing."""
         ledger = self._ledger_of(tenant)
         if version > ledger.version:
-            ledger.apply_limits(LimitSet(limits, self._counted), version)
+            ledger.apply_limits(counter_types.LimitSet(limits, self._counted), version)
             ledger.serve(self._clock.now())
 
     def awaited_limits(self, tenant: str) -> int:  # noqa: ARG002 - of the port
@@ -515,12 +509,14 @@ class MemoryLedger:
         """Let nothing more begin until `restore`; what is in flight may end."""
         self._ledger_of(tenant).fence()
 
-    async def entries(self, tenant: str) -> list[LedgerEntry]:
+    async def entries(self, tenant: str) -> list[ledger_api.LedgerEntry]:
         """Return every call that was charged and is still remembered."""
         ledger = self._ledger_of(tenant)
         return ledger.calls.entries(with_dispatched=ledger.epoch.has_gone_back)
 
-    async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
+    async def restore(
+        self, tenant: str, entries: Iterable[ledger_api.LedgerEntry]
+    ) -> ledger_api.LedgerCheckpoint:
         """Forget all that is known of a tenant's calls, book these entries in their place, and open admission again.
 
         Of several entries of one call the last holds. Raises `ReservationRequestError` for one that is another tenant's,
@@ -533,34 +529,34 @@ class MemoryLedger:
         ledger.serve(self._clock.now())
         return ledger.epoch.checkpoint
 
-    async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
+    async def checkpoint(self, tenant: str) -> ledger_api.LedgerCheckpoint:
         """Return how far the tenant's ledger has come."""
         return self._ledger_of(tenant).epoch.checkpoint
 
-    async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
+    async def require_at_least(self, tenant: str, checkpoint: ledger_api.LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; behind that, or in another epoch, nothing is reserved."""
         self._ledger_of(tenant).require_at_least(checkpoint)
 
     async def balances(
         self, tenant: str, *, limited: bool = False, at: datetime | None = None
-    ) -> list[Balance]:
+    ) -> list[ledger_api.Balance]:
         """Return counters of a tenant; those of ended windows for as long as they are kept.
 
         Very many are read page by page, between which others go on.
         """
         ledger = self._ledger_of(tenant)
-        found: list[Balance] = []
+        found: list[ledger_api.Balance] = []
         for piece in ledger.counters.pages(limited=limited, at=at):
             if found:
                 await asyncio.sleep(0)
-            found += map(counter_balance, piece)
+            found += map(reservation_table.counter_balance, piece)
         return found
 
-    async def waiting(self, tenant: str) -> list[QueuedReservation]:
+    async def waiting(self, tenant: str) -> list[ledger_api.QueuedReservation]:
         """Return a tenant's queued requests, in the order in which they will be served."""
         return self._ledger_of(tenant).queue.seen()
 
-    def statistics(self) -> LedgerStatistics:
+    def statistics(self) -> ledger_api.LedgerStatistics:
         """Return the counts since the start."""
         ledgers = self._ledgers.values()
         return self._statistics.snapshot(
@@ -575,15 +571,15 @@ class MemoryLedger:
         owner = _owner(reservation_id(tenant, "", 1))
         ledger = self._ledgers.get(owner)
         if ledger is None:
-            counters = TenantCounters(tenant, self._limits, self._horizon)
+            counters = counter_types.TenantCounters(tenant, self._limits, self._horizon)
             epoch = LedgerEpoch(tenant, self._began)
             ledger = TenantLedger(counters, epoch, self._horizon, self._statistics, self._reserved_lease_s)
             self._ledgers[owner] = ledger
         return ledger
 
     def _call(
-        self, reservation_id: str, step: str, allowed: Sequence[ReservationState]
-    ) -> tuple[TenantLedger, ReservationEntry]:
+        self, reservation_id: str, step: str, allowed: Sequence[ledger_api.ReservationState]
+    ) -> tuple[TenantLedger, reservation_table.ReservationEntry]:
         ledger = self._ledgers.get(_owner(reservation_id))
         if ledger is None:
             raise UnknownReservationError(reservation_id)
@@ -617,14 +613,14 @@ def _owner(reservation_id: str) -> str:
     return reservation_id.partition(":")[0]
 
 
-def _moment_of(tenant: str, entry: LedgerEntry) -> datetime:
+def _moment_of(tenant: str, entry: ledger_api.LedgerEntry) -> datetime:
     """Return the moment of a past call; raises `ReservationRequestError` for what cannot be one."""
     request = entry.request
     if request.tenant != tenant:
         raise ReservationRequestError(
             request.key, f"belongs to tenant {request.tenant!r}; allowed is {tenant!r}"
         )
-    if entry.state not in {ReservationState.SETTLED, ReservationState.IN_DOUBT}:
+    if entry.state not in {ledger_api.ReservationState.SETTLED, ledger_api.ReservationState.IN_DOUBT}:
         raise ReservationRequestError(
             request.key, f"is a ledger entry in state {entry.state}; allowed are settled and in_doubt"
         )

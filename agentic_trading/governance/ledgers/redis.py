@@ -11,29 +11,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from agentic_trading.cancellation import OwnedTasks, run_shielded
 from agentic_trading.clock import Clock, SystemClock
+from agentic_trading.governance import ledger as ledger_api
 from agentic_trading.governance.errors import (
     LedgerError,
     LedgerUnavailableError,
     ReservationRequestError,
     ReservationStateError,
     UnknownReservationError,
-)
-from agentic_trading.governance.ledger import (
-    CALL_KEEP,
-    LEASE_S,
-    Balance,
-    Blocked,
-    Declined,
-    ExpiredReservation,
-    LedgerCheckpoint,
-    LedgerEntry,
-    LedgerStatistics,
-    QueuedReservation,
-    Reservation,
-    ReservationRequest,
-    ReservationState,
-    Settlement,
-    tenant_of,
 )
 from agentic_trading.governance.ledgers import redis_codec as replies
 from agentic_trading.governance.ledgers.checkpoint import StatisticsCounter
@@ -69,7 +53,7 @@ WakeUps = AsyncGenerator[tuple[str, str]]
 class LookResult(NamedTuple):
     """The answer to one look; `is_new`: this look made the reservation."""
 
-    answer: Reservation | Declined | Blocked
+    answer: ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked
     is_new: bool = False
 
 
@@ -122,11 +106,11 @@ class RedisWaitQueue:
         """For how long a queued request keeps its place after a look."""
         return _LEASE_LOOKS * self.look_s
 
-    async def wait(self, queue: str, calls: QueueCalls) -> Reservation | Declined:
+    async def wait(self, queue: str, calls: QueueCalls) -> ledger_api.Reservation | ledger_api.Declined:
         """Look until the answer is final; a cancelled wait gives up its place, and what it has just reserved."""
         with self._joined(queue) as queued:
             try:
-                while isinstance(answer := await self._look(queued, calls), Blocked):
+                while isinstance(answer := await self._look(queued, calls), ledger_api.Blocked):
                     await self._listen()
                     with suppress(TimeoutError):
                         async with asyncio.timeout(self.look_s):
@@ -161,7 +145,9 @@ class RedisWaitQueue:
         finally:
             self._by_place.pop((queue, queued.place), None)
 
-    async def _look(self, queued: RedisQueuedRequest, calls: QueueCalls) -> Reservation | Declined | Blocked:
+    async def _look(
+        self, queued: RedisQueuedRequest, calls: QueueCalls
+    ) -> ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked:
         """Finish a look even if cancelled: only then is it known whether there is a reservation to give back."""
         outcomes: list[LookResult | Exception] = []
         try:
@@ -254,7 +240,7 @@ class RedisLedger:
         namespace: str = "agentic",
         zone: tzinfo = UTC,
         keep: timedelta = timedelta(days=40),
-        call_keep: timedelta = CALL_KEEP,
+        call_keep: timedelta = ledger_api.CALL_KEEP,
         reserved_lease_s: float = 60.0,
         look_s: float = LOOK_S,
         counted: CountedWindows = ALWAYS,
@@ -284,48 +270,52 @@ class RedisLedger:
         """Check whether the server keeps what it acknowledges; harmless twice."""
         await self._steps.check()
 
-    async def reserve(self, request: ReservationRequest) -> Reservation | Declined | Blocked:
+    async def reserve(
+        self, request: ledger_api.ReservationRequest
+    ) -> ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked:
         """Set the amount aside, or say why not; never wait."""
         answer = (await self.look(request, None)).answer
-        self._statistics.counts["held"] += isinstance(answer, Blocked)
+        self._statistics.counts["held"] += isinstance(answer, ledger_api.Blocked)
         return answer
 
-    async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
+    async def wait_for_reservation(
+        self, request: ledger_api.ReservationRequest
+    ) -> ledger_api.Reservation | ledger_api.Declined:
         """Wait until `request` can be answered for good: in order of arrival less priority."""
         return await self._queue.wait(self._tenants.of(request.tenant).keys.queue, _QueueCalls(self, request))
 
-    async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
+    async def dispatch(self, reservation_id: str, *, lease_s: float = ledger_api.LEASE_S) -> None:
         """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
-        tenant = self._tenants.of(tenant_of(reservation_id))
+        tenant = self._tenants.of(ledger_api.tenant_of(reservation_id))
         reply = await self._steps.run(
             tenant, "dispatch", reservation_id, _ms(lease_s), calls=(reservation_id,)
         )
-        _check(tenant, reply, reservation_id, "dispatch", (ReservationState.RESERVED,))
+        _check(tenant, reply, reservation_id, "dispatch", (ledger_api.ReservationState.RESERVED,))
 
-    async def state_of(self, reservation_id: str) -> ReservationState | None:
+    async def state_of(self, reservation_id: str) -> ledger_api.ReservationState | None:
         """Return how far a call has come; None for one never reserved, or forgotten."""
-        tenant = self._tenants.of(tenant_of(reservation_id))
+        tenant = self._tenants.of(ledger_api.tenant_of(reservation_id))
         reply = await self._steps.run(tenant, "look", calls=(reservation_id,))
         state = reply.rest[0]
         if not state and reply.closed:
             raise tenant.gone_back(reply)
-        return ReservationState(state.decode()) if state else None
+        return ledger_api.ReservationState(state.decode()) if state else None
 
-    async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
+    async def settle(self, reservation_id: str, actual: Amount) -> ledger_api.Settlement:
         """Charge what a dispatched call used and give back the rest; the second time changes nothing."""
-        return await self._end(reservation_id, "settle", ReservationState.SETTLED, actual)
+        return await self._end(reservation_id, "settle", ledger_api.ReservationState.SETTLED, actual)
 
     async def release(self, reservation_id: str) -> None:
         """Give back all of a reservation that was never dispatched; twice is harmless."""
-        await self._end(reservation_id, "release", ReservationState.RELEASED, NOTHING)
+        await self._end(reservation_id, "release", ledger_api.ReservationState.RELEASED, NOTHING)
 
-    async def in_doubt(self, reservation_id: str) -> Settlement:
+    async def in_doubt(self, reservation_id: str) -> ledger_api.Settlement:
         """Charge a dispatched call in full; a later `settle` corrects it. Twice is harmless."""
-        return await self._end(reservation_id, "doubt", ReservationState.IN_DOUBT, NOTHING)
+        return await self._end(reservation_id, "doubt", ledger_api.ReservationState.IN_DOUBT, NOTHING)
 
-    async def expire_leases(self) -> Sequence[ExpiredReservation]:
+    async def expire_leases(self) -> Sequence[ledger_api.ExpiredReservation]:
         """End the calls whose lease has run out, and drop counters whose time is over."""
-        ended: list[ExpiredReservation] = []
+        ended: list[ledger_api.ExpiredReservation] = []
         for tenant in self._tenants.begun():
             looked_at: set[str] = set()
             while due := [
@@ -338,7 +328,9 @@ class RedisLedger:
 
     async def acknowledge_expired(self, reservation_id: str) -> None:
         """Return this one no more from `expire_leases`, in any process."""
-        await self._steps.run(self._tenants.of(tenant_of(reservation_id)), "acknowledge", reservation_id)
+        await self._steps.run(
+            self._tenants.of(ledger_api.tenant_of(reservation_id)), "acknowledge", reservation_id
+        )
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
         """Have these limits on the server; every process counts by them from its next request on."""
@@ -359,7 +351,7 @@ class RedisLedger:
         """Let nothing begin in any process until `restore`; what ends from now on is remembered, and what just has."""
         await self._steps.run(self._tenants.of(tenant), "fence", self._recorded_within_ms)
 
-    async def entries(self, tenant: str) -> Sequence[LedgerEntry]:
+    async def entries(self, tenant: str) -> Sequence[ledger_api.LedgerEntry]:
         """Return every call that was charged, for as long as `call_keep` after its end; looks at all keys of the server."""
         of = self._tenants.of(tenant)
         for _ in range(_TRIES):
@@ -369,7 +361,9 @@ class RedisLedger:
                 return found
         raise LedgerUnavailableError("it is rebuilt faster than its calls can be read")
 
-    async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
+    async def restore(
+        self, tenant: str, entries: Iterable[ledger_api.LedgerEntry]
+    ) -> ledger_api.LedgerCheckpoint:
         """Begin the next epoch with what the log knows; until all is booked, nothing begins in any process."""
         of = self._tenants.of(tenant)
         begun = None
@@ -381,16 +375,18 @@ class RedisLedger:
         await self._book_all(of, entries)
         opened = await self._steps.run(of, "open", begun.epoch)
         stay = set(await self._steps.ids(of, "carried"))
-        self._in_flight = {id_ for id_ in self._in_flight if tenant_of(id_) != tenant or id_ in stay}
+        self._in_flight = {
+            id_ for id_ in self._in_flight if ledger_api.tenant_of(id_) != tenant or id_ in stay
+        }
         return opened.checkpoint
 
-    async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
+    async def checkpoint(self, tenant: str) -> ledger_api.LedgerCheckpoint:
         """Return how far the tenant's ledger has come, closed or not; raises for a server that answers and takes nothing, too."""
         of = self._tenants.of(tenant)
         await self._server.require_room()
         return (await self._steps.run(of, "look", of.planner.zone)).checkpoint
 
-    async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
+    async def require_at_least(self, tenant: str, checkpoint: ledger_api.LedgerCheckpoint) -> None:
         """Take note of how far the ledger had come once; the next step finds out if it is before that again."""
         of = self._tenants.of(tenant)
         of.require_at_least(checkpoint)
@@ -398,7 +394,7 @@ class RedisLedger:
 
     async def balances(
         self, tenant: str, *, limited: bool = False, at: datetime | None = None
-    ) -> Sequence[Balance]:
+    ) -> Sequence[ledger_api.Balance]:
         """Return counters of a tenant; each is exact by itself, while others may go on between two of them."""
         of = self._tenants.of(tenant)
         _, *limits, newest = (await self._steps.run(of, "look")).rest
@@ -409,11 +405,11 @@ class RedisLedger:
             )
         return await every_balance(self._server, tenant, of.keys, limit_set)
 
-    async def waiting(self, tenant: str) -> Sequence[QueuedReservation]:
+    async def waiting(self, tenant: str) -> Sequence[ledger_api.QueuedReservation]:
         """Return a tenant's queued requests, of all processes, in the order in which they will be served."""
         return list(replies.waiting((await self._steps.run(self._tenants.of(tenant), "waiting")).rest[0]))
 
-    def statistics(self) -> LedgerStatistics:
+    def statistics(self) -> ledger_api.LedgerStatistics:
         """Return the counts of this process since the start."""
         return self._statistics.snapshot(in_flight=len(self._in_flight), waiting=len(self._queue))
 
@@ -426,7 +422,9 @@ class RedisLedger:
         """Give up a place in the queue."""
         await self._steps.run(self._tenants.of(tenant), "leave", place)
 
-    async def look(self, request: ReservationRequest, queued: RedisQueuedRequest | None) -> LookResult:
+    async def look(
+        self, request: ledger_api.ReservationRequest, queued: RedisQueuedRequest | None
+    ) -> LookResult:
         """Reserve, or take or keep a place in the queue; limits and windows are those that the server has."""
         tenant = self._tenants.of(request.tenant)
         place = "" if queued is None else queued.place
@@ -456,7 +454,7 @@ class RedisLedger:
         elif reply.word == b"HELD" and queued is not None:
             self._queue.set_place(queued, reply.rest[3].decode())
 
-    async def _count_own(self, tenant: RedisTenantState, request: ReservationRequest) -> None:
+    async def _count_own(self, tenant: RedisTenantState, request: ledger_api.ReservationRequest) -> None:
         """Have counted what the request's own limits are about, from now on and for every id."""
         missing = tenant.planner.missing(request) if request.limits else ()
         for kind, window in missing:
@@ -464,8 +462,10 @@ class RedisLedger:
         if missing:
             tenant.apply_limits(replies.read_limits((await self._steps.run(tenant, "look")).rest[1:]))
 
-    async def _end(self, id_: str, step: str, state: ReservationState, actual: Amount) -> Settlement:
-        tenant = self._tenants.of(tenant_of(id_))
+    async def _end(
+        self, id_: str, step: str, state: ledger_api.ReservationState, actual: Amount
+    ) -> ledger_api.Settlement:
+        tenant = self._tenants.of(ledger_api.tenant_of(id_))
         reply = await self._steps.run(
             tenant, "end", id_, state, self._call_keep_ms, *actual.units, calls=(id_,)
         )
@@ -473,10 +473,10 @@ class RedisLedger:
         self._in_flight.discard(id_)
         settlement, is_new = replies.settlement(id_, reply.rest)
         if is_new:
-            self._statistics.end(settlement, is_released=state is ReservationState.RELEASED)
+            self._statistics.end(settlement, is_released=state is ledger_api.ReservationState.RELEASED)
         return settlement
 
-    async def _book_all(self, of: RedisTenantState, entries: Iterable[LedgerEntry]) -> None:
+    async def _book_all(self, of: RedisTenantState, entries: Iterable[ledger_api.LedgerEntry]) -> None:
         """Book past calls, many at once: the server waits for its disk once for all of them, and meanwhile more are sent."""
         room = asyncio.Semaphore(_BOOKED_AT_ONCE)
         try:
@@ -489,7 +489,9 @@ class RedisLedger:
         except ExceptionGroup as e:
             raise e.exceptions[0] from e
 
-    async def _expire(self, tenant: RedisTenantState, due: Sequence[str]) -> list[ExpiredReservation]:
+    async def _expire(
+        self, tenant: RedisTenantState, due: Sequence[str]
+    ) -> list[ledger_api.ExpiredReservation]:
         again_ms = _ms(self._reserved_lease_s)
         reply = await self._steps.run(tenant, "expire", self._call_keep_ms, again_ms, *due, calls=due)
         ended = list(replies.expired(reply.rest[0], tenant.planner))
@@ -501,7 +503,7 @@ class RedisLedger:
 
 def _facts(
     tenant: RedisTenantState,
-    request: ReservationRequest,
+    request: ledger_api.ReservationRequest,
     ticket: str,
     present_s: float,
     leases_ms: tuple[int, int],
@@ -514,7 +516,7 @@ def _facts(
     yield from (plan.rules, plan.own, plan.names, tenant.planner.zone)
 
 
-def _booked(tenant: RedisTenantState, entry: LedgerEntry, keep_ms: int) -> Iterator[Any]:
+def _booked(tenant: RedisTenantState, entry: ledger_api.LedgerEntry, keep_ms: int) -> Iterator[Any]:
     """Yield the arguments of `book.lua`, in its order."""
     request = entry.request
     if request.at is None:
@@ -529,7 +531,7 @@ def _booked(tenant: RedisTenantState, entry: LedgerEntry, keep_ms: int) -> Itera
 class _QueueCalls:
     """The `QueueCalls` of one request."""
 
-    def __init__(self, ledger: RedisLedger, request: ReservationRequest) -> None:
+    def __init__(self, ledger: RedisLedger, request: ledger_api.ReservationRequest) -> None:
         self._ledger = ledger
         self._request = request
 
@@ -546,11 +548,18 @@ class _QueueCalls:
         await self._ledger.leave(self._request.tenant, place)
 
 
-_SENT: Final = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED)
-_ALLOWED: Final[Mapping[ReservationState, tuple[ReservationState, ...]]] = {
-    ReservationState.SETTLED: _SENT,
-    ReservationState.RELEASED: (ReservationState.RESERVED, ReservationState.RELEASED),
-    ReservationState.IN_DOUBT: _SENT,
+_SENT: Final = (
+    ledger_api.ReservationState.DISPATCHED,
+    ledger_api.ReservationState.IN_DOUBT,
+    ledger_api.ReservationState.SETTLED,
+)
+_ALLOWED: Final[Mapping[ledger_api.ReservationState, tuple[ledger_api.ReservationState, ...]]] = {
+    ledger_api.ReservationState.SETTLED: _SENT,
+    ledger_api.ReservationState.RELEASED: (
+        ledger_api.ReservationState.RESERVED,
+        ledger_api.ReservationState.RELEASED,
+    ),
+    ledger_api.ReservationState.IN_DOUBT: _SENT,
 }
 
 
@@ -559,11 +568,13 @@ def _check(
     reply: ScriptReply,
     reservation_id: str,
     step: str,
-    allowed: Sequence[ReservationState],
+    allowed: Sequence[ledger_api.ReservationState],
 ) -> None:
     """Raise the error that a step's answer stands for."""
     if reply.word == b"STATE":
-        raise ReservationStateError(reservation_id, step, ReservationState(reply.rest[0].decode()), allowed)
+        raise ReservationStateError(
+            reservation_id, step, ledger_api.ReservationState(reply.rest[0].decode()), allowed
+        )
     if reply.word == b"UNKNOWN":
         raise tenant.gone_back(reply) if reply.closed else UnknownReservationError(reservation_id)
 

@@ -10,24 +10,13 @@ import orjson
 from typing_extensions import override
 
 from agentic_trading.clock import Clock
+from agentic_trading.governance import ledger as ledger_api
 from agentic_trading.governance.errors import (
     ClosedWindowError,
     LedgerRolledBackError,
     LedgerSettingsError,
     LedgerUnavailableError,
     ReservationConflictError,
-)
-from agentic_trading.governance.ledger import (
-    Blocked,
-    Declined,
-    ExpiredReservation,
-    LedgerEntry,
-    QueuedReservation,
-    Reservation,
-    ReservationRequest,
-    ReservationState,
-    Settlement,
-    parts_of,
 )
 from agentic_trading.governance.ledgers.counters import CountedWindows, LimitSet
 from agentic_trading.governance.ledgers.redis_counters import CounterKey, ReservationPlanner
@@ -85,19 +74,19 @@ def limits_text(limits: Sequence[Limit]) -> bytes:
 
 
 def answer(
-    request: ReservationRequest, reply: ScriptReply, planner: ReservationPlanner
-) -> Reservation | Declined | Blocked:
+    request: ledger_api.ReservationRequest, reply: ScriptReply, planner: ReservationPlanner
+) -> ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked:
     """Return the answer of `reserve.lua` to a request; raises what is wrong with the request."""
     rest = reply.rest
     match reply.word:
         case b"RESERVED" | b"KNOWN":
-            state, counted_at = ReservationState.RESERVED, None
+            state, counted_at = ledger_api.ReservationState.RESERVED, None
             if reply.word == b"KNOWN":
-                state = ReservationState(rest[0].decode())
+                state = ledger_api.ReservationState(rest[0].decode())
                 counted_at = planner.other_moment_of(counters_of(rest[1]), request.at)
             elif request.at is None:
                 counted_at = read_time(reply.now_ms)
-            return Reservation(request.reservation_id, request.amount, state, counted_at)
+            return ledger_api.Reservation(request.reservation_id, request.amount, state, counted_at)
         case b"REFUSED":
             return refusal(request, *rest)
         case b"HELD":
@@ -110,34 +99,42 @@ def answer(
             raise ReservationConflictError(request.key, request.attempt)
 
 
-def refusal(request: ReservationRequest, counter: bytes, unit: int, left: int) -> Declined:
+def refusal(
+    request: ledger_api.ReservationRequest, counter: bytes, unit: int, left: int
+) -> ledger_api.Declined:
     """Return the final answer; `unit` is counted from 1."""
     of = CounterKey.named(counter.decode())
-    return Declined(of.kind, of.id, of.window, UNITS[unit - 1], request.amount.units[unit - 1], left)
+    return ledger_api.Declined(
+        of.kind, of.id, of.window, UNITS[unit - 1], request.amount.units[unit - 1], left
+    )
 
 
-def held(asked: int, counter: bytes, unit: int, left: int) -> Blocked:
+def held(asked: int, counter: bytes, unit: int, left: int) -> ledger_api.Blocked:
     """Return the answer for now; `unit` is counted from 1."""
     of = CounterKey.named(counter.decode())
-    return Blocked(of.kind, of.id, of.window, UNITS[unit - 1], asked, left)
+    return ledger_api.Blocked(of.kind, of.id, of.window, UNITS[unit - 1], asked, left)
 
 
-def settlement(reservation_id: str, facts: Sequence[Any]) -> tuple[Settlement, bool]:
+def settlement(reservation_id: str, facts: Sequence[Any]) -> tuple[ledger_api.Settlement, bool]:
     """Return what a call was charged, and whether that was just now."""
     changed, state, late, *amounts = facts
     charged, reserved = _amount(amounts[:3]), _amount(amounts[3:])
     in_doubt = state == b"in_doubt"
     overrun = NOTHING if in_doubt else overrun_of(charged, reserved)
-    return Settlement(reservation_id, charged, reserved, overrun, late == b"1", in_doubt), bool(changed)
+    return ledger_api.Settlement(reservation_id, charged, reserved, overrun, late == b"1", in_doubt), bool(
+        changed
+    )
 
 
-def expired(facts: Sequence[Any], planner: ReservationPlanner) -> Iterator[tuple[ExpiredReservation, bool]]:
+def expired(
+    facts: Sequence[Any], planner: ReservationPlanner
+) -> Iterator[tuple[ledger_api.ExpiredReservation, bool]]:
     """Return the calls that `expire.lua` names, each with whether it has just ended them."""
     for id_, state, names, *amount, is_new in _rows(facts, 7):
         counters = counters_of(names)
         scope_ids = {counter.kind: counter.id for counter in counters}
-        ended, at = ReservationState(state.decode()), planner.moment_of(counters)
-        yield ExpiredReservation(id_.decode(), ended, _amount(amount), scope_ids, at), bool(is_new)
+        ended, at = ledger_api.ReservationState(state.decode()), planner.moment_of(counters)
+        yield ledger_api.ExpiredReservation(id_.decode(), ended, _amount(amount), scope_ids, at), bool(is_new)
 
 
 def counters_of(names: bytes) -> list[CounterKey]:
@@ -145,10 +142,10 @@ def counters_of(names: bytes) -> list[CounterKey]:
     return [CounterKey.named(name) for name in names.decode().splitlines()]
 
 
-def waiting(facts: Sequence[Any]) -> Iterator[QueuedReservation]:
+def waiting(facts: Sequence[Any]) -> Iterator[ledger_api.QueuedReservation]:
     """Return the queued requests."""
     for priority, id_, since_ms, counter, unit, asked, left in _rows(facts, 7):
-        yield QueuedReservation(
+        yield ledger_api.QueuedReservation(
             reservation_id=id_.decode(),
             held=held(int(asked), counter, unit, left),
             priority=int(priority),
@@ -376,7 +373,7 @@ _CALL_FIELDS = (
 
 async def charged_calls(
     server: ScriptServer, tenant: RedisTenantState, look: ScriptReply
-) -> list[LedgerEntry]:
+) -> list[ledger_api.LedgerEntry]:
     """Return the calls that were charged; those of a ledger that has gone back that were dispatched, too.
 
     While a rebuild is under way or has broken off, those of the epochs of before are among them.
@@ -385,19 +382,21 @@ async def charged_calls(
     epoch_ids = {look.epoch_id}
     async for unbooked in server.values(tenant.keys.meta, ["unbooked"]):
         epoch_ids |= {id_ for _, ids in unbooked for id_ in ids.split()}
-    found: dict[str, LedgerEntry] = {}
+    found: dict[str, ledger_api.LedgerEntry] = {}
     async for page in server.hashes(tenant.keys.calls, _CALL_FIELDS):
         for id_, (mark, state, names, *amounts) in page:
             is_over = state in {b"settled", b"in_doubt"}
             is_lost = state == b"dispatched" and (has_gone_back or mark != look.epoch_id)
             if mark in epoch_ids and (is_over or is_lost):
                 counters = counters_of(names)
-                _, key, attempt = parts_of(id_)
+                _, key, attempt = ledger_api.parts_of(id_)
                 scope_ids = {counter.kind: counter.id for counter in counters} | {ScopeKind.CALL: key}
                 at = tenant.planner.moment_of(counters) or read_time(look.now_ms)
                 reserved, charged = _amount(amounts[:3]), _amount(amounts[3:] if is_over else amounts[:3])
                 is_limited = any(counter.kind is ScopeKind.CALL for counter in counters)
                 own = (COUNTED_BY_CALL,) if is_limited else ()
-                request = ReservationRequest(key, attempt, scope_ids, reserved, at, own)
-                found[id_] = LedgerEntry(request, ReservationState(state.decode()), charged)
+                request = ledger_api.ReservationRequest(key, attempt, scope_ids, reserved, at, own)
+                found[id_] = ledger_api.LedgerEntry(
+                    request, ledger_api.ReservationState(state.decode()), charged
+                )
     return list(found.values())

@@ -7,21 +7,10 @@ from heapq import merge
 from struct import Struct
 from typing import NamedTuple, Self
 
+from agentic_trading.governance import limits as limit_types
 from agentic_trading.governance.ledger import Balance, ReservationRequest
 from agentic_trading.governance.ledgers.counters import Ceilings, LimitSet
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
-from agentic_trading.governance.limits import (
-    ANY,
-    LARGEST,
-    NAMED_BY_CALLERS,
-    SHORT_LIVED,
-    UNLIMITED,
-    Ceiling,
-    ScopeKind,
-    TimeWindow,
-    Window,
-    Windows,
-)
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.redis import LedgerKeys
 
@@ -30,14 +19,14 @@ _RULE = Struct("<5d")
 _OWN = Struct("<4d")
 _MINUTE_MS = 60_000
 
-PlannedWindows = Mapping[Window, TimeWindow]
+PlannedWindows = Mapping[limit_types.Window, limit_types.TimeWindow]
 
 
 class CounterKey(NamedTuple):
     """One scope in one window."""
 
-    kind: ScopeKind
-    window: Window
+    kind: limit_types.ScopeKind
+    window: limit_types.Window
     window_id: str
     id: str
 
@@ -45,7 +34,12 @@ class CounterKey(NamedTuple):
     def named(cls, name: str) -> Self:
         """Return the counter of this name on the server."""
         kind, window, window_id, id_ = name.split("/", 3)
-        return cls(ScopeKind(kind), Window(window), window_id, id_.replace("%0A", "\n").replace("%25", "%"))
+        return cls(
+            limit_types.ScopeKind(kind),
+            limit_types.Window(window),
+            window_id,
+            id_.replace("%0A", "\n").replace("%25", "%"),
+        )
 
     @property
     def name(self) -> str:
@@ -53,7 +47,7 @@ class CounterKey(NamedTuple):
         return _prefix_of(self.kind, self.window, self.window_id) + _one_line(self.id)
 
 
-def _prefix_of(kind: ScopeKind, window: Window, window_id: str) -> str:
+def _prefix_of(kind: limit_types.ScopeKind, window: limit_types.Window, window_id: str) -> str:
     return f"{kind}/{window}/{window_id}/"
 
 
@@ -85,11 +79,11 @@ class ReservationPlanner:
 
     def __init__(self, zone: tzinfo, keep: timedelta, call_keep: timedelta) -> None:
         self.zone = str(zone)
-        self._windows = Windows(zone)
+        self._windows = limit_types.Windows(zone)
         self._keep_ms = _ms(keep)
         self._call_keep_ms = _ms(call_keep)
         self._time_windows: PlannedWindows = {}
-        self._planned: dict[tuple[ScopeKind, str, tuple[Window, ...]], _Counters] = {}
+        self._planned: dict[tuple[limit_types.ScopeKind, str, tuple[limit_types.Window, ...]], _Counters] = {}
         self.limits = LimitSet()
 
     def apply_limits(self, limits: LimitSet) -> None:
@@ -100,16 +94,21 @@ class ReservationPlanner:
     def limited_totals(self) -> str:
         """Return the names of the totals that have a ceiling, `*` for those of every id: what `forget.lua` leaves alone."""
         return "\n".join(
-            CounterKey(kind, Window.NONE, "", id_).name
-            for kind in sorted(NAMED_BY_CALLERS)
+            CounterKey(kind, limit_types.Window.NONE, "", id_).name
+            for kind in sorted(limit_types.NAMED_BY_CALLERS)
             for id_, window in self.limits.limited(kind)
-            if window is Window.NONE
+            if window is limit_types.Window.NONE
         )
 
     def moment_of(self, counters: Iterable[CounterKey]) -> datetime | None:
         """Return a moment in the windows of all these counters, None if no window of theirs ends: the start of the shortest."""
         ids = {counter.window: counter.window_id for counter in counters}
-        for window in (Window.MINUTE, Window.HOUR, Window.DAY, Window.MONTH):
+        for window in (
+            limit_types.Window.MINUTE,
+            limit_types.Window.HOUR,
+            limit_types.Window.DAY,
+            limit_types.Window.MONTH,
+        ):
             if window in ids:
                 return self._windows.start_of(window, ids[window])
         return None
@@ -121,7 +120,7 @@ class ReservationPlanner:
             return None
         return self.moment_of(counters)
 
-    def missing(self, request: ReservationRequest) -> list[tuple[ScopeKind, Window]]:
+    def missing(self, request: ReservationRequest) -> list[tuple[limit_types.ScopeKind, limit_types.Window]]:
         """Return what the request's own limits need and is not counted.
 
         A call's are left out: all attempts of a call carry the same limits, so they are counted by these.
@@ -129,7 +128,7 @@ class ReservationPlanner:
         return [
             (limit.scope, limit.window)
             for limit in request.limits
-            if limit.scope is not ScopeKind.CALL
+            if limit.scope is not limit_types.ScopeKind.CALL
             and limit.window not in self.limits.of(limit.scope, request.scope_ids[limit.scope])
         ]
 
@@ -139,7 +138,7 @@ class ReservationPlanner:
         if time_windows is not self._time_windows:
             self._time_windows = time_windows
             self._planned.clear()
-        own: dict[ScopeKind, tuple[Window, ...]] = {}
+        own: dict[limit_types.ScopeKind, tuple[limit_types.Window, ...]] = {}
         for limit in request.limits:
             own[limit.scope] = (*own.get(limit.scope, ()), limit.window)
         names: list[str] = []
@@ -156,41 +155,48 @@ class ReservationPlanner:
     def _times(self, request: ReservationRequest) -> tuple[float, float, float]:
         if request.at is not None:
             return 0, 0, request.at.timestamp() * 1000
-        over_by = self._time_windows[Window.MINUTE].over_by
+        over_by = self._time_windows[limit_types.Window.MINUTE].over_by
         until = 0.0 if over_by is None else over_by.timestamp() * 1000
         return until - _MINUTE_MS, until, -1
 
-    def _counters_of(self, kind: ScopeKind, id_: str, own: tuple[Window, ...]) -> _Counters:
+    def _counters_of(
+        self, kind: limit_types.ScopeKind, id_: str, own: tuple[limit_types.Window, ...]
+    ) -> _Counters:
         is_named = self.limits.is_named(kind, id_)
-        key = kind, id_ if is_named else ANY, own
+        key = kind, id_ if is_named else limit_types.ANY, own
         found = self._planned.get(key)
         if found is None:
             found = self._planned[key] = self._plan_counters(kind, self.limits.of(kind, id_), own)
         return found
 
-    def _plan_counters(self, kind: ScopeKind, ceilings: Ceilings, own: tuple[Window, ...]) -> _Counters:
-        if own or kind in SHORT_LIVED:
-            ceilings = dict.fromkeys(own, UNLIMITED) | dict(ceilings)
+    def _plan_counters(
+        self, kind: limit_types.ScopeKind, ceilings: Ceilings, own: tuple[limit_types.Window, ...]
+    ) -> _Counters:
+        if own or kind in limit_types.SHORT_LIVED:
+            ceilings = dict.fromkeys(own, limit_types.UNLIMITED) | dict(ceilings)
         prefixes = (_prefix_of(kind, window, self._time_windows[window].id) for window in ceilings)
         rules = (
             _RULE.pack(
-                *self._ends(kind, window, is_open=ceiling == UNLIMITED and window not in own), *_most(ceiling)
+                *self._ends(kind, window, is_open=ceiling == limit_types.UNLIMITED and window not in own),
+                *_most(ceiling),
             )
             for window, ceiling in ceilings.items()
         )
         return _Counters(tuple(prefixes), b"".join(rules))
 
-    def _ends(self, kind: ScopeKind, window: Window, *, is_open: bool) -> tuple[float, float]:
+    def _ends(
+        self, kind: limit_types.ScopeKind, window: limit_types.Window, *, is_open: bool
+    ) -> tuple[float, float]:
         """Return when a counter's window is over, and for how long after that it is kept; 0 for never, and for ever.
 
         A total is kept for ever, but for one without a ceiling whose scope a caller names: else each name would stay.
         """
-        if kind in SHORT_LIVED:
+        if kind in limit_types.SHORT_LIVED:
             return 0, self._call_keep_ms
         over_by = self._time_windows[window].over_by
         if over_by is not None:
             return over_by.timestamp() * 1000, self._keep_ms
-        return 0, self._keep_ms if is_open and kind in NAMED_BY_CALLERS else 0
+        return 0, self._keep_ms if is_open and kind in limit_types.NAMED_BY_CALLERS else 0
 
     def _own(self, request: ReservationRequest, names: list[str]) -> bytes:
         found = []
@@ -202,8 +208,8 @@ class ReservationPlanner:
         return b"".join(found)
 
 
-def _most(ceiling: Ceiling) -> tuple[int, int, int]:
-    nusd, tokens, calls = (LARGEST if most is None else most for most in ceiling.units)
+def _most(ceiling: limit_types.Ceiling) -> tuple[int, int, int]:
+    nusd, tokens, calls = (limit_types.LARGEST if most is None else most for most in ceiling.units)
     return nusd, tokens, calls
 
 
@@ -221,7 +227,7 @@ def read_balance(tenant: str, name: bytes, packed: bytes, limits: LimitSet) -> B
         id=of.id,
         window=of.window,
         window_id=of.window_id,
-        ceiling=limits.of(of.kind, of.id).get(of.window, UNLIMITED),
+        ceiling=limits.of(of.kind, of.id).get(of.window, limit_types.UNLIMITED),
         spent=Amount(*numbers[:3]),
         held=Amount(*numbers[3:6]),
         in_doubt=Amount(*numbers[6:]),
@@ -248,12 +254,16 @@ async def every_balance(
 
 
 async def limited_balances(
-    server: ScriptServer, tenant: str, keys: LedgerKeys, limits: LimitSet, newest: Mapping[Window, str]
+    server: ScriptServer,
+    tenant: str,
+    keys: LedgerKeys,
+    limits: LimitSet,
+    newest: Mapping[limit_types.Window, str],
 ) -> list[Balance]:
     """Return the counters of agents, workflows and the tenant that have a ceiling, in the newest windows; found by name."""
     names: set[str] = set()
-    for kind in ScopeKind:
-        if kind not in SHORT_LIVED:
+    for kind in limit_types.ScopeKind:
+        if kind not in limit_types.SHORT_LIVED:
             names |= await _names(server, keys, kind, limits, newest)
     return [
         read_balance(tenant, name, packed, limits)
@@ -263,14 +273,18 @@ async def limited_balances(
 
 
 async def _names(
-    server: ScriptServer, keys: LedgerKeys, kind: ScopeKind, limits: LimitSet, newest: Mapping[Window, str]
+    server: ScriptServer,
+    keys: LedgerKeys,
+    kind: limit_types.ScopeKind,
+    limits: LimitSet,
+    newest: Mapping[limit_types.Window, str],
 ) -> set[str]:
     names: set[str] = set()
     for id_, window in limits.limited(kind):
         window_id = newest.get(window)
         if window_id is None:
             continue
-        if id_ != ANY:
+        if id_ != limit_types.ANY:
             names.add(CounterKey(kind, window, window_id, id_).name)
         else:
             prefix = f"{kind}/{window}/"

@@ -7,28 +7,17 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import chain, count, takewhile
 
+from agentic_trading.governance import ledger as ledger_api
 from agentic_trading.governance.errors import LedgerError, ReservationRequestError
-from agentic_trading.governance.ledger import (
-    Balance,
-    Blocked,
-    Declined,
-    ExpiredReservation,
-    LedgerEntry,
-    QueuedReservation,
-    Reservation,
-    ReservationRequest,
-    ReservationState,
-    Settlement,
-)
 from agentic_trading.governance.ledgers.counters import Denial, WindowCounter, behind, fits_own_limits
 from agentic_trading.governance.limits import Limit, ScopeKind
 from agentic_trading.governance.prices import NOTHING, Amount
 
 # In Python 3.11 a member looked up in its class costs ten times a name of the module, and every call would pay for it.
-RESERVED = ReservationState.RESERVED
-DISPATCHED = ReservationState.DISPATCHED
-SETTLED = ReservationState.SETTLED
-IN_DOUBT = ReservationState.IN_DOUBT
+RESERVED = ledger_api.ReservationState.RESERVED
+DISPATCHED = ledger_api.ReservationState.DISPATCHED
+SETTLED = ledger_api.ReservationState.SETTLED
+IN_DOUBT = ledger_api.ReservationState.IN_DOUBT
 
 
 @dataclass(slots=True, eq=False)
@@ -38,12 +27,12 @@ class ReservationEntry:
     It knows its counters for as long as what it booked in them may change. Its lease runs for `lease_s` from `since`.
     """
 
-    request: ReservationRequest
+    request: ledger_api.ReservationRequest
     at: datetime
     counters: Sequence[WindowCounter]
     since: datetime
     lease_s: float
-    state: ReservationState = ReservationState.RESERVED
+    state: ledger_api.ReservationState = ledger_api.ReservationState.RESERVED
     charged: Amount | None = None
     is_late: bool = False
 
@@ -52,20 +41,20 @@ class ReservationEntry:
         """What it counts for now, held or spent."""
         if self.charged is not None:
             return self.charged
-        return NOTHING if self.state is ReservationState.RELEASED else self.request.amount
+        return NOTHING if self.state is ledger_api.ReservationState.RELEASED else self.request.amount
 
-    def settlement(self, id_: str) -> Settlement:
+    def settlement(self, id_: str) -> ledger_api.Settlement:
         """Return what it was charged, as the port shows it."""
         charged, reserved = self.booked, self.request.amount
         more = overrun_of(charged, reserved)
-        return Settlement(id_, charged, reserved, more, self.is_late, self.state is IN_DOUBT)
+        return ledger_api.Settlement(id_, charged, reserved, more, self.is_late, self.state is IN_DOUBT)
 
     def is_silent(self, now: datetime) -> bool:
         """Whether its lease is over; one of 0 s is at once."""
         return now >= self.since + timedelta(seconds=self.lease_s)
 
 
-def fits(request: ReservationRequest, counters: Sequence[WindowCounter]) -> bool:
+def fits(request: ledger_api.ReservationRequest, counters: Sequence[WindowCounter]) -> bool:
     """Say whether `request` fits under every ceiling, the counters' and its own."""
     nusd, tokens, calls = request.amount.nusd, request.amount.tokens, request.amount.calls
     for counter in counters:
@@ -124,9 +113,9 @@ def overrun_of(actual: Amount, reserved: Amount) -> Amount:
     return Amount(*(max(0, used - kept) for used, kept in zip(actual.units, reserved.units, strict=True)))
 
 
-def counter_balance(counter: WindowCounter) -> Balance:
+def counter_balance(counter: WindowCounter) -> ledger_api.Balance:
     """Return a counter as the port shows it."""
-    return Balance(
+    return ledger_api.Balance(
         tenant=counter.table.tenant,
         scope=counter.table.kind,
         id=counter.id,
@@ -183,22 +172,24 @@ class ReservationTable:
         still_open = chain(self.in_flight.values(), self.in_doubt.values())
         return {counter for call in still_open for counter in call.counters}
 
-    def entries(self, *, with_dispatched: bool) -> list[LedgerEntry]:
+    def entries(self, *, with_dispatched: bool) -> list[ledger_api.LedgerEntry]:
         """Return the calls that were charged, and those dispatched if asked for, with the moments that they were counted at."""
         return [
-            LedgerEntry(replace(call.request, at=call.at), call.state, call.booked)
+            ledger_api.LedgerEntry(replace(call.request, at=call.at), call.state, call.booked)
             for call in self
             if call.charged is not None or (with_dispatched and call.state is DISPATCHED)
         ]
 
-    def unrecorded(self, now: datetime, again_at: datetime) -> Iterator[ExpiredReservation]:
+    def unrecorded(self, now: datetime, again_at: datetime) -> Iterator[ledger_api.ExpiredReservation]:
         """Yield the calls that ran out, are due to be returned and have not gone on since; those are due `again_at`."""
         for id_ in [id_ for id_, due_at in self.expired.items() if due_at <= now]:
             call = self.get(id_)
-            if call is not None and call.state in {ReservationState.RELEASED, IN_DOUBT}:
+            if call is not None and call.state in {ledger_api.ReservationState.RELEASED, IN_DOUBT}:
                 self.expired[id_] = again_at
                 request = call.request
-                yield ExpiredReservation(id_, call.state, request.amount, request.scope_ids, call.at)
+                yield ledger_api.ExpiredReservation(
+                    id_, call.state, request.amount, request.scope_ids, call.at
+                )
             else:
                 del self.expired[id_]
 
@@ -261,25 +252,27 @@ def _unpacked(packed: _Packed) -> ReservationEntry:
     at, key, attempt, *ids = packed[:9]
     scope_ids = {kind: id_ for kind, id_ in zip(_KINDS, ids, strict=True) if id_ is not None}
     nusd, tokens, calls, limits, priority, is_settled, *charged, is_late = packed[9:]
-    request = ReservationRequest(key, attempt, scope_ids, Amount(nusd, tokens, calls), at, limits, priority)
+    request = ledger_api.ReservationRequest(
+        key, attempt, scope_ids, Amount(nusd, tokens, calls), at, limits, priority
+    )
     if not is_settled:
-        return ReservationEntry(request, at, (), at, 0.0, ReservationState.RELEASED)
+        return ReservationEntry(request, at, (), at, 0.0, ledger_api.ReservationState.RELEASED)
     return ReservationEntry(request, at, (), at, 0.0, SETTLED, Amount(*charged), is_late)
 
 
-ReserveAnswer = Reservation | Declined | Blocked
+ReserveAnswer = ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked
 
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
     """A request in the queue; `held` and the counters `lacking` headroom say why, as of the last look."""
 
-    request: ReservationRequest
+    request: ledger_api.ReservationRequest
     counters: Sequence[WindowCounter]
-    held: Blocked
+    held: ledger_api.Blocked
     lacking: Sequence[WindowCounter]
     since: datetime
-    answer: asyncio.Future[Reservation | Declined]
+    answer: asyncio.Future[ledger_api.Reservation | ledger_api.Declined]
     place: tuple[float, int] = (0.0, 0)
 
 
@@ -298,7 +291,7 @@ class WaitQueue:
         insort(self.requests, queued, key=_place)
 
     def denial(
-        self, request: ReservationRequest, counters: Sequence[WindowCounter], now: datetime
+        self, request: ledger_api.ReservationRequest, counters: Sequence[WindowCounter], now: datetime
     ) -> Denial | None:
         """Return why an earlier request waits that shares a lacking counter with `request`; None if none does."""
         for queued in self.requests:
@@ -320,7 +313,7 @@ class WaitQueue:
             except ReservationRequestError as e:
                 queued.answer.set_exception(e)
                 continue
-            if isinstance(answer, Blocked):
+            if isinstance(answer, ledger_api.Blocked):
                 queued.held = answer
                 self.requests.append(queued)
             else:
@@ -336,10 +329,10 @@ class WaitQueue:
         """Return the counters of the queued requests."""
         return {counter for queued in self for counter in queued.counters}
 
-    def seen(self) -> list[QueuedReservation]:
+    def seen(self) -> list[ledger_api.QueuedReservation]:
         """Return the queue as the port shows it."""
         return [
-            QueuedReservation(
+            ledger_api.QueuedReservation(
                 queued.request.reservation_id, queued.held, queued.request.priority, queued.since
             )
             for queued in self
@@ -353,6 +346,6 @@ def _place(queued: QueuedRequest) -> tuple[float, int]:
     return queued.place
 
 
-def _rank(request: ReservationRequest, since: datetime) -> float:
+def _rank(request: ledger_api.ReservationRequest, since: datetime) -> float:
     """Return when a request came, less its priority in seconds: it is overtaken only by what came that much later."""
     return since.timestamp() - request.priority

@@ -7,23 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.governance.limiter import (
-    LONGEST_COOLDOWN_S,
-    LOOK_AGAIN_S,
-    MOST_TOKENS,
-    CircuitBreakerConfig,
-    CircuitState,
-    Deployment,
-    DeploymentStatus,
-    NotPermitted,
-    Permit,
-    PermitOutcome,
-    PermitRequest,
-    RateLimits,
-    RetryBudget,
-    Throttled,
-    ThrottleReason,
-)
+from agentic_trading.governance import limiter as limiter_api
 
 MINUTE_MS = 60_000
 
@@ -148,7 +132,7 @@ class CircuitBreaker:
     nothing of now. A call in an era that began by opening is a probe.
     """
 
-    config: CircuitBreakerConfig
+    config: limiter_api.CircuitBreakerConfig
     era: int = 0
     open_until_ms: int = 0  # 0: closed
     probes: int = 0
@@ -158,11 +142,15 @@ class CircuitBreaker:
         """Begin closed, with nothing counted."""
         self.ended = SlidingWindowCounter.over(self.config.window_s, SLOTS)
 
-    def state(self, now_ms: int) -> CircuitState:
+    def state(self, now_ms: int) -> limiter_api.CircuitState:
         """Return how the circuit stands."""
         if not self.open_until_ms:
-            return CircuitState.CLOSED
-        return CircuitState.OPEN if now_ms < self.open_until_ms else CircuitState.HALF_OPEN
+            return limiter_api.CircuitState.CLOSED
+        return (
+            limiter_api.CircuitState.OPEN
+            if now_ms < self.open_until_ms
+            else limiter_api.CircuitState.HALF_OPEN
+        )
 
     def open_for_ms(self, now_ms: int) -> int:
         """Return for how long no call may go; 0 if one may, as a probe where it is half open.
@@ -183,15 +171,15 @@ class CircuitBreaker:
             self.probes += 1
         return self.era
 
-    def release(self, era: int, outcome: PermitOutcome, now_ms: int) -> None:
+    def release(self, era: int, outcome: limiter_api.PermitOutcome, now_ms: int) -> None:
         """Count a call of `era` out; only what was answered or failed can change the state."""
         if era != self.era:
             return
         if self.open_until_ms:
             self.probes -= 1
-        if outcome not in {PermitOutcome.ANSWERED, PermitOutcome.FAILED}:
+        if outcome not in {limiter_api.PermitOutcome.ANSWERED, limiter_api.PermitOutcome.FAILED}:
             return
-        failed = outcome is PermitOutcome.FAILED
+        failed = outcome is limiter_api.PermitOutcome.FAILED
         if self.open_until_ms:
             self._change(now_ms, is_open=failed)
             return
@@ -261,7 +249,7 @@ class DeploymentQueue:
             self.remove(id_)
         self._first_over_ms = min((place.until_ms for place in self._places.values()), default=inf)
 
-    def ahead_of(self, request: PermitRequest, now_ms: int) -> QueueAhead:
+    def ahead_of(self, request: limiter_api.PermitRequest, now_ms: int) -> QueueAhead:
         """Return what has a better place than `request` has, or would get."""
         if not self._places:
             return EMPTY_QUEUE
@@ -272,7 +260,7 @@ class DeploymentQueue:
         is_moving_back = place is not None and place.rank < rank
         return QueueAhead(count - is_moving_back, sum(self._places[id_].tokens for id_ in others))
 
-    def keep(self, request: PermitRequest, tokens: int, until_ms: int, now_ms: int) -> None:
+    def keep(self, request: limiter_api.PermitRequest, tokens: int, until_ms: int, now_ms: int) -> None:
         """Give or renew a place; another priority moves it, its ticket and when it came stay."""
         rank, known = self._rank(request, now_ms), self._places.get(request.id)
         self.remove(request.id)
@@ -287,7 +275,7 @@ class DeploymentQueue:
         if place is not None:
             del self._order[bisect_left(self._order, place.rank)]
 
-    def _rank(self, request: PermitRequest, now_ms: int) -> _Rank:
+    def _rank(self, request: limiter_api.PermitRequest, now_ms: int) -> _Rank:
         place = self._places.get(request.id)
         came_ms, ticket = (now_ms, self._tickets) if place is None else (place.came_ms, place.rank[1])
         return came_ms - 1000 * request.priority, ticket, request.id
@@ -306,7 +294,7 @@ SLOT_LOOK_MORE_MS = 5
 class _InFlight:
     """A call in flight: what was taken for it, and when."""
 
-    permit: Permit
+    permit: limiter_api.Permit
     acquired_ms: int
     until_ms: int
     era: int
@@ -318,10 +306,10 @@ class DeploymentLimiter:
 
     def __init__(
         self,
-        deployment: Deployment,
-        limits: RateLimits,
-        breaker: CircuitBreakerConfig,
-        retries: RetryBudget,
+        deployment: limiter_api.Deployment,
+        limits: limiter_api.RateLimits,
+        breaker: limiter_api.CircuitBreakerConfig,
+        retries: limiter_api.RetryBudget,
         *,
         now_ms: int,
     ) -> None:
@@ -340,8 +328,8 @@ class DeploymentLimiter:
         self._cooldown_until_ms = 0
 
     def acquire(
-        self, request: PermitRequest, place_s: float, now_ms: int
-    ) -> Permit | Throttled | NotPermitted:
+        self, request: limiter_api.PermitRequest, place_s: float, now_ms: int
+    ) -> limiter_api.Permit | limiter_api.Throttled | limiter_api.NotPermitted:
         """Permit, queue or deny."""
         self._advance_to(now_ms)
         known = self._in_flight.get(request.id)
@@ -350,7 +338,7 @@ class DeploymentLimiter:
             self._first_over_ms = min(self._first_over_ms, known.until_ms)
             return known.permit
         answer = self._not_permitted(request, now_ms) or self._throttled(request, now_ms)
-        if isinstance(answer, Throttled):
+        if isinstance(answer, limiter_api.Throttled):
             tokens = min(request.tokens, self._limits.tokens_per_minute or 0)
             self._queue.keep(request, tokens, _after(answer.retry_after_s + place_s, now_ms), now_ms)
             return answer
@@ -358,7 +346,12 @@ class DeploymentLimiter:
         return answer or self._permit(request, now_ms)
 
     def release(
-        self, id_: str, outcome: PermitOutcome, tokens: int | None, cooldown_s: float | None, now_ms: int
+        self,
+        id_: str,
+        outcome: limiter_api.PermitOutcome,
+        tokens: int | None,
+        cooldown_s: float | None,
+        now_ms: int,
     ) -> None:
         """End a call in flight; an unknown one is left alone."""
         self._advance_to(now_ms)
@@ -367,27 +360,27 @@ class DeploymentLimiter:
             return
         self._breaker.release(call.era, outcome, now_ms)
         taken = call.permit.tokens
-        if outcome is PermitOutcome.UNUSED:
+        if outcome is limiter_api.PermitOutcome.UNUSED:
             tokens = 0
             self._traffic.take_back(call.acquired_ms, 1, call.is_retry)
             if self._requests is not None:
                 self._requests.take(-1)
         if self._tokens is not None and tokens is not None:
-            self._tokens.take(min(max(tokens, 0), MOST_TOKENS) - taken)
+            self._tokens.take(min(max(tokens, 0), limiter_api.MOST_TOKENS) - taken)
         if cooldown_s is not None and cooldown_s > 0:
             self._cooldown_until_ms = max(
-                self._cooldown_until_ms, _after(min(cooldown_s, LONGEST_COOLDOWN_S), now_ms)
+                self._cooldown_until_ms, _after(min(cooldown_s, limiter_api.LONGEST_COOLDOWN_S), now_ms)
             )
 
     def cancel(self, id_: str, now_ms: int) -> None:
         """Forget a request that is withdrawn."""
         self._queue.remove(id_)
-        self.release(id_, PermitOutcome.UNUSED, None, None, now_ms)
+        self.release(id_, limiter_api.PermitOutcome.UNUSED, None, None, now_ms)
 
-    def status(self, now_ms: int) -> DeploymentStatus:
+    def status(self, now_ms: int) -> limiter_api.DeploymentStatus:
         """Return the state."""
         self._advance_to(now_ms)
-        return DeploymentStatus(
+        return limiter_api.DeploymentStatus(
             deployment=self._deployment,
             limits=self._limits,
             breaker=self._breaker.state(now_ms),
@@ -410,24 +403,30 @@ class DeploymentLimiter:
         self._traffic.move_to(now_ms)
         self._breaker.ended.move_to(now_ms)
         self._queue.forget_over(now_ms)
-        self._cooldown_until_ms = min(self._cooldown_until_ms, _after(LONGEST_COOLDOWN_S, now_ms))
+        self._cooldown_until_ms = min(self._cooldown_until_ms, _after(limiter_api.LONGEST_COOLDOWN_S, now_ms))
         if now_ms >= self._first_over_ms:
             for id_ in [id_ for id_, call in self._in_flight.items() if call.until_ms <= now_ms]:
-                self._breaker.release(self._in_flight.pop(id_).era, PermitOutcome.NEUTRAL, now_ms)
+                self._breaker.release(self._in_flight.pop(id_).era, limiter_api.PermitOutcome.NEUTRAL, now_ms)
             self._first_over_ms = min((call.until_ms for call in self._in_flight.values()), default=inf)
 
-    def _not_permitted(self, request: PermitRequest, now_ms: int) -> NotPermitted | None:
+    def _not_permitted(
+        self, request: limiter_api.PermitRequest, now_ms: int
+    ) -> limiter_api.NotPermitted | None:
         open_for_ms = self._breaker.open_for_ms(now_ms)
         if open_for_ms:
-            return NotPermitted(self._deployment, "circuit_open", open_for_ms / 1000)
+            return limiter_api.NotPermitted(self._deployment, "circuit_open", open_for_ms / 1000)
         if request.is_retry and not self._retries.left(self._traffic.first, self._traffic.second):
-            return NotPermitted(self._deployment, "retry_budget", self._traffic.next_ms(now_ms) / 1000)
+            return limiter_api.NotPermitted(
+                self._deployment, "retry_budget", self._traffic.next_ms(now_ms) / 1000
+            )
         return None
 
-    def _throttled(self, request: PermitRequest, now_ms: int) -> Throttled | None:
+    def _throttled(self, request: limiter_api.PermitRequest, now_ms: int) -> limiter_api.Throttled | None:
         """Return what is lacking, or None: first for the request alone, then beyond what those ahead of it need."""
         if now_ms < self._cooldown_until_ms:
-            return Throttled(self._deployment, "cooldown", (self._cooldown_until_ms - now_ms) / 1000)
+            return limiter_api.Throttled(
+                self._deployment, "cooldown", (self._cooldown_until_ms - now_ms) / 1000
+            )
         ahead = self._queue.ahead_of(request, now_ms)
         alone_ms, reason = max(self._waits(request.tokens, 0, 0), key=_first)
         if not ahead.count:
@@ -440,9 +439,13 @@ class DeploymentLimiter:
                 wait_ms = max(wait_ms, SLOT_LOOK_MS + SLOT_LOOK_MORE_MS * ahead.count)
         if not wait_ms:
             return None
-        return Throttled(self._deployment, reason if alone_ms else "queue", min(wait_ms / 1000, LOOK_AGAIN_S))
+        return limiter_api.Throttled(
+            self._deployment, reason if alone_ms else "queue", min(wait_ms / 1000, limiter_api.LOOK_AGAIN_S)
+        )
 
-    def _waits(self, tokens: int, ahead: int, tokens_ahead: int) -> list[tuple[int, ThrottleReason]]:
+    def _waits(
+        self, tokens: int, ahead: int, tokens_ahead: int
+    ) -> list[tuple[int, limiter_api.ThrottleReason]]:
         """Return after how many milliseconds each limit would permit one, when `ahead` have gone before."""
         room = self._limits.concurrent
         is_full = room is not None and len(self._in_flight) + ahead >= room
@@ -452,13 +455,13 @@ class DeploymentLimiter:
             (0 if self._tokens is None else self._tokens.wait_ms(tokens, tokens_ahead), "tokens"),
         ]
 
-    def _permit(self, request: PermitRequest, now_ms: int) -> Permit:
+    def _permit(self, request: limiter_api.PermitRequest, now_ms: int) -> limiter_api.Permit:
         if self._requests is not None:
             self._requests.take(1)
         if self._tokens is not None:
             self._tokens.take(request.tokens)
         self._traffic.add(now_ms, 1, request.is_retry)
-        permit = Permit(self._deployment, request.id, request.tokens)
+        permit = limiter_api.Permit(self._deployment, request.id, request.tokens)
         until_ms = _after(request.lease_s, now_ms)
         self._in_flight[request.id] = _InFlight(
             permit, now_ms, until_ms, self._breaker.acquire(), request.is_retry
@@ -467,10 +470,10 @@ class DeploymentLimiter:
         return permit
 
 
-_UNLIMITED = RateLimits()
+_UNLIMITED = limiter_api.RateLimits()
 
 
-def _first(pair: tuple[int, ThrottleReason]) -> int:
+def _first(pair: tuple[int, limiter_api.ThrottleReason]) -> int:
     return pair[0]
 
 
@@ -492,11 +495,11 @@ class MemoryLimiter:
 
     def __init__(
         self,
-        limits: Mapping[Deployment, RateLimits] | None = None,
+        limits: Mapping[limiter_api.Deployment, limiter_api.RateLimits] | None = None,
         *,
-        default: RateLimits = RateLimits(),  # noqa: B008 - a frozen value
-        breaker: CircuitBreakerConfig = CircuitBreakerConfig(),  # noqa: B008 - a frozen value
-        retries: RetryBudget = RetryBudget(),  # noqa: B008 - a frozen value
+        default: limiter_api.RateLimits = limiter_api.RateLimits(),  # noqa: B008 - a frozen value
+        breaker: limiter_api.CircuitBreakerConfig = limiter_api.CircuitBreakerConfig(),  # noqa: B008 - a frozen value
+        retries: limiter_api.RetryBudget = limiter_api.RetryBudget(),  # noqa: B008 - a frozen value
         place_s: float = PLACE_S,
         clock: Clock | None = None,
     ) -> None:
@@ -506,18 +509,22 @@ class MemoryLimiter:
         self._retries = retries
         self._place_s = place_s
         self._clock = clock or SystemClock()
-        self._limiters: dict[Deployment, DeploymentLimiter] = {}  # the longest without a step first
-        self._stepped_ms: dict[Deployment, int] = {}
+        self._limiters: dict[
+            limiter_api.Deployment, DeploymentLimiter
+        ] = {}  # the longest without a step first
+        self._stepped_ms: dict[limiter_api.Deployment, int] = {}
 
-    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+    async def acquire(
+        self, request: limiter_api.PermitRequest
+    ) -> limiter_api.Permit | limiter_api.Throttled | limiter_api.NotPermitted:
         """Return a permit, or for how long there is none."""
         now_ms = self._now_ms()
         return self._limiter_of(request.deployment, now_ms).acquire(request, self._place_s, now_ms)
 
     async def release(
         self,
-        permit: Permit,
-        outcome: PermitOutcome,
+        permit: limiter_api.Permit,
+        outcome: limiter_api.PermitOutcome,
         *,
         tokens: int | None = None,
         cooldown_s: float | None = None,
@@ -526,12 +533,12 @@ class MemoryLimiter:
         now_ms = self._now_ms()
         self._limiter_of(permit.deployment, now_ms).release(permit.id, outcome, tokens, cooldown_s, now_ms)
 
-    async def cancel(self, request: PermitRequest) -> None:
+    async def cancel(self, request: limiter_api.PermitRequest) -> None:
         """Forget an attempt that was not sent and will not be."""
         now_ms = self._now_ms()
         self._limiter_of(request.deployment, now_ms).cancel(request.id, now_ms)
 
-    async def status(self, deployment: Deployment) -> DeploymentStatus:
+    async def status(self, deployment: limiter_api.Deployment) -> limiter_api.DeploymentStatus:
         """Return the state of a deployment."""
         now_ms = self._now_ms()
         return self._limiter_of(deployment, now_ms).status(now_ms)
@@ -539,7 +546,7 @@ class MemoryLimiter:
     async def aclose(self) -> None:
         """Nothing is open."""
 
-    def _limiter_of(self, deployment: Deployment, now_ms: int) -> DeploymentLimiter:
+    def _limiter_of(self, deployment: limiter_api.Deployment, now_ms: int) -> DeploymentLimiter:
         limiter = self._limiters.pop(deployment, None)
         if limiter is None:
             self._forget(now_ms - round(KEPT_S * 1000))

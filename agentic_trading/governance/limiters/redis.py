@@ -7,34 +7,9 @@ from typing import Any, Literal, assert_never
 
 from redis.asyncio import Redis
 
+from agentic_trading.governance import limiter as limiter_api
 from agentic_trading.governance.errors import LimiterUnavailableError
-from agentic_trading.governance.limiter import (
-    LONGEST_COOLDOWN_S,
-    LOOK_AGAIN_S,
-    MOST_TOKENS,
-    CircuitBreakerConfig,
-    CircuitState,
-    Deployment,
-    DeploymentStatus,
-    NotPermitted,
-    Permit,
-    PermitOutcome,
-    PermitRequest,
-    RateLimits,
-    RetryBudget,
-    Throttled,
-)
-from agentic_trading.governance.limiters.deployment import (
-    KEPT_S,
-    LOOKED_AT,
-    PLACE_S,
-    PROBE_LOOK_MS,
-    RETRY_SLOTS,
-    SLOT_LOOK_MORE_MS,
-    SLOT_LOOK_MS,
-    SLOTS,
-    slot_length_ms,
-)
+from agentic_trading.governance.limiters import deployment as deployments
 from agentic_trading.governance.redis import BundledScripts, Script, limiter_keys
 from agentic_trading.redis import pool_of
 
@@ -55,25 +30,27 @@ class RedisLimiter:
     def __init__(
         self,
         url: str,
-        limits: Mapping[Deployment, RateLimits] | None = None,
+        limits: Mapping[limiter_api.Deployment, limiter_api.RateLimits] | None = None,
         *,
-        default: RateLimits = RateLimits(),  # noqa: B008 - a frozen value
-        breaker: CircuitBreakerConfig = CircuitBreakerConfig(),  # noqa: B008 - a frozen value
-        retries: RetryBudget = RetryBudget(),  # noqa: B008 - a frozen value
-        place_s: float = PLACE_S,
+        default: limiter_api.RateLimits = limiter_api.RateLimits(),  # noqa: B008 - a frozen value
+        breaker: limiter_api.CircuitBreakerConfig = limiter_api.CircuitBreakerConfig(),  # noqa: B008 - a frozen value
+        retries: limiter_api.RetryBudget = limiter_api.RetryBudget(),  # noqa: B008 - a frozen value
+        place_s: float = deployments.PLACE_S,
         namespace: str = "agentic",
     ) -> None:
         self._limits = dict(limits or {})
         self._default = default
         self._shared = _shared_rules(breaker, retries, place_s)
         self._namespace = namespace
-        self._rules: dict[RateLimits, str] = {}
+        self._rules: dict[limiter_api.RateLimits, str] = {}
         self._scripts = {name: _script(name) for name in ("acquire", "release", "cancel", "status")}
         pool = pool_of(url, connections=CONNECTIONS, connect_s=CONNECTS_WITHIN_S)
         self._client = Redis.from_pool(pool)
         self._bundles = BundledScripts(pool, _unavailable)
 
-    async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
+    async def acquire(
+        self, request: limiter_api.PermitRequest
+    ) -> limiter_api.Permit | limiter_api.Throttled | limiter_api.NotPermitted:
         """Return a permit, or for how long there is none."""
         answer = await self._run(
             "acquire", request.deployment, request.id, request.tokens, request.priority, _ms(request.lease_s), int(request.is_retry)
@@ -82,30 +59,32 @@ class RedisLimiter:
 
     async def release(
         self,
-        permit: Permit,
-        outcome: PermitOutcome,
+        permit: limiter_api.Permit,
+        outcome: limiter_api.PermitOutcome,
         *,
         tokens: int | None = None,
         cooldown_s: float | None = None,
     ) -> None:
         """End a permit; harmless twice, and after its lease."""
-        used = -1 if tokens is None else min(max(tokens, 0), MOST_TOKENS)
+        used = -1 if tokens is None else min(max(tokens, 0), limiter_api.MOST_TOKENS)
         cooldown_ms = (
-            _ms(min(cooldown_s, LONGEST_COOLDOWN_S)) if cooldown_s is not None and cooldown_s > 0 else 0
+            _ms(min(cooldown_s, limiter_api.LONGEST_COOLDOWN_S))
+            if cooldown_s is not None and cooldown_s > 0
+            else 0
         )
         await self._run("release", permit.deployment, permit.id, str(outcome), used, cooldown_ms)
 
-    async def cancel(self, request: PermitRequest) -> None:
+    async def cancel(self, request: limiter_api.PermitRequest) -> None:
         """Forget an attempt that was not sent and will not be."""
         await self._run("cancel", request.deployment, request.id)
 
-    async def status(self, deployment: Deployment) -> DeploymentStatus:
+    async def status(self, deployment: limiter_api.Deployment) -> limiter_api.DeploymentStatus:
         """Return the state of a deployment."""
         found = json.loads(await self._run("status", deployment, ""))
-        return DeploymentStatus(
+        return limiter_api.DeploymentStatus(
             deployment=deployment,
             limits=self._limits.get(deployment, self._default),
-            breaker=CircuitState(found["breaker"]),
+            breaker=limiter_api.CircuitState(found["breaker"]),
             answered=found["answered"],
             failed=found["failed"],
             in_flight=found["in_flight"],
@@ -123,12 +102,14 @@ class RedisLimiter:
         finally:
             await self._client.aclose()
 
-    async def _run(self, name: str, deployment: Deployment, id_: str, *arguments: str | int) -> Any:
+    async def _run(
+        self, name: str, deployment: limiter_api.Deployment, id_: str, *arguments: str | int
+    ) -> Any:
         script = self._scripts[name]
         keys = limiter_keys(self._namespace, deployment)
         return await self._bundles.run(script, keys, (self._rules_of(deployment), id_, *arguments))
 
-    def _rules_of(self, deployment: Deployment) -> str:
+    def _rules_of(self, deployment: limiter_api.Deployment) -> str:
         limits = self._limits.get(deployment, self._default)
         rules = self._rules.get(limits)
         if rules is None:
@@ -154,42 +135,44 @@ def _unavailable(e: Exception) -> LimiterUnavailableError:
     return error
 
 
-def _read(answer: list[Any], request: PermitRequest) -> Permit | Throttled | NotPermitted:
+def _read(
+    answer: list[Any], request: limiter_api.PermitRequest
+) -> limiter_api.Permit | limiter_api.Throttled | limiter_api.NotPermitted:
     kind: Literal[b"permit", b"wait", b"shut"] = answer[0]
     match kind:
         case b"permit":
-            return Permit(request.deployment, request.id, answer[1])
+            return limiter_api.Permit(request.deployment, request.id, answer[1])
         case b"wait":
-            return Throttled(request.deployment, answer[1].decode(), answer[2] / 1000)
+            return limiter_api.Throttled(request.deployment, answer[1].decode(), answer[2] / 1000)
         case b"shut":
-            return NotPermitted(request.deployment, answer[1].decode(), answer[2] / 1000)
+            return limiter_api.NotPermitted(request.deployment, answer[1].decode(), answer[2] / 1000)
         case _:
             assert_never(kind)
 
 
 def _shared_rules(
-    breaker: CircuitBreakerConfig, retries: RetryBudget, place_s: float
+    breaker: limiter_api.CircuitBreakerConfig, retries: limiter_api.RetryBudget, place_s: float
 ) -> dict[str, int | float]:
     """Spell the rules as the scripts read them: whole milliseconds."""
     return {
-        "ended_slot_ms": slot_length_ms(breaker.window_s, SLOTS),
-        "ended_slots": SLOTS,
+        "ended_slot_ms": deployments.slot_length_ms(breaker.window_s, deployments.SLOTS),
+        "ended_slots": deployments.SLOTS,
         "min_calls": breaker.min_calls,
         "failure_rate": breaker.failure_rate,
         "wait_open_ms": round(breaker.wait_open_s * 1000),
         "half_open_calls": breaker.half_open_calls,
-        "probe_look_ms": PROBE_LOOK_MS,
-        "retry_slot_ms": slot_length_ms(retries.window_s, RETRY_SLOTS),
-        "retry_slots": RETRY_SLOTS,
+        "probe_look_ms": deployments.PROBE_LOOK_MS,
+        "retry_slot_ms": deployments.slot_length_ms(retries.window_s, deployments.RETRY_SLOTS),
+        "retry_slots": deployments.RETRY_SLOTS,
         "retry_share": retries.share,
         "retry_least": retries.least,
-        "slot_look_ms": SLOT_LOOK_MS,
-        "slot_look_more_ms": SLOT_LOOK_MORE_MS,
-        "look_again_ms": _ms(LOOK_AGAIN_S),
-        "longest_cooldown_ms": _ms(LONGEST_COOLDOWN_S),
-        "looked_at": LOOKED_AT,
+        "slot_look_ms": deployments.SLOT_LOOK_MS,
+        "slot_look_more_ms": deployments.SLOT_LOOK_MORE_MS,
+        "look_again_ms": _ms(limiter_api.LOOK_AGAIN_S),
+        "longest_cooldown_ms": _ms(limiter_api.LONGEST_COOLDOWN_S),
+        "looked_at": deployments.LOOKED_AT,
         "place_ms": _ms(place_s),
-        "keep_ms": _ms(KEPT_S),
+        "keep_ms": _ms(deployments.KEPT_S),
     }
 
 

@@ -9,15 +9,7 @@ from typing import Any, Final, Literal
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import UnusableAnswerError
-from agentic_trading.llm.providers.hosted import (
-    LONGEST_WAIT_S,
-    Bill,
-    HttpReply,
-    StatusMapping,
-    counts_any,
-    meaning_of_status,
-    retry_after_s,
-)
+from agentic_trading.llm.providers import hosted
 from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.result import Usage
 
@@ -144,13 +136,19 @@ def provider_error(
         kind,
         _message(form, kind, said),
         sent=meaning.sent,
-        retry_after_s=_longer(retry_after_s(headers, now=now), _wait_in(error)),
+        retry_after_s=_longer(hosted.retry_after_s(headers, now=now), _wait_in(error)),
         provider_request_id=headers.get(form.request_id, ""),
     )
 
 
 def error_in_answer(
-    form: ErrorForm, page: Any, reply: HttpReply, usage: Usage | None, bill: Bill, *, model: str = ""
+    form: ErrorForm,
+    page: Any,
+    reply: hosted.HttpReply,
+    usage: Usage | None,
+    bill: hosted.Bill,
+    *,
+    model: str = "",
 ) -> ProviderError:
     """Return the error that an answer with a good status holds; `page` is its body, or the part that is the error.
 
@@ -178,9 +176,9 @@ def error_in_answer(
 def unusable_answer(
     kind: FailureKind,
     message: str,
-    reply: HttpReply,
+    reply: hosted.HttpReply,
     usage: Usage | None,
-    bill: Bill,
+    bill: hosted.Bill,
     *,
     sent: bool = True,
     model: str = "",
@@ -210,7 +208,7 @@ def error_in(page: Mapping[str, Any]) -> Any:
 
     An object of nulls and empty texts is empty. A body without an answer, but with a message or a detail, is an error.
     """
-    if counts_any(page.get("error")):
+    if hosted.counts_any(page.get("error")):
         return page
     has_answer = page.get("content") is not None or page.get("choices")
     is_error = page.get("object") == "error" or page.get("type") == "error"
@@ -232,12 +230,12 @@ _UNKNOWN: Final = 500
 """An error without a code, or with an unknown one, is the server's."""
 
 
-def meaning_of_error(vendor: Vendor, status: int, words: Iterator[str]) -> StatusMapping:
+def meaning_of_error(vendor: Vendor, status: int, words: Iterator[str]) -> hosted.StatusMapping:
     """Return what an error means: the first of its `words` that is known says the kind, else the status does."""
-    meaning = meaning_of_status(status)
+    meaning = hosted.meaning_of_status(status)
     for word in words:
         if (kind := KINDS_BY_WORD.get((vendor, word))) is not None:
-            return StatusMapping(kind, sent=meaning.sent and word not in _TURNED_AWAY)
+            return hosted.StatusMapping(kind, sent=meaning.sent and word not in _TURNED_AWAY)
     return meaning
 
 
@@ -276,7 +274,7 @@ def _error_of(page: Any) -> Any:
     if not isinstance(page, Mapping):
         return page
     error = page.get("error")
-    return error if counts_any(error) else page
+    return error if hosted.counts_any(error) else page
 
 
 def _wait_in(error: Any) -> float | None:
@@ -294,9 +292,9 @@ def _seconds(delay: Any) -> float | None:
         parts = [str(seconds), str(nanos)]
         if not all(_WHOLE.fullmatch(part) for part in parts):
             return None
-        return min(float(parts[0]) + float(parts[1]) / 1e9, LONGEST_WAIT_S)
+        return min(float(parts[0]) + float(parts[1]) / 1e9, hosted.LONGEST_WAIT_S)
     found = _DELAY.fullmatch(delay) if isinstance(delay, str) else None
-    return None if found is None else min(float(found[1]), LONGEST_WAIT_S)
+    return None if found is None else min(float(found[1]), hosted.LONGEST_WAIT_S)
 
 
 _DELAY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)s")

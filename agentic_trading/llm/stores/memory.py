@@ -8,6 +8,7 @@ from pathlib import Path
 
 from typing_extensions import override
 
+from agentic_trading.llm import store as store_api
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event
@@ -20,31 +21,7 @@ from agentic_trading.llm.log_line import (
     index_row_of,
     read_line,
 )
-from agentic_trading.llm.store import (
-    ChainedRecord,
-    ChainHead,
-    IdKind,
-    LogEntry,
-    Record,
-    RunRecord,
-    Spend,
-    SpendKey,
-    TraceSummary,
-    Verification,
-)
-from agentic_trading.llm.stores.record_codec import (
-    Identity,
-    attempt_key,
-    broken_at,
-    check_keys,
-    identity_of,
-    interactions,
-    record_of,
-    run_records,
-    summary_of,
-    wire_of,
-    write_line,
-)
+from agentic_trading.llm.stores import record_codec
 
 _PATH = Path("(memory)")
 _BATCH_LINES = 2000
@@ -58,7 +35,7 @@ class MemoryInteractionStore:
 
     def __init__(self) -> None:
         self._lines: list[bytes] = []
-        self._head = ChainHead()
+        self._head = store_api.ChainHead()
         self._known: dict[str, bytes] = {}
         self._followers: set[asyncio.Event] = set()
         self._records = MemoryRecords(self._lines)
@@ -77,13 +54,13 @@ class MemoryInteractionStore:
         """Keep one event, and return the number of its line."""
         return self._keep(event)
 
-    async def copy(self, line: ChainedRecord) -> int:
+    async def copy(self, line: store_api.ChainedRecord) -> int:
         """Keep the record in a line of another log, byte for byte; return the number of its line here."""
-        return self._add(identity_of(record_of(line.record)), line.record)
+        return self._add(record_codec.identity_of(record_codec.record_of(line.record)), line.record)
 
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
         """Whether this attempt is on record."""
-        return attempt_key(envelope, attempt) in self._known
+        return record_codec.attempt_key(envelope, attempt) in self._known
 
     async def get_by_envelope_id(
         self, envelope_id: str, *, tenant: str | None = None
@@ -94,19 +71,19 @@ class MemoryInteractionStore:
 
     async def get_by_trace_id(self, trace_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts of a decision chain, oldest first."""
-        return interactions(await self._records.trace(trace_id, tenant=tenant))
+        return record_codec.interactions(await self._records.trace(trace_id, tenant=tenant))
 
     async def recent(self, limit: int = 10, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
         return self._records.newest(limit, tenant)
 
-    async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
+    async def scan(self, after: int = 0) -> AsyncGenerator[store_api.LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
         for raw in self._lines[max(0, after) :]:
             line = read_line(raw)
-            yield LogEntry(line.seq, record_of(line.record), line.hash)
+            yield store_api.LogEntry(line.seq, record_codec.record_of(line.record), line.hash)
 
-    async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[ChainedRecord]]:
+    async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[store_api.ChainedRecord]]:
         """Give every line with a number above `after`, in batches, and wait for more until the store is closed."""
         news = asyncio.Event()
         self._followers.add(news)
@@ -122,18 +99,18 @@ class MemoryInteractionStore:
         finally:
             self._followers.discard(news)
 
-    async def verify(self) -> Verification:
+    async def verify(self) -> store_api.Verification:
         """Read every line again and recompute every hash."""
-        head = ChainHead()
-        runs: list[RunRecord] = []
+        head = store_api.ChainHead()
+        runs: list[store_api.RunRecord] = []
         for raw in self._lines:
             try:
                 line = read_line(raw)
                 head = check_link(line, head)
             except BrokenRecordError as e:
-                return broken_at(head, e.reason, raw, runs)
-            runs += run_records(line)
-        return Verification(head.seq, head.hash, runs=tuple(runs))
+                return record_codec.broken_at(head, e.reason, raw, runs)
+            runs += record_codec.run_records(line)
+        return store_api.Verification(head.seq, head.hash, runs=tuple(runs))
 
     async def head(self) -> tuple[int, str]:
         """Return the number and the hash of the last line."""
@@ -147,15 +124,15 @@ class MemoryInteractionStore:
         self._is_closed = True
         self._wake_followers()
 
-    def _keep(self, record: Record) -> int:
-        return self._add(identity_of(record), wire_of(record))
+    def _keep(self, record: store_api.Record) -> int:
+        return self._add(record_codec.identity_of(record), record_codec.wire_of(record))
 
-    def _add(self, identity: Identity, raw: bytes) -> int:
+    def _add(self, identity: record_codec.Identity, raw: bytes) -> int:
         if self._is_closed:
             raise StoreError(_PATH, "the store is closed; make a new one to go on")
         if (known := self._known.get(identity.key)) is not None:
             return identity.check(known)
-        line, self._head = write_line(raw, self._head)
+        line, self._head = record_codec.write_line(raw, self._head)
         self._lines.append(line)
         self._known[identity.key] = identity.at(self._head.seq)
         self._wake_followers()
@@ -173,7 +150,7 @@ class DiscardingInteractionStore(MemoryInteractionStore):
     """
 
     @override
-    def _keep(self, record: Record) -> int:
+    def _keep(self, record: store_api.Record) -> int:
         """Take a record; it has no line."""
         return 0
 
@@ -189,7 +166,7 @@ class MemoryRecords:
         self._by_envelope: defaultdict[str, list[int]] = defaultdict(list)
         self._by_request: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
 
-    async def find(self, record_id: str, *, tenant: str | None = None) -> Record | None:
+    async def find(self, record_id: str, *, tenant: str | None = None) -> store_api.Record | None:
         """Return the record with this id, or None."""
         self._catch_up()
         places = self._of(tenant, self._by_id.get(record_id, ()))
@@ -197,7 +174,7 @@ class MemoryRecords:
         return None if place is None else self._record(place)
 
     async def ids_starting(
-        self, prefix: str, *, of: IdKind = "record", limit: int = 20, tenant: str | None = None
+        self, prefix: str, *, of: store_api.IdKind = "record", limit: int = 20, tenant: str | None = None
     ) -> list[str]:
         """Return the ids that start with `prefix`, sorted, at most `limit`."""
         self._catch_up()
@@ -210,37 +187,39 @@ class MemoryRecords:
         }
         return sorted(found)[:limit]
 
-    async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[Record]:
+    async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[store_api.Record]:
         """Return all records of a decision chain, in the log's order."""
         self._catch_up()
         return self._at(self._of(tenant, self._by_trace.get(trace_id, ())))
 
     async def traces(
         self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
-    ) -> list[TraceSummary]:
+    ) -> list[store_api.TraceSummary]:
         """Return the decision chains that went on last, the last one first; `with_calls`, those with a call."""
         self._catch_up()
         places = self._of(tenant, reversed(range(len(self._facts))))
         newest = dict.fromkeys(self._facts[place].trace_id for place in places)
         chains = ([self._facts[place] for place in self._of(tenant, self._by_trace[name])] for name in newest)
         wanted = (facts for facts in chains if not with_calls or any(fact.attempt for fact in facts))
-        return [summary_of(facts[0].trace_id, facts) for facts in islice(wanted, max(0, limit))]
+        return [record_codec.summary_of(facts[0].trace_id, facts) for facts in islice(wanted, max(0, limit))]
 
     async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts at an envelope, oldest first."""
         self._catch_up()
-        return interactions(self._at(self._of(tenant, self._by_envelope.get(envelope_id, ()))))
+        return record_codec.interactions(self._at(self._of(tenant, self._by_envelope.get(envelope_id, ()))))
 
     async def by_request(
         self, request_hash: str, occurrence: int, *, tenant: str | None = None
     ) -> list[LLMInteraction]:
         """Return all recorded attempts at a request and occurrence, oldest first."""
         self._catch_up()
-        return interactions(self._at(self._of(tenant, self._by_request.get((request_hash, occurrence), ()))))
+        return record_codec.interactions(
+            self._at(self._of(tenant, self._by_request.get((request_hash, occurrence), ())))
+        )
 
-    async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
+    async def spend(self, *by: store_api.SpendKey, tenant: str | None = None) -> list[store_api.Spend]:
         """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
-        keys = check_keys(by)
+        keys = record_codec.check_keys(by)
         self._catch_up()
         groups: defaultdict[tuple[str, ...], list[IndexRow]] = defaultdict(list)
         for place in self._of(tenant, range(len(self._facts))):
@@ -249,7 +228,7 @@ class MemoryRecords:
                 groups[tuple(getattr(fact, key) for key in keys)].append(fact)
         return [_sum(key, groups[key]) for key in sorted(groups)]
 
-    async def unmatched(self, *, tenant: str | None = None) -> list[Record]:
+    async def unmatched(self, *, tenant: str | None = None) -> list[store_api.Record]:
         """Return all records of the reservations that have other records than one dispatch and one attempt."""
         self._catch_up()
         places: defaultdict[int, list[int]] = defaultdict(list)
@@ -271,7 +250,7 @@ class MemoryRecords:
         self._catch_up()
         places = self._of(tenant, reversed(range(len(self._facts))))
         attempts = (place for place in places if self._facts[place].attempt)
-        return interactions(self._at(islice(attempts, max(0, limit))))
+        return record_codec.interactions(self._at(islice(attempts, max(0, limit))))
 
     def _catch_up(self) -> None:
         for place in range(len(self._facts), len(self._lines)):
@@ -287,16 +266,16 @@ class MemoryRecords:
         """Return the places that hold records of a tenant; without one, all."""
         return (place for place in places if tenant is None or self._facts[place].tenant == tenant)
 
-    def _at(self, places: Iterable[int]) -> list[Record]:
+    def _at(self, places: Iterable[int]) -> list[store_api.Record]:
         return [self._record(place) for place in places]
 
-    def _record(self, place: int) -> Record:
-        return record_of(read_line(self._lines[place]).record)
+    def _record(self, place: int) -> store_api.Record:
+        return record_codec.record_of(read_line(self._lines[place]).record)
 
 
-def _sum(key: tuple[str, ...], facts: list[IndexRow]) -> Spend:
+def _sum(key: tuple[str, ...], facts: list[IndexRow]) -> store_api.Spend:
     sent = [fact for fact in facts if fact.sent]
-    return Spend(
+    return store_api.Spend(
         key=key,
         attempts=len(sent),
         failed=sum(not fact.success for fact in sent),

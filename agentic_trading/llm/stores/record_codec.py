@@ -9,25 +9,17 @@ from typing import get_args
 import orjson
 
 from agentic_trading.canonical import canonical_bytes, sha256_hex, utc_text
+from agentic_trading.llm import store as store_api
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordConflictError, RecordError
 from agentic_trading.llm.event import ArchiveStarted, Event, RunEnded, RunStarted, check_event
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
 from agentic_trading.llm.log_line import CHAIN_TAG, IndexRow
-from agentic_trading.llm.store import (
-    ChainedRecord,
-    ChainHead,
-    Record,
-    RunRecord,
-    SpendKey,
-    TraceSummary,
-    Verification,
-)
 
 _INTERACTION_BEGINS = b'{"interaction_id":'  # as we write it; the order of members is not part of the format
 
 
-def record_of(raw: bytes) -> Record:
+def record_of(raw: bytes) -> store_api.Record:
     """Read a record: with an `interaction_id` it is an interaction, otherwise an event.
 
     Raises `ValueError` for what is neither.
@@ -37,12 +29,12 @@ def record_of(raw: bytes) -> Record:
     return Event.from_wire(raw)
 
 
-def id_of(record: Record) -> str:
+def id_of(record: store_api.Record) -> str:
     """Return the id of a record; an interaction and an event may have the same."""
     return record.interaction_id if isinstance(record, LLMInteraction) else record.id
 
 
-def wire_of(record: Record) -> bytes:
+def wire_of(record: store_api.Record) -> bytes:
     """Return the bytes of a record; raises `RecordError` if it has none."""
     try:
         return record.wire
@@ -50,11 +42,11 @@ def wire_of(record: Record) -> bytes:
         raise _unspellable(record, e) from e
 
 
-def _unspellable(record: Record, e: Exception) -> RecordError:
+def _unspellable(record: store_api.Record, e: Exception) -> RecordError:
     return RecordError(id_of(record), f"it has no JSON spelling ({e}); correct it and store it again")
 
 
-def interactions(records: Iterable[Record]) -> list[LLMInteraction]:
+def interactions(records: Iterable[store_api.Record]) -> list[LLMInteraction]:
     """Return the attempts among `records`, in their order."""
     return [record for record in records if isinstance(record, LLMInteraction)]
 
@@ -100,7 +92,7 @@ def attempt_key(envelope: LLMEnvelope, attempt: int) -> str:
     return f"interaction:{interaction_id(envelope.envelope_id, attempt, envelope.tenant_id)}"
 
 
-def identity_of(record: Record) -> Identity:
+def identity_of(record: store_api.Record) -> Identity:
     """Return the identity of a record.
 
     Raises `RecordError` for a body without a spelling, for an event with too long an id or that would be read as an
@@ -192,19 +184,19 @@ def _attempt_facts(
     )
 
 
-def check_keys(by: Sequence[SpendKey]) -> tuple[SpendKey, ...]:
+def check_keys(by: Sequence[store_api.SpendKey]) -> tuple[store_api.SpendKey, ...]:
     """Return the keys of a sum; raises `ValueError` for one that there is not, naming those there are."""
-    allowed = get_args(SpendKey)
+    allowed = get_args(store_api.SpendKey)
     unknown = [key for key in by if key not in allowed]
     if unknown:
         raise ValueError(f"cannot sum by {', '.join(unknown)}; allowed are {', '.join(allowed)}")
     return tuple(by)
 
 
-def summary_of(trace_id: str, facts: Sequence[IndexRow]) -> TraceSummary:
+def summary_of(trace_id: str, facts: Sequence[IndexRow]) -> store_api.TraceSummary:
     """Sum up a decision chain, given the facts of all its records in the log's order."""
     attempts = [fact for fact in facts if fact.attempt]
-    return TraceSummary(
+    return store_api.TraceSummary(
         trace_id=trace_id,
         first=facts[0].time,
         last=facts[-1].time,
@@ -215,7 +207,7 @@ def summary_of(trace_id: str, facts: Sequence[IndexRow]) -> TraceSummary:
     )
 
 
-def write_line(record: bytes, head: ChainHead) -> tuple[bytes, ChainHead]:
+def write_line(record: bytes, head: store_api.ChainHead) -> tuple[bytes, store_api.ChainHead]:
     """Return the line that carries `record`, with its newline, and the head that it makes.
 
     `record` is a JSON object. It goes in as it is, but for newlines: in JSON they can only be white space between
@@ -223,28 +215,33 @@ def write_line(record: bytes, head: ChainHead) -> tuple[bytes, ChainHead]:
     """
     body = b'%b,"seq":%d,"prev":"%b"' % (record[:-1].replace(b"\n", b" "), head.seq + 1, head.hash.encode())
     digest = sha256_hex(CHAIN_TAG, body)
-    return b'%b,"hash":"%b"}\n' % (body, digest.encode()), ChainHead(head.seq + 1, digest)
+    return b'%b,"hash":"%b"}\n' % (body, digest.encode()), store_api.ChainHead(head.seq + 1, digest)
 
 
 _RUN_KINDS = (RunStarted.KIND, RunEnded.KIND, ArchiveStarted.KIND)
 _RUN_MARKS = tuple(f'"{kind}"'.encode() for kind in _RUN_KINDS)
 
 
-def run_records(line: ChainedRecord) -> list[RunRecord]:
+def run_records(line: store_api.ChainedRecord) -> list[store_api.RunRecord]:
     """Return the start or the end of a run, or the start of an archive, that a line carries, if it carries one."""
     if (
         not any(mark in line.record for mark in _RUN_MARKS)
         or orjson.loads(line.record).get("kind") not in _RUN_KINDS
     ):
         return []
-    return [RunRecord(line.seq, Event.from_wire(line.record), line.prev)]
+    return [store_api.RunRecord(line.seq, Event.from_wire(line.record), line.prev)]
 
 
 def broken_at(
-    head: ChainHead, reason: str, raw: bytes, runs: Sequence[RunRecord], *, is_unfinished: bool = False
-) -> Verification:
+    head: store_api.ChainHead,
+    reason: str,
+    raw: bytes,
+    runs: Sequence[store_api.RunRecord],
+    *,
+    is_unfinished: bool = False,
+) -> store_api.Verification:
     """Return what was found of a log that is broken behind `head`, where `raw` stands."""
-    return Verification(
+    return store_api.Verification(
         head.seq,
         head.hash,
         broken_line=head.seq + 1,

@@ -5,16 +5,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from agentic_trading.worker.claim import (
-    Busy,
-    Claim,
-    ClaimKey,
-    ClaimLostError,
-    Finished,
-    LeftClaim,
-    OtherContent,
-    Spell,
-)
+from agentic_trading.worker import claim as claim_api
 
 
 @dataclass(slots=True)
@@ -26,7 +17,7 @@ class _Held:
     count: int = 0
     is_free: bool = True
     intended: dict[int, bytes] = field(default_factory=dict)
-    kept: dict[int, Spell] = field(default_factory=dict)
+    kept: dict[int, claim_api.Spell] = field(default_factory=dict)
     freed: asyncio.Event | None = None
 
 
@@ -35,42 +26,44 @@ class MemoryClaimStore:
 
     def __init__(self, *, remember: int = 100_000) -> None:
         self._remember = remember
-        self._held: dict[ClaimKey, _Held] = {}
-        self._finished: OrderedDict[ClaimKey, str] = OrderedDict()
-        self._frozen: OrderedDict[ClaimKey, tuple[bytes, float]] = OrderedDict()
+        self._held: dict[claim_api.ClaimKey, _Held] = {}
+        self._finished: OrderedDict[claim_api.ClaimKey, str] = OrderedDict()
+        self._frozen: OrderedDict[claim_api.ClaimKey, tuple[bytes, float]] = OrderedDict()
 
     async def begin(self) -> None:
         """Do nothing: tasks live as long as the process."""
 
-    def holds(self, claim: Claim) -> bool:  # noqa: ARG002 - each lasts
+    def holds(self, claim: claim_api.Claim) -> bool:  # noqa: ARG002 - each lasts
         """Return that this process lives."""
         return True
 
-    async def claim(self, key: ClaimKey, content: str) -> Claim | Busy | Finished | OtherContent:
+    async def claim(
+        self, key: claim_api.ClaimKey, content: str
+    ) -> claim_api.Claim | claim_api.Busy | claim_api.Finished | claim_api.OtherContent:
         """Take `key`, unless it is held or finished."""
         finished = self._finished.get(key)
         if finished is not None:
-            return Finished() if finished == content else OtherContent()
+            return claim_api.Finished() if finished == content else claim_api.OtherContent()
         held = self._held.get(key)
         if held is None:
             held = self._held[key] = _Held(content)
         elif held.content != content:
-            return OtherContent()
+            return claim_api.OtherContent()
         elif not held.is_free:
-            return Busy()
+            return claim_api.Busy()
         held.is_free = False
         held.token += 1
         held.count += 1
         kept = {attempt: spell() for attempt, spell in held.kept.items()}
-        return Claim(key, held.token, held.count, dict(held.intended), kept)
+        return claim_api.Claim(key, held.token, held.count, dict(held.intended), kept)
 
-    async def until_free(self, key: ClaimKey) -> None:
+    async def until_free(self, key: claim_api.ClaimKey) -> None:
         """Wait until `key` is free."""
         while (held := self._held.get(key)) is not None and not held.is_free:
             held.freed = held.freed or asyncio.Event()
             await held.freed.wait()
 
-    async def intend(self, claim: Claim, attempt: int, facts: bytes) -> None:
+    async def intend(self, claim: claim_api.Claim, attempt: int, facts: bytes) -> None:
         """Note that `attempt` is about to be sent, or not."""
         held = self._own(claim)
         if facts:
@@ -78,13 +71,13 @@ class MemoryClaimStore:
         else:
             held.intended.pop(attempt, None)
 
-    async def keep(self, claim: Claim, attempt: int, spell: Spell) -> None:
+    async def keep(self, claim: claim_api.Claim, attempt: int, spell: claim_api.Spell) -> None:
         """Keep what `attempt` gave."""
         held = self._own(claim)
         held.kept[attempt] = spell
         held.count = 0
 
-    async def finish(self, claim: Claim, spell: Spell) -> None:  # noqa: ARG002 - the log has it
+    async def finish(self, claim: claim_api.Claim, spell: claim_api.Spell) -> None:  # noqa: ARG002 - the log has it
         """Say that the envelope is done for good; its last attempt is in the log."""
         content = self._own(claim).content
         self._free(self._held.pop(claim.key))
@@ -92,7 +85,7 @@ class MemoryClaimStore:
         if len(self._finished) > self._remember:
             self._finished.popitem(last=False)
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, claim: claim_api.Claim) -> None:
         """Let another task take it."""
         held = self._held.get(claim.key)
         if held is not None and held.token == claim.token and not held.is_free:
@@ -100,7 +93,7 @@ class MemoryClaimStore:
             held.is_free = True
             self._free(held)
 
-    async def freeze(self, key: ClaimKey, answer: bytes, keep_s: float) -> bytes:
+    async def freeze(self, key: claim_api.ClaimKey, answer: bytes, keep_s: float) -> bytes:
         """Keep an answer, unless one is kept."""
         if kept := self._answer(key):
             return kept
@@ -109,14 +102,14 @@ class MemoryClaimStore:
             self._frozen.popitem(last=False)
         return answer
 
-    async def frozen(self, key: ClaimKey) -> bytes:
+    async def frozen(self, key: claim_api.ClaimKey) -> bytes:
         """Return the answer that is kept."""
         return self._answer(key)
 
-    async def left(self, tenant: str) -> Sequence[LeftClaim]:
+    async def left(self, tenant: str) -> Sequence[claim_api.LeftClaim]:
         """Return what is free and not finished."""
         return [
-            LeftClaim.of(key, held.intended, held.kept)
+            claim_api.LeftClaim.of(key, held.intended, held.kept)
             for key, held in self._held.items()
             if held.is_free and key.tenant == tenant
         ]
@@ -124,17 +117,17 @@ class MemoryClaimStore:
     async def aclose(self) -> None:
         """Do nothing: claims end with the process."""
 
-    def _answer(self, key: ClaimKey) -> bytes:
+    def _answer(self, key: claim_api.ClaimKey) -> bytes:
         answer, until = self._frozen.get(key, (b"", 0.0))
         if until > asyncio.get_running_loop().time():
             return answer
         self._frozen.pop(key, None)
         return b""
 
-    def _own(self, claim: Claim) -> _Held:
+    def _own(self, claim: claim_api.Claim) -> _Held:
         held = self._held.get(claim.key)
         if held is None or held.token != claim.token or held.is_free:
-            raise ClaimLostError(claim.key)
+            raise claim_api.ClaimLostError(claim.key)
         return held
 
     def _free(self, held: _Held) -> None:

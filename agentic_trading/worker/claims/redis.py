@@ -13,31 +13,11 @@ from redis.exceptions import RedisError
 
 from agentic_trading.cancellation import OwnedTasks, run_shielded
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.governance.redis import (
-    BundledScripts,
-    LedgerKeys,
-    Script,
-    ScriptReply,
-    SeenSequence,
-    sequence_script,
-    tag,
-)
+from agentic_trading.governance import redis
 from agentic_trading.ids import random_id
 from agentic_trading.logger import get_logger
 from agentic_trading.redis import pool_of, within_time
-from agentic_trading.worker.claim import (
-    Busy,
-    Claim,
-    ClaimKey,
-    ClaimLostError,
-    ClaimsRolledBackError,
-    ClaimStoreUnavailableError,
-    Finished,
-    LeftClaim,
-    NameTakenError,
-    OtherContent,
-    Spell,
-)
+from agentic_trading.worker import claim as claim_api
 
 LEASE_S: Final = 15.0
 """How long a process counts as living after it was heard last; as long as a member of a Kafka group."""
@@ -118,7 +98,9 @@ class _WorkerName:
         """Take the name for a lease, or renew it. Raises `NameTakenError` and `ClaimStoreUnavailableError`."""
         # Shielded: a cancelled renewal that reached the server after `release` would take the name again.
         if self.name and (held := await run_shielded(self._run(_TAKE_NAME, self.host, self._lease_ms))):
-            raise NameTakenError(self.name, held.decode().partition("@")[2], self.host, lease_s=self.lease_s)
+            raise claim_api.NameTakenError(
+                self.name, held.decode().partition("@")[2], self.host, lease_s=self.lease_s
+            )
 
     async def release(self) -> None:
         """Give the name up, if this log has it. Raises `ClaimStoreUnavailableError`."""
@@ -165,15 +147,17 @@ class RedisClaimStore:
         self._namespace = namespace
         self._lease_s = lease_s
         self._clock = clock or SystemClock()
-        self._script = Script.of(sequence_script() + (files(__package__) / "claims.lua").read_text("utf-8"))
+        self._script = redis.Script.of(
+            redis.sequence_script() + (files(__package__) / "claims.lua").read_text("utf-8")
+        )
         pool = pool_of(url)
         self._client = Redis.from_pool(pool)
-        self._bundles = BundledScripts(pool, _unavailable)
+        self._bundles = redis.BundledScripts(pool, _unavailable)
         self._name = _WorkerName(self._client, namespace, name, log_id or self._process, host, lease_s)
-        self._seen: dict[str, SeenSequence] = {}
+        self._seen: dict[str, redis.SeenSequence] = {}
         self._closed: set[str] = set()
         self._leases: dict[str, _Lease] = {}
-        self._held: dict[ClaimKey, _HeldKey] = {}
+        self._held: dict[claim_api.ClaimKey, _HeldKey] = {}
         self._tasks = OwnedTasks()
         self._renewing: asyncio.Task[None] | None = None
 
@@ -183,18 +167,20 @@ class RedisClaimStore:
             await self._name.take()
             self._renewing = self._tasks.start(self._renew(), name="claims-lease")
 
-    def holds(self, claim: Claim) -> bool:
+    def holds(self, claim: claim_api.Claim) -> bool:
         """Return whether the lease of this process has lasted since it asked for `claim`, and surely lasts now."""
         held, lease = self._held.get(claim.key), self._leases.get(claim.key.tenant)
         if held is None or lease is None or held.token != str(claim.token):
             return False
         return lease.since <= held.at and self._clock.monotonic() < lease.until
 
-    async def claim(self, key: ClaimKey, content: str) -> Claim | Busy | Finished | OtherContent:
+    async def claim(
+        self, key: claim_api.ClaimKey, content: str
+    ) -> claim_api.Claim | claim_api.Busy | claim_api.Finished | claim_api.OtherContent:
         """Take `key`, unless it is finished or its owner lives."""
         held = self._held.get(key)
         if held is not None and not held.token:  # another task asks for it
-            return Busy()
+            return claim_api.Busy()
         asking = _HeldKey(self._clock.monotonic())
         if held is None:
             self._held[key] = asking
@@ -204,7 +190,7 @@ class RedisClaimStore:
             if held is None:
                 del self._held[key]
             raise
-        if not isinstance(found, Claim):
+        if not isinstance(found, claim_api.Claim):
             if held is None:
                 del self._held[key]
             return found
@@ -213,52 +199,52 @@ class RedisClaimStore:
         return found
 
     async def _claimed(
-        self, key: ClaimKey, content: str, asked_at: float, handed_out: str
-    ) -> Claim | Busy | Finished | OtherContent:
+        self, key: claim_api.ClaimKey, content: str, asked_at: float, handed_out: str
+    ) -> claim_api.Claim | claim_api.Busy | claim_api.Finished | claim_api.OtherContent:
         reply = await self._run("claim", key, content, handed_out)
         match reply.word:
             case b"OTHER":
-                return OtherContent()
+                return claim_api.OtherContent()
             case b"FINISHED":
-                return Finished(reply.rest[0])
+                return claim_api.Finished(reply.rest[0])
             case b"BUSY":
                 self._heard(key.tenant, asked_at)
-                return Busy()
+                return claim_api.Busy()
             case _:
                 self._heard(key.tenant, asked_at)
                 token, count, raw = reply.rest
                 fields = dict(zip(raw[::2], raw[1::2], strict=True))
-                return Claim(
+                return claim_api.Claim(
                     key, int(token), int(count), _by_attempt(fields, b"i:"), _by_attempt(fields, b"k:")
                 )
 
-    async def until_free(self, key: ClaimKey) -> None:  # noqa: ARG002 - the server is asked for it, again and again
+    async def until_free(self, key: claim_api.ClaimKey) -> None:  # noqa: ARG002 - the server is asked for it, again and again
         """Wait a little: how long an owner takes is not known."""
         await self._clock.sleep(_LOOK_AGAIN_S)
 
-    async def intend(self, claim: Claim, attempt: int, facts: bytes) -> None:
+    async def intend(self, claim: claim_api.Claim, attempt: int, facts: bytes) -> None:
         """Note that `attempt` is about to be sent, or not."""
         await self._step("intend", claim, attempt, facts)
 
-    async def keep(self, claim: Claim, attempt: int, spell: Spell) -> None:
+    async def keep(self, claim: claim_api.Claim, attempt: int, spell: claim_api.Spell) -> None:
         """Keep what `attempt` gave."""
         await self._step("keep", claim, attempt, spell())
 
-    async def finish(self, claim: Claim, spell: Spell) -> None:
+    async def finish(self, claim: claim_api.Claim, spell: claim_api.Spell) -> None:
         """Say that the envelope is done for good."""
         try:
             await self._step("finish", claim, spell(), round(DONE_S * 1000), round(LAST_S * 1000))
         finally:
             self._let_go(claim)
 
-    async def release(self, claim: Claim) -> None:
+    async def release(self, claim: claim_api.Claim) -> None:
         """Let another owner take it; if the server cannot be reached, so does the next claim of this process."""
         try:
             await self._run("release", claim.key, claim.token)
         finally:
             self._let_go(claim)
 
-    async def freeze(self, key: ClaimKey, answer: bytes, keep_s: float) -> bytes:
+    async def freeze(self, key: claim_api.ClaimKey, answer: bytes, keep_s: float) -> bytes:
         """Keep an answer, unless one is kept; it is no step, so that one that was forgotten is only paid again."""
         name = self._frozen(key)
         async with _reaching():
@@ -266,16 +252,16 @@ class RedisClaimStore:
                 return answer
         return await self.frozen(key) or answer
 
-    async def frozen(self, key: ClaimKey) -> bytes:
+    async def frozen(self, key: claim_api.ClaimKey) -> bytes:
         """Return the answer that is kept."""
         client: Any = self._client
         async with _reaching():
             return await client.get(self._frozen(key)) or b""
 
-    async def left(self, tenant: str) -> Sequence[LeftClaim]:
+    async def left(self, tenant: str) -> Sequence[claim_api.LeftClaim]:
         """Return what no living process has run for a lease, oldest first; not in one step, and of many the oldest."""
         client: Any = self._client  # its pipelines have wrong types
-        keys = self._keys(ClaimKey(tenant, ""))
+        keys = self._keys(claim_api.ClaimKey(tenant, ""))
         async with _reaching():
             seconds, micros = await client.time()
             now_ms = seconds * 1000 + micros // 1000
@@ -286,11 +272,13 @@ class RedisClaimStore:
             living = set(await client.zrange(keys.owners, f"({now_ms}", "+inf", byscore=True))
             pipeline = client.pipeline(transaction=False)
             for id_ in ids:
-                claim = self._keys(ClaimKey(tenant, id_.decode())).claim
+                claim = self._keys(claim_api.ClaimKey(tenant, id_.decode())).claim
                 pipeline.hget(claim, "owner").hkeys(claim)
             found = await pipeline.execute()
         return [
-            LeftClaim.of(ClaimKey(tenant, id_.decode()), _numbers(names, b"i:"), _numbers(names, b"k:"))
+            claim_api.LeftClaim.of(
+                claim_api.ClaimKey(tenant, id_.decode()), _numbers(names, b"i:"), _numbers(names, b"k:")
+            )
             for id_, owner, names in zip(ids, found[::2], found[1::2], strict=True)
             if owner not in living and names
         ]
@@ -305,20 +293,20 @@ class RedisClaimStore:
         try:
             for tenant in list(self._leases):
                 del self._leases[tenant]
-                await self._run("end", ClaimKey(tenant, ""))
+                await self._run("end", claim_api.ClaimKey(tenant, ""))
             if has_begun:
                 await self._name.release()
-        except ClaimStoreUnavailableError as e:
+        except claim_api.ClaimStoreUnavailableError as e:
             log.warning("claims_not_ended", reason=str(e))
         finally:
             await self._bundles.aclose()
             await self._client.aclose()
 
-    async def _step(self, step: str, claim: Claim, *given: str | bytes | int) -> None:
+    async def _step(self, step: str, claim: claim_api.Claim, *given: str | bytes | int) -> None:
         if (await self._run(step, claim.key, claim.token, *given)).word == b"LOST":
-            raise ClaimLostError(claim.key)
+            raise claim_api.ClaimLostError(claim.key)
 
-    def _let_go(self, claim: Claim) -> None:
+    def _let_go(self, claim: claim_api.Claim) -> None:
         held = self._held.get(claim.key)
         if held is not None and held.token == str(claim.token):
             del self._held[claim.key]
@@ -328,7 +316,7 @@ class RedisClaimStore:
             await self._clock.sleep(self._lease_s / 3)
             try:
                 await self._name.take()
-            except ClaimStoreUnavailableError as e:
+            except claim_api.ClaimStoreUnavailableError as e:
                 log.warning("worker_name_not_renewed", name=self._name.name, reason=str(e))
             held = {key.tenant for key in self._held}
             self._leases = {tenant: lease for tenant, lease in self._leases.items() if tenant in held}
@@ -339,9 +327,9 @@ class RedisClaimStore:
     async def _renew_lease(self, tenant: str) -> None:
         asked_at = self._clock.monotonic()
         try:
-            await self._run("renew", ClaimKey(tenant, ""))
-        except ClaimStoreUnavailableError as e:
-            if isinstance(e, ClaimsRolledBackError):
+            await self._run("renew", claim_api.ClaimKey(tenant, ""))
+        except claim_api.ClaimStoreUnavailableError as e:
+            if isinstance(e, claim_api.ClaimsRolledBackError):
                 self._leases[tenant].until = -math.inf  # what was claimed before is not sent any more
             log.warning("claims_not_renewed", tenant=tenant, reason=str(e))
         else:
@@ -358,8 +346,8 @@ class RedisClaimStore:
         if until > now:  # answers may come in another order than they were asked for
             lease.since = min(lease.since, at)
 
-    async def _run(self, step: str, key: ClaimKey, *given: str | bytes | int) -> ScriptReply:
-        seen = self._seen.setdefault(key.tenant, SeenSequence())
+    async def _run(self, step: str, key: claim_api.ClaimKey, *given: str | bytes | int) -> redis.ScriptReply:
+        seen = self._seen.setdefault(key.tenant, redis.SeenSequence())
         keys = self._keys(key)
         lease_ms = round(self._lease_s * 1000)
         facts = (*seen.known_facts, self._process, step, self._owner, lease_ms, key.envelope_id, *given)
@@ -371,14 +359,14 @@ class RedisClaimStore:
         if reply.word == b"BACK" and key.tenant not in self._closed:
             self._closed.add(key.tenant)
             log.error("claims_rolled_back", tenant=key.tenant, known=known, found=found)
-        raise ClaimsRolledBackError(key.tenant, known, found)
+        raise claim_api.ClaimsRolledBackError(key.tenant, known, found)
 
-    def _frozen(self, key: ClaimKey) -> str:
-        return f"{tag(self._namespace, key.tenant)}:answer:{key.envelope_id}"
+    def _frozen(self, key: claim_api.ClaimKey) -> str:
+        return f"{redis.tag(self._namespace, key.tenant)}:answer:{key.envelope_id}"
 
-    def _keys(self, key: ClaimKey) -> _Keys:
-        prefix, id_ = tag(self._namespace, key.tenant), key.envelope_id
-        sequence = LedgerKeys.of(self._namespace, key.tenant).meta
+    def _keys(self, key: claim_api.ClaimKey) -> _Keys:
+        prefix, id_ = redis.tag(self._namespace, key.tenant), key.envelope_id
+        sequence = redis.LedgerKeys.of(self._namespace, key.tenant).meta
         return _Keys(
             sequence, f"{prefix}:claim:{id_}", f"{prefix}:owners", f"{prefix}:last:{id_}", f"{prefix}:open"
         )
@@ -393,8 +381,8 @@ async def _reaching() -> AsyncGenerator[None]:
         raise _unavailable(e) from e
 
 
-def _unavailable(e: Exception) -> ClaimStoreUnavailableError:
-    error = ClaimStoreUnavailableError(f"{type(e).__name__}: {e}")
+def _unavailable(e: Exception) -> claim_api.ClaimStoreUnavailableError:
+    error = claim_api.ClaimStoreUnavailableError(f"{type(e).__name__}: {e}")
     error.__cause__ = e
     return error
 

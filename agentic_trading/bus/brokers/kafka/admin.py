@@ -17,6 +17,7 @@ from aiokafka.errors import (
     for_code,
 )
 
+from agentic_trading.bus import topic as topic_api
 from agentic_trading.bus.brokers.kafka.connection import (
     KafkaSettings,
     bus_error,
@@ -24,15 +25,6 @@ from agentic_trading.bus.brokers.kafka.connection import (
     start_within,
 )
 from agentic_trading.bus.errors import TopicSetupError
-from agentic_trading.bus.topic import (
-    CREATE,
-    MAX_HEAD_BYTES,
-    MAX_MESSAGE_BYTES,
-    REPLIES,
-    Topic,
-    TopicProblem,
-    topics_with,
-)
 
 PARTITIONS: Final = 6
 DAY_MS: Final = 86_400_000
@@ -71,7 +63,7 @@ class PartitionLag:
 
 
 def plan_of(
-    topics: Iterable[Topic[Any]],
+    topics: Iterable[topic_api.Topic[Any]],
     *,
     max_message_bytes: int,
     partitions: int = PARTITIONS,
@@ -84,7 +76,9 @@ def plan_of(
             partitions,
             MappingProxyType({
                 "cleanup.policy": "delete",
-                "max.message.bytes": str((max_message_bytes + MAX_HEAD_BYTES) * topic.room + BATCH_OVERHEAD),
+                "max.message.bytes": str(
+                    (max_message_bytes + topic_api.MAX_HEAD_BYTES) * topic.room + BATCH_OVERHEAD
+                ),
                 "retention.ms": str(retention_days * DAY_MS),
             }),
         )
@@ -95,13 +89,13 @@ def plan_of(
 def planned_topics(
     *,
     lanes: Iterable[str] = (),
-    max_message_bytes: int = MAX_MESSAGE_BYTES,
+    max_message_bytes: int = topic_api.MAX_MESSAGE_BYTES,
     partitions: int = PARTITIONS,
     retention_days: int = RETENTION_DAYS,
 ) -> list[TopicPlan]:
     """Return how the topics of the platform are to be set up, and those of `lanes` that providers have of their own."""
     return plan_of(
-        topics_with(lanes),
+        topic_api.topics_with(lanes),
         max_message_bytes=max_message_bytes,
         partitions=partitions,
         retention_days=retention_days,
@@ -140,7 +134,7 @@ async def create_topics(
         return [each.name for each in missing]
 
 
-async def check_topics(settings: KafkaSettings, plans: Sequence[TopicPlan]) -> list[TopicProblem]:
+async def check_topics(settings: KafkaSettings, plans: Sequence[TopicPlan]) -> list[topic_api.TopicProblem]:
     """Return what is wrong with the topics of the cluster; raises `BusUnavailableError`."""
     plans = _named(plans, settings)
     async with _admin(settings) as admin:
@@ -159,7 +153,7 @@ async def require_topics(settings: KafkaSettings, names: Iterable[str]) -> None:
         there = await _topics(admin)
     missing = sorted(name for name in names if settings.full_name(name) not in there)
     if missing:
-        raise TopicSetupError(settings.full_name(missing[0]), "is not there", CREATE)
+        raise TopicSetupError(settings.full_name(missing[0]), "is not there", topic_api.CREATE)
 
 
 async def topic_settings(settings: KafkaSettings, names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -174,7 +168,7 @@ async def topic_partitions(settings: KafkaSettings, topic: str) -> list[int]:
     async with _admin(settings) as admin:
         found = (await _topics(admin)).get(settings.full_name(topic))
     if not found:
-        raise TopicSetupError(topic, "is not there", CREATE)
+        raise TopicSetupError(topic, "is not there", topic_api.CREATE)
     return sorted(each["partition"] for each in found)
 
 
@@ -217,7 +211,7 @@ async def group_lags(
     }
     unread = {
         TopicPartition(topic, each["partition"])
-        for topic in (full & there.keys()) - {settings.full_name(REPLIES.name)}
+        for topic in (full & there.keys()) - {settings.full_name(topic_api.REPLIES.name)}
         for each in there[topic]
     } - known
     firsts, ends = await _bounds(settings, sorted(known | unread))
@@ -306,19 +300,23 @@ def _have_leaders(there: Mapping[str, Sequence[Mapping[str, Any]]], plans: Itera
 
 def _problems(
     plan: TopicPlan, partitions: Sequence[Mapping[str, Any]] | None, settings: Mapping[str, str]
-) -> Iterator[TopicProblem]:
+) -> Iterator[topic_api.TopicProblem]:
     if partitions is None:
-        yield TopicProblem(plan.name, "topic", "missing", f"{plan.partitions} partitions")
+        yield topic_api.TopicProblem(plan.name, "topic", "missing", f"{plan.partitions} partitions")
         return
     if len(partitions) < plan.partitions:
-        yield TopicProblem(plan.name, "partitions", str(len(partitions)), f"{plan.partitions} or more")
+        yield topic_api.TopicProblem(
+            plan.name, "partitions", str(len(partitions)), f"{plan.partitions} or more"
+        )
     leaderless = [str(each["partition"]) for each in partitions if each["leader"] < 0]
     if leaderless:
-        yield TopicProblem(plan.name, "leader", f"none for {', '.join(leaderless)}", "one for each partition")
+        yield topic_api.TopicProblem(
+            plan.name, "leader", f"none for {', '.join(leaderless)}", "one for each partition"
+        )
     if settings.get("cleanup.policy") != plan.settings["cleanup.policy"]:
         wanted = plan.settings["cleanup.policy"]
-        yield TopicProblem(plan.name, "cleanup.policy", settings.get("cleanup.policy", "-"), wanted)
+        yield topic_api.TopicProblem(plan.name, "cleanup.policy", settings.get("cleanup.policy", "-"), wanted)
     for name in ("max.message.bytes", "retention.ms"):
         found, least = int(settings.get(name, 0)), int(plan.settings[name])
         if 0 <= found < least:  # a retention of -1 is for ever
-            yield TopicProblem(plan.name, name, str(found), f"{least} or more")
+            yield topic_api.TopicProblem(plan.name, name, str(found), f"{least} or more")

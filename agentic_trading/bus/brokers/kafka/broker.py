@@ -15,20 +15,13 @@ from aiokafka.errors import (
 )
 from aiokafka.partitioner import DefaultPartitioner
 
+from agentic_trading.bus import topic as topic_api
+from agentic_trading.bus.brokers.kafka import connection
 from agentic_trading.bus.brokers.kafka.admin import (
     delete_messages,
     require_topics,
     topic_partitions,
     topic_settings,
-)
-from agentic_trading.bus.brokers.kafka.connection import (
-    CLOSE_S,
-    KafkaSettings,
-    bus_error,
-    close_within,
-    ended_within,
-    installed_codec,
-    start_within,
 )
 from agentic_trading.bus.brokers.kafka.consumer import (
     FETCH_WAIT_MS,
@@ -40,15 +33,6 @@ from agentic_trading.bus.brokers.kafka.consumer import (
 from agentic_trading.bus.errors import BusClosedError, MessageTooLargeError, TopicSetupError
 from agentic_trading.bus.keyed_queues import ReplyQueue
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import (
-    CREATE,
-    MAX_HEAD_BYTES,
-    REPLIES,
-    BrokerStatistics,
-    Subscription,
-    Topic,
-    summed,
-)
 from agentic_trading.cancellation import set_within
 from agentic_trading.logger import get_logger
 
@@ -68,14 +52,14 @@ class MessagePublisher:
     every later one for ever.
     """
 
-    def __init__(self, settings: KafkaSettings) -> None:
+    def __init__(self, settings: connection.KafkaSettings) -> None:
         self._settings = settings
         self._producer: Any = None
         self._opening = asyncio.Lock()
         self._limits: dict[str, int] = {}
         self._is_closed = False
 
-    async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+    async def publish_all(self, topic: topic_api.Topic[Any], messages: Sequence[Message]) -> None:
         """Add messages to a topic with one wait for all; they are kept, on all replicas in sync, when this returns.
 
         Raises `MessageTooLargeError` before any is added, `TopicSetupError`, and `BusUnavailableError` if they are
@@ -99,7 +83,7 @@ class MessagePublisher:
             raise MessageTooLargeError(topic.name, max(len(each.value) for each in messages), limit) from e
         except (KafkaError, TimeoutError, OSError) as e:
             await self._drop(producer)
-            raise bus_error(e, self._settings, "publishing", topic.name) from e
+            raise connection.bus_error(e, self._settings, "publishing", topic.name) from e
         finally:
             for each in sent:
                 each.add_done_callback(_look_at)
@@ -109,9 +93,9 @@ class MessagePublisher:
         self._is_closed = True
         await self._drop(self._producer)
 
-    def _check(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+    def _check(self, topic: topic_api.Topic[Any], messages: Sequence[Message]) -> None:
         """Raise `MessageTooLargeError` for what the bus, or this topic of the server, does not take."""
-        limit, allowed_head = self._limits[topic.name], MAX_HEAD_BYTES * topic.room
+        limit, allowed_head = self._limits[topic.name], topic_api.MAX_HEAD_BYTES * topic.room
         for message in messages:
             head, size = message.head_size, len(message.value)
             if head > allowed_head:
@@ -135,11 +119,12 @@ class MessagePublisher:
                     **self._settings.client_options(),
                     acks="all",
                     enable_idempotence=True,
-                    compression_type=installed_codec(),
+                    compression_type=connection.installed_codec(),
                     max_batch_size=BATCH_BYTES,
-                    max_request_size=LARGEST_ROOM * (self._settings.max_message_bytes + MAX_HEAD_BYTES),
+                    max_request_size=LARGEST_ROOM
+                    * (self._settings.max_message_bytes + topic_api.MAX_HEAD_BYTES),
                 )
-                await start_within(producer, self._settings, doing="opening a producer")
+                await connection.start_within(producer, self._settings, doing="opening a producer")
                 self._producer = producer
             return self._producer
 
@@ -147,7 +132,7 @@ class MessagePublisher:
         """Return how large a batch the topic takes, as its server says."""
         found = (await topic_settings(self._settings, [topic])).get(topic)
         if found is None:
-            raise TopicSetupError(topic, "is not there", CREATE)
+            raise TopicSetupError(topic, "is not there", topic_api.CREATE)
         limit = int(found["max.message.bytes"])
         if limit < BATCH_BYTES + RECORD_OVERHEAD:
             allowed = f"set it to {BATCH_BYTES + RECORD_OVERHEAD} or more"
@@ -160,7 +145,7 @@ class MessagePublisher:
             return
         async with self._opening:
             if self._producer is producer:
-                await close_within(producer)
+                await connection.close_within(producer)
                 self._producer = None
 
 
@@ -193,7 +178,7 @@ class ReplyReader:
     partitions to the topic moves addresses: readers that are open then hear nothing more, and have to be opened again.
     """
 
-    def __init__(self, settings: KafkaSettings, topic: str, address: str) -> None:
+    def __init__(self, settings: connection.KafkaSettings, topic: str, address: str) -> None:
         self._settings = settings
         self._topic = topic
         self._key = Message(address, b"", {}).key_bytes
@@ -208,7 +193,7 @@ class ReplyReader:
         numbers = await topic_partitions(self._settings, self._topic)
         tp = TopicPartition(self._settings.full_name(self._topic), _PARTITION_OF(self._key, numbers, numbers))
         self._consumer = _consumer_of(self._settings)
-        await start_within(self._consumer, self._settings, doing="opening a reader of replies")
+        await connection.start_within(self._consumer, self._settings, doing="opening a reader of replies")
         try:
             async with asyncio.timeout(self._settings.connect_s):
                 ends = await self._consumer.end_offsets([tp])
@@ -216,18 +201,18 @@ class ReplyReader:
             self._consumer.seek(tp, ends[tp])
             group = await self._tasks.enter_async_context(asyncio.TaskGroup())
         except (KafkaError, TimeoutError, OSError) as e:
-            await close_within(self._consumer)
-            raise bus_error(e, self._settings, "asking for the end of replies", self._topic) from e
+            await connection.close_within(self._consumer)
+            raise connection.bus_error(e, self._settings, "asking for the end of replies", self._topic) from e
         except BaseException:
-            await close_within(self._consumer)
+            await connection.close_within(self._consumer)
             raise
         group.create_task(self._poll(), name="kafka-replies")
 
     async def _stop(self) -> None:
         """End within a few seconds, whatever the servers do."""
         if self._consumer is not None:
-            await close_within(self._consumer)
-        await ended_within(self._tasks.aclose(), CLOSE_S)
+            await connection.close_within(self._consumer)
+        await connection.ended_within(self._tasks.aclose(), connection.CLOSE_S)
 
     async def _poll(self) -> None:
         """Fetch until closed, but no more than `buffer` ahead."""
@@ -250,14 +235,14 @@ class ReplyReader:
                     self.replies.add(_delivery_of(record, self._topic))
 
 
-async def scanned(settings: KafkaSettings, topic: str) -> AsyncGenerator[Delivery]:
+async def scanned(settings: connection.KafkaSettings, topic: str) -> AsyncGenerator[Delivery]:
     """Yield all that `topic` keeps now, partition by partition as they are fetched.
 
     Raises `BusUnavailableError` where nothing comes within `connect_s`, and `TopicSetupError` for no such topic.
     """
     numbers = await topic_partitions(settings, topic)
     consumer = _consumer_of(settings)
-    await start_within(consumer, settings, doing=f"reading {topic}")
+    await connection.start_within(consumer, settings, doing=f"reading {topic}")
     try:
         left = await _begun(
             consumer, [TopicPartition(settings.full_name(topic), number) for number in numbers], settings
@@ -270,11 +255,11 @@ async def scanned(settings: KafkaSettings, topic: str) -> AsyncGenerator[Deliver
                         yield _delivery_of(record, topic)
             left = {tp: end for tp, end in left.items() if tp not in done}
     finally:
-        await close_within(consumer)
+        await connection.close_within(consumer)
 
 
 async def _begun(
-    consumer: Any, partitions: Sequence[TopicPartition], settings: KafkaSettings
+    consumer: Any, partitions: Sequence[TopicPartition], settings: connection.KafkaSettings
 ) -> dict[TopicPartition, int]:
     """Go to the start of each partition that has something; return the ends of these."""
     try:
@@ -282,7 +267,7 @@ async def _begun(
             ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions)
             firsts = await consumer.beginning_offsets(partitions)
     except (KafkaError, TimeoutError, OSError) as e:
-        raise bus_error(e, settings, "asking for the ends of partitions") from e
+        raise connection.bus_error(e, settings, "asking for the ends of partitions") from e
     left = {tp: end for tp, end in ends.items() if firsts[tp] < end}
     consumer.assign([*left])
     for tp in left:
@@ -291,7 +276,7 @@ async def _begun(
 
 
 async def _fetched(
-    consumer: Any, left: Mapping[TopicPartition, int], settings: KafkaSettings
+    consumer: Any, left: Mapping[TopicPartition, int], settings: connection.KafkaSettings
 ) -> tuple[Fetched, set[TopicPartition]]:
     """Wait for records; return them, and the partitions that are read to the end: its last offsets may hold none."""
     try:
@@ -302,10 +287,10 @@ async def _fetched(
                 if fetched or done:
                     return fetched, done
     except (KafkaError, TimeoutError, OSError) as e:
-        raise bus_error(e, settings, "reading") from e
+        raise connection.bus_error(e, settings, "reading") from e
 
 
-def _consumer_of(settings: KafkaSettings) -> Any:
+def _consumer_of(settings: connection.KafkaSettings) -> Any:
     return AIOKafkaConsumer(
         **settings.client_options(),
         enable_auto_commit=False,
@@ -326,7 +311,7 @@ class KafkaBroker:
     connected before it is needed. For one event loop.
     """
 
-    def __init__(self, settings: KafkaSettings) -> None:
+    def __init__(self, settings: connection.KafkaSettings) -> None:
         self._settings = settings
         self._publisher = MessagePublisher(settings)
         self._subscriptions: list[KafkaSubscription] = []
@@ -340,11 +325,11 @@ class KafkaBroker:
         """The largest value of a message on a topic with `room` for one, as it is configured."""
         return self._settings.max_message_bytes
 
-    async def publish(self, topic: Topic[Any], message: Message) -> None:
+    async def publish(self, topic: topic_api.Topic[Any], message: Message) -> None:
         """Add a message to a topic; it is kept when this returns. Raises as `publish_all` does."""
         await self.publish_all(topic, (message,))
 
-    async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+    async def publish_all(self, topic: topic_api.Topic[Any], messages: Sequence[Message]) -> None:
         """Add messages to a topic in their order; they are kept when this returns.
 
         Beside what the port says, raises `TopicSetupError`, and `BusUnavailableError` if they are not acknowledged in
@@ -355,7 +340,7 @@ class KafkaBroker:
             await self._publisher.publish_all(topic, messages)
             self._published[topic.name] += len(messages)
 
-    async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
+    async def subscribe(self, topics: Sequence[topic_api.Topic[Any]], group: str) -> topic_api.Subscription:
         """Read `topics` as one of the readers of `group`, in a consumer of its own."""
         self._check_open()
         if not topics:
@@ -369,27 +354,27 @@ class KafkaBroker:
         self._subscriptions = [each for each in self._subscriptions if not each.is_closed] + [subscription]
         return subscription
 
-    async def replies(self, address: str) -> Subscription:
+    async def replies(self, address: str) -> topic_api.Subscription:
         """Read the replies to `address` that come from now on, in a consumer without a group."""
         self._check_open()
-        reader = ReplyReader(self._settings, REPLIES.name, address)
+        reader = ReplyReader(self._settings, topic_api.REPLIES.name, address)
         await reader.start()
         self._replies = [each for each in self._replies if not each.is_closed] + [reader.replies]
         return reader.replies
 
-    async def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
+    async def scan(self, topic: topic_api.Topic[Any]) -> AsyncGenerator[Delivery]:
         """Yield what is kept of a topic now, in a consumer without a group; close it if it is not read to its end."""
         self._check_open()
         async with aclosing(scanned(self._settings, topic.name)) as deliveries:
             async for delivery in deliveries:
                 yield delivery
 
-    async def check(self, topics: Sequence[Topic[Any]]) -> None:
+    async def check(self, topics: Sequence[topic_api.Topic[Any]]) -> None:
         """Ask the servers for topics; raises as the port says."""
         self._check_open()
         await require_topics(self._settings, [topic.name for topic in topics])
 
-    async def delete_before(self, topic: Topic[Any], positions: Mapping[int, int]) -> None:
+    async def delete_before(self, topic: topic_api.Topic[Any], positions: Mapping[int, int]) -> None:
         """Delete what stands before an offset in a partition; raises `TopicSetupError`, and `BusUnavailableError`."""
         self._check_open()
         await delete_messages(self._settings, topic.name, positions)
@@ -403,10 +388,12 @@ class KafkaBroker:
             await self._subscriptions.pop().aclose()
         await self._publisher.aclose()
 
-    def statistics(self) -> BrokerStatistics:
+    def statistics(self) -> topic_api.BrokerStatistics:
         """Return what was published through this object, and how far its own readers lag; what is kept, Kafka knows."""
         lags = [lag for each in self._subscriptions if not each.is_closed for lag in each.lag()]
-        return BrokerStatistics(published=dict(self._published), kept={}, backlogs=summed(lags))
+        return topic_api.BrokerStatistics(
+            published=dict(self._published), kept={}, backlogs=topic_api.summed(lags)
+        )
 
     def _check_open(self) -> None:
         if self._is_closed:

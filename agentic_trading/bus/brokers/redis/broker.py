@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from agentic_trading.bus import topic as topic_api
 from agentic_trading.bus.brokers.redis.lease import OwnedPartition, PartitionLease
 from agentic_trading.bus.brokers.redis.redis import (
     RedisBusSettings,
@@ -19,17 +20,6 @@ from agentic_trading.bus.brokers.redis.redis import (
 from agentic_trading.bus.errors import BacklogFullError, BusClosedError, BusError, TopicSetupError
 from agentic_trading.bus.keyed_queues import ReplyQueue, Takers
 from agentic_trading.bus.message import Delivery, Message
-from agentic_trading.bus.topic import (
-    HEADS,
-    MAX_HEAD_BYTES,
-    REPLIES,
-    BrokerStatistics,
-    ConsumerLag,
-    PartitionProgress,
-    Subscription,
-    Topic,
-    summed,
-)
 from agentic_trading.cancellation import OwnedTasks, set_within
 from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.logger import get_logger
@@ -63,7 +53,7 @@ class RedisReplyReader:
     def __init__(self, server: StreamServer, settings: RedisBusSettings, address: str) -> None:
         self._server = server
         self._settings = settings
-        self._keys = settings.keys_of(REPLIES.name)
+        self._keys = settings.keys_of(topic_api.REPLIES.name)
         self._stream = self._keys.reply_stream(Message(address, b"", {}).key_bytes)
         self._last = "0-0"
         self.replies = ReplyQueue(self._stop)
@@ -73,7 +63,7 @@ class RedisReplyReader:
     async def start(self) -> None:
         """Find the end of the stream; raises `BusUnavailableError`, and `TopicSetupError` where the topic is not there."""
         (made,) = await self._server.partitions([self._keys])
-        made_or_raise(REPLIES.name, made, made or 0)
+        made_or_raise(topic_api.REPLIES.name, made, made or 0)
         (self._last,) = await self._server.last_ids([self._stream])
         self._reading = self._tasks.start(self._read(), name="redis-replies")
 
@@ -98,11 +88,11 @@ class RedisReplyReader:
             waits += 1
             for id_, fields in found.get(self._stream, ()):
                 self._last = id_.decode()
-                self.replies.add(Delivery(REPLIES.name, _place_of(id_), message_in(fields), 1))
+                self.replies.add(Delivery(topic_api.REPLIES.name, _place_of(id_), message_in(fields), 1))
 
 
 async def scanned_streams(
-    server: StreamServer, settings: RedisBusSettings, topic: Topic[Any]
+    server: StreamServer, settings: RedisBusSettings, topic: topic_api.Topic[Any]
 ) -> AsyncGenerator[Delivery]:
     """Yield all that `topic` keeps now, partition by partition; raises `BusUnavailableError`, and `TopicSetupError`."""
     keys = settings.keys_of(topic.name)
@@ -210,7 +200,7 @@ class RedisSubscription:
         self._after_release(partition)
         await asyncio.sleep(0)  # or a reader that gives back at once would keep the loop from all other tasks
 
-    async def progress(self) -> Sequence[PartitionProgress]:
+    async def progress(self) -> Sequence[topic_api.PartitionProgress]:
         """Renew the lease, which asks for the ends of this reader's partitions; those of other readers are not asked for."""
         async with self._owning:
             await self._lease.renew()
@@ -220,11 +210,11 @@ class RedisSubscription:
             for number in range(self._lease.partitions_of(topic))
         ]
 
-    def _progress_of(self, topic: str, number: int) -> PartitionProgress:
+    def _progress_of(self, topic: str, number: int) -> topic_api.PartitionProgress:
         ours = self._partitions.get(topic, number)
         if ours is None or ours.is_revoked:
-            return PartitionProgress(topic, number, 0, None)
-        return PartitionProgress(topic, number, ours.end + 1, ours.done)
+            return topic_api.PartitionProgress(topic, number, 0, None)
+        return topic_api.PartitionProgress(topic, number, ours.end + 1, ours.done)
 
     async def aclose(self) -> None:
         """Finish what is done and leave the group, within a few seconds whatever the server does. Harmless twice."""
@@ -256,12 +246,12 @@ class RedisSubscription:
         """Whether this reader reads nothing more."""
         return self._is_closed
 
-    def lag(self) -> Iterator[ConsumerLag]:
+    def lag(self) -> Iterator[topic_api.ConsumerLag]:
         """Yield how much each topic's partitions of this reader have that is not done; nothing before it has any."""
         for topic in filter(self._partitions.of, self._partitions.topics):
             ours = self._partitions.of(topic)
             waiting = sum(each.waiting_here_and_there for each in ours)
-            yield ConsumerLag(self._group, topic, waiting, sum(each.in_flight for each in ours))
+            yield topic_api.ConsumerLag(self._group, topic, waiting, sum(each.in_flight for each in ours))
 
     async def _again_and_again(self, step: Callable[[], Awaitable[None]]) -> None:
         while True:
@@ -418,11 +408,11 @@ class RedisBroker:
         """The largest value of a message on a topic with `room` for one, as it is configured."""
         return self._settings.max_message_bytes
 
-    async def publish(self, topic: Topic[Any], message: Message) -> None:
+    async def publish(self, topic: topic_api.Topic[Any], message: Message) -> None:
         """Add a message to a topic; it is kept when this returns. Raises as `publish_all` does."""
         await self.publish_all(topic, (message,))
 
-    async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+    async def publish_all(self, topic: topic_api.Topic[Any], messages: Sequence[Message]) -> None:
         """Add messages to a topic in their order, all of them or none; they are kept when this returns.
 
         Beside what the port says, raises `BacklogFullError` where a partition would keep more than `max_backlog` and the
@@ -430,7 +420,10 @@ class RedisBroker:
         they may then be there or not.
         """
         self._check_open()
-        most, most_in_head = self._settings.max_message_bytes * topic.room, MAX_HEAD_BYTES * topic.room
+        most, most_in_head = (
+            self._settings.max_message_bytes * topic.room,
+            topic_api.MAX_HEAD_BYTES * topic.room,
+        )
         for message in messages:
             message.check_size(topic.name, most=most, most_in_head=most_in_head)
         if messages:
@@ -438,9 +431,9 @@ class RedisBroker:
             await self._add(topic, messages)
             self._published[topic.name] += len(messages)
 
-    async def _add(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
+    async def _add(self, topic: topic_api.Topic[Any], messages: Sequence[Message]) -> None:
         keys, settings = self._settings.keys_of(topic.name), self._settings
-        is_reply = topic.name == REPLIES.name
+        is_reply = topic.name == topic_api.REPLIES.name
         streams: dict[str | bytes, int] = {}  # in the order in which the script is given them, from 1 on
         given: list[int | bytes] = [
             settings.partitions,
@@ -460,10 +453,12 @@ class RedisBroker:
             full = str([*streams][int(answer[1]) - 1])
             partition = int(full.rpartition(":")[2])
             raise BacklogFullError(topic.name, partition, int(answer[2]), settings.max_backlog)
-        if int(answer[1]) and topic.name != HEADS.name:  # an old head says nothing that the next one does not
+        if (
+            int(answer[1]) and topic.name != topic_api.HEADS.name
+        ):  # an old head says nothing that the next one does not
             log.warning("redis_oldest_messages_gone", topic=topic.name, count=int(answer[1]))
 
-    async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
+    async def subscribe(self, topics: Sequence[topic_api.Topic[Any]], group: str) -> topic_api.Subscription:
         """Read `topics` as one of the readers of `group`; raises as `publish_all` does, but for sizes."""
         self._check_open()
         if not topics:
@@ -476,7 +471,7 @@ class RedisBroker:
         self._subscriptions = [each for each in self._subscriptions if not each.is_closed] + [subscription]
         return subscription
 
-    async def replies(self, address: str) -> Subscription:
+    async def replies(self, address: str) -> topic_api.Subscription:
         """Read the replies to `address` that come from now on, in a stream of its own."""
         self._check_open()
         await self._server.open()
@@ -485,7 +480,7 @@ class RedisBroker:
         self._replies = [each for each in self._replies if not each.is_closed] + [reader.replies]
         return reader.replies
 
-    async def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
+    async def scan(self, topic: topic_api.Topic[Any]) -> AsyncGenerator[Delivery]:
         """Yield what is kept of a topic now; close it if it is not read to its end."""
         self._check_open()
         await self._server.open()
@@ -493,7 +488,7 @@ class RedisBroker:
             async for delivery in deliveries:
                 yield delivery
 
-    async def delete_before(self, topic: Topic[Any], positions: Mapping[int, int]) -> None:
+    async def delete_before(self, topic: topic_api.Topic[Any], positions: Mapping[int, int]) -> None:
         """Delete what stands before a position in a partition; raises `BusUnavailableError`."""
         self._check_open()
         keys = self._settings.keys_of(topic.name)
@@ -502,7 +497,7 @@ class RedisBroker:
             keys.stream(partition): f"0-{first}" for partition, first in positions.items()
         })
 
-    async def check(self, topics: Sequence[Topic[Any]]) -> None:
+    async def check(self, topics: Sequence[topic_api.Topic[Any]]) -> None:
         """Ask the server for topics; raises as the port says, and `BusSettingsError`."""
         self._check_open()
         await self._server.open()
@@ -513,16 +508,18 @@ class RedisBroker:
     async def aclose(self) -> None:
         """Close all subscriptions and take nothing more; harmless twice."""
         self._is_closed = True
-        readers: list[Subscription] = [*self._replies, *self._subscriptions]
+        readers: list[topic_api.Subscription] = [*self._replies, *self._subscriptions]
         async with asyncio.TaskGroup() as group:
             for each in readers:
                 group.create_task(each.aclose(), name="redis-close")
         await self._server.aclose()
 
-    def statistics(self) -> BrokerStatistics:
+    def statistics(self) -> topic_api.BrokerStatistics:
         """Return what was published through this object, and how far its own readers lag; what is kept, the server knows."""
         lags = [lag for each in self._subscriptions if not each.is_closed for lag in each.lag()]
-        return BrokerStatistics(published=dict(self._published), kept={}, backlogs=summed(lags))
+        return topic_api.BrokerStatistics(
+            published=dict(self._published), kept={}, backlogs=topic_api.summed(lags)
+        )
 
     def _check_open(self) -> None:
         if self._is_closed:

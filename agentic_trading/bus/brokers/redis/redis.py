@@ -15,16 +15,8 @@ from zlib import crc32
 from redis.asyncio import Redis
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
+from agentic_trading.bus import topic as topic_api
 from agentic_trading.bus.errors import BusAddressError, BusSettingsError, BusUnavailableError, TopicSetupError
-from agentic_trading.bus.topic import (
-    CREATE,
-    MAX_MESSAGE_BYTES,
-    REPLIES,
-    ConsumerLag,
-    Topic,
-    TopicProblem,
-    summed,
-)
 from agentic_trading.redis import ANSWER_S, failure_text, pool_of, unsafe_setting
 
 SCHEMES: Final = frozenset({"redis", "rediss", "unix"})
@@ -45,7 +37,7 @@ class RedisBusSettings:
     namespace: str = "agentic"
     ca_file: Path | None = None
     partitions: int = 16
-    max_message_bytes: int = MAX_MESSAGE_BYTES
+    max_message_bytes: int = topic_api.MAX_MESSAGE_BYTES
     max_backlog: int = 10_000
     publish_s: float = 10.0
     lease_s: float = 15.0
@@ -277,7 +269,7 @@ class RedisTopics:
     def __init__(self, settings: RedisBusSettings) -> None:
         self._settings = settings
 
-    async def create(self, topics: Sequence[Topic[Any]]) -> list[str]:
+    async def create(self, topics: Sequence[topic_api.Topic[Any]]) -> list[str]:
         """Make the topics that are missing, with `settings.partitions` for good, and return their names.
 
         Raises `BusSettingsError` for a server that may forget.
@@ -286,33 +278,37 @@ class RedisTopics:
             await server.open()
             return [topic.name for topic in topics if await server.make(self._settings.keys_of(topic.name))]
 
-    async def check(self, topics: Sequence[Topic[Any]]) -> list[TopicProblem]:
+    async def check(self, topics: Sequence[topic_api.Topic[Any]]) -> list[topic_api.TopicProblem]:
         """Return what is wrong with the server, and with its topics."""
         async with self._opened() as server:
             problems = []
             try:
                 await server.open()
             except BusSettingsError as e:
-                problems.append(TopicProblem("-", e.setting, e.found, e.allowed))
+                problems.append(topic_api.TopicProblem("-", e.setting, e.found, e.allowed))
             made = await server.partitions([self._settings.keys_of(topic.name) for topic in topics])
             for topic, partitions in zip(topics, made, strict=True):
-                may_fill = topic.name != REPLIES.name and topic.newest is None
+                may_fill = topic.name != topic_api.REPLIES.name and topic.newest is None
                 sizes = await server.sizes(self._streams(topic.name)) if may_fill else []
                 problems += self._problems(topic.name, partitions, sizes)
             return problems
 
-    def _problems(self, topic: str, partitions: int | None, sizes: Sequence[int]) -> Iterator[TopicProblem]:
+    def _problems(
+        self, topic: str, partitions: int | None, sizes: Sequence[int]
+    ) -> Iterator[topic_api.TopicProblem]:
         wanted, most = self._settings.partitions, self._settings.max_backlog
         if partitions is None:
-            yield TopicProblem(topic, "topic", "missing", f"{wanted} partitions")
+            yield topic_api.TopicProblem(topic, "topic", "missing", f"{wanted} partitions")
         elif partitions != wanted:
-            yield TopicProblem(topic, "partitions", str(partitions), str(wanted))
+            yield topic_api.TopicProblem(topic, "partitions", str(partitions), str(wanted))
         for partition, size in enumerate(sizes):
             if size >= most:
                 what = f"messages in partition {partition}"
-                yield TopicProblem(topic, what, str(size), f"fewer than {most}")
+                yield topic_api.TopicProblem(topic, what, str(size), f"fewer than {most}")
 
-    async def lag(self, topics: Sequence[Topic[Any]], groups: Sequence[str] = ()) -> list[ConsumerLag]:
+    async def lag(
+        self, topics: Sequence[topic_api.Topic[Any]], groups: Sequence[str] = ()
+    ) -> list[topic_api.ConsumerLag]:
         """Return how far `groups`, or all that there are, are behind, by group and topic.
 
         All are with topics, without a group, whose messages no group has read. Replies are read without one.
@@ -325,10 +321,14 @@ class RedisTopics:
                 found = [each for stream in await server.groups(streams) for each in stream]
                 for each in found:
                     waiting, pending = each["lag"] or 0, each["pending"]
-                    lags.append(ConsumerLag(each["name"].decode(), topic.name, waiting, pending))
-                if not found and topic.name != REPLIES.name and (kept := sum(await server.sizes(streams))):
-                    unread.append(ConsumerLag("", topic.name, kept, 0))
-        behind = [*summed(lags), *unread]
+                    lags.append(topic_api.ConsumerLag(each["name"].decode(), topic.name, waiting, pending))
+                if (
+                    not found
+                    and topic.name != topic_api.REPLIES.name
+                    and (kept := sum(await server.sizes(streams)))
+                ):
+                    unread.append(topic_api.ConsumerLag("", topic.name, kept, 0))
+        behind = [*topic_api.summed(lags), *unread]
         return [lag for lag in behind if not groups or lag.group in groups]
 
     def _streams(self, topic: str) -> list[str]:
@@ -354,7 +354,7 @@ def done_or_raise(answer: Sequence[Any], topic: str, partitions: int) -> Sequenc
     """Return the answer of a script that looks at a topic; raises `TopicSetupError` for one that is not as it has to be."""
     match answer[0]:
         case b"missing":
-            raise TopicSetupError(topic, "is not there", CREATE)
+            raise TopicSetupError(topic, "is not there", topic_api.CREATE)
         case b"partitions":
             made = int(answer[1])
             raise TopicSetupError(

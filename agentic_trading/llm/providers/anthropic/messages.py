@@ -13,30 +13,13 @@ from agentic_trading.canonical import quoted
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.fields import json_of
 from agentic_trading.llm.provider import ANSWER_TOOL, ModelRequest, ModelResponse
+from agentic_trading.llm.providers import hosted
 from agentic_trading.llm.providers.errors import (
     ErrorForm,
     error_in,
     error_in_answer,
     page_in,
     unusable_answer,
-)
-from agentic_trading.llm.providers.hosted import (
-    GIVEN_UP,
-    NO_BILL,
-    TOOL_DESCRIPTION,
-    Bill,
-    CallsText,
-    HttpReply,
-    PromptCacheTtl,
-    ToolCall,
-    bill_of,
-    counts_any,
-    member_of,
-    members_of,
-    response_id_of,
-    text_of_calls,
-    text_of_parts,
-    word_of,
 )
 from agentic_trading.llm.result import Usage
 
@@ -162,7 +145,7 @@ ERRORS = ErrorForm(
 )
 
 
-def create_arguments(request: ModelRequest, *, ttl: PromptCacheTtl) -> dict[str, Any]:
+def create_arguments(request: ModelRequest, *, ttl: hosted.PromptCacheTtl) -> dict[str, Any]:
     """Return the arguments of `messages.create`. Raises `ValueError` for a schema that cannot be sent."""
     return {
         **count_arguments(request, ttl=ttl),
@@ -172,7 +155,7 @@ def create_arguments(request: ModelRequest, *, ttl: PromptCacheTtl) -> dict[str,
     }
 
 
-def count_arguments(request: ModelRequest, *, ttl: PromptCacheTtl) -> dict[str, Any]:
+def count_arguments(request: ModelRequest, *, ttl: hosted.PromptCacheTtl) -> dict[str, Any]:
     """Return the arguments of `messages.count_tokens`: what is billed as input."""
     return {
         "model": request.envelope.model,
@@ -193,7 +176,7 @@ def sendable(arguments: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         raise ProviderError(FailureKind.INVALID_REQUEST, message, sent=False) from e
 
 
-def _marked(block: dict[str, Any], ttl: PromptCacheTtl) -> dict[str, Any]:
+def _marked(block: dict[str, Any], ttl: hosted.PromptCacheTtl) -> dict[str, Any]:
     return block | {"cache_control": {"type": "ephemeral", "ttl": ttl}} if ttl else block
 
 
@@ -220,7 +203,7 @@ def _tools(request: ModelRequest) -> dict[str, Any]:
         schema = _enforceable(json_of(request.response_schema))
         answer = {
             "name": ANSWER_TOOL,
-            "description": TOOL_DESCRIPTION,
+            "description": hosted.TOOL_DESCRIPTION,
             "strict": True,
             "input_schema": schema,
         }
@@ -259,7 +242,7 @@ def _sampling(request: ModelRequest) -> dict[str, Any]:
     }
 
 
-def read_message(reply: HttpReply, *, offers_tools: bool = False) -> ModelResponse:
+def read_message(reply: hosted.HttpReply, *, offers_tools: bool = False) -> ModelResponse:
     """Return the answer that a body holds: all its text, the thinking left out.
 
     `offers_tools` says that tools were offered: the text is then the input of a call, cut out of the body as it stands
@@ -269,7 +252,7 @@ def read_message(reply: HttpReply, *, offers_tools: bool = False) -> ModelRespon
     server gave up, and a body that is an error or no message. Its usage is charged, if that can be read.
     """
     message = _message(reply)
-    bill = bill_of(message.get("usage"))
+    bill = hosted.bill_of(message.get("usage"))
     served = message.get("model")
     model = served if isinstance(served, str) else ""
     says_any = bool(message.get("content"))  # of whatever form: that is billed as output
@@ -279,12 +262,14 @@ def read_message(reply: HttpReply, *, offers_tools: bool = False) -> ModelRespon
         return unusable_answer(kind, why, reply, usage, bill, model=model)
 
     if (error := error_in(message)) is not None:
-        usage = _usage(message, bill, has_answer=says_any) if counts_any(message.get("usage")) else None
+        usage = (
+            _usage(message, bill, has_answer=says_any) if hosted.counts_any(message.get("usage")) else None
+        )
         raise error_in_answer(ERRORS, error, reply, usage, bill, model=model)
     if not isinstance(message.get("content"), list | str | dict):
         why = "the answer is no message; is this the address of the Messages API?"
         raise failed(FailureKind.SERVER_ERROR, why)
-    reason = word_of(message.get("stop_reason"))
+    reason = hosted.word_of(message.get("stop_reason"))
     try:
         called, beside = _text(message, reply, reason, offers_tools=offers_tools)
     except (ValueError, RecursionError) as e:
@@ -295,44 +280,44 @@ def read_message(reply: HttpReply, *, offers_tools: bool = False) -> ModelRespon
         usage=_usage(message, bill, has_answer=bool(called.text)),
         model=model,
         provider_request_id=reply.request_id,
-        provider_response_id=response_id_of(message.get("id")),
+        provider_response_id=hosted.response_id_of(message.get("id")),
         beside=beside,
         tool_called=called.tool_called,
     )
 
 
 def _text(
-    message: Mapping[str, Any], reply: HttpReply, reason: str, *, offers_tools: bool
-) -> tuple[CallsText, str]:
+    message: Mapping[str, Any], reply: hosted.HttpReply, reason: str, *, offers_tools: bool
+) -> tuple[hosted.CallsText, str]:
     """Return the answer's text, and the text beside its calls. Raises `ValueError` for an answer that cannot be used."""
     content, word = message["content"], reason.lower()
-    text = text_of_parts(content).text
+    text = hosted.text_of_parts(content).text
     has_call = isinstance(content, list) and any(block.get("type") == "tool_use" for block in content)
     calls_tool = word == "tool_use" or has_call
-    if word in GIVEN_UP:
+    if word in hosted.GIVEN_UP:
         raise ValueError(f"it was broken off (stop_reason {reason!r})")
     if word == "pause_turn" or (calls_tool and not offers_tools):
         raise ValueError(f"it waits for a tool ({reason}), and none was offered")
     if not calls_tool or word == "refusal":
-        return CallsText(text), ""
+        return hosted.CallsText(text), ""
     calls = calls_in(reply.body)
-    return text_of_calls(calls) if calls else CallsText(""), text
+    return hosted.text_of_calls(calls) if calls else hosted.CallsText(""), text
 
 
-def _message(reply: HttpReply) -> Mapping[str, Any]:
+def _message(reply: hosted.HttpReply) -> Mapping[str, Any]:
     try:
         message = page_in(reply.body)
     except (ValueError, RecursionError) as e:
         raise unusable_answer(
-            FailureKind.SERVER_ERROR, f"the answer is no JSON: {e}", reply, None, NO_BILL
+            FailureKind.SERVER_ERROR, f"the answer is no JSON: {e}", reply, None, hosted.NO_BILL
         ) from e
     if not isinstance(message, dict):
         why = "the answer is no message; is this the address of the Messages API?"
-        raise unusable_answer(FailureKind.SERVER_ERROR, why, reply, None, NO_BILL)
+        raise unusable_answer(FailureKind.SERVER_ERROR, why, reply, None, hosted.NO_BILL)
     return message
 
 
-def _usage(message: Mapping[str, Any], bill: Bill, *, has_answer: bool) -> Usage:
+def _usage(message: Mapping[str, Any], bill: hosted.Bill, *, has_answer: bool) -> Usage:
     """Return the usage of a message, with the reason in `unmetered` if it cannot be read."""
     try:
         usage = usage_of(message["usage"], bill)
@@ -345,7 +330,7 @@ def _usage(message: Mapping[str, Any], bill: Bill, *, has_answer: bool) -> Usage
     return Usage(unmetered=why, bill_nusd=bill.nusd, bill_problem=bill.problem)
 
 
-def count_in(reply: HttpReply) -> int | None:
+def count_in(reply: hosted.HttpReply) -> int | None:
     """Return the count of input tokens that a body holds, or None where it holds none."""
     try:
         count = json.loads(reply.body)
@@ -355,7 +340,7 @@ def count_in(reply: HttpReply) -> int | None:
     return tokens if type(tokens) is int and tokens >= 0 else None
 
 
-def usage_of(billed: Mapping[str, Any], bill: Bill = NO_BILL) -> Usage:
+def usage_of(billed: Mapping[str, Any], bill: hosted.Bill = hosted.NO_BILL) -> Usage:
     """Return the tokens by class of price; thinking is part of the output.
 
     Tokens written to the cache without a duration count as the dearer kind. More thinking than output cannot be part
@@ -391,16 +376,18 @@ def _written(billed: Mapping[str, Any]) -> tuple[int, int]:
     return for_5m, max(written - for_5m, parts.get("ephemeral_1h_input_tokens") or 0)
 
 
-def calls_in(body: bytes) -> list[ToolCall]:
+def calls_in(body: bytes) -> list[hosted.ToolCall]:
     """Return the tool calls of a message in their order, with their input as it stands in `body`.
 
     Raises `ValueError` for what is no message, or holds a part twice that must be read, and `RecursionError` for one
     that is nested without end.
     """
     message = body.decode(json.detect_encoding(body), "surrogatepass")
-    blocks = [block for _, block in members_of(member_of(message, "content"))]
+    blocks = [block for _, block in hosted.members_of(hosted.member_of(message, "content"))]
     return [
-        ToolCall(name=str(json.loads(member_of(block, "name"))), arguments=member_of(block, "input"))
+        hosted.ToolCall(
+            name=str(json.loads(hosted.member_of(block, "name"))), arguments=hosted.member_of(block, "input")
+        )
         for block in blocks
-        if json.loads(member_of(block, "type")) == "tool_use"
+        if json.loads(hosted.member_of(block, "type")) == "tool_use"
     ]

@@ -13,16 +13,7 @@ from agentic_trading.llm.provider import (
     Provider,
     check_address,
 )
-from agentic_trading.llm.providers.anthropic.messages import (
-    API,
-    ERRORS,
-    VERSION,
-    count_arguments,
-    count_in,
-    create_arguments,
-    read_message,
-    sendable,
-)
+from agentic_trading.llm.providers.anthropic import messages
 from agentic_trading.llm.providers.hosted import PromptCacheTtl, nothing_sent
 from agentic_trading.llm.providers.http import HttpSession
 from agentic_trading.llm.providers.keys import ClientPerKey, Keys
@@ -56,8 +47,8 @@ class AnthropicProvider:
         self._redaction = Redaction()
         self._session = HttpSession(
             keys,
-            API if base_url is None else check_address(base_url),
-            ERRORS,
+            messages.API if base_url is None else check_address(base_url),
+            messages.ERRORS,
             redaction=self._redaction,
             clock=clock or SystemClock(),
             max_answer_bytes=max_answer_bytes,
@@ -69,19 +60,21 @@ class AnthropicProvider:
         return await self._redaction.guard(self._complete(request))
 
     async def _complete(self, request: ModelRequest) -> ModelResponse:
-        arguments = sendable(lambda: create_arguments(request, ttl=self._ttl))
-        headers = {"anthropic-version": VERSION, **arguments.pop("extra_headers", {})}
+        arguments = messages.sendable(lambda: messages.create_arguments(request, ttl=self._ttl))
+        headers = {"anthropic-version": messages.VERSION, **arguments.pop("extra_headers", {})}
         arguments |= arguments.pop("extra_body", {})
         has_schema = request.response_schema is not None
         reply = await self._session.post(request, "/v1/messages", arguments, headers, with_schema=has_schema)
-        return read_message(reply, offers_tools="tools" in arguments)
+        return messages.read_message(reply, offers_tools="tools" in arguments)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
         """Return the provider's own count of input tokens; it is not billed. Raises `ProviderError`."""
-        body = sendable(lambda: count_arguments(request, ttl=self._ttl))
-        headers = {"anthropic-version": VERSION}
+        body = messages.sendable(lambda: messages.count_arguments(request, ttl=self._ttl))
+        headers = {"anthropic-version": messages.VERSION}
         try:
-            return count_in(await self._session.post(request, "/v1/messages/count_tokens", body, headers))
+            return messages.count_in(
+                await self._session.post(request, "/v1/messages/count_tokens", body, headers)
+            )
         except ProviderError as e:
             e.sent = False  # a count is free
             raise

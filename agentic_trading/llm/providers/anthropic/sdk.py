@@ -11,15 +11,7 @@ import httpx2
 from agentic_trading.clock import Clock
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
-from agentic_trading.llm.providers.anthropic.messages import (
-    API,
-    ERRORS,
-    count_arguments,
-    count_in,
-    create_arguments,
-    read_message,
-    sendable,
-)
+from agentic_trading.llm.providers.anthropic import messages
 from agentic_trading.llm.providers.errors import MESSAGE_CHARS, provider_error
 from agentic_trading.llm.providers.hosted import (
     ACCEPT_ENCODING,
@@ -67,7 +59,7 @@ class AnthropicSdkClient:
         max_answer_bytes: int,
     ) -> None:
         self._redaction = Redaction(key)
-        self._base_url = base_url or (API if client == "AsyncAnthropic" else client)
+        self._base_url = base_url or (messages.API if client == "AsyncAnthropic" else client)
         self._ttl: PromptCacheTtl = ttl
         self._clock = clock
         if client == "AsyncAnthropic":
@@ -94,16 +86,16 @@ class AnthropicSdkClient:
         return await self._redaction.guard(self._complete(request))
 
     async def _complete(self, request: ModelRequest) -> ModelResponse:
-        arguments = sendable(lambda: create_arguments(request, ttl=self._ttl))
+        arguments = messages.sendable(lambda: messages.create_arguments(request, ttl=self._ttl))
         has_schema = request.response_schema is not None
         reply = await self._asked(self._messages.create, arguments, request, with_schema=has_schema)
-        return read_message(reply, offers_tools="tools" in arguments)
+        return messages.read_message(reply, offers_tools="tools" in arguments)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
         """Return the count of input tokens, or None where the address gives none."""
-        arguments = sendable(lambda: count_arguments(request, ttl=self._ttl))
+        arguments = messages.sendable(lambda: messages.count_arguments(request, ttl=self._ttl))
         try:
-            return count_in(await self._asked(self._messages.count_tokens, arguments, request))
+            return messages.count_in(await self._asked(self._messages.count_tokens, arguments, request))
         except ProviderError as e:
             e.sent = False  # a count is free
             raise
@@ -127,7 +119,7 @@ class AnthropicSdkClient:
             return reply_of(
                 await reply.read(),
                 reply.headers,
-                ERRORS.request_id,
+                messages.ERRORS.request_id,
                 with_schema=with_schema,
                 redaction=self._redaction,
                 now=self._clock.now(),
@@ -157,7 +149,7 @@ def error_of(
     if isinstance(e, anthropic.APIStatusError):
         reply = e.response
         return provider_error(
-            ERRORS, reply.status_code, reply.headers, reply.content,
+            messages.ERRORS, reply.status_code, reply.headers, reply.content,
             redaction=redaction, with_schema=with_schema, now=now,
         )  # fmt: skip
     last = list(_causes(e))[-1]

@@ -20,31 +20,13 @@ from agentic_trading.llm.provider import (
     ModelResponse,
     check_address,
 )
+from agentic_trading.llm.providers import hosted
 from agentic_trading.llm.providers.errors import (
     ErrorForm,
     error_in,
     error_in_answer,
     page_in,
     unusable_answer,
-)
-from agentic_trading.llm.providers.hosted import (
-    GIVEN_UP,
-    NO_BILL,
-    TOOL_DESCRIPTION,
-    Bill,
-    BillUnit,
-    CallsText,
-    HttpReply,
-    ToolCall,
-    bill_of,
-    counts_any,
-    member_of,
-    members_of,
-    response_id_of,
-    text_of_calls,
-    text_of_parts,
-    unit_at,
-    word_of,
 )
 from agentic_trading.llm.providers.http import HttpSession
 from agentic_trading.llm.providers.keys import Keys
@@ -77,7 +59,9 @@ class UnmeteredError(ValueError):
     """A usage that no bill can be computed from; the text is the reason."""
 
 
-def billed_usage(reported: Any, *, service_tier: str, has_answer: bool, bill: Bill = NO_BILL) -> Usage:
+def billed_usage(
+    reported: Any, *, service_tier: str, has_answer: bool, bill: hosted.Bill = hosted.NO_BILL
+) -> Usage:
     """Return the tokens of an answer by class of price; `has_answer` is whether a text or a call came with it.
 
     `bill` is the server's own bill in it.
@@ -238,7 +222,7 @@ def _tools(request: ModelRequest) -> dict[str, Any]:
             0,
             {
                 "name": ANSWER_TOOL,
-                "description": TOOL_DESCRIPTION,
+                "description": hosted.TOOL_DESCRIPTION,
                 "parameters": schema,
                 "strict": takes_strict(schema),
             },
@@ -305,9 +289,9 @@ class _Completion:
     Only what an answer needs is looked at; servers leave out, add and spell the rest as they like.
     """
 
-    reply: HttpReply
+    reply: hosted.HttpReply
     page: Mapping[str, Any]
-    bill: Bill
+    bill: hosted.Bill
 
     @property
     def choice(self) -> Mapping[str, Any]:
@@ -330,7 +314,7 @@ class _Completion:
 
     def usage(self, *, has_answer: bool) -> Usage:
         """Return the usage; one that no bill can be made from says why."""
-        tier, bill = word_of(self.page.get("service_tier")), self.bill
+        tier, bill = hosted.word_of(self.page.get("service_tier")), self.bill
         try:
             return billed_usage(self.page.get("usage"), service_tier=tier, has_answer=has_answer, bill=bill)
         except UnmeteredError as e:
@@ -346,16 +330,16 @@ class _Completion:
     def error(self) -> ProviderError | None:
         """Return the error that the body holds in the place of an answer."""
         error = error_in(self.page)
-        if error is None and counts_any(self.choice.get("error")):
+        if error is None and hosted.counts_any(self.choice.get("error")):
             error = self.choice
         if error is None:
             return None
-        usage = self.usage(has_answer=self.says_any) if counts_any(self.page.get("usage")) else None
+        usage = self.usage(has_answer=self.says_any) if hosted.counts_any(self.page.get("usage")) else None
         return error_in_answer(ERRORS, error, self.reply, usage, self.bill, model=self.model)
 
 
 def model_response(
-    answered: HttpReply, *, offers_tools: bool = False, bill_unit: BillUnit = "known"
+    answered: hosted.HttpReply, *, offers_tools: bool = False, bill_unit: hosted.BillUnit = "known"
 ) -> ModelResponse:
     """Return the answer that a body holds; its stop reason is the API's own word, or `refusal` for a refusal.
 
@@ -368,14 +352,14 @@ def model_response(
     completion = _read(answered, bill_unit)
     if (error := completion.error()) is not None:
         raise error
-    message, reason = completion.message, word_of(completion.choice.get("finish_reason"))
+    message, reason = completion.message, hosted.word_of(completion.choice.get("finish_reason"))
     if not message:
         page = answered.redaction.text(answered.body.decode("utf-8", errors="replace"))
         raise completion.unusable(f"{_NO_COMPLETION}: {page[:_EXCERPT_CHARS]}")
-    if reason.lower() in GIVEN_UP:
+    if reason.lower() in hosted.GIVEN_UP:
         raise completion.unusable(f"the answer was broken off (finish_reason {reason!r})")
     try:
-        said = text_of_parts(message.get("content"))
+        said = hosted.text_of_parts(message.get("content"))
         calls = _calls(completion)
     except (ValueError, RecursionError) as e:
         raise completion.unusable(f"the answer cannot be read: {e}") from e
@@ -387,7 +371,7 @@ def model_response(
         usage=completion.usage(has_answer=bool(refusal or said.text or calls)),
         model=completion.model,
         provider_request_id=answered.request_id,
-        provider_response_id=response_id_of(completion.page.get("id")),
+        provider_response_id=hosted.response_id_of(completion.page.get("id")),
         logprobs=_logprobs(completion.choice),
         beside=beside,
         tool_called="" if refusal else called.tool_called,
@@ -412,15 +396,15 @@ def _refusal(message: Mapping[str, Any]) -> str:
 
 
 def _text(
-    content: str, calls: Sequence[ToolCall], reason: str, *, offers_tools: bool
-) -> tuple[CallsText, str]:
+    content: str, calls: Sequence[hosted.ToolCall], reason: str, *, offers_tools: bool
+) -> tuple[hosted.CallsText, str]:
     """Return the answer's text and what stands beside it."""
     if offers_tools and calls:
-        return text_of_calls(calls), content
-    return (CallsText(""), content) if reason.lower() in _CALLS else (CallsText(content), "")
+        return hosted.text_of_calls(calls), content
+    return (hosted.CallsText(""), content) if reason.lower() in _CALLS else (hosted.CallsText(content), "")
 
 
-def _calls(completion: _Completion) -> list[ToolCall]:
+def _calls(completion: _Completion) -> list[hosted.ToolCall]:
     """Return the calls as the model wrote them: `tool_calls`, or the one `function_call` of the older API.
 
     Arguments are a text. Some servers send them as an object, which is cut out of the body: a parsed one has lost digits.
@@ -435,43 +419,44 @@ def _calls(completion: _Completion) -> list[ToolCall]:
         return [_call(call) for call in calls]
     body = completion.reply.body
     text = body.decode(json.detect_encoding(body), "surrogatepass")
-    _, choice = next(members_of(member_of(text, "choices")))
-    written = member_of(member_of(choice, "message"), name)
+    _, choice = next(hosted.members_of(hosted.member_of(text, "choices")))
+    written = hosted.member_of(hosted.member_of(choice, "message"), name)
     functions = (
-        [member_of(call, "function") for _, call in _items(written, called)]
+        [hosted.member_of(call, "function") for _, call in _items(written, called)]
         if name == "tool_calls"
         else [written]
     )
     return [
-        _call(call, member_of(function, "arguments")) for call, function in zip(calls, functions, strict=True)
+        _call(call, hosted.member_of(function, "arguments"))
+        for call, function in zip(calls, functions, strict=True)
     ]
 
 
 def _items(written: str, called: Any) -> Iterable[tuple[str, str]]:
-    return members_of(written) if isinstance(called, list) else [("", written)]
+    return hosted.members_of(written) if isinstance(called, list) else [("", written)]
 
 
 def _function(call: Any) -> Mapping[str, Any]:
     return _object(_object(call).get("function"))
 
 
-def _call(call: Any, written: str = "") -> ToolCall:
+def _call(call: Any, written: str = "") -> hosted.ToolCall:
     """Return a call, with its arguments as they are `written`; one in another form is a call of nothing that was offered."""
     match _function(call):
         case {"name": str(name), "arguments": str(arguments)}:
-            return ToolCall(name, arguments)
+            return hosted.ToolCall(name, arguments)
         case {"name": str(name), "arguments": dict()}:
-            return ToolCall(name, written)
+            return hosted.ToolCall(name, written)
         case _:
-            return ToolCall("", json.dumps(call))
+            return hosted.ToolCall("", json.dumps(call))
 
 
-def _read(answered: HttpReply, bill_unit: BillUnit) -> _Completion:
+def _read(answered: hosted.HttpReply, bill_unit: hosted.BillUnit) -> _Completion:
     try:
         page = _object(page_in(answered.body))
     except (ValueError, RecursionError):
         page = {}
-    return _Completion(answered, page, bill_of(page.get("usage"), bill_unit))
+    return _Completion(answered, page, hosted.bill_of(page.get("usage"), bill_unit))
 
 
 def _logprobs(choice: Mapping[str, Any]) -> tuple[float, ...]:
@@ -510,12 +495,12 @@ class OpenAIProvider:
         clock: Clock = _system_clock,
         max_answer_bytes: int = MAX_ANSWER_BYTES,
         proxy: str | None = None,
-        bill_unit: BillUnit | None = None,
+        bill_unit: hosted.BillUnit | None = None,
     ) -> None:
         """Raise `ValueError` for a base URL, or a proxy, that is no plain http or https address."""
         address = OPENAI_URL if base_url is None else check_address(base_url)
         self._dialect = _dialect_of(address)
-        self._bill_unit = bill_unit or unit_at(urlsplit(address).hostname or "")
+        self._bill_unit = bill_unit or hosted.unit_at(urlsplit(address).hostname or "")
         self._capabilities = capabilities
         self._redaction = Redaction()
         self._session = HttpSession(

@@ -24,15 +24,7 @@ from agentic_trading.llm.log_line import (
     read_line,
 )
 from agentic_trading.llm.store import ChainedRecord, ChainHead, Record, RunRecord, Verification
-from agentic_trading.llm.stores.record_codec import (
-    Identity,
-    broken_at,
-    identity_in,
-    identity_of,
-    record_of,
-    run_records,
-    write_line,
-)
+from agentic_trading.llm.stores import record_codec
 
 T = TypeVar("T")
 
@@ -121,7 +113,7 @@ class LogReader:
     def record(self, line: ChainedRecord) -> Record:
         """Return the record that a line carries; raises `StoreError` if it carries none that we know."""
         try:
-            return record_of(line.record)
+            return record_codec.record_of(line.record)
         except ValueError as e:
             raise self._unknown(line, e) from e
 
@@ -140,7 +132,7 @@ class LogReader:
         try:
             for line, reached in self.walk(end=written.offset if written else None):
                 position = reached
-                runs += run_records(line)
+                runs += record_codec.run_records(line)
         except StoreError as e:
             if not e.line:
                 raise
@@ -163,7 +155,7 @@ class LogReader:
         if not reason:
             return Verification(position.head.seq, position.head.hash, runs=tuple(runs))
         raw = self._raw_at(position.offset)
-        return broken_at(position.head, reason, raw, runs, is_unfinished=is_unfinished)
+        return record_codec.broken_at(position.head, reason, raw, runs, is_unfinished=is_unfinished)
 
     def _raw_at(self, offset: int) -> bytes:
         if not self.exists():
@@ -254,10 +246,10 @@ class LogFile:
             disk.sync(self._fd)
             if set_aside is not None:
                 note = _note(set_aside)
-                self.append([(identity_of(note), note.wire)], sync=True)
+                self.append([(record_codec.identity_of(note), note.wire)], sync=True)
             undo.pop_all()
 
-    def append(self, records: Sequence[tuple[Identity, bytes]], *, sync: bool) -> Appended:
+    def append(self, records: Sequence[tuple[record_codec.Identity, bytes]], *, sync: bool) -> Appended:
         """Write each record whose key is new, in order; with `sync`, return when all is on disk.
 
         Raises `StoreError`, and from then on always: how much of a failed write will be on the disk is not known.
@@ -286,11 +278,13 @@ class LogFile:
         """Give the file and its lock back."""
         os.close(self._fd)
 
-    def _lines(self, records: Sequence[tuple[Identity, bytes]]) -> tuple[list[bytes], LogPosition]:
+    def _lines(
+        self, records: Sequence[tuple[record_codec.Identity, bytes]]
+    ) -> tuple[list[bytes], LogPosition]:
         lines, head = [], self.position.head
         for identity, record in records:
             if identity.key not in self.known:
-                line, head = write_line(record, head)
+                line, head = record_codec.write_line(record, head)
                 self.known[identity.key] = identity.at(head.seq)
                 lines.append(line)
         return lines, LogPosition(self.position.offset + sum(map(len, lines)), head)
@@ -323,7 +317,7 @@ class LogFile:
         reason = "two lines have run together"
         try:
             for line, position in LogReader(self._path).walk():
-                if identity := identity_in(line.record):
+                if identity := record_codec.identity_in(line.record):
                     self.known.setdefault(identity.key, identity.at(line.seq))
                 self.position = position
         except StoreError as e:

@@ -9,35 +9,16 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import TypeVar
 
+from agentic_trading.llm import store as store_api
 from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.llm.event import Event, RunEnded
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.log_line import DISPATCHED, IndexRow
-from agentic_trading.llm.store import (
-    LATEST_RUNS,
-    ChainedRecord,
-    IdKind,
-    LogEntry,
-    Record,
-    Spend,
-    SpendKey,
-    TraceSummary,
-    Verification,
-)
+from agentic_trading.llm.stores import record_codec
 from agentic_trading.llm.stores.jsonl.file import START, Disk, LogPosition, LogReader
 from agentic_trading.llm.stores.jsonl.index import LogIndex
 from agentic_trading.llm.stores.jsonl.writer import Durability, LogStatistics, LogWriter
-from agentic_trading.llm.stores.record_codec import (
-    attempt_key,
-    check_keys,
-    identity_of,
-    interactions,
-    record_of,
-    run_records,
-    summary_of,
-    wire_of,
-)
 
 T = TypeVar("T")
 
@@ -50,10 +31,10 @@ _IS_RUN = "kind IN ('run.started', 'run.ended', 'archive.started')"
 _RUN_PLACES = f"""
 SELECT seq, offset, length FROM records WHERE seq = 1 AND kind = 'archive.started' UNION
 SELECT seq, offset, length FROM
-    (SELECT seq, offset, length FROM records WHERE {_IS_RUN} ORDER BY seq DESC LIMIT {LATEST_RUNS})
+    (SELECT seq, offset, length FROM records WHERE {_IS_RUN} ORDER BY seq DESC LIMIT {store_api.LATEST_RUNS})
 ORDER BY seq"""  # noqa: S608 - constants of this module
 _IS_ATTEMPT = "attempt > 0"
-_COLUMN: dict[SpendKey, str] = {
+_COLUMN: dict[store_api.SpendKey, str] = {
     "agent": "agent",
     "model": "model",
     "workflow": "workflow",
@@ -86,27 +67,27 @@ class JsonlRecords:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="log-index")
         self._is_closed = False
 
-    async def find(self, record_id: str, *, tenant: str | None = None) -> Record | None:
+    async def find(self, record_id: str, *, tenant: str | None = None) -> store_api.Record | None:
         """Return the record with this id, or None."""
         query = _places("id = :id", order="attempt = 0, seq LIMIT 1", tenant=tenant)
         found = await self._records(query, tenant=tenant, id=record_id)
         return found[0] if found else None
 
     async def ids_starting(
-        self, prefix: str, *, of: IdKind = "record", limit: int = 20, tenant: str | None = None
+        self, prefix: str, *, of: store_api.IdKind = "record", limit: int = 20, tenant: str | None = None
     ) -> list[str]:
         """Return the ids that start with `prefix`, sorted, at most `limit`."""
         query = partial(_ids_starting, prefix=prefix, of=of, limit=limit, tenant=tenant)
         return await self._query(query, nothing=[])
 
-    async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[Record]:
+    async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[store_api.Record]:
         """Return all records of a decision chain, in the log's order."""
         query = _places("trace_id = :trace", tenant=tenant)
         return await self._records(query, tenant=tenant, trace=trace_id)
 
     async def traces(
         self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
-    ) -> list[TraceSummary]:
+    ) -> list[store_api.TraceSummary]:
         """Return the decision chains that went on last, the last one first; `with_calls`, those with a call."""
         query = partial(_newest_traces, limit=limit, with_calls=with_calls, tenant=tenant)
         return await self._query(query, nothing=[])
@@ -114,7 +95,7 @@ class JsonlRecords:
     async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts at an envelope, oldest first."""
         query = _places("envelope_id = :envelope", _IS_ATTEMPT, tenant=tenant)
-        return interactions(await self._records(query, tenant=tenant, envelope=envelope_id))
+        return record_codec.interactions(await self._records(query, tenant=tenant, envelope=envelope_id))
 
     async def by_request(
         self, request_hash: str, occurrence: int, *, tenant: str | None = None
@@ -122,22 +103,22 @@ class JsonlRecords:
         """Return all recorded attempts at a request and occurrence, oldest first."""
         query = _places("request_hash = :hash", "occurrence = :occurrence", _IS_ATTEMPT, tenant=tenant)
         found = await self._records(query, tenant=tenant, hash=request_hash, occurrence=occurrence)
-        return interactions(found)
+        return record_codec.interactions(found)
 
     async def recent(self, limit: int = 10, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
         query = _places(_IS_ATTEMPT, order="seq DESC LIMIT :limit", tenant=tenant)
-        return interactions(await self._records(query, tenant=tenant, limit=max(0, limit)))
+        return record_codec.interactions(await self._records(query, tenant=tenant, limit=max(0, limit)))
 
-    async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
+    async def spend(self, *by: store_api.SpendKey, tenant: str | None = None) -> list[store_api.Spend]:
         """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
-        return await self._query(partial(_spend, by=check_keys(by), tenant=tenant), nothing=[])
+        return await self._query(partial(_spend, by=record_codec.check_keys(by), tenant=tenant), nothing=[])
 
-    async def unmatched(self, *, tenant: str | None = None) -> list[Record]:
+    async def unmatched(self, *, tenant: str | None = None) -> list[store_api.Record]:
         """Return all records of the reservations that have other records than one dispatch and one attempt."""
         return await self._records(_unmatched(tenant), tenant=tenant)
 
-    async def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
+    async def scan(self, after: int = 0) -> AsyncGenerator[store_api.LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
         async with aclosing(self.read_on(START, after, self.entry)) as batches:
             async for entries, _ in batches:
@@ -145,7 +126,11 @@ class JsonlRecords:
                     yield entry
 
     async def read_on(
-        self, position: LogPosition, after: int, make: Callable[[ChainedRecord], T], most: int = _READ_AT_ONCE
+        self,
+        position: LogPosition,
+        after: int,
+        make: Callable[[store_api.ChainedRecord], T],
+        most: int = _READ_AT_ONCE,
     ) -> AsyncGenerator[tuple[list[T], LogPosition]]:
         """Give what `make` makes of the lines numbered above `after` behind `position`, in batches, each with its end."""
         end = await self._end()
@@ -156,16 +141,16 @@ class JsonlRecords:
             position = reached
             yield found, position
 
-    def entry(self, line: ChainedRecord) -> LogEntry:
+    def entry(self, line: store_api.ChainedRecord) -> store_api.LogEntry:
         """Return a line as an entry; raises `StoreError` if its record is none that we know."""
-        return LogEntry(line.seq, self._reader.record(line), line.hash)
+        return store_api.LogEntry(line.seq, self._reader.record(line), line.hash)
 
-    async def verify(self) -> Verification:
+    async def verify(self) -> store_api.Verification:
         """Read the log again and recompute every hash."""
         await self._end()
         return await asyncio.to_thread(self._reader.verify, self._writer.written if self._writer else None)
 
-    async def verify_end(self) -> Verification:
+    async def verify_end(self) -> store_api.Verification:
         """Check the end of the log in constant time, with at most its `LATEST_RUNS` newest starts and ends of runs.
 
         New lines are checked when the index reads them. A line that was changed later is found by `verify` alone.
@@ -174,8 +159,8 @@ class JsonlRecords:
         found = await self._query(_run_places, nothing=nothing)
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._end_of, found)
 
-    def _end_of(self, places: Sequence[tuple[int, int, int]]) -> Verification:
-        runs = [run for place in places for run in run_records(self._line(*place))]
+    def _end_of(self, places: Sequence[tuple[int, int, int]]) -> store_api.Verification:
+        runs = [run for place in places for run in record_codec.run_records(self._line(*place))]
         starts = {run.event.id for run in runs}
         # The start of the oldest end may lie further back.
         runs = [run for run in runs if run.event.kind != RunEnded.KIND or run.event.causation_id in starts]
@@ -196,7 +181,7 @@ class JsonlRecords:
         await self._writer.settle()
         return self._writer.written.offset if self._writer.written else None
 
-    async def _records(self, query: str, **values: str | int | None) -> list[Record]:
+    async def _records(self, query: str, **values: str | int | None) -> list[store_api.Record]:
         return await self._query(
             lambda db: [self._record(*place) for place in db.execute(query, values)], nothing=[]
         )
@@ -215,10 +200,10 @@ class JsonlRecords:
         except UnicodeEncodeError:  # half a character, as a shell may give it: no record has a name like that
             return nothing
 
-    def _record(self, seq: int, offset: int, length: int) -> Record:
+    def _record(self, seq: int, offset: int, length: int) -> store_api.Record:
         return self._reader.record(self._line(seq, offset, length))
 
-    def _line(self, seq: int, offset: int, length: int) -> ChainedRecord:
+    def _line(self, seq: int, offset: int, length: int) -> store_api.ChainedRecord:
         line = self._reader.line_at(offset, length)
         if line is None or line.seq != seq:
             raise StoreError(self._reader.path, "it is not what was indexed; verify the log", line=seq)
@@ -240,7 +225,9 @@ def _all_of(*conditions: str, tenant: str | None) -> str:
     return " AND ".join((*conditions, *of_tenant)) or "TRUE"
 
 
-def _ids_starting(db: Connection, *, prefix: str, of: IdKind, limit: int, tenant: str | None) -> list[str]:
+def _ids_starting(
+    db: Connection, *, prefix: str, of: store_api.IdKind, limit: int, tenant: str | None
+) -> list[str]:
     """Return ids by a range of each index, because LIKE does not use it."""
     parts = [("trace_id", ())] if of == "trace" else [("id", ()), ("envelope_id", (_IS_ATTEMPT,))]
     selects = [
@@ -253,7 +240,9 @@ def _ids_starting(db: Connection, *, prefix: str, of: IdKind, limit: int, tenant
     return [found for (found,) in db.execute(query, values)]
 
 
-def _newest_traces(db: Connection, *, limit: int, with_calls: bool, tenant: str | None) -> list[TraceSummary]:
+def _newest_traces(
+    db: Connection, *, limit: int, with_calls: bool, tenant: str | None
+) -> list[store_api.TraceSummary]:
     calls = f"trace_id IN (SELECT trace_id FROM records WHERE {_all_of(_IS_ATTEMPT, tenant=tenant)})"  # noqa: S608 - conditions from this module
     wanted = _all_of(*([calls] if with_calls else []), tenant=tenant)
     query = f"SELECT trace_id FROM records WHERE {wanted} ORDER BY seq DESC"  # noqa: S608 - conditions from this module
@@ -262,7 +251,7 @@ def _newest_traces(db: Connection, *, limit: int, with_calls: bool, tenant: str 
         if len(newest) >= limit:
             break
         newest[trace_id] = None
-    return [summary_of(trace_id, _facts_of_trace(db, trace_id, tenant)) for trace_id in newest]
+    return [record_codec.summary_of(trace_id, _facts_of_trace(db, trace_id, tenant)) for trace_id in newest]
 
 
 def _facts_of_trace(db: Connection, trace_id: str, tenant: str | None) -> list[IndexRow]:
@@ -270,12 +259,13 @@ def _facts_of_trace(db: Connection, trace_id: str, tenant: str | None) -> list[I
     return [IndexRow(*row[3:]) for row in db.execute(query, {"trace": trace_id, "tenant": tenant})]
 
 
-def _spend(db: Connection, by: Sequence[SpendKey], tenant: str | None) -> list[Spend]:
+def _spend(db: Connection, by: Sequence[store_api.SpendKey], tenant: str | None) -> list[store_api.Spend]:
     keys = ", ".join(_COLUMN[key] for key in by) or "NULL"
     of_tenant = _all_of(_IS_ATTEMPT, tenant=tenant)
     query = f"SELECT {keys}, {_SUMS} FROM records WHERE {of_tenant} GROUP BY {keys} ORDER BY {keys}"  # noqa: S608 - names from the table above
     return [
-        Spend(tuple(row[: len(by)]), *row[-_SUMS_COUNT:]) for row in db.execute(query, {"tenant": tenant})
+        store_api.Spend(tuple(row[: len(by)]), *row[-_SUMS_COUNT:])
+        for row in db.execute(query, {"tenant": tenant})
     ]
 
 
@@ -343,12 +333,12 @@ class JsonFileInteractionStore:
         """Keep one event, and return the number of its line."""
         return await self._keep(event)
 
-    async def copy(self, line: ChainedRecord) -> int:
+    async def copy(self, line: store_api.ChainedRecord) -> int:
         """Keep the record in a line of another log, byte for byte; return the number of its line here.
 
         Raises as `store` and `record` do, and `ValueError` for a line that carries no record.
         """
-        identity = identity_of(record_of(line.record))
+        identity = record_codec.identity_of(record_codec.record_of(line.record))
         self._wake_followers()
         return await self._writer.write(identity, line.record)
 
@@ -367,7 +357,7 @@ class JsonFileInteractionStore:
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
         """Whether this attempt is on record; takes the file, if that is not done."""
         await self._writer.open()
-        return self._writer.knows(attempt_key(envelope, attempt))
+        return self._writer.knows(record_codec.attempt_key(envelope, attempt))
 
     async def get_by_envelope_id(
         self, envelope_id: str, *, tenant: str | None = None
@@ -378,17 +368,17 @@ class JsonFileInteractionStore:
 
     async def get_by_trace_id(self, trace_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return all attempts of a decision chain, oldest first."""
-        return interactions(await self._records.trace(trace_id, tenant=tenant))
+        return record_codec.interactions(await self._records.trace(trace_id, tenant=tenant))
 
     async def recent(self, limit: int = 10, *, tenant: str | None = None) -> list[LLMInteraction]:
         """Return the newest attempts, newest first."""
         return await self._records.recent(limit, tenant=tenant)
 
-    def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
+    def scan(self, after: int = 0) -> AsyncGenerator[store_api.LogEntry]:
         """Give every entry with a number above `after`, in order, and end."""
         return self._records.scan(after)
 
-    async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[ChainedRecord]]:
+    async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[store_api.ChainedRecord]]:
         """Give every line with a number above `after`, in batches, and wait for what this store is given next.
 
         Ends when the store is closed, after the last line.
@@ -413,7 +403,7 @@ class JsonFileInteractionStore:
         finally:
             self._followers.discard(news)
 
-    async def verify(self) -> Verification:
+    async def verify(self) -> store_api.Verification:
         """Read the log again and recompute every hash."""
         return await self._records.verify()
 
@@ -429,8 +419,8 @@ class JsonFileInteractionStore:
             self._wake_followers()
             await self._records.aclose()
 
-    async def _keep(self, record: Record) -> int:
-        identity, wire = identity_of(record), wire_of(record)
+    async def _keep(self, record: store_api.Record) -> int:
+        identity, wire = record_codec.identity_of(record), record_codec.wire_of(record)
         self._wake_followers()
         return await self._writer.write(identity, wire)
 
@@ -439,5 +429,5 @@ class JsonFileInteractionStore:
             news.set()
 
 
-def _as_it_is(line: ChainedRecord) -> ChainedRecord:
+def _as_it_is(line: store_api.ChainedRecord) -> store_api.ChainedRecord:
     return line
