@@ -87,6 +87,7 @@ __all__ = [
     "TradingError",
     "Usage",
     "Violation",
+    "Window",
     "__version__",
     "load_config",
     "local_gateway",
@@ -116,6 +117,7 @@ NAMES_OF = {
     ),
     "errors": ("TradingError",),
     "governance.errors": ("LedgerError",),
+    "governance.limits": ("Window",),
     "llm.builder": ("EnvelopeBuilder",),
     "llm.envelope": (
         "DeterminismLevel",

@@ -20,6 +20,7 @@ from agentic_trading.client.sync_gateway import GatewayContext as GatewayContext
 from agentic_trading.client.sync_gateway import SyncGateway as SyncGateway
 from agentic_trading.errors import TradingError as TradingError
 from agentic_trading.governance.errors import LedgerError as LedgerError
+from agentic_trading.governance.limits import Window as Window
 from agentic_trading.llm.builder import EnvelopeBuilder as EnvelopeBuilder
 from agentic_trading.llm.envelope import (
     DeterminismLevel as DeterminismLevel,
@@ -217,6 +218,7 @@ __all__ = [
     "TradingError",
     "Usage",
     "Violation",
+    "Window",
     "__version__",
     "load_config",
     "local_gateway",

@@ -12,6 +12,7 @@ import pytest
 
 from agentic_trading.llm.limits import NANO
 from examples.embedded_bot.run import BUDGET_USD, STAND_ASIDE, trade
+from tests import redis_server
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -39,6 +40,50 @@ def test_an_example_runs_as_it_stands(name: str, tmp_path: Path) -> None:
 
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout
+
+
+SCRIPTS = {
+    "01_ask": "direction='up' confidence=0.7\n2 attempts, ",
+    "02_own_schema": '{"side":"buy","quantity":0.150}\nattempt 1: ',
+    "03_own_provider": '{"trend": "up"} 1550 nUSD\nthe cluster is not reachable 0 nUSD\n',
+    "04_budget_and_halt": 'first    {"side": "long"}\nhalted   halted\ncall 2   {"side": "long"}\ncall 3   budget_exhausted\n',
+    "05_workers": "direction='up'\n" * 8,
+    "06_fallback": '{"direction": "up"}\nscripted-1: server_error\nscripted-prompted-1: answered\n',
+    "07_replay": '{"side": "long"} 264000 nUSD  ->  {"side": "long"} 0 nUSD\n',
+    "08_ask_a_log": "Which agent spent the most?  concluded: Compare the agents. They are equal. ",
+}
+"""The numbered examples, and the output that each begins with."""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_numbered_example_prints_what_its_lesson_shows(
+    name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    server = redis_server.servers()[0]
+    arguments = [request.getfixturevalue("redis_named")(server)] if name == "05_workers" else []
+
+    run = subprocess.run(
+        [sys.executable, "-W", "error", ROOT / "examples" / f"{name}.py", *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert run.returncode == 0, run.stderr
+    assert SCRIPTS[name] in run.stdout
+    assert "Traceback" not in run.stderr
+
+
+def test_each_numbered_example_is_short_and_run() -> None:
+    scripts = {script.stem: script for script in (ROOT / "examples").glob("0*.py")}
+
+    assert set(scripts) == set(SCRIPTS)
+    assert [
+        name for name, script in scripts.items() if len(script.read_text("utf-8").splitlines()) >= 60
+    ] == []
 
 
 @pytest.mark.parametrize("name", FRAGMENTS)

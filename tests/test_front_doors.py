@@ -83,6 +83,7 @@ DOORS = {
         "TradingError",
         "Usage",
         "Violation",
+        "Window",
         "__version__",
         "load_config",
         "local_gateway",

@@ -93,7 +93,7 @@ async def set_limit(
         place: The folder of the log, or the URL of the ledger.
         scope: The kind of scope: agent, workflow, principal, tenant, trace or call.
         scope_id: The id of the scope, or `*` for each of them.
-        per: The window: minute, hour, day, week, month or none.
+        per: The window: minute, hour, day, month or none.
         why: A reason, kept with the limit.
         usd: The most dollars, as decimal text.
         tokens: The most tokens.
