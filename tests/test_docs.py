@@ -25,6 +25,7 @@ MODULES = [
         "benchmarks",
         "benchmarks/peers",
         "benchmarks/peers/*",
+        "examples",
         "examples/*",
         "tools",
     )
