@@ -1,0 +1,20 @@
+"""The table of the same task in other libraries: our column is run again, the lines are counted again."""
+
+import sys
+
+from benchmarks.first_call import ANSWERS, PRICE, lines_of, outcome
+from benchmarks.house import ROOT
+
+TABLE = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
+TASKS = ("ours_task", "instructor_task", "pydantic_ai_task")
+
+
+def test_our_column_is_as_it_was_printed() -> None:
+    valid, _truncated, out_of_bounds, _refusal = ANSWERS.values()
+
+    assert f"Decimal('{PRICE}')" in outcome(sys.executable, "ours_task", valid)
+    assert f"| {outcome(sys.executable, 'ours_task', out_of_bounds)} |" in TABLE
+
+
+def test_the_lines_of_the_programs_are_as_they_were_printed() -> None:
+    assert f"| lines of code | {' | '.join(str(lines_of(task)) for task in TASKS)} |" in TABLE
