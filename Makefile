@@ -58,6 +58,7 @@ wheel: $(READY_DEV)  ## build the wheel, install and run it on every declared Py
 	$(PY) -m benchmarks.wheel
 
 check: lint types arch cov  ## all that must be green before a commit
+	$(PY) -m tools.prose
 	$(PY) -m tools.schemas check
 	$(PY) -m tools.prices
 

@@ -2,10 +2,8 @@
 
 import ast
 import asyncio
-import io
 import re
 import sys
-import tokenize
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -45,10 +43,6 @@ TYPES_AND_ROOTS: Final = frozenset({
 })
 """What every package speaks: a call into it is no step on the path of an envelope."""
 
-_NO_CODE: Final = frozenset({
-    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
-})  # fmt: skip
-
 SMALL: Final = 60
 """A file of at most so many lines with one importer is a paragraph of that importer, unless it is a wall."""
 
@@ -68,10 +62,8 @@ class Module:
     @property
     def code_lines(self) -> int:
         """The number of its lines with code: no blank lines, comments or docstrings."""
-        code = set[int]()
-        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
-            if token.type not in _NO_CODE:
-                code.update(range(token.start[0], token.end[0] + 1))
+        lines = enumerate(map(str.strip, self.text.splitlines()), start=1)
+        code = {number for number, line in lines if line and not line.startswith("#")}
         texts = (node for node in self.nodes(ast.Expr) if isinstance(node, ast.Expr))
         for text in texts:
             if isinstance(text.value, ast.Constant) and isinstance(text.value.value, str):

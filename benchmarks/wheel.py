@@ -49,9 +49,11 @@ COMMANDS: Final = (
     "run --bus redis",
 )
 DRIVERS: Final = (
-    "import agentic_trading.bus.brokers.kafka.broker, agentic_trading.llm.providers.anthropic.sdk, cramjam"
+    "import agentic_trading.bus.brokers.kafka.broker, agentic_trading.llm.providers.anthropic.sdk, cramjam\n"
+    "from importlib.resources import files\n"
+    "for name in ('__init__.pyi', 'py.typed'): files('agentic_trading').joinpath(name).read_bytes()"
 )
-"""What a plain install has to import: the bus on Kafka with zstd, and the SDK of Anthropic."""
+"""What a plain install must have: the bus on Kafka with zstd, the SDK of Anthropic, and the types of the public API."""
 
 OUTCOMES: Final = ("decisions", "attempts_by_outcome", "orders", "fills", "fees", "equity_end")
 CONFIGURATION: Final = """\
