@@ -30,13 +30,13 @@ PRICE: Final = "27123.1234567890123"
 ORDER: Final = f'{{"side": "buy", "price": {PRICE}, "quantity": 0.15}}'
 
 
-_RAISED: Final = re.compile(r"^(?:\w+\.)*([A-Z]\w+)(?=:|$)", re.MULTILINE)
+_RAISED: Final = re.compile(r"^(?:\w+\.)*([A-Z]\w*(?:Error|Exception|Behavior))\b", re.MULTILINE)
 """The class of the exception with which a traceback ends."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of the model: the JSON of its object, or a text where it wrote none, and why it stopped."""
+    """One answer of the model: a JSON object or plain text, and its stop reason."""
 
     text: str
     stop: str = ""
@@ -114,8 +114,10 @@ def serving(answer: Answer) -> Iterator[Stub]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         stub.url = f"http://127.0.0.1:{server.server_port}"
         Thread(target=server.serve_forever, daemon=True).start()
-        yield stub
-        server.shutdown()
+        try:
+            yield stub
+        finally:
+            server.shutdown()
 
 
 def lines_of(task: str) -> int:
@@ -134,9 +136,10 @@ def outcome(python: Path | str, task: str, answer: Answer) -> str:
             text=True,
             check=False,
         )
-    requests = f"{stub.requests} request{'s' if stub.requests > 1 else ''}"
+    requests = f"{stub.requests} request{'s' if stub.requests != 1 else ''}"
     if run.returncode:
-        return f"`{_RAISED.findall(run.stderr)[-1]}`, {requests}"
+        raised = _RAISED.findall(run.stderr) or [f"exit {run.returncode}"]
+        return f"`{raised[-1]}`, {requests}"
     return f"`{run.stdout.strip()}`, {requests}"
 
 

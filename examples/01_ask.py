@@ -2,7 +2,8 @@
 
     python examples/01_ask.py
 
-The answers come from a script, so no key is needed. With a key, pass `provider=` of the model that you use: docs/models.md.
+The answers come from a script, so no key is needed. With a key, pass an adapter such as
+`AnthropicProvider`, and the name of its model: benchmarks/peers/first_call/ours_task.py.
 """
 
 from decimal import Decimal
@@ -14,7 +15,7 @@ import agentic_trading as at
 
 
 class Trend(BaseModel):
-    """The form of the answer. The model is told of it, and no answer of another form is accepted."""
+    """The schema of the answer. It is sent to the model, and other answers are rejected."""
 
     direction: Literal["up", "down", "flat"]
     confidence: float = Field(ge=0, le=1)
@@ -24,7 +25,7 @@ ANSWERS = ['{"direction": "up", "confidence": 1.7}', '{"direction": "up", "confi
 
 
 def main() -> None:
-    """Ask once. The first answer breaks a bound, so the model is told and asked again."""
+    """Ask once. The first answer breaks a bound, so the gateway asks again with the error."""
     with at.local_gateway(at.ScriptedProvider(ANSWERS), budget_usd=Decimal("0.50")).sync() as gateway:
         answer = gateway.decide(
             "Judge the trend from the evidence.",

@@ -39,7 +39,7 @@ async def main() -> None:
         )
         outcome = await gateway.ask_structured(envelope)
 
-    print(outcome.json_text)  # digit for digit as the model wrote it
+    print(outcome.json_text)  # compact JSON, with the digits that the model wrote
     for attempt in outcome.attempts:
         print(f"attempt {attempt.number}: {attempt.failure.description if attempt.failure else 'accepted'}")
 

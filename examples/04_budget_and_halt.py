@@ -11,7 +11,7 @@ import agentic_trading as at
 from agentic_trading.operate import halt, resume, spend
 
 BUDGET_USD = Decimal("0.0473")
-"""For all starts in this folder together. One call reserves 0.046 USD, the most that it can cost."""
+"""For all starts in this folder together. One call reserves about 0.047 USD, the most that it can cost."""
 
 
 async def ask(folder: str, task: str) -> None:

@@ -34,8 +34,7 @@ async def ask(config: at.PlatformConfig) -> None:
     async with at.remote_gateway(config) as gateway, asyncio.TaskGroup() as group:
         for number in range(8):
             call = gateway.decide(f"Judge symbol {number}.", output=Trend, model="scripted/scripted-1")
-            answer = group.create_task(call)
-            answer.add_done_callback(lambda done: print(done.result().output or done.result().failure))
+            group.create_task(call).add_done_callback(lambda done: print(done.result()))
 
 
 def main(url: str) -> None:
@@ -43,8 +42,9 @@ def main(url: str) -> None:
     with TemporaryDirectory() as folder:
         file = Path(folder) / "agentic-trading.toml"
         file.write_text(FILE.format(url=url, answers=json.dumps(['{"direction": "up"}'] * 8)))
-        subprocess.run(["agentic-trading", "topics", "create"], cwd=folder, check=True)
-        command = ["agentic-trading", "worker", "--http", "127.0.0.1:0", "--name"]
+        program = str(Path(sys.executable).with_name("agentic-trading"))
+        subprocess.run([program, "topics", "create"], cwd=folder, check=True)
+        command = [program, "worker", "--http", "127.0.0.1:0", "--name"]
         workers = [subprocess.Popen([*command, name], cwd=folder) for name in ("w1", "w2")]
         try:
             asyncio.run(ask(at.load_config(file)))

@@ -19,7 +19,7 @@ def answer(request: at.ModelRequest) -> at.ScriptedReply:
 
 
 async def main() -> None:
-    """Ask once. Each model is a call of its own: it is admitted, paid and recorded by itself."""
+    """Ask once. Each model gets a call with its own admission, charge and record."""
     async with at.local_gateway(at.ScriptedProvider(answer), budget_usd=Decimal("0.50")) as local:
         gateway = at.FallbackGateway(local, [SECOND])
         envelope = (

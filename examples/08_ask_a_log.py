@@ -1,4 +1,4 @@
-"""Ask a question about a log. The model may split it into parts, within limits that hold whatever it says.
+"""Ask a question about a log. The model may split it, within limits on cost, calls and depth.
 
 python examples/08_ask_a_log.py
 """

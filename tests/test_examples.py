@@ -47,7 +47,7 @@ SCRIPTS = {
     "02_own_schema": '{"side":"buy","quantity":0.150}\nattempt 1: ',
     "03_own_provider": '{"trend": "up"} 1550 nUSD\nthe cluster is not reachable 0 nUSD\n',
     "04_budget_and_halt": 'first    {"side": "long"}\nhalted   halted\ncall 2   {"side": "long"}\ncall 3   budget_exhausted\n',
-    "05_workers": "direction='up'\n" * 8,
+    "05_workers": "Answer(Trend(direction='up'), attempts=1, cost_nusd=250000)\n" * 8,
     "06_fallback": '{"direction": "up"}\nscripted-1: server_error\nscripted-prompted-1: answered\n',
     "07_replay": '{"side": "long"} 264000 nUSD  ->  {"side": "long"} 0 nUSD\n',
     "08_ask_a_log": "Which agent spent the most?  concluded: Compare the agents. They are equal. ",

@@ -31,7 +31,13 @@ def test_a_planted_pattern_is_counted(text: str, pattern: str) -> None:
 
 
 def test_a_question_may_begin_with_what() -> None:
-    assert figures([Prose("docs", "pages", "What does it cost? It is free.")]).per_1000["what"] == 0
+    found = figures([Prose("docs", "pages", "What does it cost? It is free.")]).per_1000
+
+    assert (found["what"], found["clauses"]) == (0, 0)
+
+
+def test_none_as_a_value_is_no_negation() -> None:
+    assert figures([Prose("docs", "pages", "Return the claim, or None.")]).per_1000["negated nouns"] == 0
 
 
 def test_code_of_a_page_is_not_prose() -> None:
@@ -42,7 +48,7 @@ def test_each_kind_of_text_of_a_module_is_found() -> None:
     planted = module(
         '"""Return what is left."""\n'
         'LIMIT = 1\n"""The limit."""\n'
-        'app.option(help="What to do.")\nsay(f"{n} lines; done")\nraise ValueError(f"no {name}")\n'
+        'app.option(help="What to do.")\nsay(f"{n} lines; done")\nraise OptionError(f"no {name}")\n'
         "def test_what_is_left_is_kept(): ...\n"
         "x = 1  # the server closes it, because it is idle\ny = 2  # the second\n"
     )
