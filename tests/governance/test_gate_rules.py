@@ -16,10 +16,11 @@ from agentic_trading.governance.admission_decisions import (
     Denied,
     RefusalSpan,
     RefusedCounter,
+    RefusedCounters,
 )
 from agentic_trading.governance.controls_document import Halt, HaltScope, TenantControls
 from agentic_trading.governance.errors import LedgerError, LedgerSettingsError, LedgerUnavailableError
-from agentic_trading.governance.ledger import Blocked, ReservationState
+from agentic_trading.governance.ledger import Blocked, Declined, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.governance.policy import Highest, Policy, Principal
@@ -322,6 +323,29 @@ async def test_only_refusals_are_remembered() -> None:
     assert isinstance(await at.admit(asked), AlreadyDispatched)
 
     assert at.refusals() == ()
+
+
+def declined_by(scope: ScopeKind, id_: str) -> Declined:
+    return Declined(scope, id_, Window.NONE, "calls", asked=1, left=0)
+
+
+def test_counters_of_calls_and_traces_are_not_noted_as_refusing() -> None:
+    counters = RefusedCounters()
+
+    for scope in (ScopeKind.CALL, ScopeKind.TRACE, ScopeKind.AGENT):
+        counters.note("acme", declined_by(scope, "a"), NOW)
+
+    assert [counter.scope for counter in counters.take()] == [ScopeKind.AGENT]
+
+
+def test_the_newest_thousand_refusing_counters_are_kept() -> None:
+    counters = RefusedCounters()
+
+    for number in range(1_001):
+        counters.note("acme", declined_by(ScopeKind.AGENT, f"a{number}"), NOW)
+
+    kept = [counter.id for counter in counters.take()]
+    assert (len(kept), kept[0], kept[-1]) == (1_000, "a1", "a1000")
 
 
 async def test_counter_that_refused_a_call_is_named_until_it_is_read() -> None:

@@ -83,6 +83,14 @@ def test_a_schema_that_cannot_be_bounded_is_refused_with_the_reason(schema: Any,
         max_answer_depth(schema, size)
 
 
+def test_a_chain_of_references_too_long_to_follow_is_refused() -> None:
+    chain: dict[str, Any] = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(3_000)}
+    chain["d3000"] = OBJECT
+
+    with pytest.raises(SchemaTooComplexError, match="combine fewer references"):
+        max_answer_depth({"$ref": "#/$defs/d0", "$defs": chain}, 100)
+
+
 def test_references_by_the_schemas_own_id_and_into_lists_are_followed() -> None:
     schema = {
         "$id": "x.v1",
