@@ -138,7 +138,7 @@ def messages(module: Module) -> Iterator[str]:
         yield from (text for word in node.keywords if word.arg == "help" for text in _texts(word.value))
 
 
-def test_names(module: Module) -> Iterator[str]:
+def names_of_tests(module: Module) -> Iterator[str]:
     """Yield the names of tests as words."""
     for node in module.nodes(ast.FunctionDef, ast.AsyncFunctionDef):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
@@ -167,7 +167,9 @@ def collect() -> list[Prose]:
             Prose(place, "docstrings", " ".join(docstrings(module))),
             Prose(place, "messages", ". ".join(messages(module))),
         ]
-    found += [Prose("tests", "test names", " ".join(test_names(module))) for module in read(ROOT / "tests")]
+    found += [
+        Prose("tests", "test names", " ".join(names_of_tests(module))) for module in read(ROOT / "tests")
+    ]
     return found
 
 

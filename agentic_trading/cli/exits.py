@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import IntEnum
 from socket import socketpair
 from threading import Timer, current_thread, get_ident, main_thread
@@ -166,7 +166,7 @@ def ended_as_by_ctrl_c() -> Generator[None]:
         for number, handler in before.items():
             if handler is not signal.SIG_IGN:
                 signal.signal(number, actions[number])
-        with _raised_again_if_dropped():
+        with _raised_again_if_dropped() if before else nullcontext():
             yield
     finally:
         for number, handler in before.items():

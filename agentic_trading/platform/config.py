@@ -61,7 +61,7 @@ _PROVIDER = re.compile(r"[a-z][a-z0-9._-]{0,63}")
 _LANE = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
-# What a validator raises is the text of what is allowed.
+# The message of a validator's error is the text of the allowed values.
 
 
 def _provider_name(name: str) -> str:
@@ -241,9 +241,6 @@ MOST_CONCURRENT: Final = 256
 _KAFKA = re.compile(r"kafka://[\w.\[\]:-]+:\d{1,5}(,[\w.\[\]:-]+:\d{1,5})*", re.ASCII)
 _TLS_FILES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 _USD = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?")
-
-
-# What a validator raises is the text of what is allowed.
 
 
 def _tenant(name: str) -> str:

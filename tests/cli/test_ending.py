@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
@@ -124,6 +124,21 @@ def test_an_interrupt_that_python_drops_is_raised_again(by: signal.Signals) -> N
         wait()
 
     assert sys.unraisablehook is reports
+
+
+def test_a_command_on_another_thread_leaves_the_hook_of_the_process() -> None:
+    hooks = list[object]()
+
+    def command() -> None:
+        with ended_as_by_ctrl_c():
+            hooks.append(sys.unraisablehook)
+
+    before = sys.unraisablehook
+    thread = Thread(target=command)
+    thread.start()
+    thread.join()
+
+    assert hooks == [before]
 
 
 def test_an_ignored_signal_stays_ignored(tmp_path: Path) -> None:

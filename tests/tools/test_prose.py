@@ -55,7 +55,7 @@ def test_each_kind_of_text_of_a_module_is_found() -> None:
 
     assert list(prose.docstrings(planted)) == ["Return what is left.", "The limit."]
     assert sorted(prose.messages(planted)) == [" lines; done", "What to do.", "no "]
-    assert list(prose.test_names(planted)) == ["what is left is kept."]
+    assert list(prose.names_of_tests(planted)) == ["what is left is kept."]
     assert prose.reasons(planted) == 1
 
 
