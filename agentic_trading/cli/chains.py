@@ -17,7 +17,7 @@ from agentic_trading import plugins
 from agentic_trading.audit.trace import CallNode, CausalPath, EventNode, TraceNode, TraceTree
 from agentic_trading.canonical import Fragment
 from agentic_trading.cli.exits import say
-from agentic_trading.cli.output import format_time, heading, printable, rows, table, usd
+from agentic_trading.cli.output import format_time, heading, listing, printable, usd
 from agentic_trading.client.frames import (
     CausalFrame,
     FrameClosed,
@@ -132,22 +132,20 @@ ROOM_FOR_FIGURES: Final = 100
 
 def chain_table(chains: Sequence[ChainOutcome], width: int) -> Table:
     """Return a row a chain, in 80 columns without figures: an id that is wrapped cannot be copied."""
-    figures = ("calls", "USD") if width >= ROOM_FOR_FIGURES else ()
-    drawn = table("last record", "subject", *figures, "outcome", "trace", right=figures)
+    figures: dict[str, Callable[[ChainOutcome], str]] = {
+        "calls": lambda one: f"{one[0].attempts:,}",
+        "USD": lambda one: usd(one[0].cost_nusd),
+    }
+    columns: dict[str, Callable[[ChainOutcome], str]] = {
+        "last record": lambda one: one[0].last[:16].replace("T", " "),
+        "subject": lambda one: one[0].subject or "-",
+        **(figures if width >= ROOM_FOR_FIGURES else {}),
+        "outcome": lambda one: one[1] or "-",
+        "trace": lambda one: one[0].trace_id,
+    }
+    drawn = listing(chains, columns, right=figures)
     drawn.columns[-1].no_wrap = True
-    return rows(
-        drawn,
-        (
-            (
-                chain.last[:16].replace("T", " "),
-                chain.subject or "-",
-                *((f"{chain.attempts:,}", usd(chain.cost_nusd)) if figures else ()),
-                outcome or "-",
-                chain.trace_id,
-            )
-            for chain, outcome in chains
-        ),
-    )
+    return drawn
 
 
 async def newest_chains(

@@ -1,7 +1,7 @@
 """How dead letters are printed: as rows, as one with all that it holds, and what a replay or a purge is about to do."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -45,17 +45,17 @@ def show_list(
 
 def _letter_table(letters: Sequence[dead_letters.ListedLetter]) -> output.FittedTable:
     """Return a row a letter, without the columns that would be empty."""
-    columns = {
-        "id": [each.id for each in letters],
-        "time": [f"{each.time:%Y-%m-%d %H:%M:%S}" for each in letters],
-        "reason": [each.reason for each in letters],
-        "from": [f"{each.source_topic}/{each.source_partition}/{each.position}" for each in letters],
-        "envelope": [each.envelope_id or "-" for each in letters],
-        "replay of": [each.replay_of or "-" for each in letters],
-        "replayable": ["no" if each.problem else "yes" for each in letters],
+    columns: dict[str, Callable[[dead_letters.ListedLetter], str]] = {
+        "id": lambda one: one.id,
+        "time": lambda one: f"{one.time:%Y-%m-%d %H:%M:%S}",
+        "reason": lambda one: one.reason,
+        "from": lambda one: f"{one.source_topic}/{one.source_partition}/{one.position}",
+        "envelope": lambda one: one.envelope_id or "-",
+        "replay of": lambda one: one.replay_of or "-",
+        "replayable": lambda one: "no" if one.problem else "yes",
     }
-    filled = {name: cells for name, cells in columns.items() if {*cells} != {"-"}}
-    return output.rows(output.table(*filled), zip(*filled.values(), strict=True))
+    filled = {name: cell for name, cell in columns.items() if any(cell(one) != "-" for one in letters)}
+    return output.listing(letters, filled)
 
 
 def _none_text(scan: dead_letters.LetterScan, meant: dead_letters.LetterFilter) -> str:

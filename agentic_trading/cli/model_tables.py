@@ -8,7 +8,7 @@ from fractions import Fraction
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from agentic_trading.audit.spend import COST_FINDINGS, CostCheck
+from agentic_trading.audit.spend import COST_FINDINGS, CostCheck, RecomputedCost
 from agentic_trading.cli.output import facts, heading, listing, rows, table
 from agentic_trading.cli.settings import configured
 from agentic_trading.clock import SystemClock
@@ -17,7 +17,7 @@ from agentic_trading.llm.errors import UnknownModelError
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.models import Capability
 from agentic_trading.operate.models.catalogue import Catalogue, CatalogueEntry, TableFinding
-from agentic_trading.operate.models.live_check import LiveReport
+from agentic_trading.operate.models.live_check import LiveCheckRow, LiveReport
 from agentic_trading.platform.errors import OptionError
 
 TOKEN_CLASSES = tuple(Rates.model_fields)
@@ -142,14 +142,16 @@ def cost_table(found: CostCheck) -> RenderableType:
     parts: list[RenderableType] = [facts((name, f"{n:,}") for name, n in cost_counts(found).items())]
     others = [each for each in found.records if each.finding in {"differs", "in doubt", "no such book"}]
     if others:
-        columns = ("line", "record", "model", "", "on record", "computed")
-        cells = (
-            (str(each.line), each.interaction_id, each.model, each.finding, f"{each.on_record_nusd:,}",
-             "-" if each.computed_nusd is None else f"{each.computed_nusd:,}")
-            for each in others
-        )  # fmt: skip
+        columns: dict[str, Callable[[RecomputedCost], str]] = {
+            "line": lambda one: str(one.line),
+            "record": lambda one: one.interaction_id,
+            "model": lambda one: one.model,
+            "": lambda one: one.finding,
+            "on record": lambda one: f"{one.on_record_nusd:,}",
+            "computed": lambda one: "-" if one.computed_nusd is None else f"{one.computed_nusd:,}",
+        }
         parts.append(heading("Not computed, or not the same (nano-dollars)"))
-        parts.append(rows(table(*columns, right=("line", "on record", "computed")), cells))
+        parts.append(listing(others, columns, right=("line", "on record", "computed")))
     missing = dict.fromkeys(each.price_book for each in found.of("no such book"))
     return Group(*parts, *(f"not at hand: {book}; name its file by --book" for book in missing))
 
@@ -233,17 +235,26 @@ def _yes(value: bool) -> str:  # noqa: FBT001 - the value itself is spelled
 
 def finding_table(found: Iterable[TableFinding]) -> Table:
     """Return a row for each finding."""
-    weights = {"wrong": "error", "note": "note"}
-    return rows(table("", "model", "what"), ((weights[f.weight], f.model, f.text) for f in found))
+    columns: dict[str, Callable[[TableFinding], str]] = {
+        "": lambda one: "error" if one.weight == "wrong" else "note",
+        "model": lambda one: one.model,
+        "what": lambda one: one.text,
+    }
+    return listing(found, columns)
 
 
 def live_check_table(report: LiveReport) -> RenderableType:
     """Return a row for each thing that was checked, model by model, and what all of it cost."""
+    columns: dict[str, Callable[[LiveCheckRow], str]] = {
+        "about": lambda line: line.about,
+        "in the table": lambda line: line.told,
+        "seen": lambda line: line.seen,
+        "verdict": lambda line: line.verdict,
+        "USD": lambda line: _exact_usd(line.cost_nusd),
+    }
     parts: list[RenderableType] = []
     for proof in report.proofs:
-        cells = ((r.about, r.told, r.seen, r.verdict, _exact_usd(r.cost_nusd)) for r in proof.lines)
-        columns = table("about", "in the table", "seen", "verdict", "USD", right=("USD",))
-        parts += [heading(proof.model), rows(columns, cells)]
+        parts += [heading(proof.model), listing(proof.lines, columns, right=("USD",))]
         if proof.stopped:
             parts.append("Nothing else was sent, as the first request was not answered.")
     cost = f"{_exact_usd(report.cost_nusd)} of at most {_exact_usd(report.max_nusd)} USD"

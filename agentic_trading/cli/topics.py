@@ -1,6 +1,6 @@
 """`agentic-trading topics`: the topics of a bus are made, checked, and the lag of each group is shown."""
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -104,7 +104,7 @@ def check_all(
     as_json: AsJson = False,
 ) -> None:
     """Hold the topics against what the bus needs; exit 1 and a line for each that is missing or set up otherwise."""
-    from agentic_trading.cli.output import print_table, rows, show_json, table
+    from agentic_trading.cli.output import listing, print_table, show_json
 
     loaded, topics = _loaded(config, bus)
     settings = _settings(loaded)
@@ -117,8 +117,13 @@ def check_all(
     if as_json:
         show_json(problems)
     elif problems:
-        cells = [(each.topic, each.what, each.found, each.wanted) for each in problems]
-        print_table(rows(table("topic", "what", "is", "needed"), cells))
+        columns: dict[str, Callable[[Any], str]] = {
+            "topic": lambda problem: problem.topic,
+            "what": lambda problem: problem.what,
+            "is": lambda problem: problem.found,
+            "needed": lambda problem: problem.wanted,
+        }
+        print_table(listing(problems, columns))
     else:
         say(f"right: {len(topics)} topics")
     if problems:

@@ -148,21 +148,18 @@ def _champion(found: strategy.Proposals, plan: Plan) -> Iterator[RenderableType]
 
 
 def halves_table(title: str, lines: Mapping[str, Halves]) -> RenderableType:
-    names = ("Sharpe in", "out", "CAGR out", "max DD out", "turnover")
-    drawn = output.table(title, *names, right=names)
-    return output.rows(drawn, [(name, *_halves_cells(halves)) for name, halves in lines.items()])
+    figures: dict[str, Callable[[tuple[str, Halves]], str]] = {
+        "Sharpe in": lambda line: _ratio(line[1].in_sample.sharpe),
+        "out": lambda line: _ratio(line[1].out_of_sample.sharpe),
+        "CAGR out": lambda line: _percent(line[1].out_of_sample.cagr),
+        "max DD out": lambda line: _percent(line[1].out_of_sample.max_drawdown),
+        "turnover": lambda line: _times(line[1].out_of_sample.turnover),
+    }
+    return output.listing(lines.items(), {title: lambda line: line[0], **figures}, right=figures)
 
 
-def _halves_cells(halves: Halves) -> Sequence[str]:
-    first, second = halves.in_sample, halves.out_of_sample
-    turnover = "-" if second.turnover is None else f"{second.turnover:.0f}x"
-    return (
-        _ratio(first.sharpe),
-        _ratio(second.sharpe),
-        _percent(second.cagr),
-        _percent(second.max_drawdown),
-        turnover,
-    )
+def _times(turnover: float | None) -> str:
+    return "-" if turnover is None else f"{turnover:.0f}x"
 
 
 def luck_line(deflated: float | None, tried: int) -> str:
@@ -196,9 +193,12 @@ def set_lines(params: StrategyParams) -> Iterator[RenderableType]:
     """Yield what each parameter of a set means, the rules that it keeps, and its hashes."""
     values, family = params.model_dump(), params.strategy_type
     fields = CLASSES[family][0].model_fields
-    drawn = output.table("parameter", "value", "meaning")
-    meanings = [(name, _value(values, name), str(field.description)) for name, field in fields.items()]
-    yield output.rows(drawn, meanings)
+    columns: dict[str, Callable[[str], str]] = {
+        "parameter": str,
+        "value": lambda name: _value(values, name),
+        "meaning": lambda name: str(fields[name].description),
+    }
+    yield output.listing(fields, columns)
     yield output.heading("Rules")
     yield from (output.paragraph(rule.sentence.format_map(values)) for rule in RULES[family])
     yield output.heading("Hashes")
