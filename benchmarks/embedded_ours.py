@@ -44,7 +44,10 @@ STEPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("envelope from the message", ("read_envelope",)),
     ("message to the client", ("reply_message", "Recorder._publish")),
     ("interaction from the message", ("read_interaction",)),
-    ("claim", ("EnvelopeHandler._claimed", "MemoryClaimStore.finish", "HeldClaim.intend", "HeldClaim.keep")),
+    (
+        "claim",
+        ("EnvelopeHandler._claimed", "MemoryClaimStore.finish", "ActiveClaim.intend", "ActiveClaim.keep"),
+    ),
     ("prepare the request", ("prepare",)),
     ("gate: admit", ("Gate.admit",)),
     ("dispatch on record", ("AttemptSender._note_dispatch",)),

@@ -28,7 +28,7 @@ from agentic_trading.desk.planning.promises import (
     broken_by_look_ahead,
     broken_promises,
 )
-from agentic_trading.desk.planning.sandbox import Ran, Sandbox, SandboxJob
+from agentic_trading.desk.planning.sandbox import Completed, Sandbox, SandboxJob
 from agentic_trading.desk.planning.schema import PanelFacts, offered_by
 from agentic_trading.desk.planning.search import random_sets
 from agentic_trading.desk.planning.template import TEMPLATES
@@ -108,7 +108,7 @@ def measure(params: StrategyParams, sandbox: Sandbox, panel: Panel) -> tuple[lis
     job = SandboxJob.of(code, params, panel.days)
     outcome = sandbox.run(job)
     stamps.append(time.perf_counter())
-    if isinstance(outcome, Ran):
+    if isinstance(outcome, Completed):
         rules = WeightRules.of(params)
         wrong += broken_promises(outcome.weights, panel.filled, job.rebalance, rules)
         wrong += broken_by_header(code, params)

@@ -46,12 +46,12 @@ from agentic_trading.llm.event import KINDS as LOG
 from agentic_trading.llm.event import (
     PLATFORM,
     ArchiveStarted,
+    BarChecksums,
     CallRequested,
     CallUnanswered,
     EnvelopeRefused,
     Event,
     EventBody,
-    FedBars,
     RunData,
     RunEnded,
     RunStarted,
@@ -199,7 +199,7 @@ BODIES: Final[tuple[EventBody, ...]] = (
     ),
     RunEnded(
         session_id="session-1", run_number=2, bars_done=300, interrupted=True, digest="1" * 64, lines=81,
-        head="2" * 64, bars=(FedBars(symbol="BTCUSDT", rows=300, sha256="3" * 64, marks=("4" * 16,)),),
+        head="2" * 64, bars=(BarChecksums(symbol="BTCUSDT", rows=300, sha256="3" * 64, marks=("4" * 16,)),),
     ),
     ArchiveStarted(archive_id="archive-1"),
     CallRequested(envelope=FrozenObject(envelope_id="envelope-1", instructions="Advise.")),

@@ -1,7 +1,7 @@
 """The client side of the gateway, for any application: envelopes out, interactions and outcomes back."""
 
 from agentic_trading.client.call_log import AnswerNotKeptError, EarlierCalls
-from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE, Alternative, FallbackGateway
+from agentic_trading.client.fallback import FALLBACK_KINDS, FALLS_BACK_ON, Alternative, FallbackGateway
 from agentic_trading.client.frames import CausalFrame, RecursionLimits
 from agentic_trading.client.gateway import Gateway, GatewayClient
 from agentic_trading.client.outcome import Attempt, StructuredOutcome, TotalUsage, outcome_of
@@ -25,8 +25,8 @@ from agentic_trading.client.response import (
 
 __all__ = [
     "ANSWER_SCHEMA",
+    "FALLBACK_KINDS",
     "FALLS_BACK_ON",
-    "MENDABLE",
     "Alternative",
     "AnswerNotKeptError",
     "Attempt",

@@ -16,7 +16,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.llm.limits import LLMBudget
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 
-MENDABLE: Final = frozenset({
+FALLBACK_KINDS: Final = frozenset({
     FailureKind.SERVER_ERROR,
     FailureKind.TIMEOUT,
     FailureKind.RATE_LIMIT,
@@ -31,7 +31,7 @@ MENDABLE: Final = frozenset({
 })
 """Failures that another model may not have. Any other would end the next call too, or was decided on purpose."""
 
-FALLS_BACK_ON: Final = MENDABLE - {FailureKind.AUTH_ERROR, FailureKind.BILLING}
+FALLS_BACK_ON: Final = FALLBACK_KINDS - {FailureKind.AUTH_ERROR, FailureKind.BILLING}
 """The default: a key or a bill that is out of order is to be seen and put right, not passed over."""
 
 _DETERMINISTIC = "no other model was asked: require_deterministic allows the requested one only"
@@ -83,9 +83,9 @@ class FallbackGateway(TypedAnswers, Generic[G_co]):
         *,
         on: frozenset[FailureKind] = FALLS_BACK_ON,
     ) -> None:
-        """Raise `ValueError` for a kind in `on` that is not in `MENDABLE`, as a refusal by budget or by policy."""
-        if not on <= MENDABLE:
-            wrong, allowed = (", ".join(sorted(kinds)) for kinds in (on - MENDABLE, MENDABLE))
+        """Raise `ValueError` for a kind in `on` that is not in `FALLBACK_KINDS`, as a refusal by budget or by policy."""
+        if not on <= FALLBACK_KINDS:
+            wrong, allowed = (", ".join(sorted(kinds)) for kinds in (on - FALLBACK_KINDS, FALLBACK_KINDS))
             raise ValueError(f"a call does not fall back on {wrong}; allowed are {allowed}")
         self._gateway = gateway
         self._alternatives = tuple(alternatives)

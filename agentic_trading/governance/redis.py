@@ -120,7 +120,7 @@ class ScriptReply(NamedTuple):
         return LedgerCheckpoint(self.epoch, self.epoch_id.decode(), self.sequence)
 
 
-class SeenSequence:
+class SequenceGuard:
     """What a process has seen of one tenant's sequence: the server must not be behind it at the next step."""
 
     def __init__(self) -> None:

@@ -189,7 +189,7 @@ class RunStarted(EventBody, frozen=True):
     shares_traces: bool = False
 
 
-class FedBars(BaseModel, frozen=True):
+class BarChecksums(BaseModel, frozen=True):
     """The file of the bars that a run was fed of one symbol: its rows without the header, and its SHA-256.
 
     `marks` are the first 16 hexadecimal digits of the SHA-256 of the file up to and with each 256th row: they say about
@@ -219,7 +219,7 @@ class RunEnded(EventBody, frozen=True):
     digest: str | None = None
     lines: int
     head: str
-    bars: tuple[FedBars, ...] = ()
+    bars: tuple[BarChecksums, ...] = ()
 
 
 class ArchiveStarted(EventBody, frozen=True):

@@ -41,7 +41,7 @@ class RunSummary:
     bars_done: int = 0
     interrupted: bool = False
     digest: str | None = None
-    bars: tuple[event_types.FedBars, ...] = ()
+    bars: tuple[event_types.BarChecksums, ...] = ()
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from agentic_trading.audit.verify import LogReport, ReadableLog, verify_log
 from agentic_trading.llm.errors import StoreError, UnreadableBodyError
-from agentic_trading.llm.event import FedBars, RunEnded
+from agentic_trading.llm.event import BarChecksums, RunEnded
 from agentic_trading.llm.runs import RunInLog, is_archive, runs_in_log
 from agentic_trading.llm.store import LATEST_RUNS, Verification
 from agentic_trading.operate.session_folder import ROWS_A_MARK, BarsDigest, RunManifest, SessionFolder
@@ -244,7 +244,7 @@ def _bars(folder: SessionFolder, name: RunName, ended: RunEnded) -> Iterator[Log
             yield LogFinding(verdict="broken", file=path, line=line, run=name, reason=reason)
 
 
-def _difference(found: FedBars, fed: FedBars) -> tuple[int, str]:
+def _difference(found: BarChecksums, fed: BarChecksums) -> tuple[int, str]:
     """Return from which line on a file of bars may differ from what was fed, and how."""
     same = next(
         place

@@ -16,7 +16,7 @@ from agentic_trading.client.call_log import EarlierCalls
 from agentic_trading.files import read_file
 from agentic_trading.llm.envelope import DEFAULT_TENANT, EnvelopeWorkflow, LLMProvider
 from agentic_trading.llm.errors import StoreError
-from agentic_trading.llm.event import FedBars
+from agentic_trading.llm.event import BarChecksums
 from agentic_trading.llm.models import Capability
 from agentic_trading.operate.choices import PROVIDERS, listed
 from agentic_trading.platform import port_adapters
@@ -211,7 +211,7 @@ def writing(path: Path) -> Generator[None]:
 
 
 ROWS_A_MARK = 256
-"""From one mark in `FedBars` to the next."""
+"""From one mark in `BarChecksums` to the next."""
 
 
 class BarsDigest:
@@ -229,10 +229,10 @@ class BarsDigest:
             self._marks.append(self._hash.hexdigest()[:16])
         self._lines += 1
 
-    def of(self, symbol: str) -> FedBars:
+    def of(self, symbol: str) -> BarChecksums:
         """Return what was added so far, as the bars of `symbol`."""
         rows = max(0, self._lines - 1)
-        return FedBars(symbol=symbol, rows=rows, sha256=self._hash.hexdigest(), marks=tuple(self._marks))
+        return BarChecksums(symbol=symbol, rows=rows, sha256=self._hash.hexdigest(), marks=tuple(self._marks))
 
 
 async def read_elsewhere(logs: Sequence[Path], asked: EarlierCalls) -> None:

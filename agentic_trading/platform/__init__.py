@@ -17,7 +17,7 @@ from agentic_trading.platform.embedded import local_gateway
 from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.settings import load_config
-from agentic_trading.worker.held_claim import RecoveryReport
+from agentic_trading.worker.active_claim import RecoveryReport
 
 __all__ = [
     "BusConfig",

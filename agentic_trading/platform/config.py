@@ -36,7 +36,7 @@ from typing_extensions import override
 
 from agentic_trading.bus.topic import MAX_MESSAGE_BYTES
 from agentic_trading.canonical import CanonicalError, canonical_bytes, sha256_hex
-from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE
+from agentic_trading.client.fallback import FALLBACK_KINDS, FALLS_BACK_ON
 from agentic_trading.governance.limits import LARGEST, Window
 from agentic_trading.governance.policy import NAME
 from agentic_trading.governance.prices import ModelPrice, Price
@@ -315,8 +315,8 @@ def _concurrency(number: int) -> int:
 
 
 def _repairable(kind: FailureKind) -> FailureKind:
-    if kind not in MENDABLE:
-        raise ValueError(f"failures that another model may not have: {', '.join(sorted(MENDABLE))}")
+    if kind not in FALLBACK_KINDS:
+        raise ValueError(f"failures that another model may not have: {', '.join(sorted(FALLBACK_KINDS))}")
     return kind
 
 

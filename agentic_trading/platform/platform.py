@@ -44,9 +44,9 @@ from agentic_trading.platform.workers import (
 )
 from agentic_trading.structured.prompts import tools_by_name
 from agentic_trading.structured.pydantic_schema import SemanticCheck
+from agentic_trading.worker.active_claim import RecoveryReport, recover
 from agentic_trading.worker.call_context import Checks
 from agentic_trading.worker.claim import ClaimStore
-from agentic_trading.worker.held_claim import RecoveryReport, recover
 from agentic_trading.worker.outbox import Outbox, cursor_file_of, streaming
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import RecordedAnswerSource

@@ -21,8 +21,8 @@ from agentic_trading.structured.engine import Prepared
 from agentic_trading.structured.outcome import Accepted, Rejected
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 from agentic_trading.worker import attempt_result
+from agentic_trading.worker.active_claim import ActiveClaim
 from agentic_trading.worker.error_boundary import describe_error
-from agentic_trading.worker.held_claim import HeldClaim
 from agentic_trading.worker.recorder import NO_REPLY, ReplyRoute
 from agentic_trading.worker.response_cache import CachedCall
 from agentic_trading.worker.slots import Parking
@@ -150,7 +150,7 @@ class CallContext:
     envelope: LLMEnvelope
     prepared: Prepared
     check: SemanticCheck | None
-    claim: HeldClaim
+    claim: ActiveClaim
     count: InputTokenCounter | None = None
     cached: CachedCall | None = None
     principal: str = ""

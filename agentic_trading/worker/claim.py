@@ -101,7 +101,7 @@ ClaimState = Literal["claimed", "intended", "kept"]
 
 
 @dataclass(frozen=True, slots=True)
-class LeftClaim:
+class AbandonedClaim:
     """An envelope that is not finished, and that no living owner runs: it goes on when it is delivered again."""
 
     key: ClaimKey
@@ -168,7 +168,7 @@ class ClaimStore(Protocol):
         """Return the answer that is kept under this key, empty where there is none."""
         ...
 
-    async def left(self, tenant: str) -> Sequence[LeftClaim]:
+    async def left(self, tenant: str) -> Sequence[AbandonedClaim]:
         """Return what is not finished and no living owner has run for a while, oldest first."""
         ...
 

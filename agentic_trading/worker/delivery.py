@@ -20,9 +20,9 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.errors import RecordError
 from agentic_trading.llm.event import KINDS as LOG
 from agentic_trading.llm.event import EnvelopeRefused, Event
+from agentic_trading.worker.active_claim import ActiveClaim, key_of
 from agentic_trading.worker.claim import MOST_CLAIMS, Busy, Claim, ClaimStore, Finished, OtherContent
 from agentic_trading.worker.error_boundary import AttemptTakenError, UndeliverableError, id_conflict
-from agentic_trading.worker.held_claim import HeldClaim, key_of
 from agentic_trading.worker.recorder import Recorder, ReplyRoute
 from agentic_trading.worker.runner import CallRunner
 from agentic_trading.worker.slots import Slot, StoppableWait
@@ -260,7 +260,7 @@ class EnvelopeHandler:
             raise
 
     async def _run_to_end(self, envelope: LLMEnvelope, claim: Claim, sender: Sender, slot: Slot) -> None:
-        held = HeldClaim(self._claims, claim)
+        held = ActiveClaim(self._claims, claim)
         try:
             last = await self._runner.run(
                 envelope,

@@ -28,6 +28,7 @@ from agentic_trading.llm.provider import ModelRequest, Providers, ToolDefinition
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.structured.engine import prepare
 from agentic_trading.worker import attempt_result
+from agentic_trading.worker.active_claim import NO_CLAIM, ActiveClaim, StoredAnswer
 from agentic_trading.worker.call_context import (
     CallChecks,
     CallContext,
@@ -37,14 +38,13 @@ from agentic_trading.worker.call_context import (
     check_of,
 )
 from agentic_trading.worker.error_boundary import AttemptTakenError, UnstreamedError
-from agentic_trading.worker.held_claim import UNCLAIMED, HeldClaim, KeptAnswer
 from agentic_trading.worker.recorder import NO_REPLY, Recorder, ReplyRoute
 from agentic_trading.worker.response_cache import CachedCall, ResponseCache
 from agentic_trading.worker.sent_attempt import (
     STOPPED,
     AttemptSender,
     ChargeWatch,
-    EarlierAttempts,
+    PreviousAttempts,
     RequestInFlight,
     patience_s,
 )
@@ -99,7 +99,7 @@ class CallRunner:
         self._unsupported_schemas = UnsupportedSchemas()
         watch = ChargeWatch(parts.gate.halts, parts.controls, parts.recorder)
         self._sender = AttemptSender(parts.gate, parts.providers, parts.recorder, parts.clock, watch)
-        self._earlier = EarlierAttempts(parts.gate, parts.recorder, parts.clock, watch, parts.lost)
+        self._earlier = PreviousAttempts(parts.gate, parts.recorder, parts.clock, watch, parts.lost)
         self._response_cache = parts.response_cache or ResponseCache(parts.clock)
 
     def stop(self) -> None:
@@ -112,7 +112,7 @@ class CallRunner:
         *,
         principal: str = "",
         parked: Parking = nullcontext,
-        claim: HeldClaim = UNCLAIMED,
+        claim: ActiveClaim = NO_CLAIM,
         route: ReplyRoute = NO_REPLY,
     ) -> LLMInteraction:
         """Return the last attempt at `envelope`, sent by `principal`; a failed call is a result, not an exception.
@@ -168,7 +168,7 @@ class CallRunner:
         envelope: LLMEnvelope,
         principal: str,
         parked: Parking,
-        claim: HeldClaim,
+        claim: ActiveClaim,
         cached: CachedCall | None,
         route: ReplyRoute,
     ) -> CallContext | FailureReason:
@@ -306,7 +306,12 @@ class CallRunner:
             raise
 
     async def _outcome(
-        self, call: CallContext, request: ModelRequest, admission: Admitted, charge: Charge, kept: KeptAnswer
+        self,
+        call: CallContext,
+        request: ModelRequest,
+        admission: Admitted,
+        charge: Charge,
+        kept: StoredAnswer,
     ) -> attempt_result.Attempted:
         timing, response = kept.timing, kept.response
         if kept.failure is None and response is not None:

@@ -33,10 +33,10 @@ from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, Providers
 from agentic_trading.llm.result import LLMResult, NextStep
 from agentic_trading.logger import get_logger
+from agentic_trading.worker.active_claim import AbandonedAttempt, ActiveClaim, StoredAnswer
 from agentic_trading.worker.attempt_result import LOST, DispatchNumbers, Timing, late_event, unsent_event
 from agentic_trading.worker.claim import ClaimLostError, ClaimStoreUnavailableError
 from agentic_trading.worker.error_boundary import AttemptTakenError, describe_error, log_and_continue
-from agentic_trading.worker.held_claim import HeldClaim, KeptAnswer, LeftAttempt
 from agentic_trading.worker.recorder import Recorder
 
 log = get_logger()
@@ -130,7 +130,7 @@ _WORKER_LEASE_OVER: Final = "the worker's lease was over before the request coul
 class RequestInFlight:
     """One request on its way, and what has come back so far."""
 
-    claim: HeldClaim
+    claim: ActiveClaim
     request: ModelRequest
     admission: Admitted
     clock: Clock
@@ -156,7 +156,7 @@ class RequestInFlight:
         return self.sent is not None and self.sent.is_charged
 
     @property
-    def kept(self) -> KeptAnswer:
+    def kept(self) -> StoredAnswer:
         """What there is now, as it is kept; the call has ended when this is first asked for."""
         self.ended = self.ended or (self.clock.now(), self.clock.monotonic())
         finished_at, finished = self.ended
@@ -166,7 +166,7 @@ class RequestInFlight:
         )  # none, if it was halted before it began
         timing = Timing(dispatched_at, finished_at, (finished - started) * 1000)
         priced_at, book = self.admission.priced_at, self.admission.price_book
-        return KeptAnswer(self.request.transport, book, priced_at, timing, self.response, self.failure)
+        return StoredAnswer(self.request.transport, book, priced_at, timing, self.response, self.failure)
 
     async def keep(self) -> None:
         """Keep what there is now with the claim."""
@@ -307,11 +307,11 @@ class EarlierAttempt:
 
     admission: Admitted
     charge: Charge
-    kept: KeptAnswer
+    kept: StoredAnswer
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierAttempts:
+class PreviousAttempts:
     """What an owner before has made of an envelope, or was about to: by the claim, and by the log of an earlier start.
 
     An answer that was kept is charged, which is harmless twice. An attempt that was about to be sent, and of which
@@ -328,7 +328,7 @@ class EarlierAttempts:
         """Return an attempt that the log of an earlier start has no end of."""
         return self.lost.get(reservation_id_of(request.envelope, request.attempt))
 
-    async def on_record(self, claim: HeldClaim, request: ModelRequest) -> LLMResult | None:
+    async def on_record(self, claim: ActiveClaim, request: ModelRequest) -> LLMResult | None:
         """Return an attempt that is on record here, could not be kept with the claim, and was to be followed by another one.
 
         Its charge, which may have waited in the process that ended, is booked as it is on record.
@@ -347,7 +347,7 @@ class EarlierAttempts:
             await self.gate.lifecycle.settle_recorded(reservation_id, actual)
         return None if result.next_step in {"", "final"} else result
 
-    async def forgotten(self, claim: HeldClaim, request: ModelRequest) -> LLMResult:
+    async def forgotten(self, claim: ActiveClaim, request: ModelRequest) -> LLMResult:
         """Return an attempt that is on record here and was to be followed by another one, where its claim was set back to before it.
 
         Raises `AttemptTakenError` for any other one that is on record.
@@ -358,7 +358,7 @@ class EarlierAttempts:
                 return result
         raise AttemptTakenError(request.envelope.envelope_id, request.attempt, "on record")
 
-    async def refusal(self, claim: HeldClaim, request: ModelRequest) -> FailureReason | None:
+    async def refusal(self, claim: ActiveClaim, request: ModelRequest) -> FailureReason | None:
         """Return why an owner before has ended the call without sending the attempt; None where it did not, or this log says so."""
         kept = claim.kept(request.attempt)
         if kept is None or kept.refusal is None:
@@ -366,7 +366,7 @@ class EarlierAttempts:
         return None if await self.recorder.has_attempt(request.envelope, request.attempt) else kept.refusal
 
     async def find(
-        self, claim: HeldClaim, request: ModelRequest, capability: Capability
+        self, claim: ActiveClaim, request: ModelRequest, capability: Capability
     ) -> EarlierAttempt | None:
         """Return the attempt as an owner before has left it; None for one that it never began, or whose end is on record.
 
@@ -386,7 +386,7 @@ class EarlierAttempts:
         await self.watch.note(request.envelope, admission, charge, problem)
         return EarlierAttempt(admission, charge, kept)
 
-    async def _abandoned(self, request: ModelRequest, left: LeftAttempt) -> KeptAnswer:
+    async def _abandoned(self, request: ModelRequest, left: AbandonedAttempt) -> StoredAnswer:
         """Return the end of an attempt of which nothing was kept: in doubt, or unsent where the ledger shows that."""
         now, sent_at = self.clock.now(), left.dispatched.time
         if await self.gate.lifecycle.abandon(left.body.reservation_id):
@@ -402,9 +402,9 @@ class EarlierAttempts:
                 await self.recorder.keep_event(
                     unsent_event(left.dispatched, attempt, id_, _LEFT_UNSENT, now=now)
                 )
-        return KeptAnswer(request.transport, "", now, timing, failure=failure, step=step)
+        return StoredAnswer(request.transport, "", now, timing, failure=failure, step=step)
 
-    async def _charged(self, admission: Admitted, kept: KeptAnswer) -> Charge:
+    async def _charged(self, admission: Admitted, kept: StoredAnswer) -> Charge:
         if kept.response is not None and kept.failure is None:
             usage, served = kept.response.usage, kept.response.model
             return await self.gate.lifecycle.settle_again(admission, usage, served_model=served)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.audit.trace import CallNode, TraceTree
-from agentic_trading.client.fallback import FALLS_BACK_ON, MENDABLE, Alternative, FallbackGateway
+from agentic_trading.client.fallback import FALLBACK_KINDS, FALLS_BACK_ON, Alternative, FallbackGateway
 from agentic_trading.client.gateway import GatewayClient, GatewayReply
 from agentic_trading.llm import (
     DeterminismLevel,
@@ -150,7 +150,7 @@ async def test_any_other_failure_is_returned(kind: FailureKind) -> None:
     assert models.second.requests == []
 
 
-@pytest.mark.parametrize("kind", sorted(frozenset(FailureKind) - MENDABLE))
+@pytest.mark.parametrize("kind", sorted(frozenset(FailureKind) - FALLBACK_KINDS))
 def test_what_was_decided_on_purpose_cannot_be_got_round(kind: FailureKind) -> None:
     with pytest.raises(ValueError, match=f"does not fall back on {kind}; allowed are auth_error"):
         FallbackGateway(GatewayClient(gateway().broker), [SECOND], on=frozenset({kind}))

@@ -23,8 +23,8 @@ from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.llm import LLMInteraction
 from agentic_trading.llm.stores.jsonl.store import JsonlRecords
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.worker.active_claim import key_of
 from agentic_trading.worker.claim import Finished
-from agentic_trading.worker.held_claim import key_of
 from tests import kafka_server, redis_bus, redis_server
 from tests.flows.crash_rows import ROWS, Ports, Row, Servers, Standing
 from tests.gateway import held

@@ -17,9 +17,9 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.operate.budget_log import rebuild_ledger
 from agentic_trading.platform import Platform, Ports
+from agentic_trading.worker.active_claim import key_of
 from agentic_trading.worker.claim import ClaimsRolledBackError
 from agentic_trading.worker.claims.redis import LEASE_S, RedisClaimStore
-from agentic_trading.worker.held_claim import key_of
 from tests.gateway import asking
 from tests.platform.calls import envelope, scripted
 from tests.platform.test_shared_ledger import config

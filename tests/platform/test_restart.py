@@ -35,7 +35,7 @@ from agentic_trading.platform import (
     ProviderContext,
     local_gateway,
 )
-from agentic_trading.worker.held_claim import RecoveryReport
+from agentic_trading.worker.active_claim import RecoveryReport
 from tests.gateway import START
 from tests.platform.calls import BUDGET_USD, SMALL_USD, asked, envelope, scripted, spent_nusd
 

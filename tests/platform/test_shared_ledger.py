@@ -32,9 +32,9 @@ from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
 from agentic_trading.operate.budget_log import rebuild_ledger
 from agentic_trading.platform import LedgerConfig, Platform, PlatformConfig, Ports, TenantConfig
+from agentic_trading.worker.active_claim import RecoveryReport, key_of
 from agentic_trading.worker.claim import Claim
 from agentic_trading.worker.claims.redis import RedisClaimStore
-from agentic_trading.worker.held_claim import RecoveryReport, key_of
 from tests import redis_server
 from tests.gateway import START
 from tests.platform.calls import SMALL_USD, asked, envelope, scripted, spent_nusd

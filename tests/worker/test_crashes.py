@@ -19,6 +19,7 @@ from agentic_trading.llm import LLMEnvelope, LLMInteraction, RetryPolicy
 from agentic_trading.llm.providers.offline import ScriptedProvider, ScriptedReply
 from agentic_trading.llm.store import Record
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.worker.active_claim import ActiveClaim, key_of
 from agentic_trading.worker.claim import (
     Claim,
     ClaimKey,
@@ -28,7 +29,6 @@ from agentic_trading.worker.claim import (
 )
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.delivery import EnvelopeHandler, ProducerAcl
-from agentic_trading.worker.held_claim import HeldClaim, key_of
 from agentic_trading.worker.slots import Slots, StoppableWait
 from tests.gateway import GOOD, OF_ANY_AGE, START, asking, gateway, held
 from tests.worker.ticking import Turning
@@ -257,7 +257,7 @@ async def test_a_run_whose_claim_is_taken_before_it_sends_sends_nothing() -> Non
     desk = gateway(fleet.provider, ledger=fleet.ledger)
 
     with pytest.raises(ClaimLostError):
-        await desk.runner.run(envelope, claim=HeldClaim(fleet.claims, claim))
+        await desk.runner.run(envelope, claim=ActiveClaim(fleet.claims, claim))
 
     assert fleet.provider.requests == []
     assert held(await fleet.ledger.balances("default"))["nusd"] == 0

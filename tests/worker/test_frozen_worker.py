@@ -17,8 +17,8 @@ from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.ledgers.redis import RedisLedger
 from agentic_trading.llm import LLMEnvelope
 from agentic_trading.llm.interaction import reservation_id
+from agentic_trading.worker.active_claim import key_of
 from agentic_trading.worker.claim import Finished
-from agentic_trading.worker.held_claim import key_of
 from tests.gateway import held
 from tests.worker.claims_on_server import Server, ServerClaims
 from tests.worker.test_crashes import Fleet, Process, envelope_of

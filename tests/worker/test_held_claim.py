@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from agentic_trading.llm import FailureKind, ProviderError, Usage
 from agentic_trading.llm.provider import ModelResponse, UnusableAnswerError
+from agentic_trading.worker.active_claim import AbandonedAttempt, StoredAnswer
 from agentic_trading.worker.attempt_result import Timing
-from agentic_trading.worker.held_claim import KeptAnswer, LeftAttempt
 from tests.build import event, response
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
@@ -29,9 +29,9 @@ FACTS: dict[str, Any] = {
 def test_bill_of_a_failed_attempt_is_kept(bill_nusd: int) -> None:
     failure = ProviderError(FailureKind.SERVER_ERROR, "broken off", sent=True, bill_nusd=bill_nusd)
 
-    kept = KeptAnswer(**FACTS, failure=failure)
+    kept = StoredAnswer(**FACTS, failure=failure)
 
-    read = KeptAnswer.read(kept.spell()).failure
+    read = StoredAnswer.read(kept.spell()).failure
     assert read is not None
     assert read.bill_nusd == bill_nusd
 
@@ -42,7 +42,7 @@ def test_usage_of_an_answer_that_cannot_be_used_is_kept() -> None:
         FailureKind.RATE_LIMIT, "m", usage=usage, model="m-1", retry_after_s=3.0, provider_request_id="r"
     )
 
-    read = KeptAnswer.read(KeptAnswer(**FACTS, failure=failure).spell()).failure
+    read = StoredAnswer.read(StoredAnswer(**FACTS, failure=failure).spell()).failure
 
     assert type(read) is UnusableAnswerError
     assert vars(read) == vars(failure)
@@ -63,9 +63,9 @@ def test_an_answer_is_read_again_as_it_was(
         beside=beside,
         tool_called="order_book",
     )
-    kept = KeptAnswer(**FACTS, response=answer)
+    kept = StoredAnswer(**FACTS, response=answer)
 
-    assert KeptAnswer.read(kept.spell()) == kept
+    assert StoredAnswer.read(kept.spell()) == kept
 
 
 @given(ANY_TEXT, st.booleans(), st.none() | st.floats(0, 86_400))
@@ -74,7 +74,7 @@ def test_a_failure_is_read_again_as_it_was(text: str, sent: bool, wait_s: float 
         FailureKind.RATE_LIMIT, text, sent=sent, retry_after_s=wait_s, provider_request_id="r", text=text
     )
 
-    again = KeptAnswer.read(KeptAnswer(**FACTS, failure=failure, step="retry").spell())
+    again = StoredAnswer.read(StoredAnswer(**FACTS, failure=failure, step="retry").spell())
 
     assert again.failure is not None
     assert vars(again.failure) == vars(failure)
@@ -82,8 +82,8 @@ def test_a_failure_is_read_again_as_it_was(text: str, sent: bool, wait_s: float 
 
 
 def test_an_answer_that_came_parsed_is_kept_as_the_text_that_is_read() -> None:
-    kept = KeptAnswer(**FACTS, response=response("", structured={"qty": 1.5, "side": "buy"}))
-    again = KeptAnswer.read(kept.spell())
+    kept = StoredAnswer(**FACTS, response=response("", structured={"qty": 1.5, "side": "buy"}))
+    again = StoredAnswer.read(kept.spell())
 
     assert again.response is not None
     assert (again.response.text, again.response.structured) == ('{"qty":1.5,"side":"buy"}', None)
@@ -91,4 +91,4 @@ def test_an_answer_that_came_parsed_is_kept_as_the_text_that_is_read() -> None:
 
 def test_facts_that_are_no_dispatch_are_refused() -> None:
     with pytest.raises(TypeError, match=r"allowed is attempt\.dispatched"):
-        LeftAttempt.read(event(kind="bar.closed").wire)
+        AbandonedAttempt.read(event(kind="bar.closed").wire)

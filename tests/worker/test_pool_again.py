@@ -24,9 +24,9 @@ from agentic_trading.llm.errors import ProviderError, RecordError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.worker.active_claim import key_of
 from agentic_trading.worker.claim import ClaimKey
 from agentic_trading.worker.claims.memory import MemoryClaimStore
-from agentic_trading.worker.held_claim import key_of
 from agentic_trading.worker.pool import WorkerPool
 from tests.build import event
 from tests.gateway import GOOD, START, MemoryGateway, asking, attempts, gateway

@@ -8,10 +8,10 @@ from agentic_trading.bus.codec import envelope_message, event_message
 from agentic_trading.bus.topic import ENVELOPES, EVENTS, REPLIES
 from agentic_trading.llm import LLMInteraction
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.worker.active_claim import key_of
 from agentic_trading.worker.claim import Finished
 from agentic_trading.worker.claims.memory import MemoryClaimStore
 from agentic_trading.worker.error_boundary import UnstreamedError
-from agentic_trading.worker.held_claim import key_of
 from tests.build import event
 from tests.gateway import GOOD, MemoryGateway, asking, attempts, gateway
 from tests.worker.running import running

@@ -11,9 +11,9 @@ from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LostAttempt
 from agentic_trading.llm.errors import FailureKind
-from agentic_trading.worker.claim import ClaimKey, ClaimStoreUnavailableError, LeftClaim
+from agentic_trading.worker.active_claim import RecoveryReport, recover
+from agentic_trading.worker.claim import AbandonedClaim, ClaimKey, ClaimStoreUnavailableError
 from agentic_trading.worker.claims.memory import MemoryClaimStore
-from agentic_trading.worker.held_claim import RecoveryReport, recover
 from tests.contracts.claim_promises import taken
 from tests.gateway import START
 from tests.governance.asking import ask, reserved, spend
@@ -66,7 +66,7 @@ async def test_an_attempt_that_may_have_been_sent_is_in_doubt_and_what_nobody_ru
 
 async def test_what_cannot_be_reached_at_a_start_is_said_and_keeps_no_worker_from_starting() -> None:
     class Away(MemoryClaimStore):
-        async def left(self, tenant: str) -> Sequence[LeftClaim]:
+        async def left(self, tenant: str) -> Sequence[AbandonedClaim]:
             raise ClaimStoreUnavailableError("connection refused")
 
     ledger = AwayLedger()

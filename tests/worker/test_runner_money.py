@@ -19,9 +19,9 @@ from agentic_trading.llm.provider import ModelRequest, ModelResponse
 from agentic_trading.llm.providers.offline import ScriptedProvider
 from agentic_trading.llm.result import Usage
 from agentic_trading.llm.stores.memory import MemoryInteractionStore
+from agentic_trading.worker.active_claim import ActiveClaim, key_of
 from agentic_trading.worker.claim import Claim
 from agentic_trading.worker.claims.memory import MemoryClaimStore
-from agentic_trading.worker.held_claim import HeldClaim, key_of
 from tests.gateway import (
     GOOD,
     START,
@@ -357,11 +357,11 @@ async def test_an_attempt_that_a_worker_with_a_full_disk_did_not_send_says_so_wh
     first = await claims.claim(key_of(envelope), envelope.envelope_hash)
     assert isinstance(first, Claim)
     with pytest.raises(StoreError):
-        await full.runner.run(envelope, claim=HeldClaim(claims, first))
+        await full.runner.run(envelope, claim=ActiveClaim(claims, first))
     await claims.release(first)
     second = await claims.claim(key_of(envelope), envelope.envelope_hash)
     assert isinstance(second, Claim)
-    await other.runner.run(envelope, claim=HeldClaim(claims, second))
+    await other.runner.run(envelope, claim=ActiveClaim(claims, second))
 
     unsent, answered = await attempts(other, envelope)
     assert unsent.result.failure is not None

@@ -67,7 +67,7 @@ from agentic_trading.desk.planning.schema import (
     STRATEGY_PARAMS as STRATEGY_PARAMS,
 )
 from agentic_trading.desk.planning.schema import (
-    Offered as Offered,
+    AvailableParams as AvailableParams,
 )
 from agentic_trading.desk.planning.schema import (
     PanelFacts as PanelFacts,
@@ -108,6 +108,7 @@ __all__ = [
     "STRATEGY_PARAMS",
     "TEMPLATES",
     "AutonomousLoop",
+    "AvailableParams",
     "BaseTemplate",
     "CodeProblem",
     "Evaluation",
@@ -119,7 +120,6 @@ __all__ = [
     "MomentumStrategyParams",
     "MomentumTemplate",
     "NotOfferedError",
-    "Offered",
     "PanelEvaluator",
     "PanelFacts",
     "Plan",

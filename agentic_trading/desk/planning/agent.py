@@ -22,7 +22,7 @@ from agentic_trading.desk.planning.events import (
 )
 from agentic_trading.desk.planning.generator import PROMPT, TemplateCodeGenerator
 from agentic_trading.desk.planning.params import Family, StrategyParams
-from agentic_trading.desk.planning.search import Search, Tried
+from agentic_trading.desk.planning.search import Search, TrialResult
 from agentic_trading.desk.planning.template import TEMPLATES
 from agentic_trading.desk.prompts import Prompt, load_prompt, significant
 from agentic_trading.ids import derived_id
@@ -92,7 +92,7 @@ class Round:
 class Plan:
     """The set to trade by: the best of `tried` distinct ones, with the probability that it is better than their luck."""
 
-    champion: Tried
+    champion: TrialResult
     tried: int
     deflated_sharpe: float | None
     trace_id: str
@@ -171,7 +171,7 @@ class PlanningAgent:
         self._played = number = self._played + 1
         step, cause = f"round-{number}", ""
         params: StrategyParams | None = None
-        repeated: Tried | None = None
+        repeated: TrialResult | None = None
         for proposals, name in enumerate((step, f"{step}.again")):
             try:
                 params, answered = await self._ask(number, name, cause, repeated)
@@ -208,7 +208,7 @@ class PlanningAgent:
         return Round(number, "accepted", proposals, params, outcome)
 
     async def _ask(
-        self, number: int, step: str, cause: str, repeated: Tried | None
+        self, number: int, step: str, cause: str, repeated: TrialResult | None
     ) -> tuple[StrategyParams, str]:
         """Return a valid set and the id of its interaction; raises `GenerationFailedError` after the last answer."""
         if self._generator is None:
@@ -218,7 +218,7 @@ class PlanningAgent:
         return _read(await self._gateway.ask(envelope), self._generator)
 
     def _envelope(
-        self, schema: Mapping[str, Any], number: int, step: str, cause: str, repeated: Tried | None
+        self, schema: Mapping[str, Any], number: int, step: str, cause: str, repeated: TrialResult | None
     ) -> LLMEnvelope:
         settings, offered = self._settings, self._evaluator.offered
         envelope_id = derived_id(self.trace_id, step)
@@ -246,7 +246,7 @@ class PlanningAgent:
         return builder.with_deadline(self._clock.now() + patience).build()
 
     async def _record_proposal(
-        self, number: int, step: str, params: StrategyParams, answered: str, repeated: Tried | None
+        self, number: int, step: str, params: StrategyParams, answered: str, repeated: TrialResult | None
     ) -> str:
         body = GenerationProposed(
             round=number,
@@ -266,7 +266,7 @@ class PlanningAgent:
         )
         return await self._record(body, step, "rejected", cause)
 
-    async def _chosen(self, champion: Tried, regime: str) -> Plan:
+    async def _chosen(self, champion: TrialResult, regime: str) -> Plan:
         deflated, tried = self.search.deflated_sharpe, len(self.search)
         body = PlanChosen(
             regime=regime,

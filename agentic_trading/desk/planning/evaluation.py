@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 from agentic_trading.canonical import canonical_bytes, sha256_hex
 from agentic_trading.desk.metrics import DAYS_PER_YEAR, Performance, returns_of
 from agentic_trading.desk.planning.params import StrategyParams
-from agentic_trading.desk.planning.schema import Offered
+from agentic_trading.desk.planning.schema import AvailableParams
 from agentic_trading.files import read_file
 
 _SHARPE_OF_A_YEAR: Final = DAYS_PER_YEAR**0.5
@@ -82,7 +82,7 @@ class RejectedSet:
 class Evaluator(Protocol):
     """Runs sets over one panel. Each call blocks, and no two run at once."""
 
-    offered: Offered
+    offered: AvailableParams
     window: SampleBars
     chosen_at: datetime
     """When the last bar of the first half had closed: a planner knows nothing later."""

@@ -26,8 +26,8 @@ from agentic_trading.desk.planning.evaluation import (
 from agentic_trading.desk.planning.panel import COLUMNS, Floats, Panel
 from agentic_trading.desk.planning.params import Family, StrategyParams
 from agentic_trading.desk.planning.promises import WeightRules, broken_by_header, broken_promises
-from agentic_trading.desk.planning.sandbox import Sandbox, SandboxJob, Stopped
-from agentic_trading.desk.planning.schema import Offered, PanelFacts, offered_by
+from agentic_trading.desk.planning.sandbox import Aborted, Sandbox, SandboxJob
+from agentic_trading.desk.planning.schema import AvailableParams, PanelFacts, offered_by
 from agentic_trading.desk.planning.template import TEMPLATES, BaseTemplate
 from agentic_trading.errors import extra_named
 
@@ -94,7 +94,7 @@ class PanelEvaluator:
             return RejectedSet("gate", "; ".join(problem.text for problem in problems))
         job = SandboxJob.of(code, params, self.panel.days)
         weights = self._weights_of(job)
-        if isinstance(weights, Stopped):
+        if isinstance(weights, Aborted):
             return RejectedSet("sandbox", weights.text)
         rules = WeightRules.of(params)
         broken = (
@@ -134,7 +134,7 @@ class PanelEvaluator:
             out_of_sample=account.performance(window.split, window.end),
         )
 
-    def _weights_of(self, job: SandboxJob) -> Floats | Stopped:
+    def _weights_of(self, job: SandboxJob) -> Floats | Aborted:
         """Return the weights of code, which is run once for all sets whose code differs in its comments alone."""
         header, body = split_header(job.code)
         place = (f"{job.catalyst}\n{body}", job.rebalance.tobytes())
@@ -142,7 +142,7 @@ class PanelEvaluator:
             self._weights.move_to_end(place)
             return self._weights[place]
         outcome = self._sandbox.run(replace(job, code="\n" * header.count("\n") + body))  # of the same lines
-        if isinstance(outcome, Stopped):
+        if isinstance(outcome, Aborted):
             return outcome  # a busy machine may be the reason: the next one is run
         self._weights[place] = outcome.weights
         if len(self._weights) > KEPT_WEIGHTS:
@@ -170,13 +170,13 @@ class PanelEvaluator:
         return sha256_hex(canonical_bytes(parts))
 
 
-def offers_of(panel: Panel, data_sha256: str = "", *, catalysts: Iterable[str] = ()) -> Offered:
+def offers_of(panel: Panel, data_sha256: str = "", *, catalysts: Iterable[str] = ()) -> AvailableParams:
     """Return what a panel of prices and volumes can serve, with the frames of these catalysts."""
     frames = frozenset({"volume", *catalysts})
     return offered_by(PanelFacts(panel.name, len(panel.days), frames, data_sha256 or panel.sha256))
 
 
-def window_of(offered: Offered, panel: Panel) -> SampleBars:
+def window_of(offered: AvailableParams, panel: Panel) -> SampleBars:
     """Return the bars that sets are judged on: all behind the warm-up, in halves."""
     start, end = offered.warm_up, len(panel.days)
     return SampleBars(start, start + (end - start) // 2, end)

@@ -8,7 +8,7 @@ from agentic_trading.canonical import canonical_bytes, exact_bytes, exact_value
 from agentic_trading.client.outcome import StructuredOutcome
 from agentic_trading.desk.planning.errors import GenerationFailedError
 from agentic_trading.desk.planning.params import StrategyParamRequest, StrategyParams
-from agentic_trading.desk.planning.schema import EVERYTHING, Offered, answer_schema, disagreements
+from agentic_trading.desk.planning.schema import EVERYTHING, AvailableParams, answer_schema, disagreements
 from agentic_trading.desk.planning.template import BaseTemplate
 from agentic_trading.desk.prompts import load_prompt
 from agentic_trading.llm.result import Stage, Violation
@@ -45,7 +45,7 @@ class GenerationResult:
 class TemplateCodeGenerator:
     """Reads an answer, holds it against what is offered, and has a template write the code."""
 
-    def __init__(self, template: BaseTemplate, offered: Offered = EVERYTHING) -> None:
+    def __init__(self, template: BaseTemplate, offered: AvailableParams = EVERYTHING) -> None:
         """Take the template of the family that is asked for, and compile it; it blocks.
 
         Raises `NotOfferedError` where the data cannot serve the family, and what `BaseTemplate.compile` does.
@@ -117,7 +117,7 @@ class TemplateCodeGenerator:
 class TemplateParameterGenerator:
     """Asks for parameters in a prompt of text alone, for models that are called without an envelope."""
 
-    def __init__(self, template: BaseTemplate, offered: Offered = EVERYTHING) -> None:
+    def __init__(self, template: BaseTemplate, offered: AvailableParams = EVERYTHING) -> None:
         """Take what `TemplateCodeGenerator` takes."""
         self._offered = offered
         self._generator = TemplateCodeGenerator(template, offered)

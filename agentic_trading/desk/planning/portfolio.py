@@ -19,7 +19,7 @@ from agentic_trading.desk.planning.evaluator import PanelEvaluator, offers_of
 from agentic_trading.desk.planning.events import PlanUndecided
 from agentic_trading.desk.planning.panel import Panel
 from agentic_trading.desk.planning.promises import WeightRules, broken_promises
-from agentic_trading.desk.planning.sandbox import Sandbox, SandboxJob, Stopped
+from agentic_trading.desk.planning.sandbox import Aborted, Sandbox, SandboxJob
 from agentic_trading.desk.planning.template import TEMPLATES
 from agentic_trading.errors import extra_named
 from agentic_trading.ids import derived_id
@@ -182,7 +182,7 @@ def last_weights(panel: Panel, job: SandboxJob, rules: WeightRules) -> dict[str,
     """Return what the code wants to hold at the last close, by symbol; or why it has no weights. It blocks."""
     with Sandbox(panel) as sandbox:
         outcome = sandbox.run(job)
-    if isinstance(outcome, Stopped):
+    if isinstance(outcome, Aborted):
         return f"the sandbox ended the plan's code: {outcome.text}"
     if broken := broken_promises(outcome.weights, panel.filled, job.rebalance, rules):
         return f"the plan's code broke a promise: {broken[0].promise}: {broken[0].message}"

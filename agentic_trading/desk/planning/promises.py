@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 from agentic_trading.desk.planning.allowlist import split_header
 from agentic_trading.desk.planning.panel import Flags, Floats
 from agentic_trading.desk.planning.params import MeanReversionParams, StrategyParams, VolatilityParams
-from agentic_trading.desk.planning.sandbox import Ran, SandboxJob, Stopped
+from agentic_trading.desk.planning.sandbox import Aborted, Completed, SandboxJob
 from agentic_trading.errors import extra_named
 from agentic_trading.ids import fraction
 
@@ -118,7 +118,7 @@ def broken_by_header(code: str, params: StrategyParams) -> tuple[BrokenPromise, 
 
 
 def broken_by_look_ahead(
-    run: Callable[[SandboxJob], Ran | Stopped], job: SandboxJob
+    run: Callable[[SandboxJob], Completed | Aborted], job: SandboxJob
 ) -> tuple[BrokenPromise, ...]:
     """Return how the weights of code depend on later bars, if they do; `run` is that of a sandbox.
 
@@ -127,7 +127,7 @@ def broken_by_look_ahead(
     bars that are drawn from the hash of the code, which it cannot know.
     """
     full = run(replace(job, bars=None, altered_from=None))
-    if isinstance(full, Stopped):
+    if isinstance(full, Aborted):
         return (_broken_form(full.text),)
     cuts = _cuts(full.weights, job)
     shown = _cuts(full.weights) or cuts
@@ -151,9 +151,11 @@ def _cuts(weights: Floats, job: SandboxJob | None = None) -> list[int]:
     return sorted({bar + 1 for bar in changed})
 
 
-def _difference(promise: Promise, full: Floats, cut: int, outcome: Ran | Stopped) -> BrokenPromise | None:
+def _difference(
+    promise: Promise, full: Floats, cut: int, outcome: Completed | Aborted
+) -> BrokenPromise | None:
     seen = "bars alone" if promise is Promise.TRUNCATION else "bars as they are, and others after them"
-    if isinstance(outcome, Stopped):
+    if isinstance(outcome, Aborted):
         return BrokenPromise(promise, f"with the first {cut} {seen}: {outcome.text}; allowed: weights")
     bits = full[:cut].view(np.int64) != outcome.weights[:cut].view(np.int64)
     bars = np.flatnonzero(bits.any(axis=1)).tolist()

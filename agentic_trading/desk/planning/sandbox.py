@@ -81,7 +81,7 @@ class SandboxJob:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ran:
+class Completed:
     """The code returned weights; whether they keep its promises is another question (`promises.py`)."""
 
     weights: Floats
@@ -91,7 +91,7 @@ class Ran:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class Aborted:
     """The code has no weights."""
 
     reason: SandboxReason
@@ -158,7 +158,7 @@ class Sandbox:
         """The id of the child, which leads a session of its own; None while there is none."""
         return self._child.process.pid if self._child else None
 
-    def run(self, job: SandboxJob) -> Ran | Stopped:
+    def run(self, job: SandboxJob) -> Completed | Aborted:
         """Run the code of `job`; nothing that the code does is raised.
 
         Raises `ValueError` for a job that does not fit the panel and where the sandbox is not open, and `SandboxStartError`
@@ -179,16 +179,16 @@ class Sandbox:
         if header["reason"] is not None:
             return self._stopped(header["reason"], header["text"], header["wall_s"])
         weights = np.frombuffer(payload, np.float64).reshape(header["shape"])
-        return Ran(weights, header["wall_s"], self.network)
+        return Completed(weights, header["wall_s"], self.network)
 
-    def _stopped(self, reason: str, text: str, wall_s: float) -> Stopped:
+    def _stopped(self, reason: str, text: str, wall_s: float) -> Aborted:
         allowed = {
             "cpu": f"; allowed: {self._limits.cpu_s} s of CPU",
             "memory": f"; allowed: {self._limits.memory_bytes >> 20} MiB in all",
             "wall": f"; allowed: {self._limits.wall_s:g} s",
             "refused": "; allowed: arithmetic over the arguments",
         }
-        return Stopped(SandboxReason(reason), text + allowed.get(reason, ""), wall_s, self.network)
+        return Aborted(SandboxReason(reason), text + allowed.get(reason, ""), wall_s, self.network)
 
     def _start(self) -> "_Child":
         if not self._command:

@@ -45,7 +45,7 @@ class PanelFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class AvailableParams:
     """The parameters that a panel can serve: the values of each family that it can serve, and why others are withheld."""
 
     facts: PanelFacts
@@ -77,7 +77,9 @@ class Offered:
         return found
 
 
-def offered_by(facts: PanelFacts, families: Sequence[param_types.Family] = param_types.FAMILIES) -> Offered:
+def offered_by(
+    facts: PanelFacts, families: Sequence[param_types.Family] = param_types.FAMILIES
+) -> AvailableParams:
     """Return what a panel can serve: values whose warm-up leaves `HALF_BARS` in each half, catalysts whose frame is there.
 
     Without fundamentals the catalysts are none, and volume where there is a frame of it. A family that has a parameter
@@ -95,7 +97,7 @@ def offered_by(facts: PanelFacts, families: Sequence[param_types.Family] = param
             )
         else:
             grids[family] = grid
-    return Offered(facts, MappingProxyType(grids), tuple(withheld))
+    return AvailableParams(facts, MappingProxyType(grids), tuple(withheld))
 
 
 def needed_bars(name: str, value: param_types.Value) -> int:
@@ -137,7 +139,7 @@ def _why(name: str, facts: PanelFacts) -> str:
 
 
 def answer_schema(
-    offered: Offered,
+    offered: AvailableParams,
     families: Sequence[param_types.Family] = param_types.FAMILIES,
     *,
     reasoning_apart: bool = False,
@@ -188,10 +190,10 @@ def _object(properties: Schema, required: Sequence[str]) -> Schema:
     }
 
 
-def _everything() -> Offered:
+def _everything() -> AvailableParams:
     """Return all families with all values: what some data can serve."""
     grids = {family: param_types.grid_of(*param_types.CLASSES[family]) for family in param_types.FAMILIES}
-    return Offered(PanelFacts("any data", frames=frozenset({*FUNDAMENTALS, "volume"})), grids, ())
+    return AvailableParams(PanelFacts("any data", frames=frozenset({*FUNDAMENTALS, "volume"})), grids, ())
 
 
 EVERYTHING: Final = _everything()

@@ -20,7 +20,7 @@ SHOWN: Final = ("sharpe", "cagr", "max_drawdown", "turnover")
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TrialResult:
     """A set that was run, as it was first proposed, and what came of it."""
 
     number: int
@@ -42,23 +42,23 @@ class Search:
     """The distinct sets that were tried, in order; sets that trade alike are one."""
 
     window: SampleBars
-    _tried: dict[str, Tried] = field(default_factory=dict)
+    _tried: dict[str, TrialResult] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return how many distinct sets were tried."""
         return len(self._tried)
 
-    def known(self, params: StrategyParams) -> Tried | None:
+    def known(self, params: StrategyParams) -> TrialResult | None:
         """Return the set that was tried and trades like `params`."""
         return self._tried.get(params.effective.sha256)
 
-    def add(self, params: StrategyParams, evaluation: Evaluation) -> Tried:
+    def add(self, params: StrategyParams, evaluation: Evaluation) -> TrialResult:
         """Add a set, unless one that trades alike is there; return it, or that one."""
-        tried = Tried(len(self._tried) + 1, params, evaluation)
+        tried = TrialResult(len(self._tried) + 1, params, evaluation)
         return self._tried.setdefault(params.effective.sha256, tried)
 
     @property
-    def champion(self) -> Tried | None:
+    def champion(self) -> TrialResult | None:
         """The set with the highest Sharpe ratio in the first half, the first of equal ones; None where none has a ratio."""
         return next(iter(self._ranked()), None)
 
@@ -85,7 +85,7 @@ class Search:
             "last": [tried.evidence for tried in last],
         }
 
-    def _ranked(self) -> list[Tried]:
+    def _ranked(self) -> list[TrialResult]:
         rated = [tried for tried in self._tried.values() if tried.evaluation.in_sample.sharpe is not None]
         return sorted(rated, key=lambda tried: (-(tried.evaluation.in_sample.sharpe or 0.0), tried.number))
 

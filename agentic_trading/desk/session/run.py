@@ -40,7 +40,7 @@ from agentic_trading.governance.limits import Limit, ScopeKind, limit_text
 from agentic_trading.governance.rebuild import LedgerRebuild, require_not_behind
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.envelope import LLMEnvelope
-from agentic_trading.llm.event import Event, FedBars, RunData, RunStarted
+from agentic_trading.llm.event import BarChecksums, Event, RunData, RunStarted
 from agentic_trading.llm.limits import NANO
 from agentic_trading.llm.runs import RunSummary, run_on_record
 from agentic_trading.logger import get_logger
@@ -226,7 +226,7 @@ class BarFiles:
         self._writing = asyncio.Lock()
 
     @property
-    def fed(self) -> tuple[FedBars, ...]:
+    def fed(self) -> tuple[BarChecksums, ...]:
         """What the files hold."""
         return tuple(digest.of(symbol) for symbol, digest in self._digests.items())
 

@@ -21,7 +21,7 @@ from agentic_trading.desk.planning.generator import TemplateCodeGenerator
 from agentic_trading.desk.planning.panel import Panel, load_panel
 from agentic_trading.desk.planning.params import FAMILIES, Family, StrategyParams, family_of
 from agentic_trading.desk.planning.sandbox import Sandbox
-from agentic_trading.desk.planning.schema import EVERYTHING, Offered
+from agentic_trading.desk.planning.schema import EVERYTHING, AvailableParams
 from agentic_trading.desk.planning.search import random_median
 from agentic_trading.desk.planning.template import TEMPLATES
 from agentic_trading.desk.session import trading
@@ -124,7 +124,7 @@ class Scene:
 
     panel: Panel
     window: SampleBars
-    offered: Offered
+    offered: AvailableParams
     equal_weight: Halves
     hold: Sequence[float]
     """The equity of holding all stocks, at each close of the window."""
@@ -243,7 +243,7 @@ def run_set(path: Path, data: str, costs: TradeCosts) -> SetResult:
         return SetResult(scene_of(evaluator), params, outcome)
 
 
-def read_set(path: Path, offered: Offered = EVERYTHING) -> StrategyParams:
+def read_set(path: Path, offered: AvailableParams = EVERYTHING) -> StrategyParams:
     """Return the parameters in a file: a set by itself, or a whole answer of a model.
 
     Raises `OptionError` for a file that cannot be read, `UnknownFamilyError`, and `GenerationFailedError` for a set with mistakes.

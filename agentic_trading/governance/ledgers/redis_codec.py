@@ -24,7 +24,7 @@ from agentic_trading.governance.ledgers.reservation_table import overrun_of
 from agentic_trading.governance.ledgers.scripts.redis import ScriptServer
 from agentic_trading.governance.limits import COUNTED_BY_CALL, UNITS, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import NOTHING, Amount
-from agentic_trading.governance.redis import REBUILDING, LedgerKeys, ScriptReply, SeenSequence
+from agentic_trading.governance.redis import REBUILDING, LedgerKeys, ScriptReply, SequenceGuard
 from agentic_trading.redis import within_time
 
 
@@ -221,7 +221,7 @@ class LimitFreshness:
             raise LedgerUnavailableError(why) from None
 
 
-class RedisTenantState(SeenSequence):
+class RedisTenantState(SequenceGuard):
     """What a process knows of one tenant's ledger; it grows with each answer."""
 
     def __init__(

@@ -106,10 +106,10 @@ class MemoryClaimStore:
         """Return the answer that is kept."""
         return self._answer(key)
 
-    async def left(self, tenant: str) -> Sequence[claim_api.LeftClaim]:
+    async def left(self, tenant: str) -> Sequence[claim_api.AbandonedClaim]:
         """Return what is free and not finished."""
         return [
-            claim_api.LeftClaim.of(key, held.intended, held.kept)
+            claim_api.AbandonedClaim.of(key, held.intended, held.kept)
             for key, held in self._held.items()
             if held.is_free and key.tenant == tenant
         ]

@@ -154,7 +154,7 @@ class RedisClaimStore:
         self._client = Redis.from_pool(pool)
         self._bundles = redis.BundledScripts(pool, _unavailable)
         self._name = _WorkerName(self._client, namespace, name, log_id or self._process, host, lease_s)
-        self._seen: dict[str, redis.SeenSequence] = {}
+        self._seen: dict[str, redis.SequenceGuard] = {}
         self._closed: set[str] = set()
         self._leases: dict[str, _Lease] = {}
         self._held: dict[claim_api.ClaimKey, _HeldKey] = {}
@@ -258,7 +258,7 @@ class RedisClaimStore:
         async with _reaching():
             return await client.get(self._frozen(key)) or b""
 
-    async def left(self, tenant: str) -> Sequence[claim_api.LeftClaim]:
+    async def left(self, tenant: str) -> Sequence[claim_api.AbandonedClaim]:
         """Return what no living process has run for a lease, oldest first; not in one step, and of many the oldest."""
         client: Any = self._client  # its pipelines have wrong types
         keys = self._keys(claim_api.ClaimKey(tenant, ""))
@@ -276,7 +276,7 @@ class RedisClaimStore:
                 pipeline.hget(claim, "owner").hkeys(claim)
             found = await pipeline.execute()
         return [
-            claim_api.LeftClaim.of(
+            claim_api.AbandonedClaim.of(
                 claim_api.ClaimKey(tenant, id_.decode()), _numbers(names, b"i:"), _numbers(names, b"k:")
             )
             for id_, owner, names in zip(ids, found[::2], found[1::2], strict=True)
@@ -347,7 +347,7 @@ class RedisClaimStore:
             lease.since = min(lease.since, at)
 
     async def _run(self, step: str, key: claim_api.ClaimKey, *given: str | bytes | int) -> redis.ScriptReply:
-        seen = self._seen.setdefault(key.tenant, redis.SeenSequence())
+        seen = self._seen.setdefault(key.tenant, redis.SequenceGuard())
         keys = self._keys(key)
         lease_ms = round(self._lease_s * 1000)
         facts = (*seen.known_facts, self._process, step, self._owner, lease_ms, key.envelope_id, *given)

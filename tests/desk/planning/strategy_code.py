@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from agentic_trading.desk.planning.panel import Flags, Floats, Panel
-from agentic_trading.desk.planning.sandbox import Ran, SandboxJob, Stopped
+from agentic_trading.desk.planning.sandbox import Aborted, Completed, SandboxJob
 
 BARS, ASSETS = 60, 4
 
@@ -54,7 +54,7 @@ EVEN = job("return np.full(close.shape, 0.25)")
 ENDLESS = job("while True:", "    pass")
 
 
-def weights_of(outcome: Ran | Stopped) -> list[list[float]]:
+def weights_of(outcome: Completed | Aborted) -> list[list[float]]:
     """Return the rows of weights; fails for code that has none."""
-    assert isinstance(outcome, Ran), outcome
+    assert isinstance(outcome, Completed), outcome
     return outcome.weights.tolist()  # type: ignore[no-any-return]

@@ -16,7 +16,7 @@ from agentic_trading.desk.planning.evaluation import Evaluation, RejectedSet
 from agentic_trading.desk.planning.evaluator import PanelEvaluator
 from agentic_trading.desk.planning.panel import Floats, Panel, rebalance_mask
 from agentic_trading.desk.planning.params import StrategyParams
-from agentic_trading.desk.planning.sandbox import Ran, Sandbox, SandboxJob, SandboxLimits
+from agentic_trading.desk.planning.sandbox import Completed, Sandbox, SandboxJob, SandboxLimits
 from agentic_trading.desk.planning.template import TEMPLATES
 from tests.desk.planning.searching import OwnTemplate, market, momentum, source
 from tests.desk.planning.strategy_code import panel
@@ -49,7 +49,7 @@ def test_the_figures_are_those_of_the_engine_over_the_weights_of_the_code(
     evaluator, params = PanelEvaluator(prices, sandbox), momentum(resample_offset=2)
     code = TEMPLATES["momentum"].generate_code(params)
     ran = sandbox.run(SandboxJob.of(code, params, prices.days))
-    assert isinstance(ran, Ran)
+    assert isinstance(ran, Completed)
 
     found = evaluated(evaluator, params)
 

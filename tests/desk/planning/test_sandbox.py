@@ -12,12 +12,12 @@ import pytest
 from agentic_trading.desk.planning.panel import Floats
 from agentic_trading.desk.planning.sandbox import (
     ENVIRONMENT,
-    Ran,
+    Aborted,
+    Completed,
     Sandbox,
     SandboxJob,
     SandboxLimits,
     SandboxReason,
-    Stopped,
 )
 from tests.desk.planning.strategy_code import (
     ASSETS,
@@ -46,7 +46,7 @@ def test_code_gets_the_panel_and_its_weights_come_back_bit_for_bit(sandbox: Sand
 
     outcome = sandbox.run(code)
 
-    assert isinstance(outcome, Ran)
+    assert isinstance(outcome, Completed)
     wanted = given.close / 3 + given.volume * 0.1 + events() + every(5)[:, None]
     assert outcome.weights.tobytes() == wanted.tobytes()
     assert not outcome.weights.flags.writeable
@@ -69,11 +69,11 @@ def test_altered_bars_equal_the_panel_before_and_nowhere_after(sandbox: Sandbox)
 
     for name, frame in (("close", given.close), ("volume", given.volume)):
         outcome = sandbox.run(job(f"return {name} * 1.0", altered_from=40))
-        assert isinstance(outcome, Ran)
+        assert isinstance(outcome, Completed)
         assert (outcome.weights[:40] == frame[:40]).all()
         assert (outcome.weights[40:] != frame[40:]).all()
     outcome = sandbox.run(job("return close * 0 + rebalance[:, None]", altered_from=40))
-    assert isinstance(outcome, Ran)
+    assert isinstance(outcome, Completed)
     assert ((outcome.weights[:, 0] == 1) == every(5)).tolist() == [True] * 40 + [False] * 20
 
 
@@ -184,7 +184,7 @@ def test_what_ends_code_is_a_value_and_the_child_still_serves(name: str, sandbox
 
     outcome = sandbox.run(code)
 
-    assert isinstance(outcome, Stopped)
+    assert isinstance(outcome, Aborted)
     assert (outcome.reason, outcome.message) == (reason, message)
     assert outcome.text == f"{reason}: {message}"
     assert weights_of(sandbox.run(EVEN)) == [[0.25] * ASSETS] * BARS
@@ -196,7 +196,7 @@ def test_first_bars_are_a_copy_without_later_bars(sandbox: Sandbox) -> None:
         job("raise ValueError([each.base is None for each in (close, volume, catalyst, rebalance)])", bars=5)
     )
 
-    assert isinstance(outcome, Stopped)
+    assert isinstance(outcome, Aborted)
     assert outcome.message == "line 5: ValueError: [True, True, True, True]"
 
 
@@ -217,7 +217,7 @@ def test_root_directory_is_empty_and_takes_no_file(call: str, sandbox: Sandbox) 
 
     outcome = sandbox.run(code)
 
-    assert isinstance(outcome, Stopped)
+    assert isinstance(outcome, Aborted)
     assert outcome.message.startswith("line 7: FileNotFoundError")
 
 
@@ -228,21 +228,21 @@ def test_sets_of_functions_about_paths_are_empty(sandbox: Sandbox) -> None:
 
     outcome = sandbox.run(job("import os", f"return close * sum(map(len, ({sets})))"))
 
-    assert isinstance(outcome, Ran)
+    assert isinstance(outcome, Completed)
     assert not outcome.weights.any()
 
 
 def test_warnings_of_arithmetic_neither_print_nor_end_code(sandbox: Sandbox) -> None:
     outcome = sandbox.run(job("return np.sqrt(-close) / 0 + np.mean(close[:0])"))
 
-    assert isinstance(outcome, Ran)
+    assert isinstance(outcome, Completed)
     assert np.isnan(outcome.weights).all()
 
 
 def test_a_message_is_cut_to_a_kilobyte(sandbox: Sandbox) -> None:
     outcome = sandbox.run(job("raise ValueError('é' * 2000)"))
 
-    assert isinstance(outcome, Stopped)
+    assert isinstance(outcome, Aborted)
     assert outcome.message.startswith("line 5: ValueError: éééé")
     assert len(outcome.message.encode()) <= 1030
 
@@ -256,7 +256,7 @@ def test_the_child_has_no_environment_no_folder_and_none_of_our_modules(sandbox:
 
     outcome = sandbox.run(look)
 
-    assert isinstance(outcome, Stopped)
+    assert isinstance(outcome, Aborted)
     assert outcome.message == f"line 7: ValueError: ({sorted(ENVIRONMENT)}, [])"
     assert Path(f"/proc/{sandbox.pid}/cwd").readlink() == Path("/")
 
@@ -284,7 +284,7 @@ def test_a_machine_that_cannot_isolate_runs_all_the_same_and_says_so(unshare: st
         refused = sandbox.run(job("open('/etc/passwd')"))
 
     assert weights_of(outcome) == [[0.25] * ASSETS] * BARS
-    assert isinstance(refused, Stopped)
+    assert isinstance(refused, Aborted)
     assert outcome.network == refused.network == "not isolated"
 
 

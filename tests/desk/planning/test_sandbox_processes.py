@@ -14,10 +14,10 @@ import pytest
 
 from agentic_trading.desk.planning.errors import SandboxStartError
 from agentic_trading.desk.planning.sandbox import (
+    Aborted,
     Sandbox,
     SandboxLimits,
     SandboxReason,
-    Stopped,
 )
 from tests.desk.planning.strategy_code import (
     ASSETS,
@@ -62,7 +62,7 @@ def test_a_child_without_an_answer_is_killed_with_its_job_and_replaced() -> None
 
         outcome = sandbox.run(ENDLESS)
 
-        assert isinstance(outcome, Stopped)
+        assert isinstance(outcome, Aborted)
         assert (outcome.reason, outcome.message) == (
             SandboxReason.WALL,
             "no weights in time; allowed: 1 s",
@@ -79,7 +79,7 @@ def test_a_job_that_leaves_its_session_ends_with_the_child_all_the_same() -> Non
     with Sandbox(panel(), SandboxLimits(wall_s=1.0)) as sandbox:
         outcome = sandbox.run(away)  # it returns when the errors of the job have ended, thus the job
 
-    assert isinstance(outcome, Stopped)
+    assert isinstance(outcome, Aborted)
     assert outcome.reason is SandboxReason.WALL
 
 
@@ -94,7 +94,7 @@ def test_a_child_that_crashed_is_replaced() -> None:
 
             outcome = sandbox.run(EVEN)
 
-            assert isinstance(outcome, Stopped)
+            assert isinstance(outcome, Aborted)
             assert outcome.text == "crash: the process of the sandbox ended"
             assert sandbox.pid is None
     assert len(set(pids)) == 2

@@ -17,7 +17,7 @@ from agentic_trading.desk.planning.params import FAMILIES, Family, StrategyParam
 from agentic_trading.desk.planning.rules import ROUNDS_APART, strategy_params_rule
 from agentic_trading.desk.planning.sandbox import Sandbox
 from agentic_trading.desk.planning.schema import (
-    Offered,
+    AvailableParams,
     PanelFacts,
     answer_schema,
     check_strategy_params,
@@ -139,7 +139,7 @@ def test_the_median_is_that_of_the_champions_of_as_many_searches(evaluator: Pane
 
 
 def question(
-    family: Family | None, number: int, search: Search, offered: Offered = OFFERED, **context: Any
+    family: Family | None, number: int, search: Search, offered: AvailableParams = OFFERED, **context: Any
 ) -> LLMEnvelope:
     families = FAMILIES if family is None else (family,)
     return (
@@ -202,7 +202,7 @@ def test_where_everything_was_tried_a_set_is_repeated() -> None:
     for params in random_sets(grid, "momentum", 2, seed="1"):
         search.add(params, evaluation(params, 1.0))
 
-    chosen = answered(question("momentum", 1, search, Offered(OFFERED.facts, {"momentum": grid}, ())))
+    chosen = answered(question("momentum", 1, search, AvailableParams(OFFERED.facts, {"momentum": grid}, ())))
 
     assert len(search) == 2
     assert search.known(chosen) is not None

@@ -14,7 +14,7 @@ from agentic_trading.desk.planning.promises import (
     broken_by_look_ahead,
     broken_promises,
 )
-from agentic_trading.desk.planning.sandbox import Ran, Sandbox, SandboxJob
+from agentic_trading.desk.planning.sandbox import Completed, Sandbox, SandboxJob
 from agentic_trading.desk.planning.template import TEMPLATES
 from benchmarks.sandbox import sets_of
 
@@ -42,7 +42,7 @@ def test_random_sets_keep_every_promise(family: Family, panel: Panel, sandbox: S
         outcome = sandbox.run(job)
 
         assert code_problems(code) == ()
-        assert isinstance(outcome, Ran), params
+        assert isinstance(outcome, Completed), params
         rules = WeightRules.of(params)
         assert broken_promises(outcome.weights, panel.filled, job.rebalance, rules) == (), params
         assert broken_by_header(code, params) == ()
@@ -94,7 +94,7 @@ def test_a_set_and_what_is_run_for_it_have_the_same_weights(
         weights = []
         for each in (params, params.effective):
             ran = sandbox.run(SandboxJob.of(TEMPLATES[family].generate_code(each), each, panel.days))
-            assert isinstance(ran, Ran)
+            assert isinstance(ran, Completed)
             weights.append(ran.weights)
         others += params != params.effective
         assert (weights[0] == weights[1]).all()

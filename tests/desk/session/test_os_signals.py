@@ -14,7 +14,7 @@ from agentic_trading.desk.session.trading_session import TradingSession
 from tests.flows.sessions import ran
 
 
-class Stopped(TradingSession):
+class Aborted(TradingSession):
     """A session that only notes how often it was stopped."""
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Stopped(TradingSession):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_signal_stops_the_session(number: signal.Signals) -> None:
-    session = Stopped()
+    session = Aborted()
 
     with stop_on_signals() as signals, capture_logs() as logs:
         signals.hold(session)
@@ -43,7 +43,7 @@ async def test_a_signal_stops_the_session(number: signal.Signals) -> None:
 
 
 async def test_a_second_signal_of_the_same_kind_ends_the_program() -> None:
-    session = Stopped()
+    session = Aborted()
 
     with stop_on_signals() as signals:
         signals.hold(session)

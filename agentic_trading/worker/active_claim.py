@@ -110,7 +110,7 @@ async def _claims_left(claims: ClaimStore, tenants: Iterable[str]) -> Mapping[Cl
 
 
 @dataclass(frozen=True, slots=True)
-class KeptAnswer:
+class StoredAnswer:
     """What an attempt gave, not read yet: an answer, or why there is none; and what it is charged and recorded by.
 
     `step` is what follows, where that is known before it is read. A call that ended without sending this attempt has a `refusal`.
@@ -205,7 +205,7 @@ def _failure(*, kind: str, message: str, usage: dict[str, Any] | None = None, **
 
 
 @dataclass(frozen=True, slots=True)
-class LeftAttempt:
+class AbandonedAttempt:
     """An attempt that an earlier owner was about to send, by the record of its dispatch."""
 
     dispatched: Event
@@ -232,7 +232,7 @@ class LeftAttempt:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldClaim:
+class ActiveClaim:
     """The claim of one envelope while it runs. Its steps raise `ClaimLostError` once another owner has taken it.
 
     `made` are the attempts on record that were followed by another one.
@@ -252,15 +252,15 @@ class HeldClaim:
         """Whether no owner before has made or begun an attempt, as far as the claim has it."""
         return not (self.claim.intended or self.claim.kept)
 
-    def kept(self, attempt: int) -> KeptAnswer | None:
+    def kept(self, attempt: int) -> StoredAnswer | None:
         """Return what an earlier owner was given by `attempt`."""
         raw = self.claim.kept.get(attempt)
-        return None if raw is None else KeptAnswer.read(raw)
+        return None if raw is None else StoredAnswer.read(raw)
 
-    def left(self, attempt: int) -> LeftAttempt | None:
+    def left(self, attempt: int) -> AbandonedAttempt | None:
         """Return what an earlier owner was about to send as `attempt`."""
         facts = self.claim.intended.get(attempt)
-        return None if facts is None else LeftAttempt.read(facts)
+        return None if facts is None else AbandonedAttempt.read(facts)
 
     def holds(self) -> bool:
         """Whether the claim surely lasts now."""
@@ -287,10 +287,10 @@ class HeldClaim:
         """
         if self.store is not None:
             at = Timing(now, now, 0.0)
-            kept = KeptAnswer(request.transport, "", now, at, step="final", refusal=refusal)
+            kept = StoredAnswer(request.transport, "", now, at, step="final", refusal=refusal)
             await self.store.keep(self.claim, request.attempt, kept.spell)
 
-    async def keep(self, attempt: int, kept: KeptAnswer) -> None:
+    async def keep(self, attempt: int, kept: StoredAnswer) -> None:
         """Keep what `attempt` gave; what cannot be kept while the claim surely lasts is on record in a moment.
 
         Raises `ClaimLostError` where it may be over: another owner may have ended the attempt in another way.
@@ -310,5 +310,5 @@ def key_of(envelope: LLMEnvelope) -> ClaimKey:
     return ClaimKey(envelope.tenant_id, envelope.envelope_id)
 
 
-UNCLAIMED: Final = HeldClaim(None, Claim(ClaimKey("", ""), 0))
+NO_CLAIM: Final = ActiveClaim(None, Claim(ClaimKey("", ""), 0))
 """For a run that comes from no bus: no other asks for its envelope."""
