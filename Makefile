@@ -94,7 +94,7 @@ clean:  ## take away what was made, but for runs/
 
 # What counts money and what reads answers: here not one branch stays untested.
 EXACT := governance/prices.py governance/ledger.py governance/ledgers/* governance/gate.py governance/sent_call.py \
-  governance/admission_decisions.py governance/rebuild.py governance/policy.py \
+  governance/admission.py governance/rules.py governance/rebuild.py governance/policy.py \
   structured/decode.py structured/tokens.py structured/json_repair.py structured/extract.py structured/validation.py \
   structured/patch.py structured/pipeline.py structured/engine.py
 

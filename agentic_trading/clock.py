@@ -2,9 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -104,36 +101,3 @@ class MarketClock:
         """Follow the market to `moment`; if real time has already passed it, go on from the present."""
         self._market = max(moment.astimezone(UTC), self.now())
         self._set_at = time.monotonic()
-
-
-_AS_OF: ContextVar[datetime | None] = ContextVar("as_of", default=None)
-
-
-@contextmanager
-def serving_as_of(moment: datetime | None) -> Generator[None]:
-    """Say which moment the call that this task serves speaks of, for as long as the block lasts."""
-    token = _AS_OF.set(moment)
-    try:
-        yield
-    finally:
-        _AS_OF.reset(token)
-
-
-class AsOfClock:
-    """The clock of workers that serve a backtest of another process.
-
-    Within `serving_as_of` it stands at the moment of the call, as the clock of that process does while it waits: no deadline
-    passes meanwhile. Elsewhere it is the machine's. A wait is a real one.
-    """
-
-    def now(self) -> datetime:
-        """Return the moment of the call that this task serves, else the machine's time."""
-        return _AS_OF.get() or datetime.now(UTC)
-
-    def monotonic(self) -> float:
-        """Return the machine's monotonic seconds."""
-        return time.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        """Wait for `seconds` of real time; zero and less only yield."""
-        await asyncio.sleep(max(0.0, seconds))

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted, Deferred
+from agentic_trading.governance.admission import Admitted, Deferred
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Reservation, ReservationRequest
 from agentic_trading.governance.ledgers.memory import MemoryLedger

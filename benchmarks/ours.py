@@ -17,7 +17,7 @@ from typing_extensions import override
 
 from agentic_trading.canonical import exact_value, sha256_hex
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.admission_decisions import Admitted
+from agentic_trading.governance.admission import Admitted
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window

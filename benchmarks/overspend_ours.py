@@ -17,7 +17,7 @@ import structlog
 from typing_extensions import override
 
 from agentic_trading.clock import SimClock, SystemClock
-from agentic_trading.governance.admission_decisions import Deferred
+from agentic_trading.governance.admission import Deferred
 from agentic_trading.governance.errors import LedgerError, LedgerUnavailableError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Ledger, Reservation, ReservationRequest

@@ -23,7 +23,7 @@ from typing import Any
 
 import orjson
 
-from agentic_trading.governance.admission_decisions import reservation_id_of
+from agentic_trading.governance.admission import reservation_id_of
 from agentic_trading.governance.commands import AddHalt, RemoveHalt, SetLimit, apply_command
 from agentic_trading.governance.control_stores.redis import RedisControlStore
 from agentic_trading.governance.controls_document import HaltScope, TenantControls, event_of

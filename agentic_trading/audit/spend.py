@@ -8,7 +8,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Literal, get_args
 
-from agentic_trading.governance.admission_decisions import reservation_id_of
+from agentic_trading.governance.admission import reservation_id_of
 from agentic_trading.governance.events import (
     KINDS,
     AttemptAnsweredLate,

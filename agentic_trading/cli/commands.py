@@ -21,7 +21,6 @@ from agentic_trading.cli import (
     look,
     models,
     parse,
-    prices,
     services,
     topics,
     worker,
@@ -164,7 +163,7 @@ app.command("halt", short_help="Stop new calls, cancel calls in flight.")(budget
 app.command("resume", short_help="Lift a halt.")(budget.resume_subcommand)
 app.command("parse", short_help="Read a model's raw answer, or say why not.")(parse.parse_command)
 app.add_typer(models.app, name="models")
-app.add_typer(prices.app, name="prices")
+app.add_typer(models.prices_app, name="prices")
 app.add_typer(config.app, name="config", short_help="The configuration: show it, check it.")
 app.command("worker", short_help="Take envelopes from a bus and answer them.")(worker.worker_command)
 app.command("submit", short_help="Put envelopes on a bus.")(worker.submit_command)

@@ -206,7 +206,7 @@ def _moment(option: str, text: str) -> Any:
 
 def _age_of(loaded: Any) -> Any:
     """Return the age limit of the workers of a configuration."""
-    from agentic_trading.governance.admission_decisions import SIMULATED
+    from agentic_trading.governance.rules import SIMULATED
     from agentic_trading.worker.delivery import SendAge
 
     return SendAge(is_created_at_simulated=loaded.mode in SIMULATED)

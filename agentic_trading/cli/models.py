@@ -1,20 +1,15 @@
-"""`agentic-trading models`: what models take and cost, their weights, and whether the tables still hold."""
+"""`agentic-trading models` and `prices`: capabilities, prices and weights of models, and recorded costs recomputed."""
 
+from contextlib import aclosing
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from agentic_trading.cancellation import run_async
+from agentic_trading.cli import options
 from agentic_trading.cli.exits import ExitCode, say, stop
-from agentic_trading.cli.options import (
-    AsJson,
-    ConfigFile,
-    ContextTokens,
-    OfProvider,
-    PriceOption,
-    usd_amount,
-)
 
 app = typer.Typer(help="Models: what they take, what they cost, their weights.", no_args_is_help=True)
 
@@ -30,7 +25,10 @@ Live = Annotated[bool, typer.Option("--live", help="Send requests to the models,
 MaxUsd = Annotated[
     Decimal,
     typer.Option(
-        "--max-usd", metavar="X", parser=usd_amount, help="The most that --live may spend, in dollars."
+        "--max-usd",
+        metavar="X",
+        parser=options.usd_amount,
+        help="The most that --live may spend, in dollars.",
     ),
 ]
 BaseUrl = Annotated[
@@ -40,7 +38,7 @@ BaseUrl = Annotated[
 
 
 @app.command("list", short_help="List every model with its price and context.")
-def list_models(*, provider: OfProvider = "", as_json: AsJson = False) -> None:
+def list_models(*, provider: options.OfProvider = "", as_json: options.AsJson = False) -> None:
     """List every model with its price, context, training cutoff and last day."""
     from agentic_trading.cli.model_tables import load_catalogue, model_table
     from agentic_trading.cli.output import print_table, show_json
@@ -54,7 +52,7 @@ def list_models(*, provider: OfProvider = "", as_json: AsJson = False) -> None:
 
 
 @app.command("show", short_help="Show one model.")
-def show_model(model: ModelName, *, as_json: AsJson = False) -> None:
+def show_model(model: ModelName, *, as_json: options.AsJson = False) -> None:
     """Show one model: its row, its price with tiers and multipliers, and where both are from."""
     from agentic_trading.cli.model_tables import load_catalogue, model_details
     from agentic_trading.cli.output import print_table, show_json
@@ -71,8 +69,8 @@ def show_model(model: ModelName, *, as_json: AsJson = False) -> None:
 def add_model_command(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="The model's name on its server.")],
     *,
-    price: PriceOption = None,
-    context: ContextTokens = None,
+    price: options.PriceOption = None,
+    context: options.ContextTokens = None,
     provider: Annotated[
         str,
         typer.Option(
@@ -82,7 +80,7 @@ def add_model_command(
         ),
     ] = "openai",
     base_url: Annotated[str | None, typer.Option("--base-url", metavar="URL", help="Its server.")] = None,
-    config: ConfigFile = None,
+    config: options.ConfigFile = None,
 ) -> None:
     """Add a model of your own to the file of the configuration, with its price and its context.
 
@@ -144,7 +142,7 @@ def check_models(
     live: Live = False,
     max_usd: MaxUsd = Decimal("0.05"),
     base_url: BaseUrl = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Find errors in the tables of models and prices; with --live, check them against the models themselves."""
     if live:
@@ -199,4 +197,75 @@ def _check_live(models: list[str], max_usd: Decimal, base_url: str | None, *, as
     else:
         print_table(live_check_table(found))
     if not found.proved:
+        raise typer.Exit(ExitCode.FOUND_WRONG)
+
+
+prices_app = typer.Typer(help="The price book: show it, check it.", no_args_is_help=True)
+
+AnyModel = Annotated[str, typer.Argument(metavar="[MODEL]", help="A model, or PROVIDER/MODEL; else all.")]
+OnDay = Annotated[
+    str, typer.Option("--on", metavar="DATE", help="The prices of this day, as 2026-11-22; else of today.")
+]
+EarlierBooks = Annotated[
+    list[Path] | None,
+    typer.Option("--book", metavar="FILE", help="A price book that was used then; may be repeated."),
+]
+
+
+@prices_app.command("show", short_help="Show what a million tokens of each class cost.")
+def show_prices(
+    model: AnyModel = "",
+    *,
+    provider: options.OfProvider = "",
+    on: OnDay = "",
+    as_json: options.AsJson = False,
+) -> None:
+    """Show what a million tokens of each class cost; of one model also since when, and where that is from."""
+    from agentic_trading.cli.model_tables import (
+        load_book,
+        price_details,
+        price_table,
+        select_prices,
+        start_of_day,
+    )
+    from agentic_trading.cli.output import print_table, show_json
+
+    book, at = load_book(), start_of_day(on)
+    prices = select_prices(book, model, provider, at=at)
+    if as_json:
+        rows = [price.model_dump(mode="json") for price in prices]
+        show_json({"book": book.id, "on": at.date(), "nusd_per_token": rows})
+    elif model:
+        print_table(*(price_details(price, book, at) for price in prices))
+    else:
+        print_table(price_table(prices, book, at))
+
+
+@prices_app.command("check", short_help="Recompute recorded costs.")
+def check_prices(
+    *, store: options.Store = None, book: EarlierBooks = None, as_json: options.AsJson = False
+) -> None:
+    """Recompute the cost of every priced call of a log from its usage and its price book. Exit 1 if one differs."""
+    from agentic_trading.audit.spend import CostCheck, load_price_books, recompute_costs
+    from agentic_trading.cli.model_tables import cost_counts, cost_table
+    from agentic_trading.cli.output import print_table, show_json
+    from agentic_trading.cli.settings import configured
+    from agentic_trading.platform.port_adapters import records_of
+    from agentic_trading.platform.tables import load_tables
+
+    log, config = options.log_of(store), configured()
+    books = load_price_books(config.prices_file, book or [])
+    capabilities = load_tables(config.models_file).capabilities
+
+    async def read() -> CostCheck:
+        async with aclosing(records_of(log)) as records, aclosing(records.scan()) as entries:
+            return await recompute_costs(entries, books, capabilities)
+
+    found = run_async(read())
+    if as_json:
+        others = [record for record in found.records if record.finding != "agrees"]
+        show_json({"counts": cost_counts(found), "records": others})
+    else:
+        print_table(cost_table(found))
+    if not found.is_right:
         raise typer.Exit(ExitCode.FOUND_WRONG)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from agentic_trading.governance import limits as limit_types
-from agentic_trading.governance.admission_decisions import RefusalSpan, RefusedCounter
+from agentic_trading.governance.admission import RefusalSpan, RefusedCounter
 from agentic_trading.governance.ledger import Balance
 from agentic_trading.governance.prices import Amount
 

@@ -1,6 +1,7 @@
 """Which attempts may run: admitted with their money reserved, denied, deferred, or dispatched already."""
 
 import asyncio
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -8,7 +9,8 @@ from typing import assert_never
 
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock
-from agentic_trading.governance import admission_decisions
+from agentic_trading.governance import admission as answers
+from agentic_trading.governance import rules as gate_rules
 from agentic_trading.governance.controls_document import HaltRegistry
 from agentic_trading.governance.errors import (
     LedgerSettingsError,
@@ -35,12 +37,74 @@ from agentic_trading.llm.provider import ModelRequest
 _SENT = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationState.SETTLED)
 
 
+_REMEMBERED = 50
+"""How many of the last denials are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionStatistics:
+    """Answers given since the start, and the real seconds that parked attempts have waited, all together."""
+
+    admitted: int
+    parked: int
+    refused: Mapping[FailureKind, int]
+    waited_s: float
+    taken: int = 0
+
+
+class AdmissionCounters:
+    """Counts answers, and remembers the last refusals, and when each counter refused calls."""
+
+    def __init__(self) -> None:
+        self._admitted = self._parked = self._taken = 0
+        self._refused: Counter[FailureKind] = Counter()
+        self._refusals: deque[answers.DeniedCall] = deque(maxlen=_REMEMBERED)
+        self.refused_for = answers.RefusedCounters()
+        self._waited_s = 0.0
+
+    def note(
+        self,
+        envelope: LLMEnvelope,
+        answer: answers.Admitted | answers.Denied | answers.Deferred | answers.AlreadyDispatched,
+        now: datetime,
+    ) -> None:
+        """Count an answer that was given at `now`."""
+        match answer:
+            case answers.Admitted():
+                self._admitted += 1
+            case answers.Deferred():
+                self._parked += 1
+            case answers.Denied():
+                self._refused[answer.reason.category] += 1
+                self._refusals.append(answers.DeniedCall(now, envelope, answer.reason, answer.declined))
+                if answer.declined is not None and not answer.is_by_own_limit:
+                    self.refused_for.note(envelope.tenant_id, answer.declined, now)
+            case answers.AlreadyDispatched():
+                self._taken += 1
+            case _:
+                assert_never(answer)
+
+    def note_wait(self, seconds: float) -> None:
+        """Count real seconds that a parked attempt has waited."""
+        self._waited_s += seconds
+
+    def statistics(self) -> AdmissionStatistics:
+        """Return the counts since the start."""
+        return AdmissionStatistics(
+            self._admitted, self._parked, dict(self._refused), self._waited_s, self._taken
+        )
+
+    def refusals(self) -> Sequence[answers.DeniedCall]:
+        """Return the last refused calls, oldest first."""
+        return tuple(self._refusals)
+
+
 @dataclass(frozen=True, slots=True)
 class _Quoted:
     """What an attempt requests of the ledger, and the quote behind it: while it waits both stay what they were."""
 
     request: ReservationRequest
-    quote: admission_decisions.Quote
+    quote: gate_rules.Quote
 
 
 class Gate:
@@ -62,7 +126,7 @@ class Gate:
         prices: PriceBook,
         capabilities: Capabilities,
         clock: Clock,
-        mode: admission_decisions.ClockMode,
+        mode: gate_rules.ClockMode,
         wall: Clock | None = None,
         tenants: frozenset[str] | None = None,
         providers: frozenset[str] | None = None,
@@ -77,15 +141,15 @@ class Gate:
         self._capabilities = capabilities
         self._clock = clock
         self._wall = wall or clock
-        self._mode: admission_decisions.ClockMode = mode
-        self._names_moment = mode in admission_decisions.SIMULATED or (mode == "paper" and not is_shared)
+        self._mode: gate_rules.ClockMode = mode
+        self._names_moment = mode in gate_rules.SIMULATED or (mode == "paper" and not is_shared)
         self._tenants = tenants
         self._providers = providers
         self._policy = policy
         self._throttle = throttle or Throttle(None, self._wall)
         self.lifecycle = ReservationLifecycle(ledger, prices, self._throttle)
-        self._waited: dict[str, _Quoted | admission_decisions.Denied] = {}
-        self._counts = admission_decisions.AdmissionCounters()
+        self._waited: dict[str, _Quoted | answers.Denied] = {}
+        self._counts = AdmissionCounters()
 
     async def admit(
         self,
@@ -94,12 +158,7 @@ class Gate:
         principal: str = "",
         is_retry: bool = False,
         input_tokens: int | None = None,
-    ) -> (
-        admission_decisions.Admitted
-        | admission_decisions.Denied
-        | admission_decisions.Deferred
-        | admission_decisions.AlreadyDispatched
-    ):
+    ) -> answers.Admitted | answers.Denied | answers.Deferred | answers.AlreadyDispatched:
         """Reserve the most that `request` can cost, or return why it must not run, or must wait.
 
         `principal` sent the envelope, as the bus has proved. `is_retry` says that an attempt before this one
@@ -108,12 +167,12 @@ class Gate:
         then on it is `AlreadyDispatched`.
         """
         answer = await self._answer(request, principal, input_tokens)
-        if isinstance(answer, admission_decisions.Admitted):
+        if isinstance(answer, answers.Admitted):
             answer = await self._with_permit(request, answer, is_retry=is_retry)
         self._counts.note(request.envelope, answer, self._clock.now())
         return answer
 
-    async def headroom(self, parked: admission_decisions.Deferred) -> None:
+    async def headroom(self, parked: answers.Deferred) -> None:
         """Wait until the parked attempt can be answered for good, is halted, or its deadline passes; then admit it again.
 
         Requests get their turn in order of arrival less priority (`queue_priority`): what comes free is reserved here, and handed out
@@ -132,12 +191,12 @@ class Gate:
             self._counts.note_wait(self._clock.monotonic() - started)
 
     def sent(
-        self, admission: admission_decisions.Admitted, envelope: LLMEnvelope, *, patience_s: float = 60.0
+        self, admission: answers.Admitted, envelope: LLMEnvelope, *, patience_s: float = 60.0
     ) -> SentCall:
         """Return the block within which the request is sent; an answer is waited for up to `patience_s` seconds."""
         return SentCall(self.lifecycle, self.halts, admission, envelope, patience_s=patience_s)
 
-    async def release(self, admission: admission_decisions.Admitted) -> None:
+    async def release(self, admission: answers.Admitted) -> None:
         """Give back a reservation that was never dispatched; one that was, or is over, is left alone. Harmless twice."""
         await self.lifecycle.release(admission)
 
@@ -147,7 +206,7 @@ class Gate:
         `max_tokens` is the cap of the attempt, where that may be higher than the envelope's own.
         """
         problem = self.answer_problem(envelope, principal, max_tokens=max_tokens)
-        return problem or admission_decisions.unserved_problem(envelope.provider, self._providers)
+        return problem or gate_rules.unserved_problem(envelope.provider, self._providers)
 
     def answer_problem(
         self, envelope: LLMEnvelope, principal: str, *, max_tokens: int = 0
@@ -157,50 +216,45 @@ class Gate:
         return (
             self.access_problem(envelope, principal, max_tokens=max_tokens)
             or self.halts.problem(envelope)
-            or admission_decisions.deadline_problem(envelope.deadline, now)
-            or admission_decisions.future_problem(envelope.as_of, now, mode=self._mode)
+            or gate_rules.deadline_problem(envelope.deadline, now)
+            or gate_rules.future_problem(envelope.as_of, now, mode=self._mode)
         )
 
     def access_problem(
         self, envelope: LLMEnvelope, principal: str, *, max_tokens: int = 0
     ) -> FailureReason | None:
         """Return why `principal` may not even have a recorded answer to this envelope, or None."""
-        problem = admission_decisions.foreign_problem(envelope.tenant_id, self._tenants)
+        problem = gate_rules.foreign_problem(envelope.tenant_id, self._tenants)
         if problem is None and self._policy is not None:
             problem = self._policy.problem(principal, envelope, max_tokens=max_tokens)
         return problem
 
-    def statistics(self) -> admission_decisions.AdmissionStatistics:
+    def statistics(self) -> AdmissionStatistics:
         """Return the counts since the start."""
         return self._counts.statistics()
 
-    def refusals(self) -> Sequence[admission_decisions.DeniedCall]:
+    def refusals(self) -> Sequence[answers.DeniedCall]:
         """Return the last refused calls, oldest first."""
         return self._counts.refusals()
 
-    def take_refused(self) -> Mapping[admission_decisions.RefusedCounter, admission_decisions.RefusalSpan]:
+    def take_refused(self) -> Mapping[answers.RefusedCounter, answers.RefusalSpan]:
         """Return the counters that have refused calls since this was asked last; it has one reader."""
         return self._counts.refused_for.take()
 
     async def _answer(
         self, request: ModelRequest, principal: str, input_tokens: int | None
-    ) -> (
-        admission_decisions.Admitted
-        | admission_decisions.Denied
-        | admission_decisions.Deferred
-        | admission_decisions.AlreadyDispatched
-    ):
+    ) -> answers.Admitted | answers.Denied | answers.Deferred | answers.AlreadyDispatched:
         envelope = request.envelope
-        id_ = admission_decisions.reservation_id_of(envelope, request.attempt)
+        id_ = answers.reservation_id_of(envelope, request.attempt)
         waited_for = self._waited.pop(id_, None)
         problem = self.problem(envelope, principal, max_tokens=request.max_tokens)
         if problem is not None:
             if isinstance(waited_for, _Quoted):
                 await self.lifecycle.give_back(id_)
             if self.access_problem(envelope, principal, max_tokens=request.max_tokens) is not None:
-                return admission_decisions.Denied(problem)  # not even whether such an attempt is known
+                return answers.Denied(problem)  # not even whether such an attempt is known
             return await self._unless_sent(id_, problem)
-        if isinstance(waited_for, admission_decisions.Denied):
+        if isinstance(waited_for, answers.Denied):
             return waited_for
         try:
             asked = waited_for or self._quoted(request, principal, input_tokens)
@@ -212,23 +266,19 @@ class Gate:
 
     async def _unless_sent(
         self, id_: str, problem: FailureReason
-    ) -> admission_decisions.Denied | admission_decisions.AlreadyDispatched:
+    ) -> answers.Denied | answers.AlreadyDispatched:
         """Deny; but what another run has sent was allowed then, and only that run knows its outcome."""
         try:
             state = await self._ledger.state_of(id_)
         except LedgerUnavailableError:
-            return admission_decisions.Denied(problem)
-        return (
-            admission_decisions.AlreadyDispatched(id_, state)
-            if state in _SENT
-            else admission_decisions.Denied(problem)
-        )
+            return answers.Denied(problem)
+        return answers.AlreadyDispatched(id_, state) if state in _SENT else answers.Denied(problem)
 
     def _quoted(
         self, request: ModelRequest, principal: str, input_tokens: int | None
     ) -> _Quoted | FailureReason:
         """Return what to reserve, or why nothing; raises `ReservationRequestError` for what cannot be counted."""
-        quoted = admission_decisions.quote(
+        quoted = gate_rules.quote(
             request, self._capabilities, self._prices,
             mode=self._mode, now=self._wall.now(), input_tokens=input_tokens,
         )  # fmt: skip
@@ -236,32 +286,27 @@ class Gate:
             return quoted
         ceilings = self._policy.limits(principal) if self._policy is not None else ()
         moment = self._clock.now() if self._names_moment else None  # None: by the ledger's own clock
-        if self._mode in admission_decisions.SIMULATED:
+        if self._mode in gate_rules.SIMULATED:
             moment = request.envelope.as_of or moment
-        asked = admission_decisions.reservation_request(
+        asked = answers.reservation_request(
             request.envelope, request.attempt, quoted.amount, moment, principal, ceilings
         )
         return _Quoted(asked, quoted)
 
     async def _reserve(
         self, envelope: LLMEnvelope, quoted: _Quoted
-    ) -> (
-        admission_decisions.Admitted
-        | admission_decisions.Denied
-        | admission_decisions.Deferred
-        | admission_decisions.AlreadyDispatched
-    ):
+    ) -> answers.Admitted | answers.Denied | answers.Deferred | answers.AlreadyDispatched:
         try:
             answer = await self._ledger.reserve(quoted.request)
         except (LedgerUnavailableError, LedgerSettingsError) as e:
-            return admission_decisions.Denied(admission_decisions.unavailable(e, envelope.workflow))
+            return answers.Denied(answers.unavailable(e, envelope.workflow))
         if isinstance(answer, Blocked):
-            return admission_decisions.Deferred(envelope, answer, quoted.request, quoted.quote)
+            return answers.Deferred(envelope, answer, quoted.request, quoted.quote)
         return _final(answer, quoted, self._prices)
 
     async def _with_permit(
-        self, request: ModelRequest, admission: admission_decisions.Admitted, *, is_retry: bool
-    ) -> admission_decisions.Admitted | admission_decisions.Denied | admission_decisions.Deferred:
+        self, request: ModelRequest, admission: answers.Admitted, *, is_retry: bool
+    ) -> answers.Admitted | answers.Denied | answers.Deferred:
         """Get a permit for an attempt that has its reservation, or release the reservation."""
         try:
             permitted = await self._throttle.acquire(
@@ -273,25 +318,23 @@ class Gate:
         match permitted:
             case Permit() | None:
                 reserved, book, priced_at = admission.request, admission.price_book, admission.priced_at
-                return admission_decisions.Admitted(
-                    reserved, admission.capability, book, priced_at, permitted
-                )
+                return answers.Admitted(reserved, admission.capability, book, priced_at, permitted)
             case Throttled():
                 await self.release(admission)
-                return admission_decisions.Deferred(request.envelope, permitted)
+                return answers.Deferred(request.envelope, permitted)
             case FailureReason():
                 await self.release(admission)
-                return admission_decisions.Denied(permitted)
+                return answers.Denied(permitted)
             case _:
                 assert_never(permitted)
 
-    async def _wait(self, parked: admission_decisions.Deferred) -> None:
+    async def _wait(self, parked: answers.Deferred) -> None:
         if isinstance(parked.held, Throttled):
             await self._throttle.wait(parked.held)
         elif parked.request is not None and parked.quote is not None:
             answer = await self._ledger.wait_for_reservation(parked.request)
             limits = parked.request.limits
-            refused = admission_decisions.denied(answer, limits) if isinstance(answer, Declined) else None
+            refused = answers.denied(answer, limits) if isinstance(answer, Declined) else None
             self._waited[parked.request.reservation_id] = refused or _Quoted(parked.request, parked.quote)
 
     def _seconds_to(self, deadline: datetime | None) -> float | None:
@@ -300,16 +343,16 @@ class Gate:
 
 def _final(
     answer: Reservation | Declined, quoted: _Quoted, prices: PriceBook
-) -> admission_decisions.Admitted | admission_decisions.Denied | admission_decisions.AlreadyDispatched:
+) -> answers.Admitted | answers.Denied | answers.AlreadyDispatched:
     match answer:
         case Declined():
-            return admission_decisions.denied(answer, quoted.request.limits)
+            return answers.denied(answer, quoted.request.limits)
         case Reservation(state=ReservationState.RESERVED):
             priced, request = quoted.quote, quoted.request
             if answer.counted_at is not None:
                 request = replace(request, at=answer.counted_at)
-            return admission_decisions.Admitted(request, priced.capability, prices.id, priced.priced_at)
+            return answers.Admitted(request, priced.capability, prices.id, priced.priced_at)
         case Reservation():
-            return admission_decisions.AlreadyDispatched(answer.id, answer.state)
+            return answers.AlreadyDispatched(answer.id, answer.state)
         case _:
             assert_never(answer)

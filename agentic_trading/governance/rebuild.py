@@ -7,16 +7,12 @@ from typing import assert_never
 
 from agentic_trading.governance import events as ledger_events
 from agentic_trading.governance import ledger as ledger_api
-from agentic_trading.governance.admission_decisions import (
-    SIMULATED,
-    ClockMode,
-    reservation_id_of,
-    reservation_request,
-)
+from agentic_trading.governance.admission import reservation_id_of, reservation_request
 from agentic_trading.governance.controls_document import AppliedCommand
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.limits import COUNTED_BY_CALL, ScopeKind
 from agentic_trading.governance.prices import NOTHING, Amount
+from agentic_trading.governance.rules import SIMULATED, ClockMode
 from agentic_trading.ids import derived_id
 from agentic_trading.llm.event import Event
 from agentic_trading.llm.interaction import LLMInteraction

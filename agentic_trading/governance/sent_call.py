@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from agentic_trading.cancellation import run_shielded
-from agentic_trading.governance.admission_decisions import Admitted, Charge
+from agentic_trading.governance.admission import Admitted, Charge
 from agentic_trading.governance.controls_document import HaltRegistry
 from agentic_trading.governance.errors import (
     LedgerUnavailableError,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 
 from agentic_trading.canonical import sha256_hex
 from agentic_trading.files import read_file
-from agentic_trading.governance.admission_decisions import DeniedCall
+from agentic_trading.governance.admission import DeniedCall
 from agentic_trading.governance.burn_rate import BurnRate, Forecast
 from agentic_trading.governance.ledger import Balance, LedgerStatistics, QueuedReservation
 from agentic_trading.governance.limits import UNITS, ScopeKind, Unit, Window

@@ -10,7 +10,6 @@ from typing import Literal, assert_never
 
 from agentic_trading.governance import events as ledger_events
 from agentic_trading.governance import limits as limit_types
-from agentic_trading.governance.admission_decisions import ClockMode
 from agentic_trading.governance.controls_document import AppliedCommand, ControlStore
 from agentic_trading.governance.controls_merge import CommandHistory, RestoredControls, restore_controls
 from agentic_trading.governance.ledger import (
@@ -21,6 +20,7 @@ from agentic_trading.governance.ledger import (
     ReservationState,
 )
 from agentic_trading.governance.rebuild import KeptCharge, LedgerRebuild, join
+from agentic_trading.governance.rules import ClockMode
 from agentic_trading.llm.errors import EventError, FailureKind, StoreError
 from agentic_trading.llm.event import PLATFORM, Event
 from agentic_trading.llm.interaction import LLMInteraction

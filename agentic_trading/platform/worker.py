@@ -14,7 +14,6 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from agentic_trading.bus.errors import BusUnavailableError, TopicSetupError
 from agentic_trading.cancellation import on_first_signal
-from agentic_trading.clock import AsOfClock
 from agentic_trading.governance.errors import ControlsUnavailableError, LedgerUnavailableError
 from agentic_trading.llm.errors import StoreError
 from agentic_trading.logger import get_logger
@@ -25,6 +24,7 @@ from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.settings import load_config
 from agentic_trading.platform.workers import PlatformStatistics
 from agentic_trading.worker.claim import ClaimStoreUnavailableError
+from agentic_trading.worker.delivery import AsOfClock
 from agentic_trading.worker.outbox import OutboxLag
 
 log = get_logger()

@@ -9,8 +9,7 @@ from typing import Final
 from agentic_trading.bus.errors import BusError
 from agentic_trading.bus.topic import Broker, BrokerStatistics
 from agentic_trading.cancellation import run_shielded
-from agentic_trading.clock import AsOfClock, Clock, SystemClock
-from agentic_trading.governance.admission_decisions import SIMULATED
+from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.burn_rate import Alerts, BurnRateMeter
 from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.errors import LedgerError
@@ -19,6 +18,7 @@ from agentic_trading.governance.ledger import Ledger, LedgerCheckpoint, LedgerSt
 from agentic_trading.governance.limiter import Limiter, Throttle
 from agentic_trading.governance.limits import Windows
 from agentic_trading.governance.rebuild import LostAttempt, rollback_error
+from agentic_trading.governance.rules import SIMULATED
 from agentic_trading.governance.status_feed import StatusFeed
 from agentic_trading.ids import random_id
 from agentic_trading.llm.envelope import EnvelopeWorkflow
@@ -30,7 +30,7 @@ from agentic_trading.platform.signing_keys import PrincipalKeys
 from agentic_trading.platform.tables import LoadedFiles
 from agentic_trading.worker.call_context import CallChecks, Checks
 from agentic_trading.worker.claim import ClaimStore
-from agentic_trading.worker.delivery import ProducerAcl, SendAge
+from agentic_trading.worker.delivery import AsOfClock, ProducerAcl, SendAge
 from agentic_trading.worker.housekeeping import Housekeeper, HousekeepingScope
 from agentic_trading.worker.outbox import Outbox
 from agentic_trading.worker.pool import PoolStatistics, WorkerPool

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Self
 
-from agentic_trading.governance.admission_decisions import Admitted
+from agentic_trading.governance.admission import Admitted
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.events import KINDS, AttemptDispatched
 from agentic_trading.governance.ledger import (

@@ -8,7 +8,7 @@ from typing import Final, assert_never
 
 from tenacity import AsyncRetrying, retry_if_result
 
-from agentic_trading.governance.admission_decisions import Admitted, Charge
+from agentic_trading.governance.admission import Admitted, Charge
 from agentic_trading.governance.events import AttemptAnsweredLate, AttemptDispatched, AttemptUnsent
 from agentic_trading.governance.limiter import Failed, wait_before_retry
 from agentic_trading.governance.rebuild import LostAttempt

@@ -8,7 +8,7 @@ from datetime import datetime
 from functools import partial
 
 from agentic_trading.cancellation import run_shielded
-from agentic_trading.governance.admission_decisions import Admitted, Charge
+from agentic_trading.governance.admission import Admitted, Charge
 from agentic_trading.governance.limiter import Failed
 from agentic_trading.governance.sent_call import MOST_TOKENS
 from agentic_trading.llm.envelope import DeterminismLevel, LLMEnvelope, LLMProvider

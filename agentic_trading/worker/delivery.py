@@ -1,8 +1,13 @@
 """One delivery of an envelope: who sent it, its claim, its run, and what is left if that ends early."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final, assert_never
+
+from typing_extensions import override
 
 from agentic_trading.bus.codec import SENT_HEADER, read_envelope, reply_address
 from agentic_trading.bus.errors import SignatureError
@@ -11,7 +16,7 @@ from agentic_trading.bus.signing import Signer, Verifier
 from agentic_trading.bus.topic import MAX_MESSAGE_BYTES, TAKEN_ELSEWHERE
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.canonical import quoted
-from agentic_trading.clock import Clock, SystemClock, serving_as_of
+from agentic_trading.clock import Clock, SystemClock
 from agentic_trading.governance.events import KINDS as GOVERNANCE
 from agentic_trading.governance.ledger import CLOCKS_DIFFER, SENT_WITHIN
 from agentic_trading.governance.policy import Policy
@@ -41,6 +46,32 @@ SEND_TIME: Final = "send_time"
 
 _DAYS: Final = SENT_WITHIN // timedelta(days=1)
 _HOURS_AHEAD: Final = CLOCKS_DIFFER // timedelta(hours=1)
+
+
+_AS_OF: ContextVar[datetime | None] = ContextVar("as_of", default=None)
+
+
+@contextmanager
+def serving_as_of(as_of: datetime | None) -> Generator[None]:
+    """Use `as_of` as the current time of an `AsOfClock` in this task while the block runs."""
+    token = _AS_OF.set(as_of)
+    try:
+        yield
+    finally:
+        _AS_OF.reset(token)
+
+
+class AsOfClock(SystemClock):
+    """A clock for workers that serve a backtest in another process.
+
+    Inside `serving_as_of` it returns the `as_of` of the envelope, so that no deadline expires while the worker waits.
+    Otherwise it is the system clock. Waits take real time.
+    """
+
+    @override
+    def now(self) -> datetime:
+        """Return the `as_of` of the envelope that this task serves, or else the system's time."""
+        return _AS_OF.get() or super().now()
 
 
 @dataclass(frozen=True, slots=True)

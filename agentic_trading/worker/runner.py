@@ -9,13 +9,7 @@ from typing import Protocol, assert_never
 
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock
-from agentic_trading.governance.admission_decisions import (
-    Admitted,
-    AlreadyDispatched,
-    Charge,
-    Deferred,
-    Denied,
-)
+from agentic_trading.governance.admission import Admitted, AlreadyDispatched, Charge, Deferred, Denied
 from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.rebuild import LostAttempt

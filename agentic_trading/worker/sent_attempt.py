@@ -9,7 +9,7 @@ from typing import Final
 
 from agentic_trading.cancellation import run_shielded
 from agentic_trading.clock import Clock, SystemClock
-from agentic_trading.governance.admission_decisions import Admitted, Charge, reservation_id_of, unavailable
+from agentic_trading.governance.admission import Admitted, Charge, reservation_id_of, unavailable
 from agentic_trading.governance.commands import AddHalt, apply_command, store_raised_halts
 from agentic_trading.governance.controls_document import (
     ControlStore,

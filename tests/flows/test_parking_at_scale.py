@@ -5,8 +5,7 @@ import asyncio
 import pytest
 
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.admission_decisions import AdmissionStatistics
-from agentic_trading.governance.gate import Gate
+from agentic_trading.governance.gate import AdmissionStatistics, Gate
 from agentic_trading.governance.ledger import Ledger
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.ledgers.redis import RedisLedger

@@ -3,11 +3,12 @@
 from typing import Any
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted, ClockMode, Deferred, Denied
+from agentic_trading.governance.admission import Admitted, Deferred, Denied
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window
 from agentic_trading.governance.prices import Amount, PriceBook
+from agentic_trading.governance.rules import ClockMode
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.models import Capabilities
 from agentic_trading.llm.provider import ModelRequest

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from agentic_trading.governance.admission_decisions import RefusalSpan, RefusedCounter
+from agentic_trading.governance.admission import RefusalSpan, RefusedCounter
 from agentic_trading.governance.burn_rate import BurnRateMeter, Forecast
 from agentic_trading.governance.ledger import Balance
 from agentic_trading.governance.limits import Ceiling, ScopeKind, Window, Windows

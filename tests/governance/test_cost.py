@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted, Charge
+from agentic_trading.governance.admission import Admitted, Charge
 from agentic_trading.governance.errors import ReservationStateError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger

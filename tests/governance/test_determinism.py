@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.admission_decisions import (
-    ClockMode,
-    determinism_problem,
-)
+from agentic_trading.governance.rules import ClockMode, determinism_problem
 from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.models import Capabilities, Capability

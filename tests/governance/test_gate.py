@@ -8,18 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import (
-    Admitted,
-    AlreadyDispatched,
-    Charge,
-    ClockMode,
-    Denied,
-    exhausted,
-)
+from agentic_trading.governance.admission import Admitted, AlreadyDispatched, Charge, Denied, exhausted
 from agentic_trading.governance.ledger import Declined, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ANY, Limit, ScopeKind, Window, usd_text
 from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.rules import ClockMode
 from agentic_trading.llm.errors import FailureKind, LLMBudgetExhaustedError
 from agentic_trading.llm.result import Usage
 from tests.build import NOW

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import (
+from agentic_trading.governance.admission import (
     Admitted,
     AlreadyDispatched,
     Deferred,

@@ -6,18 +6,13 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import (
-    Admitted,
-    AlreadyDispatched,
-    Deferred,
-    Quote,
-    reservation_id_of,
-)
+from agentic_trading.governance.admission import Admitted, AlreadyDispatched, Deferred, reservation_id_of
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledger import Blocked, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
 from agentic_trading.governance.limits import ScopeKind, Window
 from agentic_trading.governance.prices import Amount
+from agentic_trading.governance.rules import Quote
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelRequest
 from agentic_trading.llm.result import Usage

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agentic_trading.governance.admission_decisions import Quote, quote
 from agentic_trading.governance.prices import PriceBook, bound
+from agentic_trading.governance.rules import Quote, quote
 from agentic_trading.llm.envelope import DeterminismLevel, LLMProvider
 from agentic_trading.llm.errors import FailureKind, FailureReason
 from agentic_trading.llm.models import Capabilities, Capability

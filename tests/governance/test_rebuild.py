@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import ClockMode
 from agentic_trading.governance.errors import LedgerRolledBackError
 from agentic_trading.governance.ledger import Balance, LedgerCheckpoint, ReservationState
 from agentic_trading.governance.ledgers.memory import MemoryLedger
@@ -18,6 +17,7 @@ from agentic_trading.governance.rebuild import (
     require_not_behind,
     rollback_error,
 )
+from agentic_trading.governance.rules import ClockMode
 from agentic_trading.llm import RetryPolicy
 from agentic_trading.llm.errors import FailureKind
 from agentic_trading.llm.provider import ModelResponse, UnusableAnswerError

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from agentic_trading.clock import SystemClock
-from agentic_trading.governance.admission_decisions import Admitted, Charge
+from agentic_trading.governance.admission import Admitted, Charge
 from agentic_trading.governance.controls_document import Halt, HaltScope, TenantControls
 from agentic_trading.governance.errors import LedgerUnavailableError, ReservationStateError
 from agentic_trading.governance.gate import Gate

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from agentic_trading.governance.admission_decisions import DeniedCall
+from agentic_trading.governance.admission import DeniedCall
 from agentic_trading.governance.burn_rate import BurnRateMeter
 from agentic_trading.governance.ledger import Blocked, LedgerStatistics, QueuedReservation
 from agentic_trading.governance.ledgers.memory import MemoryLedger

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import Admitted, Deferred, Denied
+from agentic_trading.governance.admission import Admitted, Deferred, Denied
 from agentic_trading.governance.errors import LimiterUnavailableError
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.ledgers.memory import MemoryLedger

@@ -4,7 +4,7 @@ import pytest
 from structlog.testing import capture_logs
 from typing_extensions import override
 
-from agentic_trading.governance.admission_decisions import Charge
+from agentic_trading.governance.admission import Charge
 from agentic_trading.governance.control_stores.file import MemoryControlStore
 from agentic_trading.governance.controls_document import HaltScope, TenantControls
 from agentic_trading.governance.errors import ControlsUnavailableError

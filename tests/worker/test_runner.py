@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 from structlog.testing import capture_logs
 
-from agentic_trading.governance.admission_decisions import Admitted, Charge
+from agentic_trading.governance.admission import Admitted, Charge
 from agentic_trading.governance.ledger import ReservationRequest
 from agentic_trading.governance.prices import Amount
 from agentic_trading.llm import (

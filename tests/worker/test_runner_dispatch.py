@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from agentic_trading.clock import SimClock
-from agentic_trading.governance.admission_decisions import reservation_id_of
+from agentic_trading.governance.admission import reservation_id_of
 from agentic_trading.governance.ledger import ReservationState
 from agentic_trading.governance.prices import Amount
 from agentic_trading.governance.rebuild import LedgerRebuild, LostAttempt

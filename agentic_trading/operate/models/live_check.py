@@ -11,13 +11,7 @@ from pydantic import BaseModel
 
 from agentic_trading import __version__
 from agentic_trading.clock import Clock
-from agentic_trading.governance.admission_decisions import (
-    Admitted,
-    AlreadyDispatched,
-    Charge,
-    Deferred,
-    Denied,
-)
+from agentic_trading.governance.admission import Admitted, AlreadyDispatched, Charge, Deferred, Denied
 from agentic_trading.governance.gate import Gate
 from agentic_trading.governance.prices import input_bound
 from agentic_trading.llm.builder import EnvelopeBuilder
