@@ -2,7 +2,6 @@
 
 import tomllib
 from typing import Any
-from urllib.parse import urlsplit
 
 from benchmarks.house import ROOT
 
@@ -22,9 +21,3 @@ def test_image_copies_every_file_of_the_metadata() -> None:
 
     assert needed - set(copied) == set()
     assert {f"!{name}" for name in needed} - set(sent) == set()
-
-
-def test_project_urls_are_real_addresses() -> None:
-    hosts = [urlsplit(url).hostname or "" for url in PROJECT.get("urls", {}).values()]
-
-    assert [host for host in hosts if not host or "example" in host or "localhost" in host] == []
