@@ -165,7 +165,10 @@ def read(
 ) -> Accepted | Rejected:
     """Return the accepted object of an answer, or the rejection. Never raises.
 
+    `Accepted.instance` has exact decimals, and all protected properties of the answer.
+
     Args:
+        response: The answer of the provider.
         schema: A JSON Schema or a pydantic model. The validators of the model run last.
         policy: How strictly the answer is read, and which changes are allowed.
         check: Runs on the accepted JSON text.
@@ -179,9 +182,6 @@ def read(
             answer.
         tool: The tool whose call is read. A call of another tool is rejected.
         needs_stop_reason: Reject an answer without a stop reason, even if it ends with its object.
-
-    Returns:
-        The outcome. A model's instance has exact decimals, and all protected properties of the answer.
 
     """
     model_check = None if isinstance(schema, Mapping) else PydanticCheck(schema, check, policy)
