@@ -1,4 +1,4 @@
-"""The client side of the gateway, for any application: envelopes out, interactions and outcomes back."""
+"""The client side of the gateway: envelopes, answers, outcomes and question trees."""
 
 from agentic_trading.client.call_log import AnswerNotKeptError, EarlierCalls
 from agentic_trading.client.fallback import FALLBACK_KINDS, FALLS_BACK_ON, Alternative, FallbackGateway

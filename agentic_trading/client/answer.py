@@ -1,4 +1,4 @@
-"""A typed answer: an instance of your model that may be acted on, or the reason why there is none."""
+"""Typed answers: an instance of your pydantic model, or a reason for failure."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,12 +33,13 @@ _PRESETS: Final[Mapping[EnvelopeWorkflow, Callable[[EnvelopeBuilder], EnvelopeBu
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Answer(Generic[M_co]):
-    """The result of `decide`. It is false unless it may be acted on, so that `if answer:` is safe.
+    """The result of `decide`. It is true only if you may act on it.
 
     Attributes:
-        output: The instance of your model, or None if there is nothing to act on.
-        failure: The reason why `output` is None, else None.
-        outcome: All attempts, their usage and cost. `outcome.json_text` has the digits as the model wrote them.
+        output: The instance of your model, or None if the call failed.
+        failure: The reason for the failure, or None.
+        outcome: All attempts, their usage and cost. `outcome.json_text` has the digits as the model wrote
+            them.
 
     """
 
@@ -47,7 +48,7 @@ class Answer(Generic[M_co]):
     outcome: StructuredOutcome
 
     def __bool__(self) -> bool:
-        """Return whether the answer may be acted on: the call succeeded, and its output passed every check."""
+        """Return whether the call succeeded and its output passed every check."""
         return self.output is not None and self.failure is None and self.outcome.ok
 
     @override
@@ -71,7 +72,7 @@ class AsksStructured(Protocol):
 
 
 class TypedAnswers:
-    """The method `decide` of every gateway, in terms of its `ask_structured`."""
+    """Adds the method `decide` to a gateway that has `ask_structured`."""
 
     __slots__ = ()
 
@@ -89,9 +90,10 @@ class TypedAnswers:
     ) -> Answer[M]:
         """Ask a model for an instance of a pydantic class.
 
-        The class's validators check the answer. Workers of the same process run them, so a rejected answer is asked
-        again. Workers of other processes run them if the check of the class's `$id` is among theirs. Otherwise only
-        the client runs them: a rejected answer is then a `parsing_error`, and no second call is paid for.
+        The validators of the class check the answer. Workers of the same process run them and ask again after
+        a rejected answer. Workers of other processes run them if they have a check for the `$id` of the
+        class. Otherwise only the client runs them: a rejected answer is then a `parsing_error`, without a
+        second call.
 
         Args:
             instructions: The task.
@@ -104,11 +106,21 @@ class TypedAnswers:
             tenant: The tenant that pays.
 
         Returns:
-            An `Answer`, which is false unless it may be acted on.
+            An `Answer`. It is true only if you may act on it.
 
         Raises:
-            EnvelopeValidationError: If an argument cannot be used.
+            EnvelopeValidationError: If an argument is invalid.
             BusError: If the call cannot be published.
+
+        Example:
+            answer = await gateway.decide(
+                "Judge the trend from the evidence.",
+                output=Trend,
+                model="anthropic/claude-sonnet-5-5",
+                evidence={"indicators": {"rsi_14": 62.3}},
+            )
+            if answer:
+                print(answer.output.direction)
 
         """
         envelope = typed_envelope(
@@ -118,7 +130,8 @@ class TypedAnswers:
         outcome = await self.ask_structured(envelope, check=check)
         if not outcome.ok:
             return Answer(None, outcome.error, outcome)
-        instance = cast("M", check.instances[outcome.json_text])  # the client has run the check on this text
+        # Always present, because the client has run the check on this text.
+        instance = cast("M", check.instances[outcome.json_text])
         return Answer(instance, None, outcome)
 
 
@@ -133,11 +146,16 @@ def typed_envelope(
     budget: LLMBudget | None,
     tenant: str,
 ) -> LLMEnvelope:
-    """Return the envelope of a typed question; raises `EnvelopeValidationError` for an argument that cannot be used."""
+    """Return the envelope of a typed question.
+
+    Raises:
+        EnvelopeValidationError: If an argument is invalid.
+
+    """
     provider, _, name = model.partition("/")
     if not (provider and name):
         allowed = "PROVIDER/MODEL, for example anthropic/claude-sonnet-5-5"
-        raise EnvelopeValidationError([f"model: {model!r:.80} names no provider; allowed is {allowed}"])
+        raise EnvelopeValidationError([f"model: {model!r:.80} has no provider. Use {allowed}"])
     builder = _PRESETS[EnvelopeWorkflow(workflow)](EnvelopeBuilder())
     builder.with_instructions(instructions).with_tenant(tenant)
     builder.with_output_schema(_schema(output)).with_provider(LLMProvider(provider), name)
@@ -152,7 +170,7 @@ def typed_envelope(
 
 def _schema(output: object) -> Mapping[str, Any]:
     if not (isinstance(output, type) and issubclass(output, BaseModel)):
-        raise EnvelopeValidationError([f"output: {output!r:.80}; allowed is a pydantic model class"])
+        raise EnvelopeValidationError([f"output: {output!r:.80} is not a pydantic model class"])
     try:
         return schema_of(output)
     except UnreadableError as e:

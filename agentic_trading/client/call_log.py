@@ -1,4 +1,4 @@
-"""A client's own log: each call before it is published, its attempts, and what an earlier client of the log has left."""
+"""A client's log of its calls, so that a restarted client does not repeat them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,28 +20,35 @@ from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.result import LLMResult
 from agentic_trading.llm.store import InteractionStore, Record
 
+# Claims know a call for 24 hours after its end, and the message may wait for some of them. Later, a worker without the
+# call in its own log would run it again, and the answer would be paid for twice (docs/decisions/0043).
 PUBLISHED_AGAIN_WITHIN: Final = timedelta(hours=20)
-"""How long after its first request a call is published again: claims know an envelope for 24 hours after its end, and the message
-may wait for the rest of that. Later, a worker that has not run it itself could pay for it again.
-"""
+"""How long after its first request a call may be published again."""
 
 
 class AnswerNotKeptError(TradingError):
-    """The answer to a call of an earlier client is kept nowhere that could be asked, and asking for it again could be paid twice."""
+    """The answer of an earlier call is lost, and repeating the call could cost twice.
+
+    Attributes:
+        envelope_id: The id of the envelope.
+        requested_at: The time of the first request.
+        why: Why the call cannot be published again.
+
+    """
 
     def __init__(self, envelope_id: str, requested_at: datetime, why: str) -> None:
         self.envelope_id = envelope_id
         self.requested_at = requested_at
         self.why = why
         super().__init__(
-            f"envelope {envelope_id} was requested at {requested_at:%Y-%m-%d %H:%M} UTC and has no answer on record here: {why}; "
-            "it is not paid again. Allowed: logs of workers or an archive that have it (--answers-from); what they do not "
-            "have either is then no decision, and what it cost stays charged"
+            f"Envelope {envelope_id} was requested at {requested_at:%Y-%m-%d %H:%M} UTC, and this log has no answer: {why}. "
+            "The call is not repeated, because it could be paid twice. Pass logs of workers or an archive that have the "
+            "answer (--answers-from). If they lack it too, the call ends without a decision, and its cost stays charged"
         )
 
 
 class _CallKey(NamedTuple):
-    """One call: its envelope's id, and everything that it was counted by. The same id with other values is another call."""
+    """The identity of a call. The same envelope id with other values is another call."""
 
     tenant: str
     agent: str
@@ -64,9 +71,16 @@ class _CallKey(NamedTuple):
 
 @dataclass(slots=True)
 class EarlierCall:
-    """A call of an earlier client: when it was requested, by which event, its results by attempt, and how it ended.
+    """A call of an earlier client.
 
-    `envelope` is what was published, as long as there is no end; it is not intact where redaction has left a secret out.
+    Attributes:
+        requested_at: The time of the first request, or None.
+        request_id: The id of the event of the request.
+        envelope: The published envelope while the call is open. Not intact if redaction removed a secret.
+        results: The serialized results by attempt number.
+        unanswered: The reason if the call ended without an answer.
+        is_ended: Whether the call has ended.
+
     """
 
     requested_at: datetime | None = None
@@ -77,7 +91,7 @@ class EarlierCall:
     is_ended: bool = False
 
     def add(self, result: LLMResult) -> None:
-        """Take an attempt."""
+        """Add the result of an attempt."""
         self.results[result.attempt_number] = result.wire
         if result.next_step in {"", "final"}:
             self.is_ended, self.unanswered, self.envelope = True, None, None
@@ -85,12 +99,18 @@ class EarlierCall:
 
 @dataclass(slots=True)
 class EarlierCalls:
-    """What a log knows of the calls of earlier clients; `read` its records in order.
+    """The calls of earlier clients, collected from logs.
 
-    A call is open while it was requested and has neither its last attempt on record nor a reason why there is none.
-    `are_all_read` says that every log which could have an answer was read: what is kept nowhere is then no decision, and
-    else an `AnswerNotKeptError`. With `asks_again` a call that got no answer for a reason that may pass is open as well: nothing
-    was decided without it. `found` are attempts of other logs that this one lacks.
+    Pass the records of the client's own log to `read`, in order. A call is open if it was requested and has
+    neither a last attempt nor a reason for having no answer.
+
+    Attributes:
+        are_all_read: Whether all logs that could have an answer were read. If True, a lost answer is a
+            `NoDecision`. If False, it raises `AnswerNotKeptError`.
+        asks_again: Whether calls that got no answer for a temporary reason are open too. Set it if no
+            decision was made without the answer.
+        found: Attempts in other logs that the client's own log does not have.
+
     """
 
     are_all_read: bool = False
@@ -100,7 +120,7 @@ class EarlierCalls:
     _by_request: dict[str, EarlierCall] = field(default_factory=dict)
 
     def read(self, record: Record) -> None:
-        """Take a record of the client's own log."""
+        """Add a record of the client's own log."""
         if isinstance(record, LLMInteraction):
             self._calls.setdefault(_CallKey.of(record.envelope), EarlierCall()).add(record.result)
             return
@@ -119,7 +139,10 @@ class EarlierCalls:
                 pass
 
     def read_elsewhere(self, record: Record) -> None:
-        """Take a record of another log, of a worker or an archive; an attempt at a call of this one that it lacks is `found`."""
+        """Add a record of another log, of a worker or an archive.
+
+        If it is an attempt of a known call that this log does not have, it is added to `found`.
+        """
         if not isinstance(record, LLMInteraction):
             return
         call = self._calls.get(_CallKey.of(record.envelope))
@@ -129,16 +152,23 @@ class EarlierCalls:
         call.add(record.result)
 
     def of(self, envelope: LLMEnvelope) -> EarlierCall:
-        """Return what is known of a call; nothing, for one that was never requested."""
+        """Return the state of a call. It is empty for a call that was never requested."""
         return self._calls.get(_CallKey.of(envelope)) or EarlierCall()
 
 
 @dataclass(frozen=True, slots=True)
 class CallLog:
-    """Keeps in `store` what a client asks, before it is published, and what comes of it; `clock` is the machine's.
+    """Stores the calls of a client in `store`, and answers repeated calls from there.
 
-    What `earlier` clients of the store were answered is answered again from there, and is not published. A call that was left
-    open is published as it was then: the claim of its id gives what came of it, and nothing is paid a second time.
+    Calls that `earlier` clients completed are answered from the store and are not published. Open calls are
+    published unchanged: the claim of the envelope id has their result, so they are not paid twice.
+
+    Args:
+        store: The store of the client.
+        clock: The system clock, for the times of requests.
+        redaction: Secrets to remove from events.
+        earlier: The calls of earlier clients of this store.
+
     """
 
     store: InteractionStore
@@ -147,12 +177,15 @@ class CallLog:
     earlier: EarlierCalls = field(default_factory=EarlierCalls)
 
     async def begin(self) -> None:
-        """Put on record here what was found elsewhere."""
+        """Store the attempts that were found in other logs."""
         for attempt in self.earlier.found:
             await self.store.store(attempt)
 
     def known(self, envelope: LLMEnvelope) -> Sequence[LLMInteraction] | NoDecision | None:
-        """Return the attempts at a call that has ended, in order, or why it has none; None for one that is to be published."""
+        """Return the attempts of a completed call in order, or its `NoDecision`.
+
+        Returns None for a call that must be published.
+        """
         call = self.earlier.of(envelope)
         if call.unanswered is not None:
             return NoDecision(reason=call.unanswered, envelope_id=envelope.envelope_id)
@@ -162,10 +195,17 @@ class CallLog:
         return [LLMInteraction(envelope=envelope, result=result) for result in results]
 
     async def request(self, envelope: LLMEnvelope) -> LLMEnvelope | NoDecision:
-        """Put on record that a call is about to be published, and return what to publish: of an open call, its envelope of then.
+        """Record the request of a call. Return the envelope to publish.
 
-        One that cannot be published as it was, or was requested too long ago, is a `NoDecision` if all logs were read; else
-        raises `AnswerNotKeptError`.
+        For an open call, that is the envelope of its first request.
+
+        Returns:
+            The envelope, or a `NoDecision` if the answer is lost and all logs were read.
+
+        Raises:
+            AnswerNotKeptError: If the answer is lost and not all logs were read. That is if the call was
+                requested more than 20 hours ago, or its envelope is not on record as it was published.
+
         """
         call = self.earlier.of(envelope)
         if call.requested_at is None:
@@ -178,6 +218,8 @@ class CallLog:
         before = call.envelope or envelope
         if before.envelope_hash == envelope.envelope_hash:
             return envelope
+        # An envelope built again has other times. The old one is published, because a claim refuses another content
+        # under its id.
         if before.is_intact:
             return before
         return await self._lost(
@@ -192,9 +234,13 @@ class CallLog:
         *,
         is_ended: bool,
     ) -> LLMInteraction | NoDecision:
-        """Keep what came of a call, in order, and return its answer; unless it `is_ended`, a call without one stays open.
+        """Store the result of a call in order, and return its answer.
 
-        Raises `AnswerNotKeptError` where an earlier client was to have the answer, and the workers have it no more.
+        A call without an answer stays open unless it `is_ended`.
+
+        Raises:
+            AnswerNotKeptError: If an earlier client made the call, and the workers no longer have its answer.
+
         """
         for attempt in [*attempts, *([] if isinstance(answer, NoDecision) else [answer])]:
             await self.store.store(attempt)

@@ -1,4 +1,4 @@
-"""When one model fails, ask another: a new call, on record, caused by the failed one."""
+"""Fall back to another model when a call fails."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,10 +29,10 @@ FALLBACK_KINDS: Final = frozenset({
     FailureKind.BILLING,
     FailureKind.NOT_SERVED,
 })
-"""Failures that another model may not have. Any other would end the next call too, or was decided on purpose."""
+"""Failures on which a call may fall back. The others would end the next call too, or are deliberate."""
 
 FALLS_BACK_ON: Final = FALLBACK_KINDS - {FailureKind.AUTH_ERROR, FailureKind.BILLING}
-"""The default: a key or a bill that is out of order is to be seen and put right, not passed over."""
+"""The default kinds. Invalid keys and unpaid bills are excluded, so that you notice them."""
 
 _DETERMINISTIC = "no other model was asked: require_deterministic allows the requested one only"
 
@@ -42,7 +42,18 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """Another model for a call. `max_output_tokens` and `thinking_budget`, if given, replace those of the envelope."""
+    """Another model for a call.
+
+    Attributes:
+        provider: The provider of the model.
+        model: The name of the model. Required.
+        max_output_tokens: Replaces the value of the envelope, if given.
+        thinking_budget: Replaces the value of the envelope, if given.
+
+    Raises:
+        ValueError: If `model` is empty, or a token count is out of range.
+
+    """
 
     provider: LLMProvider
     model: str
@@ -50,30 +61,47 @@ class Alternative:
     thinking_budget: int | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for an alternative without a model (a preset's is one provider's own) or a wrong number."""
+        """Raise `ValueError` for an invalid alternative."""
         if not self.model:
-            raise ValueError(f"model is missing; name a model of provider {self.provider}")
+            # Presets cannot supply it, because their model belongs to one provider.
+            raise ValueError(f"The model is missing. Name a model of provider {self.provider}")
         self.budget_of(LLMBudget())
 
     def budget_of(self, budget: LLMBudget) -> LLMBudget:
-        """Return `budget` with this model's own tokens."""
+        """Return `budget` with the token limits of this alternative."""
         tokens = {"max_output_tokens": self.max_output_tokens, "thinking_budget": self.thinking_budget}
         return budget.model_copy(update={name: most for name, most in tokens.items() if most is not None})
 
 
 class FallbackGateway(TypedAnswers, Generic[G_co]):
-    """A gateway that calls other models, one after the other, when a call fails for a reason that they may not have.
+    """A gateway that calls other models, one after the other, when a call fails.
 
-    Each gets a new envelope with an id that follows from the first one's, in the same trace, under the same parent and
-    deadline, and caused by the failed attempt, so that the log shows the chain. It passes every rule of the platform
-    again, is paid for by itself, and may itself cost `max_cost_nusd`. The last answer is returned: of the first
-    alternative that succeeds, or whose failure is not among `on`, or of the last one there is. A model that was called
-    before in the chain is skipped. Whether and how to go on follows from the envelope and the answers alone, so that a
-    replay takes the same way.
+    Each alternative gets a new envelope in the same trace, with the same parent and deadline. Its id is
+    derived from the id of the first envelope. Its cause is the failed attempt, so that the log shows the
+    chain. The platform checks and charges each call separately: each may cost up to `max_cost_nusd`.
 
-    A call that `require_deterministic` binds to its model, as executions are, never falls back: the failure says so in
-    its `technical_details`. After an unreadable answer (`parsing_error`) another model is called only where the
-    envelope's policy says that its calls must not end without one (`on_exhausted="fail"`, as planning's does).
+    The chain ends with the first success, the first failure that is not in `on`, or the last alternative. The
+    last answer is returned. A model is called once per chain, and an alternative that breaks a rule for
+    envelopes is skipped. The choice depends only on the envelope and the answers, so a replay takes the same
+    path.
+
+    A call with `require_deterministic`, such as an execution, never falls back. Its failure has a note in
+    `technical_details`. After a `parsing_error`, another model is called only if the envelope's policy has
+    `on_exhausted="fail"`, as in planning.
+
+    Args:
+        gateway: The gateway that runs the calls.
+        alternatives: The other models, in the order of trying.
+        on: The kinds of failure on which a call falls back.
+
+    Raises:
+        ValueError: If `on` has a kind that is not in `FALLBACK_KINDS`, such as a refusal by a budget or
+            policy.
+
+    Example:
+        gateway = FallbackGateway(client, [Alternative(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")])
+        outcome = await gateway.ask_structured(envelope)
+
     """
 
     def __init__(
@@ -83,16 +111,20 @@ class FallbackGateway(TypedAnswers, Generic[G_co]):
         *,
         on: frozenset[FailureKind] = FALLS_BACK_ON,
     ) -> None:
-        """Raise `ValueError` for a kind in `on` that is not in `FALLBACK_KINDS`, as a refusal by budget or by policy."""
         if not on <= FALLBACK_KINDS:
             wrong, allowed = (", ".join(sorted(kinds)) for kinds in (on - FALLBACK_KINDS, FALLBACK_KINDS))
-            raise ValueError(f"a call does not fall back on {wrong}; allowed are {allowed}")
+            raise ValueError(f"A call cannot fall back on {wrong}. Allowed are {allowed}")
         self._gateway = gateway
         self._alternatives = tuple(alternatives)
         self._on = on
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
-        """Have the call made, by another model if need be, and return the last answer; raises what the gateway raises."""
+        """Run a call, with other models if it fails, and return the last answer.
+
+        Raises:
+            Exception: Any error of the wrapped gateway.
+
+        """
         answer = (await self._chain(envelope, self._gateway.ask, _failed_answer))[-1]
         failed = _failed_answer(answer)
         if isinstance(answer, NoDecision) or failed is None or not self._is_left_at(envelope, failed):
@@ -106,10 +138,18 @@ class FallbackGateway(TypedAnswers, Generic[G_co]):
         *,
         check: SemanticCheck | None = None,
     ) -> StructuredOutcome:
-        """Have the call made, by another model if need be, and return the outcome of the last one.
+        """Run a call, with other models if it fails, and return the outcome.
 
-        Its `attempts` are those at all the envelopes, in order, and `usage` is their sum: what the whole chain took.
-        `check` is that of each call. Raises what the gateway raises.
+        Args:
+            envelope: The first call.
+            check: Runs on every accepted JSON text, of each call.
+
+        Returns:
+            The outcome of the last call. Its `attempts` and `usage` are those of the whole chain, in order.
+
+        Raises:
+            Exception: Any error of the wrapped gateway.
+
         """
         ask = partial(self._gateway.ask_structured, check=check)
         outcomes = await self._chain(envelope, ask, _failed_outcome)
@@ -120,11 +160,11 @@ class FallbackGateway(TypedAnswers, Generic[G_co]):
         return replace(outcome, error=_with_note(failed.failure))
 
     async def submit(self: "FallbackGateway[StructuredGateway]", envelope: LLMEnvelope) -> LLMEnvelope:
-        """Publish an envelope without waiting; whatever comes of it, no other model is called, as no failure is seen here."""
+        """Publish a call without waiting for its answer. It does not fall back."""
         return await self._gateway.submit(envelope)
 
     async def record(self, event: Event) -> None:
-        """Put one fact of a trace on record."""
+        """Append an event to its trace."""
         await self._gateway.record(event)
 
     async def _chain(
@@ -133,7 +173,7 @@ class FallbackGateway(TypedAnswers, Generic[G_co]):
         ask: Callable[[LLMEnvelope], Awaitable[T]],
         failed_in: Callable[[T], "_Failed | None"],
     ) -> list[T]:
-        """Make the call, and one by another model for as long as it fails and may fall back; return all the answers."""
+        """Run the call and its fallbacks. Return all answers in order."""
         answers = [await ask(envelope)]
         called = {(envelope.provider, envelope.model)}
         for number, alternative in enumerate(self._alternatives, start=1):
@@ -150,34 +190,35 @@ class FallbackGateway(TypedAnswers, Generic[G_co]):
         return answers
 
     def _falls_back(self, envelope: LLMEnvelope, failure: FailureReason) -> bool:
-        """Whether another model is to be called after a failure."""
         may_stay_unread = envelope.output_policy.on_exhausted != "fail"
         is_unread = failure.category == FailureKind.PARSING_ERROR
         return failure.category in self._on and not (is_unread and may_stay_unread)
 
     def _is_left_at(self, envelope: LLMEnvelope, failed: "_Failed") -> bool:
-        """Whether another model would have been called, had the call not been bound to its own."""
+        """Return whether the call would fall back if it were not bound to its model."""
         is_bound = envelope.safety_constraints.require_deterministic and bool(self._alternatives)
         return is_bound and self._falls_back(envelope, failed.failure)
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """The last attempt at an envelope, where it failed."""
+    """The last attempt at an envelope, if it failed."""
 
     interaction_id: str
     failure: FailureReason
 
 
 def _failed_answer(answer: GatewayReply) -> _Failed | None:
-    """Return what failed; a call without an answer is none, as it may still be under way."""
+    """Return the failed attempt, or None."""
+    # A call without an answer does not fall back, because it may still be running.
     if isinstance(answer, NoDecision) or answer.result.failure is None:
         return None
     return _Failed(answer.interaction_id, answer.result.failure)
 
 
 def _failed_outcome(outcome: StructuredOutcome) -> _Failed | None:
-    """Return what failed; a call that was given up after some attempts has another error than the last of them."""
+    """Return the failed attempt, or None."""
+    # The two errors differ if the client gave the call up. It does not fall back, because it may still be running.
     last = outcome.attempts[-1] if outcome.attempts else None
     if last is None or last.failure is None or last.failure != outcome.error:
         return None
@@ -185,7 +226,7 @@ def _failed_outcome(outcome: StructuredOutcome) -> _Failed | None:
 
 
 class FallbackByWorkflow(TypedAnswers):
-    """A gateway whose calls fall back as their workflow says; those of other workflows do not."""
+    """A gateway that falls back by workflow. Other workflows do not fall back."""
 
     def __init__(
         self,
@@ -196,28 +237,28 @@ class FallbackByWorkflow(TypedAnswers):
         self._by_workflow = by_workflow
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
-        """Have the call made, by another model if need be, and return the last answer."""
+        """Run a call, with other models if it fails, and return the last answer."""
         chain = self._by_workflow.get(envelope.workflow)
         return await (self._gateway if chain is None else chain).ask(envelope)
 
     async def ask_structured(
         self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
     ) -> StructuredOutcome:
-        """Have the call made, by another model if need be, and return the outcome with all attempts."""
+        """Run a call, with other models if it fails, and return its outcome."""
         chain = self._by_workflow.get(envelope.workflow)
         return await (self._gateway if chain is None else chain).ask_structured(envelope, check=check)
 
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
-        """Publish an envelope without waiting; nothing falls back, as nothing waits for its failure."""
+        """Publish a call without waiting for its answer. It does not fall back."""
         return await self._gateway.submit(envelope)
 
     async def record(self, event: Event) -> None:
-        """Put one fact of a trace on record."""
+        """Append an event to its trace."""
         await self._gateway.record(event)
 
 
 def _other(envelope: LLMEnvelope, alternative: Alternative, number: int, *, cause: str) -> LLMEnvelope | None:
-    """Return the envelope for an alternative, or None if a rule forbids it, as of an execution that claims to be free."""
+    """Return the envelope for an alternative, or None if it would be invalid."""
     other = envelope.model_copy(
         update={
             "envelope_id": derived_id("fallback", envelope.envelope_id, number),
@@ -236,6 +277,6 @@ def _other(envelope: LLMEnvelope, alternative: Alternative, number: int, *, caus
 
 
 def _with_note(failure: FailureReason) -> FailureReason:
-    """Return the failure with the reason why no other model was called; the record stays as it is."""
+    """Return the failure with a note that no other model was called."""
     details = f"{failure.technical_details}; {_DETERMINISTIC}".removeprefix("; ")
     return failure.model_copy(update={"technical_details": details})

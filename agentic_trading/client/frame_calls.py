@@ -1,4 +1,4 @@
-"""The calls of a tree of questions: their envelopes, what is on record of them, and what comes of those that are made."""
+"""The calls of a question tree: envelopes, recorded results and new results."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,12 +25,14 @@ INSTRUCTIONS: Final[Mapping[str, str]] = MappingProxyType({
     name: files("agentic_trading.client").joinpath("prompts", f"{name}.txt").read_text("utf-8")
     for name in (ASK, JOIN)
 })
-"""The instructions by name and version: each is a shipped file that is never edited."""
+"""Instructions by name and version, from shipped files that are never edited."""
 
 _DECLARED: Final = ANSWER_SCHEMA["properties"]
 _SUB_TASK: Final = _DECLARED["sub_tasks"]["items"]
 _QUERY: Final = {**_SUB_TASK["properties"]["query"], "maxLength": 500}
 
+# Each text and list has a limit, because a small model under a grammar would otherwise fill its output cap with one of
+# them. Its answer would be truncated (docs/decisions/0048).
 ASK_SCHEMA: Final[Mapping[str, Any]] = {
     **ANSWER_SCHEMA,
     "$id": "asked_response.v1",
@@ -47,10 +49,7 @@ ASK_SCHEMA: Final[Mapping[str, Any]] = {
         "error": {**_DECLARED["error"], "maxLength": 500},
     },
 }
-"""The form of an answer to a question of a tree: `ANSWER_SCHEMA` with an end to each text and list.
-
-Without one a small model that is held by a grammar fills its cap with one of them, and no answer is whole.
-"""
+"""The schema of an answer in a tree: `ANSWER_SCHEMA` with maximum lengths."""
 
 JOIN_SCHEMA: Final[Mapping[str, Any]] = {
     **ASK_SCHEMA,
@@ -59,28 +58,28 @@ JOIN_SCHEMA: Final[Mapping[str, Any]] = {
         name: ASK_SCHEMA["properties"][name] for name in ("reasoning", "conclusion", "confidence", "error")
     },
 }
-"""The form of an answer that joins findings: it cannot ask for more."""
+"""The schema of an answer that joins findings. It has no sub-tasks."""
 
 KEPT_CHARS: Final = 500
-"""So much of a conclusion, and of a question to the user, is on record in a frame, and handed on to a join."""
+"""Maximum characters of a conclusion or user question in a frame and in a join."""
 
 LONGEST_FINDING: Final[Mapping[str, Any]] = {
     "conclusion": "x" * KEPT_CHARS,
     "confidence": 0.25,
     "state": "unfinished",
 }
-"""Beside its question, the most that a part hands on."""
+"""The longest finding of a part, without its question."""
 
 _MOST_ALTERNATIVES = 8
 
 
 class UndeliveredError(Exception):
-    """A call could not be made, or has no answer yet: to ask again is right. It does not leave a tree."""
+    """A call was not made, or has no answer yet. It can be asked again."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrameCall:
-    """A call of a frame, and what came of it; `answer` is None where there is nothing to act on."""
+    """A call of a frame and its outcome. `answer` is None if the call failed."""
 
     envelope: LLMEnvelope
     outcome: StructuredOutcome
@@ -88,13 +87,13 @@ class FrameCall:
 
     @property
     def interaction_id(self) -> str:
-        """The record of its last attempt; without one, its envelope."""
+        """The id of its last attempt, or of its envelope without attempts."""
         attempts = self.outcome.attempts
         return attempts[-1].interaction_id if attempts else self.envelope.envelope_id
 
     @property
     def failure(self) -> str:
-        """Why there is nothing to act on, in a word of `FrameClosed.stopped_by`; for a call that has failed."""
+        """The reason for a call without a usable answer, as in `FrameClosed.stopped_by`."""
         if self.answer is not None:
             return "model_error"
         error = self.outcome.error
@@ -103,13 +102,13 @@ class FrameCall:
 
     @property
     def sent(self) -> int:
-        """How many attempts were sent: one that was refused is none."""
+        """The number of attempts that were sent. Refused attempts do not count."""
         return sum(attempt.sent for attempt in self.outcome.attempts)
 
 
 @dataclass(slots=True, eq=False)
 class WorkingFrame:
-    """A question while it is worked on: its share of the money, the calls made for it, and its parts; whether it is closed on record."""
+    """A question in progress: its share of the money, its calls and its parts."""
 
     id: str
     question: str
@@ -123,38 +122,38 @@ class WorkingFrame:
 
     @property
     def above(self) -> "list[WorkingFrame]":
-        """The frames above it, the root last."""
+        """Its ancestors, the root last."""
         return [] if self.parent is None else [self.parent, *self.parent.above]
 
     @property
     def cost_nusd(self) -> int:
-        """The cost of its own calls; answers from a record count at the cost of the first call."""
+        """The cost of its own calls. Recorded answers count at their first cost."""
         return sum(attempt.original_cost_nusd for call in self.calls for attempt in call.outcome.attempts)
 
     @property
     def sent(self) -> int:
-        """How many attempts were sent for it."""
+        """The number of attempts that were sent for it."""
         return sum(call.sent for call in self.calls)
 
     @property
     def left_nusd(self) -> int:
-        """What is left of its share, after its calls and those of all below it."""
+        """Its share minus the cost of its calls and of all its descendants."""
         return self.share_nusd - sum(frame.cost_nusd for frame in self.tree())
 
     def tree(self) -> "Iterator[WorkingFrame]":
-        """Yield it and all frames below it."""
+        """Yield it and its descendants, parents first."""
         yield self
         for part in self.parts:
             yield from part.tree()
 
 
 def is_finding(closed: FrameClosed) -> bool:
-    """Whether a part has something to be joined."""
+    """Return whether a part has a finding to join."""
     return closed.state in {"concluded", "repeated"} and bool(closed.conclusion)
 
 
 def finding_of(part: WorkingFrame, closed: FrameClosed | None) -> dict[str, Any]:
-    """Return what a part hands on to the join; the most that it can, while it is not closed."""
+    """Return the finding of a part for the join, or the longest one while it is open."""
     if closed is None:
         return {"question": part.question, **LONGEST_FINDING}
     has_found = is_finding(closed)
@@ -167,9 +166,10 @@ def finding_of(part: WorkingFrame, closed: FrameClosed | None) -> dict[str, Any]
 
 
 class FrameCalls:
-    """Makes the calls of one tree, all from one envelope, unless they are on record.
+    """Makes the calls of one tree, unless they are on record.
 
-    `base` is that envelope: all but instructions, context, schema, ids and ceilings.
+    `base` is the template of all envelopes. It has no instructions, context, schema, ids and limits of a
+    call.
     """
 
     def __init__(self, gateway: StructuredGateway, base: LLMEnvelope, on_record: Sequence[Record]) -> None:
@@ -183,7 +183,7 @@ class FrameCalls:
                 continue
             if isinstance(record, LLMInteraction):
                 self._attempts.setdefault(envelope.envelope_id, []).append(record)
-            # One that is kept without a secret, or that a newer release has marked, is not what was asked.
+            # An envelope without its secrets, or with fields of a newer release, would give another call.
             if envelope.is_intact and not envelope.model_extra:
                 self._asked[envelope.envelope_id] = envelope
         self._sent_attempts = {
@@ -195,11 +195,11 @@ class FrameCalls:
 
     @property
     def sent(self) -> int:
-        """How many attempts of the trace were sent, also those of others: so counts the ledger."""
+        """The number of attempts of the trace that were sent, as the ledger counts them."""
         return sum(map(sum, (numbers.values() for numbers in self._sent_attempts.values())))
 
     def begin(self, root: WorkingFrame, limits: RecursionLimits) -> None:
-        """Make every envelope from that of the root, if it is on record, and under these limits."""
+        """Set the limits. Use the recorded envelope of the root as template, if it exists."""
         self.limits = limits
         known = self._asked.get(self._id_of(root, "ask"), self.base)
         evidence = [
@@ -210,14 +210,15 @@ class FrameCalls:
         self.base = known.model_copy(update={**kept, "occurrence": 0, "retrieved_evidence": evidence})
 
     async def make(self, frame: WorkingFrame, envelope: LLMEnvelope) -> FrameCall:
-        """Return what came of an envelope: what is on record, else what the gateway answers.
+        """Return the recorded or the new result of a call.
 
-        Raises `UndeliveredError` for a call that was not made, and what the gateway raises.
+        Raises `UndeliveredError` if the call was not made, and any error of the gateway.
         """
         id_ = envelope.envelope_id
         outcome = self._outcomes.get(id_) or self._on_record(id_)
         if outcome is None or not (outcome.ok or frame.is_closed):
-            # One that failed as the process ended may have been about to fall back: what is on record is not sent again.
+            # A failed call may have been interrupted before its fallback. It is asked again unless its frame is closed.
+            # The gateway does not send recorded attempts again.
             outcome = await self._gateway.ask_structured(envelope)
         error = outcome.error
         if error is not None and error.category == FailureKind.UNDELIVERABLE and error.recoverable:
@@ -241,7 +242,7 @@ class FrameCalls:
         parent: str,
         answers: Sequence[Mapping[str, str]] = (),
     ) -> LLMEnvelope:
-        """Return the envelope that asks a frame's question: the same request for the same question, wherever it stands."""
+        """Return the envelope for a question. Equal questions give equal requests."""
         context: dict[str, Any] = {"question": frame.question}
         if answers:
             context["answers"] = answers
@@ -250,7 +251,7 @@ class FrameCalls:
     def join(
         self, frame: WorkingFrame, split: FrameCall, findings: Sequence[Mapping[str, Any]]
     ) -> LLMEnvelope:
-        """Return the envelope that joins the findings of the parts that the call `split` named."""
+        """Return the envelope that joins the findings of the parts of `split`."""
         context = {"question": frame.question, "findings": findings}
         return self._envelope(
             frame, "join", JOIN, JOIN_SCHEMA, context, split.interaction_id, split.envelope.envelope_id
@@ -287,19 +288,19 @@ class FrameCalls:
                 "budget": base.budget.model_copy(update=ceilings),
             }
         )
-        # What was asked goes on as it was: its id stands for those times and ceilings.
+        # A recorded envelope is reused with its times and limits, because a claim refuses another content under its id.
         known = self._asked.get(id_, made)
         return known if known.request_hash == made.request_hash else made
 
     def is_on_record(self, envelope: LLMEnvelope) -> bool:
-        """Whether an envelope was asked, or is about to be."""
+        """Return whether an envelope was requested or has an attempt."""
         return envelope.envelope_id in self._asked or envelope.envelope_id in self._attempts
 
     def _id_of(self, frame: WorkingFrame, name: str) -> str:
         return derived_id(self.base.trace_id, frame.id, name)
 
     def _on_record(self, envelope_id: str) -> StructuredOutcome | None:
-        """Return what is on record of a call, with those that it fell back on; None where it has no last attempt."""
+        """Return the recorded outcome of a call with its fallbacks, or None if incomplete."""
         chain = [envelope_id, *(derived_id("fallback", envelope_id, n) for n in range(1, _MOST_ALTERNATIVES))]
         found = [self._attempts[one] for one in chain if one in self._attempts]
         if not found or all(one.result.next_step not in {"", "final"} for one in found[-1]):
@@ -308,7 +309,7 @@ class FrameCalls:
 
 
 def envelope_of(record: Record) -> LLMEnvelope | None:
-    """Return the envelope that an attempt, or a request over a bus, is about."""
+    """Return the envelope of an attempt or of a request, or None for other records."""
     if isinstance(record, LLMInteraction):
         return record.envelope
     body = KINDS.of(record)

@@ -1,4 +1,4 @@
-"""Frames of a recursive question, rebuilt from the events on record."""
+"""The frames of a question tree, rebuilt from recorded events."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,19 +12,30 @@ from agentic_trading.llm.fields import Count, Open, PositiveCount, Text
 from agentic_trading.llm.store import Record
 
 FrameState = Literal["concluded", "repeated", "failed", "unfinished"]
-"""How a frame ends. `concluded`: it has a conclusion · `repeated`: its question was asked elsewhere in the tree, which
-answers it · `failed`: its call failed, or the answer is of no use · `unfinished`: a limit, or the want of any finding,
-left it without a conclusion."""
+"""How a frame ends.
+
+- `concluded`: It has a conclusion.
+- `repeated`: Another frame of the tree asks the same question.
+- `failed`: Its call failed, or its answer is unusable.
+- `unfinished`: A limit, or the lack of findings, left it without a conclusion.
+"""
 
 
+# Limited because each level of a tree is a level of the call stack.
 MOST_DEPTH: Final = 16
-"""A walk is as deep as its tree."""
+"""The maximum depth of a tree."""
 
 
 class RecursionLimits(BaseModel, frozen=True, extra="forbid"):
-    """What a tree of questions may use.
+    """The limits of a question tree.
 
-    The root has depth 0. `max_cost_nusd` and `max_calls` are over the whole trace, and the ledger holds them.
+    Attributes:
+        max_cost_nusd: Maximum cost of the whole trace in nano-dollars. The ledger enforces it.
+        max_depth: Maximum depth of a frame. The root has depth 0.
+        max_children: Maximum number of parts that are asked for one question.
+        max_calls: Maximum number of calls in the whole trace. The ledger enforces it.
+        max_user_questions: Maximum number of questions to the user.
+
     """
 
     max_cost_nusd: Count
@@ -35,10 +46,20 @@ class RecursionLimits(BaseModel, frozen=True, extra="forbid"):
 
 
 class FrameOpened(EventBody, frozen=True):
-    """A question is about to be asked, as the `place`-th part of its parent's, which begin at 1; the root's is 0.
+    """A question is about to be asked.
 
-    `envelope_id` and `request_hash` are those of its first call, which a repeated question does not make. `share_nusd`
-    is what the frame and all below it should cost at most. The root has the `limits` of the tree.
+    Attributes:
+        frame_id: The id of the frame.
+        parent_frame_id: The frame whose question was split. Empty for the root.
+        depth: The number of ancestors.
+        place: The position among the parts of the parent, from 1. The root has 0.
+        question: The question.
+        priority: The priority of the part. 1 comes first.
+        envelope_id: The first call of the frame. A repeated question does not make it.
+        request_hash: The hash of that request. Equal questions have the same hash.
+        share_nusd: The planned maximum cost of the frame and its descendants, in nano-dollars.
+        limits: The limits of the tree. Only the root has them.
+
     """
 
     KIND = "recursion.frame_opened"
@@ -56,12 +77,21 @@ class FrameOpened(EventBody, frozen=True):
 
 
 class FrameClosed(EventBody, frozen=True):
-    """A question has its answer, or will have none.
+    """A question was answered, or ended without an answer.
 
-    `stopped_by` says what kept it from more: `depth`, `children`, `calls`, `cost`, `questions`, `cycle`, `model_error`,
-    `unusable`, or the kind of a failure. `conclusion` is cut to 500 characters. `cost_nusd` and `calls` are of the frame's
-    own calls (an answer from a record counts at the cost of its first call), `skipped` counts sub-tasks that were not asked, those
-    without a query among them.
+    Attributes:
+        frame_id: The id of the frame.
+        state: How the frame ended.
+        stopped_by: The reason for stopping: `depth`, `children`, `calls`, `cost`, `questions`, `cycle`,
+            `model_error`, `unusable`, or a kind of failure. Empty if the frame was not stopped.
+        conclusion: The first 500 characters of the conclusion.
+        confidence: The confidence that the model reported, from 0 to 1, or None.
+        cost_nusd: The cost of the frame's own calls in nano-dollars. Recorded answers count at their first
+            cost.
+        calls: The number of the frame's own attempts that were sent.
+        skipped: The number of sub-tasks that were not asked, including those without a query.
+        repeat_of: The frame that asked the same question first.
+
     """
 
     KIND = "recursion.frame_closed"
@@ -78,7 +108,14 @@ class FrameClosed(EventBody, frozen=True):
 
 
 class UserAsked(EventBody, frozen=True):
-    """A frame has a question to the user: its `number`-th one, from 1, cut to 500 characters."""
+    """A frame asks the user a question.
+
+    Attributes:
+        frame_id: The id of the frame.
+        number: The number of the question in its frame, from 1.
+        question: The first 500 characters of the question.
+
+    """
 
     KIND = "recursion.user_asked"
 
@@ -88,7 +125,15 @@ class UserAsked(EventBody, frozen=True):
 
 
 class UserAnswered(EventBody, frozen=True):
-    """What a user, named `by`, has answered to the question of a frame."""
+    """The user answered the question of a frame.
+
+    Attributes:
+        frame_id: The id of the frame.
+        number: The number of the question in its frame, from 1.
+        answer: The answer.
+        by: The name of the user.
+
+    """
 
     KIND = "recursion.user_answered"
 
@@ -105,10 +150,14 @@ KINDS = Kinds[RecursionBody](FrameOpened, FrameClosed, UserAsked, UserAnswered)
 
 @dataclass(frozen=True, slots=True)
 class CausalFrame:
-    """One question of a tree, and what came of it: see `FrameOpened` and `FrameClosed`.
+    """One question of a tree with its result. See `FrameOpened` and `FrameClosed`.
 
-    `path` leads to it from the root, whose is `0`: `2.1` is the first part of the second part. `state` is `open` until
-    the frame is closed, and `waiting` while the user is to answer `asked`. `repeat_of` is the path of the frame that has the answer.
+    Attributes:
+        path: The path from the root, `0`. `2.1` is the first part of the second part.
+        state: `open` until the frame is closed, and `waiting` while the user must answer `asked`.
+        repeat_of: The path of the frame that has the answer.
+        asked: The question to the user.
+
     """
 
     frame_id: str
@@ -130,7 +179,10 @@ class CausalFrame:
 
 
 class FrameRecords:
-    """What is on record of one tree; of records with the same id the first holds, and those of other kinds are passed over."""
+    """The recorded frames of one tree.
+
+    Of several records with one id, the first one counts. Other kinds of records are ignored.
+    """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self.opened: dict[str, FrameOpened] = {}
@@ -142,7 +194,12 @@ class FrameRecords:
                 self.add(record)
 
     def add(self, event: Event) -> RecursionBody | None:
-        """Add a record and return its body, None for another kind's; raises `UnreadableBodyError` for one that is none of its kind."""
+        """Add an event and return its body, or None if it is of another kind.
+
+        Raises:
+            UnreadableBodyError: If the body is invalid for its kind.
+
+        """
         body = KINDS.of(event)
         match body:
             case FrameOpened():
@@ -161,18 +218,18 @@ class FrameRecords:
 
     @property
     def root(self) -> FrameOpened | None:
-        """The frame of the whole question, once it is opened."""
+        """The root frame, once it is opened."""
         return next((one for one in self.opened.values() if not one.parent_frame_id), None)
 
     @property
     def waiting(self) -> dict[str, UserAsked]:
-        """The questions that the user has not answered, by frame."""
+        """The unanswered questions to the user, by frame."""
         return {
             id_: one for (id_, number), one in self.questions.items() if (id_, number) not in self.answers
         }
 
     def paths(self) -> dict[str, str]:
-        """Return the path of each frame, depth first and in order of their places."""
+        """Return the path of each frame, depth first and in the order of places."""
         children: dict[str, list[FrameOpened]] = {}
         for one in self.opened.values():
             children.setdefault(one.parent_frame_id, []).append(one)
@@ -186,7 +243,7 @@ class FrameRecords:
         return dict(below("", ""))
 
     def frames(self, used: Mapping[str, tuple[int, int]] = MappingProxyType({})) -> tuple[CausalFrame, ...]:
-        """Return all frames, each before those below it; of those that are not closed, `used` has calls and cost so far."""
+        """Return all frames, parents first. `used` has the calls and cost of open frames."""
         paths, waiting = self.paths(), self.waiting
         return tuple(self._frame(id_, paths, waiting, used.get(id_, (0, 0))) for id_ in paths)
 

@@ -1,4 +1,4 @@
-"""The gateway's client: publish envelopes on the bus, and match the signed replies with the calls that wait for them."""
+"""The gateway client: publish envelopes, and match replies to pending calls."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -50,9 +50,15 @@ log = get_logger()
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingCall:
-    """One envelope, `sent` as a message, and its answer to come; with `attempts`, also the attempts before the last.
+    """A published envelope that waits for its answer.
 
-    A reply may be signed as `signer` signed when it was sent, though its keys were exchanged since.
+    Attributes:
+        envelope: The envelope as published.
+        sent: Its message.
+        reply: The answer: the last attempt, or a `NoDecision`.
+        attempts: Collects the earlier attempts. None if the caller does not need them.
+        signer: The signer with its keys of the time of sending. None if nothing is signed.
+
     """
 
     envelope: LLMEnvelope
@@ -62,12 +68,16 @@ class PendingCall:
     signer: Signer | None = None
 
     def end(self, why: str) -> None:
-        """Answer it with a `NoDecision`, if it has no answer yet."""
+        """End the call with a `NoDecision`, unless it has an answer."""
         _resolve([self], no_answer(self.envelope.envelope_id, why))
 
 
 class PendingCalls:
-    """The calls of one client; with a `signer` a reply has to be signed as it signs, or signed when its call was sent."""
+    """The pending calls of one client.
+
+    With a `signer`, a reply must be signed with its keys, or with the keys it had when the call was sent.
+    Without a `signer`, signatures are not checked.
+    """
 
     def __init__(self, signer: Signer | None) -> None:
         self._signer = signer
@@ -76,30 +86,34 @@ class PendingCalls:
 
     @property
     def ignored(self) -> Mapping[str, int]:
-        """How many replies were ignored so far, by reason."""
+        """The number of ignored replies, by reason."""
         return MappingProxyType(self._ignored)
 
     def add(self, call: PendingCall) -> None:
-        """Let replies find a call."""
+        """Add a call, so that replies can find it."""
         self._calls.setdefault(call.envelope.envelope_id, []).append(call)
 
     def remove(self, call: PendingCall) -> None:
-        """Forget a call."""
+        """Remove a call."""
         calls = self._calls[call.envelope.envelope_id]
         calls.remove(call)
         if not calls:
             del self._calls[call.envelope.envelope_id]
 
     def end_all(self, why: str) -> None:
-        """Answer every call with a `NoDecision`."""
+        """End all calls with a `NoDecision`."""
         for call in chain.from_iterable(self._calls.values()):
             call.end(why)
 
     def receive(self, message: Message) -> None:
-        """Give a reply to the calls that it answers; one that answers none is ignored, and counted by its reason.
+        """Pass a reply to the calls that it answers, or ignore it.
 
-        `signature`: it is not signed as the envelopes of this client are. `kind`: it is neither an attempt nor a dead letter.
-        `unexpected`: no call has its envelope's id and hash, or not any more. `unreadable`: it may be a dead letter.
+        Ignored replies are counted by reason:
+
+        - `signature`: The reply is not signed like the envelopes of this client.
+        - `kind`: The reply is neither an attempt nor a dead letter.
+        - `unexpected`: No pending call has its envelope id and hash.
+        - `unreadable`: The reply is a dead letter that cannot be read and belongs to no pending call.
         """
         head = reply_head(message)
         if head.is_attempt:
@@ -113,7 +127,7 @@ class PendingCalls:
             log.debug("reply_ignored", reason=ignored, envelope_id=head.envelope_id)
 
     def _receive_attempt(self, message: Message, head: ReplyHead) -> str:
-        """Return why a reply is ignored; empty if it is not."""
+        """Return the reason for ignoring an attempt, or an empty string."""
         if not self._is_proved(message, head):
             return "signature"
         calls = [
@@ -124,10 +138,10 @@ class PendingCalls:
         if not calls:
             return "unexpected"
         if not head.is_final and all(call.attempts is None for call in calls):
-            return ""
+            return ""  # not read, because no caller wants earlier attempts
         try:
             attempt = read_interaction(message)
-        except UnreadableMessageError as e:  # no answer to this call, and nothing to the others
+        except UnreadableMessageError as e:  # ends these calls only: other replies are still read
             _end_unread(calls, head, e)
             return ""
         if attempt.envelope.envelope_hash != head.envelope_hash:
@@ -139,10 +153,9 @@ class PendingCalls:
         return ""
 
     def _receive_letter(self, message: Message, head: ReplyHead) -> str:
-        """Return why a dead letter is ignored; empty if it is not.
-
-        The letter of a message whose sender was not proved cannot be signed: it has to hold the very message.
-        """
+        """Return the reason for ignoring a dead letter, or an empty string."""
+        # Workers cannot sign the letter of an unverified message, because they do not know its sender. `_is_about`
+        # accepts such a letter only for the very message of a call.
         is_proved = self._is_proved(message, head)
         try:
             letter = read_dead_letter(message)
@@ -166,7 +179,10 @@ class PendingCalls:
 
 
 def no_answer(envelope_id: str, why: str, *, letter: str = "") -> NoDecision:
-    """Return that a call has no answer, and the reason of its dead `letter`; to ask the same envelope again is right."""
+    """Return a `NoDecision` for a call without an answer.
+
+    Asking the same envelope again is safe. `letter` is the reason of its dead letter, if there is one.
+    """
     reason = FailureReason(
         category=FailureKind.UNDELIVERABLE, description=why, technical_details=letter, recoverable=True
     )
@@ -174,7 +190,7 @@ def no_answer(envelope_id: str, why: str, *, letter: str = "") -> NoDecision:
 
 
 def _end_unread(calls: Iterable[PendingCall], head: ReplyHead, e: UnreadableMessageError) -> None:
-    """End calls whose last attempt cannot be read; of an earlier one, the last is still to come."""
+    """End the calls if their last attempt is unreadable. Otherwise log it."""
     if head.is_final:
         _resolve(calls, no_answer(head.envelope_id, f"the answer cannot be read: {e.detail}"))
     else:
@@ -188,12 +204,13 @@ def _collect(calls: Iterable[PendingCall], attempt: LLMInteraction) -> None:
 
 
 def _envelope_id(letter: DeadLetter) -> str:
-    """Return the id of the envelope in a letter: that of an unproved message stands in its headers alone."""
+    """Return the id of the envelope in a letter."""
+    # Workers do not fill in the id of an unverified message, because it may name a call of another sender.
     return letter.envelope_id or header(Message("", b"", letter.headers), "ce_id")
 
 
 def _is_about(call: PendingCall, letter: DeadLetter) -> bool:
-    """Whether a letter is about the message of a call, and not another one under the same id."""
+    """Return whether a letter is about this call, not another one with the same id."""
     if letter.reason in {"signature", "not_allowed"}:
         is_same_head = (letter.key, letter.headers) == (call.sent.key, dict(call.sent.headers))
         return is_same_head and letter.raw_sha256 == sha256_hex(call.sent.value)
@@ -209,37 +226,51 @@ def _resolve(calls: Iterable[PendingCall], answer: LLMInteraction | NoDecision) 
 GatewayReply = LLMInteraction | NoDecision
 
 PUBLISH_WITHIN_S: Final = 30.0
-"""How long a bus that is away is tried again before what is published is an error."""
+"""How long to retry publishing while the bus is unavailable, in seconds."""
 
 SLOW_S: Final = 30.0
-"""After how long without an answer a client says so."""
+"""After how many seconds without an answer a client logs a warning."""
 
 ON_ITS_WAY_S: Final = 30.0
-"""How long after its deadline the answer to a call, which says that it has expired, may be on its way."""
+"""How many seconds a client waits past the deadline, for the reply that the call expired."""
 
 _REMEMBERED = 10_000
-"""Envelopes that a client recognises; one whose occurrence was set counts twice."""
+"""Maximum number of remembered envelopes. One with a changed occurrence counts twice."""
 
 
 class Gateway(Protocol):
-    """What an agent needs of the gateway."""
+    """The interface that agents use."""
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
-        """Have the call made and return its last attempt, or why there is none. Never raises for a failed call."""
+        """Run a call and return its last attempt, or a `NoDecision`.
+
+        A failed call does not raise.
+        """
         ...
 
     async def record(self, event: Event) -> None:
-        """Put one fact of a trace on record."""
+        """Append an event to its trace."""
         ...
 
 
 class StructuredGateway(Gateway, Protocol):
-    """The interface that applications use: typed answers, outcomes with all attempts, and calls not waited for."""
+    """The interface of applications: typed answers, outcomes, calls without waiting."""
 
     async def ask_structured(
         self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
     ) -> StructuredOutcome:
-        """Run a call and return its outcome with all its attempts. Does not raise if the call fails."""
+        """Run a call and return its outcome with all its attempts.
+
+        A failed call does not raise: its outcome is false.
+
+        Args:
+            envelope: The call.
+            check: Runs on every accepted JSON text. See `GatewayClient.ask_structured`.
+
+        Raises:
+            BusError: If the call cannot be published.
+
+        """
         ...
 
     async def decide(
@@ -258,24 +289,43 @@ class StructuredGateway(Gateway, Protocol):
         ...
 
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
-        """Have the call made without waiting for it; return the envelope as published."""
+        """Publish a call without waiting for its answer.
+
+        Returns:
+            The envelope as published. Its `occurrence` may have been set.
+
+        """
         ...
 
 
 class GatewayClient(TypedAnswers):
-    """The gateway, seen from an application: envelopes go out on the bus, and replies come to an address of its own.
+    """A gateway client on a message bus. Use it as an async context manager.
 
-    Use it as an async context manager. Several `ask` may be under way at once, and several clients of one `name`. A request that an agent of a tenant asks
-    again for the same moment and step gets the next `occurrence`, in the order of asking, so that a replay knows
-    the first from the second; the very same envelope, asked again, gets the same answer again. `reply_timeout_s` bounds
-    the wait for a worker; then the answer is a `NoDecision`. `signer` signs what is published, for workers that verify it, and then
-    a reply has to be signed with the same key: any other is ignored, and counted. `lanes` are those of providers whose
-    envelopes travel apart, by provider. A `call_log` keeps, beside the workers' logs, each envelope before it is
-    published, each attempt that was received before the call is answered, and each event; what it knows of earlier clients
-    is not asked again. With the `clock` of the workers a call is waited for until its
-    deadline, and a little longer. Workers of the same process read `call_checks`, the checks of calls in flight by
-    envelope id. Each envelope is published with its send time by the `wall` clock. An event is
-    published without what `redaction` knows; an envelope as it was built.
+    Calls may run concurrently, and several clients may have the same `name`: each has its own reply address.
+    Asking the same envelope again returns the same answer. If an agent builds an equal request for the same
+    step and `as_of`, its envelope gets the next `occurrence` number in the order of asking, so that a replay
+    can distinguish the two.
+
+    Args:
+        broker: The bus.
+        name: A name for the task that reads replies. At most 256 bytes.
+        reply_timeout_s: How many seconds to wait for a worker. After that, the answer is a `NoDecision`.
+        signer: Signs all messages. Replies with another signature are ignored and counted.
+        redaction: Secrets to remove from events. Envelopes are published unchanged.
+        lanes: The lanes of providers that have their own topics.
+        call_log: Stores each envelope before it is published, each attempt before the call is answered, and
+            each event. Calls of earlier clients in this log are answered from it.
+        clock: The clock of the workers. If set, a call ends at most 30 seconds after its deadline.
+        wall: The clock for the send times of messages. Default: the system clock.
+        call_checks: The checks of calls in flight, by envelope id. Workers of the same process read it.
+
+    Raises:
+        ValueError: If `name` is longer than 256 bytes.
+
+    Example:
+        async with GatewayClient(broker) as client:
+            outcome = await client.ask_structured(envelope)
+
     """
 
     def __init__(
@@ -313,16 +363,16 @@ class GatewayClient(TypedAnswers):
 
     @property
     def address(self) -> str:
-        """Where replies to this client go; no other client has it."""
+        """The reply address of this client. No other client has it."""
         return self._address
 
     @property
     def ignored_replies(self) -> Mapping[str, int]:
-        """How many replies were ignored so far, by reason: see `PendingCalls.receive`."""
+        """The number of ignored replies, by reason. See `PendingCalls.receive`."""
         return self._pending.ignored
 
     async def __aenter__(self) -> Self:
-        """Read the replies to this client from now on."""
+        """Start reading replies."""
         if self._log is not None:
             await self._log.begin()
         replies = await self._broker.replies(self._address)
@@ -333,36 +383,61 @@ class GatewayClient(TypedAnswers):
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Stop reading; calls that have no answer yet end with a `NoDecision`."""
+        """Stop reading replies. Pending calls end with a `NoDecision`."""
         self._is_closing = True
         self._pending.end_all("the client was closed")
         await self._exit.aclose()
 
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
-        """Publish an envelope without waiting; returns it as published (its occurrence may have been set)."""
+        """Publish a call without waiting for its answer.
+
+        Returns:
+            The envelope as published. Its `occurrence` may have been set.
+
+        Raises:
+            BusError: If the envelope cannot be published.
+
+        """
         envelope = self._with_occurrence(envelope)
         message = envelope_message(envelope, sent_at=self._wall.now())
         await self._publish(self._topic_of(envelope), self._sign(message))
         return envelope
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
-        """Publish an envelope and wait for its last attempt.
+        """Run a call and return its last attempt.
 
-        A dead letter, a closed client and a missing reply give a `NoDecision`. Raises `BusError` if the envelope
-        cannot be published, and `AnswerNotKeptError` for a call of an earlier client whose answer is lost.
+        Returns:
+            The last attempt. A `NoDecision` if the call ends as a dead letter, if no reply arrives in time,
+                or if the client is closed.
+
+        Raises:
+            BusError: If the envelope cannot be published within 30 seconds.
+            AnswerNotKeptError: If an earlier client made this call and its answer is lost.
+
         """
         return await self._answer(envelope, None)
 
     async def ask_structured(
         self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
     ) -> StructuredOutcome:
-        """Publish an envelope and wait for all its attempts: the object, or why there is none, and what it took.
+        """Run a call and return its outcome with all its attempts.
 
-        What gives a `NoDecision` from `ask` gives an outcome that is not ok, with the attempts received so far. An
-        envelope that was answered before is not run again: its attempts are published again. Raises what `ask` raises.
+        An envelope that was answered before does not run again: its attempts are published again.
 
-        `check` is run on every accepted text: by workers of this process, which ask again after a rejected answer,
-        and by this client, which returns a `parsing_error` for an answer that other workers have accepted.
+        Args:
+            envelope: The call.
+            check: Runs on every accepted JSON text. Workers of this process run it and ask again after a
+                rejected answer. The client runs it too: if it rejects an answer that other workers have
+                accepted, the outcome is a `parsing_error`.
+
+        Returns:
+            The outcome. It is false if `ask` would return a `NoDecision`, and then has the attempts received
+                so far.
+
+        Raises:
+            BusError: If the envelope cannot be published within 30 seconds.
+            AnswerNotKeptError: If an earlier client made this call and its answer is lost.
+
         """
         attempts: list[LLMInteraction] = []
         try:
@@ -377,7 +452,13 @@ class GatewayClient(TypedAnswers):
         return outcome if check is None else checked_outcome(outcome, check)
 
     async def record(self, event: Event) -> None:
-        """Publish an event; a worker keeps it in the log. Raises `RecordError` for an id that is too long."""
+        """Publish an event. A worker stores it in the log.
+
+        Raises:
+            RecordError: If its kind or an id is longer than 256 bytes.
+            BusError: If the event cannot be published within 30 seconds.
+
+        """
         if self._redaction.known:
             event = self._redaction.record(event)
         check_event(event)
@@ -386,7 +467,7 @@ class GatewayClient(TypedAnswers):
         await self._publish(EVENTS, self._sign(event_message(event)))
 
     async def _answer(self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None) -> GatewayReply:
-        """Return the last attempt at an envelope; those before it are put into `attempts`, if it is given."""
+        """Return the last attempt, and append the earlier ones to `attempts` if given."""
         envelope = self._with_occurrence(envelope)
         if self._log is None:
             return await self._asked(envelope, attempts)
@@ -402,18 +483,22 @@ class GatewayClient(TypedAnswers):
             return requested
         is_open = self._log.earlier.of(envelope).requested_at is not None
         answer = await self._asked(requested, attempts, is_open=is_open)
+        # A call that ends because this client closes stays open in the log, so that the next client asks for its answer.
         return await self._log.keep(requested, attempts, answer, is_ended=not self._is_closing)
 
     async def _asked(
         self, envelope: LLMEnvelope, attempts: list[LLMInteraction] | None, *, is_open: bool = False
     ) -> GatewayReply:
-        """Publish an envelope and wait for its last attempt; of one that is open since earlier, also after its deadline."""
+        """Publish an envelope and wait for its last attempt."""
         reply: asyncio.Future[GatewayReply] = asyncio.get_running_loop().create_future()
         sent_at = self._wall.now()
         message = self._sign(envelope_message(envelope, reply_to=self._address, sent_at=sent_at))
+        # A copy, because the keys may be rotated until the reply arrives.
         signer = None if self._signer is None else self._signer.as_now()
         call = PendingCall(envelope, message, reply, attempts, signer)
         self._pending.add(call)
+        # An open call of an earlier client is past its deadline as a rule. It waits for the whole timeout, because the
+        # claim may have an answer that was paid for.
         within_s = self._reply_timeout_s if is_open else self._patience_s(envelope)
         loop = asyncio.get_running_loop()
         timers = [loop.call_later(SLOW_S, _report_slow, envelope.envelope_id)]
@@ -427,7 +512,7 @@ class GatewayClient(TypedAnswers):
             self._pending.remove(call)
 
     def _patience_s(self, envelope: LLMEnvelope) -> float:
-        """Return how long an answer is waited for."""
+        """Return the reply timeout of a call in seconds."""
         if self._clock is None or envelope.deadline is None:
             return self._reply_timeout_s
         left_s = (envelope.deadline - self._clock.now()).total_seconds()
@@ -438,10 +523,11 @@ class GatewayClient(TypedAnswers):
             self._pending.receive((await replies.take()).message)
 
     async def _publish(self, topic: Topic[Any], message: Message) -> None:
-        """Publish a message; a bus that is away is waited for, `PUBLISH_WITHIN_S` at most: ids keep copies harmless."""
+        """Publish a message. Retry for `PUBLISH_WITHIN_S` if the bus is unavailable."""
         with suppress(BusUnavailableError):
             await self._broker.publish(topic, message)
-            return  # as hardly any is away: what follows costs other messages nothing
+            return  # The usual case: making a retrying object for every message would cost time.
+        # A message may arrive twice. That is harmless because workers recognize the ids.
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(BusUnavailableError),
             wait=wait_exponential(multiplier=0.1, max=2.0),
@@ -457,7 +543,7 @@ class GatewayClient(TypedAnswers):
         return message if self._signer is None else self._signer.sign(message)
 
     def _with_occurrence(self, envelope: LLMEnvelope) -> LLMEnvelope:
-        """Count a request; an envelope that was published before is the same call, and is published as it was."""
+        """Set the occurrence of a new request. A known envelope keeps its occurrence."""
         occurrence = self._occurrences.get(envelope.envelope_hash)
         if occurrence is None:
             occurrence = self._next_occurrence(envelope)
@@ -488,7 +574,7 @@ def _report_slow(envelope_id: str) -> None:
 
 
 def verdict_of(answer: GatewayReply) -> str:
-    """Return the outcome of a call in one word: `accepted`, the category of its failure, or `degraded`."""
+    """Return the verdict of a call: `accepted`, `degraded`, or its kind of failure."""
     if isinstance(answer, NoDecision):
         return answer.reason.category
     result = answer.result

@@ -1,4 +1,4 @@
-"""All attempts at one envelope as one value: the object, or why there is none, and what it took."""
+"""The outcome of a call: its object or the reason for failure, and its attempts."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -18,7 +18,10 @@ from agentic_trading.structured.pydantic_schema import SemanticCheck, violations
 
 @dataclass(frozen=True, slots=True)
 class TotalUsage:
-    """Tokens of several attempts together, and what they cost in whole nano-dollars; failed attempts count too."""
+    """The tokens and the cost of several attempts, including failed ones.
+
+    `cost_nusd` is in nano-dollars.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -31,14 +34,24 @@ class TotalUsage:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt: how its answer was read, what it used and cost, and its result.
+    """One attempt at a call.
 
-    `number` counts the attempts at one envelope, `envelope_id`; one that was refused was not `sent`. `model` is the one that answered, else the requested one.
-    `text` is the answer as the model wrote it, accepted or not: for people and logs.
-    `trace` is None where nothing was read: the attempt was refused before it left, or was not answered. `failure` is
-    None for an answer that was accepted. `next_step` says what followed, `final` that nothing did. `in_doubt` marks a
-    call that may have been billed unseen, and is charged in full. By `interaction_id` it is found in the log.
-    `first_cost_nusd` is set if the answer was served from a record: see `LLMResult`.
+    Attributes:
+        number: The number of the attempt at its envelope, from 1.
+        sent: Whether it was sent. A refused attempt was not.
+        trace: How the answer was read. None if the attempt was refused or not answered.
+        usage: The tokens of the attempt.
+        cost_nusd: The cost in nano-dollars.
+        failure: The reason for the failure. None for an accepted answer.
+        next_step: The step after this attempt. `final` if it was the last one.
+        in_doubt: Whether it may have been billed without a known answer. It is charged in full.
+        interaction_id: The id of the attempt in the log.
+        envelope_id: The id of its envelope.
+        provider: The provider.
+        model: The model that answered, or the requested model.
+        first_cost_nusd: The cost of the first call, if the answer was served from a record. See `LLMResult`.
+        text: The answer as the model wrote it, accepted or not. For people and logs only.
+
     """
 
     number: int
@@ -58,23 +71,27 @@ class Attempt:
 
     @property
     def original_cost_nusd(self) -> int:
-        """The cost of the first call with this answer, which a replay does not pay again."""
+        """The cost of the first call with this answer. A replay does not pay it again."""
         return self.cost_nusd if self.first_cost_nusd is None else self.first_cost_nusd
 
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutcome:
-    """The outcome of one envelope, or of several that fell back one on the other. `ok`: there is an object to act on.
+    """The outcome of a call with its fallbacks. It is true only if you may act on it.
 
-    If `ok`: `json` is the object, its numbers int and Decimal digit for digit as the model wrote them; `json_text` is
-    the same as JSON: the model's text where it was taken as it stood, else spelled by `exact_bytes`. For a call that asked for plain
-    text, `json` is empty and `json_text` the text. `error` and `stage` are None.
-    If not: `json` is None, `json_text` empty, and `error` says why; `stage` says at which step reading ended, where it
-    was the reading that ended the call. A degraded, guessed or doubtful answer is not `ok`.
-    Where the model called a tool that the envelope allows, `tool_called` names it: the outcome is not `ok`, `json` is the
-    input of the call, and `error` says that it is one.
+    Attributes:
+        ok: Whether there is an object to act on. False for a degraded, guessed or doubtful answer.
+        json: The object. Its numbers are int and Decimal with the digits that the model wrote. Empty for
+            plain text. None if the call failed.
+        json_text: The object as JSON: the text of the model if it was read unchanged, otherwise the output of
+            `exact_bytes`. The text itself for a call for plain text. Empty if the call failed.
+        usage: The sum over all attempts.
+        attempts: All attempts, in order.
+        error: The reason for the failure, or None.
+        stage: The stage at which reading failed. None if the call failed for another reason.
+        tool_called: The allowed tool that the model called. `ok` is then False, and `json` and `json_text`
+            are the input of the tool.
 
-    `attempts` are in order, and `usage` is their sum. Both are whole if `is_complete`.
     """
 
     ok: bool
@@ -92,12 +109,12 @@ class StructuredOutcome:
 
     @property
     def last_candidate(self) -> str:
-        """The text of the last answer, accepted or not; empty if there was none."""
+        """The text of the last answer, accepted or not. Empty if there was no answer."""
         return next((attempt.text for attempt in reversed(self.attempts) if attempt.text), "")
 
     @property
     def is_complete(self) -> bool:
-        """Whether at each envelope no attempt before the last one in `attempts` is missing."""
+        """Whether `attempts` has all earlier attempts at each envelope."""
         made = Counter[str]()
         for attempt in self.attempts:
             made[attempt.envelope_id] += 1
@@ -107,16 +124,21 @@ class StructuredOutcome:
 
 
 def outcome_of(attempts: Sequence[LLMInteraction]) -> StructuredOutcome:
-    """Return the outcome of the envelope of these attempts, in whatever order they are given.
+    """Return the outcome of one envelope from its attempts, in any order.
 
-    The attempt with the highest number decides. Of an attempt that is given twice, the later one counts. Raises
-    `ValueError` for no attempts, and for attempts at different envelopes.
+    The attempt with the highest number decides. If a number occurs twice, the later attempt counts.
+
+    Raises:
+        ValueError: If there are no attempts, or if they belong to different envelopes.
+
     """
     if not attempts:
-        raise ValueError("there is no attempt; allowed are all attempts at one envelope")
+        raise ValueError("There are no attempts. Pass all attempts at one envelope")
     envelopes = {(one.envelope.envelope_id, one.envelope.envelope_hash) for one in attempts}
     if len(envelopes) > 1:
-        raise ValueError(f"these are attempts at {len(envelopes)} envelopes; allowed are those at one")
+        raise ValueError(
+            f"The attempts belong to {len(envelopes)} envelopes. Pass the attempts at one envelope"
+        )
     ordered = _in_order(attempts)
     last = ordered[-1].result
     if (unusable := last.unusable_reason) is not None:
@@ -131,12 +153,15 @@ def outcome_of(attempts: Sequence[LLMInteraction]) -> StructuredOutcome:
 
 
 def outcome_without_answer(decision: NoDecision, received: Sequence[LLMInteraction]) -> StructuredOutcome:
-    """Return the outcome of a call that was given up for `decision.reason`, after the attempts `received`."""
+    """Return the outcome of an abandoned call from the attempts received so far."""
     return _without_object(_in_order(received), decision.reason, None)
 
 
 def checked_outcome(outcome: StructuredOutcome, check: SemanticCheck) -> StructuredOutcome:
-    """Return the outcome, or one that is not ok if `check` rejects its object; the attempts and their cost stay."""
+    """Return the outcome, or a failed one if `check` rejects its object.
+
+    The attempts and their cost stay in both cases.
+    """
     if not outcome.ok or not (broken := violations_of(check, outcome.json_text)):
         return outcome
     rules = "; ".join(f"{violation.path}: {violation.message}" for violation in broken)
@@ -149,7 +174,10 @@ def checked_outcome(outcome: StructuredOutcome, check: SemanticCheck) -> Structu
 
 
 def outcome_of_chain(outcomes: Sequence[StructuredOutcome]) -> StructuredOutcome:
-    """Return the outcome of envelopes that fell back one on the other: the last one's, with the attempts and usage of all."""
+    """Return the outcome of a call and its fallbacks.
+
+    It is the last outcome, with the attempts and the usage of all.
+    """
     parts = [part.name for part in fields(TotalUsage)]
     usage = {name: sum(getattr(outcome.usage, name) for outcome in outcomes) for name in parts}
     attempts = tuple(attempt for outcome in outcomes for attempt in outcome.attempts)
@@ -211,7 +239,7 @@ def _text_without_thinking(text: str) -> str:
 
 
 def _accepted_text(result: LLMResult) -> str:
-    """Return the text of an accepted object: the model's own where reading it strictly gives this very object."""
+    """Return the JSON text of an accepted object, if possible as the model wrote it."""
     if result.reading is not None and result.reading.transport == "text":
         return _text_without_thinking(result.raw_output)
     spelled = exact_bytes(result.parsed_output)

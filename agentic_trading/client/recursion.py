@@ -1,4 +1,4 @@
-"""Ask a question that a model may split into parts, depth first, and join the answers under limits that always hold."""
+"""Ask questions that a model may split into parts, and join the answers."""
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ TEXT_INSTRUCTIONS: Final = "Answer the one question in `context.question` from t
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One question both ways: all output tokens, those of answers that were asked for again among them, and whether there was an answer."""
+    """One question asked in both ways: the output tokens with re-asks, and the success."""
 
     question: str
     structured_tokens: int
@@ -37,7 +37,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Savings:
-    """What a set of questions took both ways. What structure costs by re-asks and failures counts against it."""
+    """Output tokens of questions asked both ways, as structured calls and as text.
+
+    Re-asks and failed calls count.
+    """
 
     measured: tuple[Measured, ...]
 
@@ -53,12 +56,15 @@ class Savings:
 
     @property
     def share(self) -> float | None:
-        """Which share of the tokens of text structure saves, below zero where it costs more; None without any text."""
+        """The share of the text tokens that structured calls save.
+
+        Negative if structured calls need more tokens. None if there are no text tokens.
+        """
         return None if not self.text_tokens else 1 - self.structured_tokens / self.text_tokens
 
     @override
     def __str__(self) -> str:
-        """Return the figures in one line, whatever their sign."""
+        """Return the figures in one line."""
         answered = sum(one.structured_ok for one in self.measured), sum(one.text_ok for one in self.measured)
         share = "no text to compare with" if self.share is None else f"{self.share:+.1%} saved"
         return (
@@ -70,9 +76,18 @@ class Savings:
 async def measure_savings(
     gateway: StructuredGateway, questions: Iterable[str], build: Callable[[], EnvelopeBuilder]
 ) -> Savings:
-    """Ask each question under `ASK_SCHEMA`, and as text, of the same model under the same cap, which `build` names.
+    """Ask questions as structured calls and as text, and compare the output tokens.
 
-    Raises what the gateway raises; a call that fails is counted by what it used.
+    Structured calls use `ASK_SCHEMA`. Failed calls count with the tokens that they used.
+
+    Args:
+        gateway: The gateway that runs the calls, one after the other.
+        questions: The questions. Each is asked twice.
+        build: Returns an `EnvelopeBuilder` with the model and its output cap. Both calls use the same ones.
+
+    Raises:
+        Exception: Any error of the gateway.
+
     """
     measured = []
     for question in questions:
@@ -104,18 +119,19 @@ def _text(builder: EnvelopeBuilder, question: str) -> LLMEnvelope:
 
 Findings = Sequence[Mapping[str, Any]]
 
+# JSON readers of some languages would round a larger integer.
 _MOST_PRIORITY: Final = 2**53
-"""A higher one, which JSON does not hold in every language, is not on record."""
+"""The highest priority on record. A higher priority is recorded as None."""
 
 CostBound = Callable[[LLMEnvelope], int]
-"""Return the most that one attempt at an envelope can cost, in nano-dollars, as the gate reserves it."""
+"""Returns the maximum cost of one attempt in nano-dollars, as the gate reserves it."""
 
 
 class QuestionTree:
-    """The tree of one trace, from what is on record of it. Ids follow from that of the trace, and times are those of the root.
+    """The tree of one trace, rebuilt from its records.
 
-    `draft` is the envelope that others are made from, with the ids and the moment of a new tree. Recorded events are added
-    to `recorded`, by id.
+    All ids are derived from the trace id, and all times are those of the root. `draft` is the template of the
+    envelopes, with the ids and times of a new tree. Recorded events are added to `recorded`, by id.
     """
 
     def __init__(
@@ -147,9 +163,9 @@ class QuestionTree:
     async def walk(
         self, question: str, limits: frame_types.RecursionLimits
     ) -> tuple[frame_calls.WorkingFrame, frame_types.FrameClosed | None]:
-        """Return the root and how it was closed, None while the user is to answer something.
+        """Run the tree. Return its root and its end, or None if the user must answer.
 
-        A tree that is on record keeps the limits that it began with. Raises `UndeliveredError` where a call cannot be made now.
+        A recorded tree keeps its limits. Raises `UndeliveredError` if a call cannot be made now.
         """
         known = self.frames.root
         if known is not None and known.limits is not None:
@@ -160,24 +176,24 @@ class QuestionTree:
             self._calls.begin(root, limits)
             base = self._calls.base
             closed = await self._ask(root, cause=base.causation_id, parent=base.parent_envelope_id)
-            # A part may repeat one further on that was broken off, and has ended only now.
+            # Walk again, because a part may repeat a later, interrupted part that has ended only now.
             if closed is not None or self.frames.waiting or len(self.frames.closed) == ended:
                 return root, closed
 
     def causal_frames(self) -> tuple[frame_types.CausalFrame, ...]:
-        """Return all frames, each before those below it; those that are not closed with what they have used so far."""
+        """Return all frames, parents first. Open frames have their usage so far."""
         made = [] if self._root is None else self._root.tree()
         return self.frames.frames({one.id: (one.sent, one.cost_nusd) for one in made})
 
     async def record_answer(self, answered: frame_types.UserAnswered, *, at: datetime) -> None:
-        """Put on record what the user said, and when."""
+        """Record an answer of the user with its time."""
         key = (answered.frame_id, answered.number)
         await self._record(answered, *key, cause=derived_id(frame_types.UserAsked.KIND, *key), at=at)
 
     async def _ask(
         self, frame: frame_calls.WorkingFrame, *, cause: str, parent: str
     ) -> frame_types.FrameClosed | None:
-        """Ask the question of a frame, and its parts; None while the user is to answer something in it."""
+        """Ask the question of a frame and its parts. Return None if the user must answer."""
         known, frame.is_closed = self.frames.opened.get(frame.id), frame.id in self.frames.closed
         if known is not None:
             frame.share_nusd = known.share_nusd
@@ -219,7 +235,7 @@ class QuestionTree:
     async def _ask_user(
         self, frame: frame_calls.WorkingFrame, number: int, question: str, call: frame_calls.FrameCall
     ) -> Mapping[str, str] | None:
-        """Return what the user was asked and has said; None where that is to come, or the frame is closed without it."""
+        """Return a question to the user with its answer, or None without an answer."""
         key = (frame.id, number)
         is_new = key not in self.frames.questions
         if is_new and len(self.frames.questions) >= self._calls.limits.max_user_questions:
@@ -237,7 +253,7 @@ class QuestionTree:
     async def _split(
         self, frame: frame_calls.WorkingFrame, call: frame_calls.FrameCall, answer: StructuredResponse
     ) -> frame_types.FrameClosed | None:
-        """Ask the parts of a question, as far as the limits allow, and join what they found."""
+        """Ask the parts of a question within the limits, and join their findings."""
         tasks = answer.ordered_sub_tasks
         taken = tasks[: self._calls.limits.max_children]
         stopped_by = "children" if len(tasks) > len(taken) else ""
@@ -249,6 +265,7 @@ class QuestionTree:
             to_come = [
                 {"question": one["query"], **frame_calls.LONGEST_FINDING} for one in taken[place - 1 :]
             ]
+            # Parts to come count with the longest finding, because the cost of the join grows with its findings.
             if limit := self._limit_before(part, call, len(to_come), [*findings, *to_come]):
                 stopped_by = limit
                 break
@@ -260,6 +277,7 @@ class QuestionTree:
         skipped = len(tasks) + answer.without_query - len(frame.parts)
         if len(ended) < len(frame.parts):
             return None
+        # The conclusion of the split answer counts, because no part could be asked.
         if all(closed.stopped_by == "cycle" for closed in ended):
             stopped_by = "cycle" if ended else stopped_by
             return await self._close(
@@ -278,24 +296,23 @@ class QuestionTree:
     def _limit_before(
         self, part: frame_calls.WorkingFrame, call: frame_calls.FrameCall, to_come: int, findings: Findings
     ) -> str:
-        """Return the limit that keeps a part from being asked, empty where none does, and set the part's share.
-
-        What is on record was asked, and what is on record of a closed frame is all that was asked in it. Room is kept
-        for the join of every frame that is open, and for the answer that one waits for.
-        """
+        """Set the share of a part. Return the limit that excludes it, or an empty string."""
         if part.parent is None or part.id in self.frames.opened:
             return ""
         frame, calls, frames = part.parent, self._calls, self.frames
+        # A closed frame has asked all its parts, so that a resumed tree stops at the same part.
         if (closed := frames.closed.get(frame.id)) is not None:
             return closed.stopped_by or "calls"
         envelope = calls.question(part, cause=call.interaction_id, parent=call.envelope.envelope_id)
         if envelope.request_hash in self._askers:
-            return ""
+            return ""  # free, because the frame that asked first has the answer
+        # The cost of the join is kept back, so that it can be made after the last part.
         least, left = self._cost_bound(envelope), frame.left_nusd
         most = left - self._cost_bound(calls.join(frame, call, findings))
         part.share_nusd = max(0, min(most, max(least, left // (to_come + 1))))
         if calls.is_on_record(envelope):
-            return ""
+            return ""  # already counted: a limit would drop a finding that was paid for
+        # One call is kept for each open frame, so that its join, or its question after an answer of the user, can be made.
         unclosed = len(frames.opened) - len(frames.closed)
         if calls.sent + 1 + unclosed > calls.limits.max_calls:
             return "calls"
@@ -304,7 +321,7 @@ class QuestionTree:
     async def _repeat(
         self, frame: frame_calls.WorkingFrame, asker: str, cause: str
     ) -> frame_types.FrameClosed | None:
-        """End a frame whose question is that of another one, without a call; None while that one waits for the user."""
+        """Close a repeated question without a call. Return None if the answer is pending."""
         if any(one.id == asker for one in frame.above):
             return await self._close(frame, "repeated", stopped_by="cycle", repeat_of=asker, cause=cause)
         known = self.frames.closed.get(asker)
@@ -325,7 +342,7 @@ class QuestionTree:
         state: frame_types.FrameState = "failed",
         skipped: int = 0,
     ) -> frame_types.FrameClosed:
-        """Close a frame whose call failed, or whose answer is none; what a model says beside an error is kept, and no finding."""
+        """Close a frame if its call failed or its answer is unusable."""
         why = call.failure
         if why == FailureKind.BUDGET_EXHAUSTED:
             state = "unfinished"
@@ -355,7 +372,7 @@ class QuestionTree:
         cause: str = "",
         **facts: Any,
     ) -> frame_types.FrameClosed:
-        """Close a frame with what an answer says, unless it is closed on record: that holds."""
+        """Close a frame, unless it is closed on record."""
         if frame.id not in self.frames.closed:
             if answer is not None:
                 facts |= {
@@ -375,7 +392,7 @@ class QuestionTree:
     async def _record(
         self, body: frame_types.RecursionBody, *key: str | int, cause: str, at: datetime | None = None
     ) -> None:
-        """Put a fact on record, unless it is there."""
+        """Record an event, unless it is on record."""
         base, event_id = self._calls.base, derived_id(body.KIND, *key)
         if event_id in self._known:
             return
@@ -399,7 +416,15 @@ REMEMBERED_EVENTS: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """The question has an answer: `conclusion`, whole, and how sure the model says it is."""
+    """The question was answered.
+
+    Attributes:
+        trace_id: The trace of the tree.
+        conclusion: The whole conclusion.
+        confidence: The confidence that the model reported, from 0 to 1, or None.
+        frames: All frames, parents first.
+
+    """
 
     trace_id: str
     conclusion: str
@@ -409,23 +434,34 @@ class Concluded:
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The user is asked something: the frames in state `waiting` say what. `Recursion.resume` goes on with the answers."""
+    """The tree waits for the user. Pass the answers to `Recursion.resume`.
+
+    Attributes:
+        trace_id: The trace of the tree.
+        frames: All frames, parents first. Frames in state `waiting` have a question in `asked`.
+
+    """
 
     trace_id: str
     frames: tuple[frame_types.CausalFrame, ...]
 
     @property
     def questions(self) -> Mapping[str, str]:
-        """What each waiting frame asks, by its path."""
+        """The question of each waiting frame, by the path of the frame."""
         return {frame.path: frame.asked for frame in self.frames if frame.state == "waiting"}
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """The question has no answer, for the reason `stopped_by` of `FrameClosed`; what parts of it found is in `frames`.
+    """The question has no answer.
 
-    `detail` says more where a call of the question itself was refused or has failed, or one of the tree could not be made: the
-    root is open then, and `Recursion.resume` goes on.
+    Attributes:
+        trace_id: The trace of the tree.
+        stopped_by: The reason, as in `FrameClosed.stopped_by`.
+        frames: All frames, parents first, with the findings of parts.
+        detail: More about a call of the root that failed or was refused, or about a call that could not be
+            made. In the second case the root is still open, and `Recursion.resume` continues.
+
     """
 
     trace_id: str
@@ -435,33 +471,50 @@ class Unfinished:
 
 
 RecursionOutcome = Concluded | Paused | Unfinished
-"""The result of a tree of questions."""
+"""The result of a question tree."""
 
 
 class ResumeError(TradingError, ValueError):
-    """A trace cannot be gone on with as asked; the message says what is allowed."""
+    """A trace cannot be resumed as requested. The message names the allowed values."""
 
     def __init__(self, trace_id: str, problem: str) -> None:
         self.trace_id = trace_id
-        super().__init__(f"trace {trace_id} {problem}")
+        super().__init__(f"Trace {trace_id} {problem}")
 
 
 TraceRecords = Callable[[str], Awaitable[Sequence[Record]]]
-"""Return the records of a trace. They may lag behind the events that a `Recursion` has recorded."""
+"""Returns the records of a trace. They may lag behind the events of a `Recursion`."""
 
 
 class Recursion:
-    """Asks a question; where the model splits it, asks the parts and joins what they found.
+    """Asks a question. If the model splits it, asks its parts and joins the findings.
 
-    Every call is an envelope in one trace, made from what `build` returns: model, agent, evidence, policy, never
-    instructions, context or schema. All ids follow from the trace's, and `records` says what is on record of it: what
-    was answered is not asked again, so that a tree that was broken off, or has paused, goes on where it was. The same
-    answers give the same tree and the same records. A gateway writes events to the log after `record` has returned, so
-    an instance keeps its own until `records` returns them: `resume` works directly after `Paused`.
+    Every call is an envelope in one trace, and all ids are derived from the trace id. An answered call is not
+    repeated: an interrupted or paused tree resumes at its last recorded answer. Equal answers give the same
+    tree and the same records. A gateway writes events to the log after `record` returns. The instance keeps
+    its last 2,000 events until `records` returns them, so you can call `resume` directly after `Paused`.
 
-    `limits` hold whatever a model answers. Money and calls of the trace are ceilings that every envelope carries and the
-    ledger holds. Each frame has a share of the money, what is left divided by the parts to come and the join; a part
-    is not asked where less is left than it and the join may cost by `cost_bound`.
+    The limits hold for every answer of a model. The ledger enforces the cost and the number of calls of the
+    whole trace. Each frame has a share of the money: the rest, divided by the remaining parts and the join. A
+    part is not asked if, by `cost_bound`, the part and the join may cost more than the rest.
+
+    Args:
+        gateway: The gateway that runs the calls.
+        records: Returns the records of a trace.
+        limits: The limits of a new tree.
+        build: Returns an `EnvelopeBuilder` with the settings of every call: model, agent, evidence, policy.
+            Instructions, context and schema are set here.
+        cost_bound: Returns the maximum cost of one attempt in nano-dollars. Default: 0, so that only the
+            ledger limits the cost.
+
+    Example:
+        limits = RecursionLimits(max_cost_nusd=500_000_000)  # 0.50 dollars
+        recursion = Recursion(gateway, store.records.trace, limits, build)
+        outcome = await recursion.run("When did spend rise?")
+        if isinstance(outcome, Paused):
+            answers = {path: input(question) for path, question in outcome.questions.items()}
+            outcome = await recursion.resume(outcome.trace_id, answers)
+
     """
 
     def __init__(
@@ -481,46 +534,63 @@ class Recursion:
         self._recorded: OrderedDict[str, Event] = OrderedDict()  # by id
 
     async def run(self, question: str, *, trace_id: str = "") -> RecursionOutcome:
-        """Ask a question in a trace, by default a new one; asked before there, the tree goes on.
+        """Ask a question in a trace. If the trace has this question, resume its tree.
 
-        Raises `ValueError` for an empty question, `ResumeError` for a trace with the tree of another one, what `build` raises,
-        and what the gateway raises: `BusError` if nothing can be published, `AnswerNotKeptError` for an answer that is lost.
+        Args:
+            question: The question. Not empty.
+            trace_id: The trace. Default: a new one.
+
+        Raises:
+            ValueError: If the question is empty.
+            ResumeError: If the trace has a tree of another question.
+            BusError: If a call or an event cannot be published.
+            AnswerNotKeptError: If the answer of an earlier call is lost.
+
         """
         if not (asked := question.strip()):
-            raise ValueError("the question is empty; allowed is a text")
+            raise ValueError("The question is empty. Pass a text")
         draft = self._draft(trace_id)
         tree = await self._tree(draft)
         root = tree.frames.root
         if root is not None and root.question != asked:
             raise ResumeError(
-                draft.trace_id, f"is about another question, {root.question!r}; allowed is that one"
+                draft.trace_id, f"has another question: {root.question!r}. Ask it again, or use a new trace"
             )
         return await _ended(tree, asked, self._limits)
 
     async def resume(
         self, trace_id: str, answers: Mapping[str, str] = MappingProxyType({}), *, by: str = ""
     ) -> RecursionOutcome:
-        """Go on with the tree of a trace, under the limits it began with; `answers` are the user's, by path or id of the frame.
+        """Resume the tree of a trace, within its original limits.
 
-        Raises `ResumeError` for a trace without a tree, and for an answer to a frame that asks nothing: nothing is
-        then on record. Raises what `run` raises.
+        Args:
+            trace_id: The trace of the tree.
+            answers: The answers of the user, by the path or the id of the frame that asked.
+            by: The name of the user, for the record.
+
+        Raises:
+            ResumeError: If the trace has no tree, or an answer is empty or belongs to no waiting frame. No
+                answer is recorded then.
+            BusError: If a call or an event cannot be published.
+            AnswerNotKeptError: If the answer of an earlier call is lost.
+
         """
         draft = self._draft(trace_id)
         tree = await self._tree(draft)
         root, waiting, paths = tree.frames.root, tree.frames.waiting, tree.frames.paths()
         if root is None:
-            raise ResumeError(trace_id, "has no question on record; allowed is a trace that has one")
+            raise ResumeError(trace_id, "has no question on record. Use the trace of a recorded question")
         ids = {path: id_ for id_, path in paths.items()}
         given = {ids.get(name, name): text.strip() for name, text in answers.items()}
         for id_, text in given.items():
             if id_ not in waiting:
                 allowed = ", ".join(paths.get(one, one) for one in waiting) or "none"
                 raise ResumeError(
-                    trace_id, f"asks nothing in frame {paths.get(id_, id_)}; waiting are {allowed}"
+                    trace_id, f"does not wait in frame {paths.get(id_, id_)}. Waiting frames: {allowed}"
                 )
             if not text:
                 raise ResumeError(
-                    trace_id, f"has an empty answer to frame {paths.get(id_, id_)}; allowed is a text"
+                    trace_id, f"got an empty answer for frame {paths.get(id_, id_)}. Pass a text"
                 )
         for id_, text in given.items():
             answered = frame_types.UserAnswered(frame_id=id_, number=waiting[id_].number, answer=text, by=by)
@@ -551,7 +621,7 @@ class Recursion:
 
 
 async def _ended(tree: QuestionTree, question: str, limits: frame_types.RecursionLimits) -> RecursionOutcome:
-    """Walk a tree and return how it ends."""
+    """Run a tree and return its outcome."""
     trace_id = tree.trace_id
     try:
         root, closed = await tree.walk(question, limits)

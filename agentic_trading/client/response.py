@@ -1,4 +1,4 @@
-"""Read a model's answer of reasoning, conclusion and next step, and add nothing to it."""
+"""Read answers under `ANSWER_SCHEMA`, without adding to them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -49,29 +49,34 @@ ANSWER_SCHEMA: Final[Mapping[str, Any]] = {
         "error": {"type": "string", "description": "why this form cannot be kept"},
     },
 }
-"""The form of the answer, for `EnvelopeBuilder.with_output_schema`. Only `conclusion` is required."""
+"""The schema of the answer, for `EnvelopeBuilder.with_output_schema`. Only `conclusion` is required."""
 
 _CHARS_A_TOKEN = 4  # a rule of thumb for English text; bills come from the provider's count
 
 
 @dataclass(frozen=True, slots=True)
 class StructuredResponse:
-    """What a model answered under `ANSWER_SCHEMA`: nothing in it is clamped, filled in or guessed.
+    """An answer under `ANSWER_SCHEMA`. No value is clamped, filled in or guessed.
 
-    A field that the model left out is empty or None, but for `next_action`: an answer that asks for nothing more is
-    final. `raw_response` is the whole text as it came.
+    Missing fields are empty or None, except `next_action`: a valid answer without it is final. An invalid
+    answer has no `reasoning`, `files` and `sub_tasks`, and `should_continue` and `should_ask_user` are False.
 
-    An answer is valid as a whole or not at all. Of one that is not, `reasoning`, `files` and `sub_tasks` are empty, and
-    `should_continue` and `should_ask_user` are False; `error` says why, `violations` in full. Its `confidence` and
-    `next_action` are what the model wrote there, of whatever type, so that a wrong one is seen and not replaced.
-    Of one that is valid, `confidence` is a number from 0 to 1 or None, `next_action` a `NextAction`.
+    Attributes:
+        reasoning: The reasoning.
+        conclusion: The conclusion. An invalid answer has it only if the model reported the error itself. It
+            is then for display only.
+        confidence: A number from 0 to 1, or None. In an invalid answer, the value that the model wrote, of
+            any type.
+        files: The paths that the answer names.
+        sub_tasks: The sub-tasks with a `query`.
+        without_query: The number of skipped sub-tasks. Their query is missing, null or blank.
+        needs_more_info: Whether the model needs more information, or None.
+        next_action: A `NextAction`. In an invalid answer, the value that the model wrote, of any type.
+        error: None for a valid answer. `invalid_json` if the text is not one JSON document with one meaning.
+            Otherwise the broken rules of the schema, or the error that the model reported.
+        raw_response: The whole text.
+        violations: The broken rules in full.
 
-    A sub-task without a query, which is missing, null or blank, is skipped: `without_query` counts them, and `sub_tasks`
-    has the others.
-
-    `error` is "invalid_json" for a text that is not one JSON document with one meaning; else the rules of the schema
-    that it breaks; else what the model itself wrote there, if that is not empty: only then is there a `conclusion`
-    although the answer is not valid, for people to read and no finding.
     """
 
     reasoning: str = ""
@@ -88,10 +93,12 @@ class StructuredResponse:
 
     @classmethod
     def of(cls, answer: Any, raw: str) -> Self:
-        """Return what a decoded answer says, that of an accepted attempt for one; `raw` is its text.
+        """Return the response of a decoded answer, such as an accepted attempt.
 
-        Of what breaks `ANSWER_SCHEMA` the violations are kept. Properties that the schema does not know are left in
-        `raw_response`.
+        Args:
+            answer: The decoded answer. Properties that are not in the schema are ignored.
+            raw: Its text.
+
         """
         said = answer if isinstance(answer, dict) else {}
         broken = validate(answer, ANSWER_SCHEMA)
@@ -128,30 +135,33 @@ class StructuredResponse:
 
     @property
     def should_continue(self) -> bool:
-        """Whether the model asks for its sub-tasks to be done, and names some."""
+        """Whether the model asks for its sub-tasks to be done and names at least one."""
         return self.is_valid and self.next_action == "continue" and bool(self.sub_tasks)
 
     @property
     def should_ask_user(self) -> bool:
-        """Whether the model needs to know more."""
+        """Whether the model needs more information."""
         return self.is_valid and (self.next_action == "ask_user" or self.needs_more_info is True)
 
     @property
     def display_text(self) -> str:
-        """What to show to people: the conclusion, or the raw text of an answer that has none. Never data."""
+        """The conclusion, or the raw text without one. For people only, never for code."""
         return self.conclusion or self.raw_response
 
     @property
     def ordered_sub_tasks(self) -> list[dict[str, Any]]:
-        """The sub-tasks by priority, 1 first; those of equal priority as the model wrote them, those without one last."""
+        """The sub-tasks by priority, 1 first and those without a priority last.
+
+        Equal priorities keep the order of the model.
+        """
         return sorted(self.sub_tasks, key=lambda task: task.get("priority", inf))
 
 
 def parse_llm_response(raw: str) -> StructuredResponse:
-    """Return what `raw` says under `ANSWER_SCHEMA`; raises nothing for any text.
+    """Return the response that `raw` contains. Does not raise for any text.
 
-    The text is read as `read_json(raw, mode="lossless")` reads it: unambiguous syntax errors are repaired,
-    everything else is refused.
+    The text is read like `read_json(raw, mode="lossless")`: unambiguous syntax errors are repaired, and all
+    others make the response invalid.
     """
     try:
         answer = read_document(raw, lossless=True)
@@ -164,24 +174,24 @@ def parse_llm_response(raw: str) -> StructuredResponse:
 
 
 def extract_conclusion(raw: str) -> str:
-    """Return the conclusion of a valid answer, else an empty text.
+    """Return the conclusion of a valid answer, or an empty string.
 
-    A text that cannot be used is no conclusion: to show it to people there is `StructuredResponse.display_text`.
+    To show an invalid answer to people, use `StructuredResponse.display_text`.
     """
     parsed = parse_llm_response(raw)
     return parsed.conclusion if parsed.is_valid else ""
 
 
 def extract_sub_tasks(raw: str) -> list[dict[str, Any]]:
-    """Return the sub-tasks of a valid answer in the order of the model, else an empty list.
+    """Return the sub-tasks of a valid answer in their order, or an empty list.
 
-    Each has a `query`, and a `priority` (1 comes first) where the model gave one.
+    Each has a `query`, and a `priority` if the model gave one. Priority 1 comes first.
     """
     return parse_llm_response(raw).sub_tasks
 
 
 def _as_float(confidence: Any) -> Any:
-    """Return a decoded number as a float (`== 0.9`); anything else as it is."""
+    """Return a Decimal as a float, so that `== 0.9` works, and other values unchanged."""
     return float(confidence) if isinstance(confidence, Decimal) else confidence
 
 

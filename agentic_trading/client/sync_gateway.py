@@ -1,4 +1,4 @@
-"""A gateway that is opened by `async with`, or by `sync()` for code without an event loop."""
+"""Open a gateway with `async with`, or with `sync()` if there is no event loop."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -24,14 +24,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 G_co = TypeVar("G_co", bound=StructuredGateway, covariant=True)
 
-_CLOSED: Final = "the gateway is closed; open a new one with local_gateway or remote_gateway"
-_OPENED: Final = "this gateway was opened before; call local_gateway or remote_gateway again"
+_CLOSED: Final = "The gateway is closed. Open a new one with local_gateway or remote_gateway"
+_OPENED: Final = "This gateway was opened before. Call local_gateway or remote_gateway again"
 
 
 class GatewayContext(Generic[G_co]):
-    """A gateway that is not open yet: the result of `local_gateway` and of `remote_gateway`. It is opened once.
+    """A gateway that is not open yet. `local_gateway` and `remote_gateway` return it.
 
-    Use `async with` where an event loop runs your code, and `sync()` in scripts and notebooks.
+    Use `async with` in asynchronous code, and `sync()` in scripts and notebooks. It can be opened once.
     """
 
     def __init__(self, context: AbstractAsyncContextManager[G_co]) -> None:
@@ -39,7 +39,12 @@ class GatewayContext(Generic[G_co]):
         self._is_opened = False
 
     async def __aenter__(self) -> G_co:
-        """Open the gateway."""
+        """Open the gateway.
+
+        Raises:
+            RuntimeError: If it was opened before.
+
+        """
         if self._is_opened:
             raise RuntimeError(_OPENED)
         self._is_opened = True
@@ -52,13 +57,17 @@ class GatewayContext(Generic[G_co]):
         return await self._context.__aexit__(kind, e, trace)
 
     def sync(self) -> "SyncGateway":
-        """Open the gateway in a thread of its own, for code without an event loop.
+        """Open the gateway in its own thread, for code without an event loop.
 
         Returns:
             The open gateway. Use it in a `with` statement, or call `close` at the end.
 
         Raises:
-            Exception: What `async with` raises if the gateway cannot be opened.
+            Exception: Any error of opening the gateway.
+
+        Example:
+            with local_gateway(provider, budget_usd=Decimal("0.50")).sync() as gateway:
+                outcome = gateway.ask_structured(envelope)
 
         """
         return SyncGateway(self)
@@ -67,7 +76,7 @@ class GatewayContext(Generic[G_co]):
 def gateway_context(
     open_gateway: Callable[P, AbstractAsyncContextManager[G_co]],
 ) -> Callable[P, GatewayContext[G_co]]:
-    """Return a function that gives a `GatewayContext` of the gateway that `open_gateway` opens."""
+    """Decorate an opener, so that it returns a `GatewayContext`."""
 
     @wraps(open_gateway)
     def made(*args: P.args, **kwargs: P.kwargs) -> GatewayContext[G_co]:
@@ -77,11 +86,12 @@ def gateway_context(
 
 
 class SyncGateway:
-    """A gateway whose methods block: for scripts, threads, and notebooks, in which a loop is running already.
+    """A gateway with blocking methods, for scripts, threads and notebooks.
 
-    The event loop of the gateway runs in a thread of its own. Several threads may make calls at once. Leaving the `with` block
-    finishes the calls in flight. Ctrl-C cancels the call that is waited for, and closes the gateway as a cancellation
-    of `async with` does: calls that a worker has sent get a short time to end, and everything is recorded.
+    Its event loop runs in its own thread. Several threads may make calls at the same time. Leaving the `with`
+    block completes the calls in flight. Ctrl-C cancels the call that is waited for. If it leaves the `with`
+    block, the gateway closes like a cancelled `async with`: calls that were sent get a short time to end, and
+    all results are recorded.
     """
 
     def __init__(self, context: AbstractAsyncContextManager[StructuredGateway]) -> None:
@@ -105,7 +115,10 @@ class SyncGateway:
     def __exit__(
         self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Finish the calls in flight, and close the gateway. An error of the block comes out, with that of closing as a note."""
+        """Complete the calls in flight, and close the gateway.
+
+        The error of the block is raised. An error of closing is added to it as a note.
+        """
         try:
             self._end(is_cancelled=e is not None and not isinstance(e, Exception))
         except Exception as closing:  # whatever an adapter raises while it is closed
@@ -115,7 +128,7 @@ class SyncGateway:
                 e.add_note(f"while the gateway was closed: {type(closing).__name__}: {closing}")
 
     def close(self) -> None:
-        """Finish the calls in flight, and close the gateway. Harmless twice."""
+        """Complete the calls in flight, and close the gateway. It may be called again."""
         self._end(is_cancelled=False)
 
     def decide(
@@ -155,7 +168,7 @@ class SyncGateway:
         self._call(lambda gateway: gateway.record(event))
 
     def _call(self, work: Callable[[StructuredGateway], Coroutine[Any, Any, T]]) -> T:
-        """Return the result of `work` on the loop of the gateway; an interrupt of the wait cancels it."""
+        """Run `work` on the loop of the gateway. Interrupting the wait cancels it."""
         call, opened = _Call(work), self._opened.result()
         try:
             opened.soon(opened.start, call)
@@ -169,7 +182,7 @@ class SyncGateway:
         raise self._ended.exception() or RuntimeError(_CLOSED)
 
     def _run(self) -> None:
-        """Open the gateway and keep it open: the body of the thread."""
+        """Open the gateway and keep it open. This is the body of the thread."""
         try:
             run_async(self._serve())
         except BaseException as e:  # noqa: BLE001 - it is raised in the thread that waits for it
@@ -188,7 +201,7 @@ class SyncGateway:
         opened.soon(opened.cancel if is_cancelled else opened.closing.set)
 
     def _end(self, *, is_cancelled: bool) -> None:
-        """Close the gateway, and wait for that; the first interrupt of the wait cancels the calls in flight."""
+        """Close the gateway and wait. The first interrupt cancels the calls in flight."""
         self._close(is_cancelled=is_cancelled)
         try:
             wait((self._ended,))
@@ -207,7 +220,7 @@ def _wait_for_one(*futures: Future[Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An open gateway, and the task and the loop that keep it open."""
+    """An open gateway with its task group, task and event loop."""
 
     gateway: StructuredGateway
     group: asyncio.TaskGroup
@@ -216,12 +229,12 @@ class _Opened:
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
 
     def soon(self, act: Callable[..., object], *arguments: object) -> None:
-        """Have the loop call `act`, from any thread; without effect after the end of the loop, which callers wait for too."""
+        """Call `act` on the loop, from any thread. Without effect after the loop ended."""
         with suppress(RuntimeError):  # the loop is closed
             self.loop.call_soon_threadsafe(act, *arguments, context=copy_context())
 
     def start(self, call: "_Call[Any]") -> None:
-        """Start a call on the loop; without effect while the gateway is closing, whose end the caller sees."""
+        """Start a call on the loop. Without effect while the gateway is closing."""
         if not self.closing.is_set():
             call.task = self.group.create_task(call.run(self.gateway), name="sync-call")
 
@@ -234,7 +247,7 @@ class _Opened:
 
 @dataclass(slots=True)
 class _Call(Generic[T]):
-    """One call of a thread: `result` is set on the loop."""
+    """A call of another thread. `result` is set on the loop."""
 
     work: Callable[[StructuredGateway], Coroutine[Any, Any, T]]
     result: Future[T] = field(default_factory=Future)

@@ -1,4 +1,4 @@
-"""From a schema to a valid object, without I/O: ask for it, read it, say what is wrong with it."""
+"""Structured output without I/O: build requests, read answers, describe errors."""
 
 from agentic_trading.structured.engine import (
     AskAgain,

@@ -1,4 +1,4 @@
-"""Decode strict JSON: one document, one meaning, every number as it was written; and see where a text is truncated."""
+"""Decode strict JSON with exact numbers, and detect truncated texts."""
 
 import json
 import re
@@ -18,12 +18,13 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 128
 MOST_REPEATED = 1_000
 STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?>(?:\\.[^"\\]*+)*)("?)|[{}\[\]]', re.DOTALL)
-"""A whole string, a string that nothing closes (the group is then empty), or a bracket."""
+"""Matches a string or a bracket. The group is empty for an unclosed string."""
 _SNIPPET_CHARS = 40
 _KEY_CHARS = 80
-_SHORT_NUMBER = 16  # 15 digits and the point: as many as every double keeps apart
+_SHORT_NUMBER = 16  # 15 digits and the point: more digits would not be exact in every double
 _SHORT_INTEGER = 18  # below 2^63
-_LARGEST_EXPONENT = 308  # with one more digit before or behind the point a double has no place for it
+_LARGEST_EXPONENT = 308  # a larger or smaller number would not fit into a double
+# An allow-list, because a list of all other reasons would never be complete (docs/decisions/0065).
 _COMPLETE = frozenset({
     "stop", "tool_calls", "function_call",  # OpenAI
     "end_turn", "stop_sequence", "tool_use",  # Anthropic
@@ -31,17 +32,25 @@ _COMPLETE = frozenset({
     "eos_token",  # Hugging Face
     "complete", "tool_call",  # Cohere
 })  # fmt: skip
-"""The stop reasons that mean a complete answer. No list of the others can be whole."""
+"""Stop reasons of a complete answer."""
 _STOPPED_EARLY = frozenset({"max_tokens", "length", "model_length", "model_context_window_exceeded"})
 _AROUND = " \t\r\n`~"
 _OPENING = re.compile(r"[{\[]")
 
 
 class JsonCandidate(NamedTuple):
-    """JSON that stands at `start` to `end` of a text: its value, itself as strict JSON, what was repaired.
+    """JSON in a text that may be the answer.
 
-    `rounded` is `DecodedJson.rounded`. `is_whole`: nothing stands around it but white space, comments and one fence.
-    `is_repaired`: something inside it was repaired; a fence or prose around it is no repair.
+    Attributes:
+        value: The decoded value.
+        text: The value as strict JSON.
+        fixes: The repairs.
+        start: The offset of its first character.
+        end: The offset after its last character.
+        is_whole: Whether the rest of the text is white space, comments and one fence.
+        is_repaired: Whether the value itself was repaired. A fence or prose around it does not count.
+        rounded: See `DecodedJson.rounded`.
+
     """
 
     value: Any
@@ -55,10 +64,15 @@ class JsonCandidate(NamedTuple):
 
 
 class DecodedJson(NamedTuple):
-    """A JSON document, and what had to be left out to give it one meaning; `text` is then what is left of it.
+    """A decoded JSON document.
 
-    `rounded` is the same document with float in the place of Decimal, where every number is short enough to have
-    a double of its own: a schema is then held against it in a fifth of the time.
+    Attributes:
+        value: The value, with int and Decimal.
+        fixes: The repeated keys that were merged.
+        text: The document as JSON after merging keys. Empty if it was not changed.
+        rounded: The value with float in place of Decimal, or None if a number is too long for a double.
+            Validating it takes a fifth of the time.
+
     """
 
     value: Any
@@ -67,7 +81,7 @@ class DecodedJson(NamedTuple):
     rounded: Any = None
 
     def candidate(self, text: str, start: int, end: int, *, is_whole: bool) -> JsonCandidate:
-        """Return the document as a candidate: it was decoded between `start` and `end` of `text`."""
+        """Return the document, decoded from `text[start:end]`, as a candidate."""
         return JsonCandidate(
             self.value,
             self.text or text[start:end].strip(),
@@ -81,10 +95,15 @@ class DecodedJson(NamedTuple):
 
 
 def decode(text: str) -> DecodedJson:
-    """Decode strict JSON; raises `UnreadableError` with stage `json_parse` or `ambiguous`."""
+    """Decode strict JSON.
+
+    Raises:
+        UnreadableError: With stage `json_parse` or `ambiguous`.
+
+    """
     check_size(text)
     try:
-        rounded = orjson.loads(text)  # refuses what the exact decoder lets through: NaN, lone surrogates
+        rounded = orjson.loads(text)  # first, because the exact decoder would accept NaN and lone surrogates
     except orjson.JSONDecodeError as e:
         _refuse(
             f"{e.msg}: line {e.lineno} column {e.colno} (char {e.pos})", text[e.pos : e.pos + _SNIPPET_CHARS]
@@ -104,7 +123,7 @@ def decode(text: str) -> DecodedJson:
 
 
 def decode_at(text: str, start: int) -> tuple[DecodedJson, int] | None:
-    """Return the strict document that begins at `start` and where it ends, or None if there is none without a fault."""
+    """Return the strict document at `start` and its end, or None."""
     is_short = True
     try:
         try:
@@ -121,7 +140,7 @@ def decode_at(text: str, start: int) -> tuple[DecodedJson, int] | None:
 
 
 def check_size(text: str) -> None:
-    """Raise `UnreadableError` (`json_parse`) for a text of more than 1 MiB in UTF-8."""
+    """Raise `UnreadableError` (`json_parse`) if a text has more than 1 MiB in UTF-8."""
     size = len(text)
     if size <= MAX_BYTES and not text.isascii():
         size = len(text.encode("utf-8", "surrogatepass"))
@@ -130,10 +149,10 @@ def check_size(text: str) -> None:
 
 
 def truncation_sign(response: ModelResponse, max_tokens: int | None) -> str:
-    """Return what says that the answer may be cut, or nothing: a stop reason that is not known to mean complete.
+    """Return the sign that an answer may be truncated, or an empty string.
 
-    Reasons are read in any case. Servers give wrong ones, so that an answer as long as the cap counts as truncated
-    whatever its reason. Without a reason the text has to show its end (`has_ended`).
+    Only known stop reasons mean a complete answer, in any case of letters. Without a stop reason, the text
+    must show its end: see `has_ended`.
     """
     word = response.stop_reason.strip().lower()
     if word in _STOPPED_EARLY:
@@ -143,6 +162,7 @@ def truncation_sign(response: ModelResponse, max_tokens: int | None) -> str:
             f"stop reason {response.stop_reason} is not known to mean a complete answer; "
             f"known are {', '.join(sorted(_COMPLETE))}"
         )
+    # Counted for every stop reason, because servers report wrong ones.
     used = response.usage.output_tokens
     if max_tokens is not None and used >= max_tokens:
         return f"{used} output tokens reach the cap of {max_tokens}"
@@ -150,19 +170,19 @@ def truncation_sign(response: ModelResponse, max_tokens: int | None) -> str:
 
 
 def has_ended(text: str, candidates: Sequence[JsonCandidate]) -> bool:
-    """Whether a text ends with its last object, but for white space and a fence: no later one can be cut off."""
+    """Return whether a text ends with its last object, white space and a fence."""
     return bool(candidates) and not text[max(one.end for one in candidates) :].strip(_AROUND)
 
 
 def check_closed(text: str) -> None:
-    """Raise `UnreadableError` (`truncated`) if `text` ends inside a JSON string, object or array."""
+    """Raise `UnreadableError` (`truncated`) if a text ends inside a string or bracket."""
     if len(text) <= MAX_BYTES and is_open(text):
         message = "truncated: unclosed string, object or array"
         raise UnreadableError(Stage.TRUNCATED, [Violation(path="$", keyword="json", message=message)])
 
 
 def is_open(text: str) -> bool:
-    """Whether something is not closed, in linear time."""
+    """Return whether a string or bracket is unclosed. Takes linear time."""
     position = 0
     while root := _OPENING.search(text, position):
         depth = 0
@@ -184,7 +204,7 @@ def is_open(text: str) -> bool:
 
 
 def keys_in(value: Any) -> Iterator[str]:
-    """Yield the keys of all objects in `value`, a decoded document or what a pydantic model dumps."""
+    """Yield the keys of all objects in a decoded document or a dumped model."""
     if isinstance(value, dict):
         yield from value
         for child in value.values():
@@ -195,12 +215,15 @@ def keys_in(value: Any) -> Iterator[str]:
 
 
 def pointer_steps(pointer: str) -> list[str]:
-    """Return the steps of a JSON pointer, or of the `#/…` of a reference."""
+    """Return the steps of a JSON pointer, or of a `#/…` reference."""
     return [step.replace("~1", "/").replace("~0", "~") for step in unquote(pointer).split("/")[1:]]
 
 
 def member_path(path: str, key: str) -> str:
-    """Return the JSON path of a member: `$.a`, or `$["odd key"]` where the key is not a plain name; long ones are shortened."""
+    """Return the JSON path of a member: `$.a`, or `$["odd key"]`.
+
+    The second form is for keys that are not identifiers. Long keys are shortened.
+    """
     name = key if len(key) <= _KEY_CHARS else f"{key[:_KEY_CHARS]}…"
     return f"{path}.{name}" if name.isidentifier() else f"{path}[{json.dumps(name, ensure_ascii=False)}]"
 
@@ -232,11 +255,11 @@ def _refuse(reason: str, snippet: str) -> Never:
 
 
 class _LongNumberError(Exception):
-    """A number has more digits than every double has, or an exponent."""
+    """A number has an exponent, or more digits than every double holds."""
 
 
 class _RepeatedKeyError(Exception):
-    """An object has a key twice; `_merge_repeated` then finds out which."""
+    """An object has a key twice."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -269,7 +292,7 @@ def _short_integer(token: str) -> int:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """The members of an object in order, repeated keys included."""
+    """The members of an object in order, with repeated keys."""
 
 
 _SHORT = json.JSONDecoder(object_pairs_hook=_object, parse_float=_short_number, parse_int=_short_integer)
@@ -280,7 +303,7 @@ _PAIRS = json.JSONDecoder(object_pairs_hook=_Pairs, parse_float=_number)
 
 
 def _merge_repeated(text: str) -> DecodedJson:
-    """Decode a document with repeated keys: equal values are kept once, different ones refused."""
+    """Decode a document with repeated keys. Different values of one key are refused."""
     fixes: list[Fix] = []
     value = _merge(_PAIRS.decode(text), "$", fixes)
     return DecodedJson(value, tuple(fixes), exact_bytes(value).decode())

@@ -1,4 +1,4 @@
-"""From an envelope to its first request, from an answer to an object or a verdict, and what follows from a rejected one."""
+"""Prepare a request, read its answer, and choose the step after a rejected answer."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,14 @@ _BEFORE_DECODING = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """An envelope that can be sent to a model: `request` comes first, `parser` reads every answer of the call."""
+    """A checked envelope with its first request.
+
+    Attributes:
+        parser: Reads every answer of the call.
+        capability: The capabilities of the model.
+        request: The first request.
+
+    """
 
     parser: "OutputParser"
     capability: Capability
@@ -67,19 +74,22 @@ class Prepared:
     def read(
         self, response: ModelResponse, request: ModelRequest, *, check: SemanticCheck | None = None
     ) -> Accepted | Rejected:
-        """Return the object that the answer to `request` is, or why it must not be used."""
+        """Return the accepted object of the answer to `request`, or the rejection."""
         return self.parser.read(response, request, check=check)
 
     def reask(self, request: ModelRequest, rejected: Rejected, *, attempt: int) -> ModelRequest:
-        """Return `request` with the last answer and what was wrong with it."""
+        """Return `request` with the last answer and its errors."""
         return prompts.reask_request(request, rejected, attempt=attempt)
 
     def raise_cap(self, request: ModelRequest, *, attempt: int) -> ModelRequest:
-        """Return `request` with room for a longer answer, as far as the model can write one."""
+        """Return `request` with a higher output cap, limited by the model."""
         return prompts.raised_cap_request(request, attempt=attempt, limit=self.capability.max_output_tokens)
 
     def move_schema_to_prompt(self, request: ModelRequest, *, attempt: int) -> ModelRequest:
-        """Return `request` with its schema in the prompt, for a provider that does not take it to enforce it."""
+        """Return `request` with its schema in the prompt.
+
+        Use it if the provider refuses to enforce the schema.
+        """
         prompted = prompts.prompted_request(request, self.capability, attempt=attempt)
         return prompts.offered(prompted, request.tools) if request.tools else prompted
 
@@ -91,11 +101,17 @@ def prepare(
     enforced: bool = True,
     tools: Mapping[str, ToolDefinition] = MappingProxyType({}),
 ) -> Prepared | FailureReason:
-    """Return the parser and the first request of `envelope`, or why no answer to it could be used.
+    """Return the parser and the first request of an envelope, or a reason for failure.
 
-    The schema is compiled and checked here, so that nothing is paid for one that no answer can fit. `enforced=False`
-    puts it into the prompt, whatever the model offers: its provider refused to enforce it before. `tools` are those that
-    the envelope may name.
+    The schema is compiled and checked here, before any money is spent.
+
+    Args:
+        envelope: The call.
+        capability: The capabilities of its model.
+        enforced: False puts the schema into the prompt, even if the model can enforce it. Use it after the
+            provider has refused the schema.
+        tools: The tools that the envelope may name.
+
     """
     problem = schema_problem(
         envelope.expected_output_schema, envelope.output_policy, schema_json=envelope.output_schema_json
@@ -114,9 +130,10 @@ def prepare(
 
 
 def select(capability: Capability, envelope: LLMEnvelope) -> "OutputParser":
-    """Return the parser of a model: the native one where the model takes a schema, for its answer or for a tool.
+    """Return the parser of a model: native if the model accepts a schema.
 
-    The log says by which transport the envelope is asked, and why each better one was passed over.
+    Otherwise it is the one that puts the schema into the prompt. The log has the transport of the envelope,
+    and the reason for skipping each better transport.
     """
     enforces = capability.native_schema or capability.strict_tool
     parser = _NATIVE if enforces else _PROMPTED
@@ -146,17 +163,26 @@ def read(
     tool: str = "",
     needs_stop_reason: bool = False,
 ) -> Accepted | Rejected:
-    """Return the object that an answer is, or why it must not be used; raises nothing for any answer.
+    """Return the accepted object of an answer, or the rejection. Never raises.
 
-    `schema` is a JSON Schema or a pydantic model, whose own validators then run last; `Accepted.instance` is its
-    instance, whose decimals are exact, and a protected
-    property that the instance would leave out is refused. `max_tokens` is the cap of the request: an answer that
-    reaches it counts as truncated. `transport="text"` accepts any text as an empty object. `schema_json` saves spelling
-    the schema again (`LLMEnvelope.output_schema_json`). `shown` is what the model was shown (`ModelRequest.user`): an
-    object that is repeated from it within other text is not the answer. `tool` is the one whose call is to be read; a call
-    of any other is rejected. An answer without a stop reason has to end with its object; with `needs_stop_reason`, and
-    under a policy that demands the sentinel, it is rejected. Without `parser` the record names the one that
-    the transport belongs to.
+    `Accepted.instance` has exact decimals, and all protected properties of the answer.
+
+    Args:
+        response: The answer of the provider.
+        schema: A JSON Schema or a pydantic model. The validators of the model run last.
+        policy: How strictly the answer is read, and which changes are allowed.
+        check: Runs on the accepted JSON text.
+        max_tokens: The output cap of the request. An answer that reaches it counts as truncated.
+        parser: The parser's name on record. Default: the parser of the transport.
+        model: The model's name on record. Default: the model of the response.
+        transport: How the answer was requested. With `text`, the answer is plain text and its object is
+            empty.
+        schema_json: The schema as canonical JSON, to save serializing it again.
+        shown: The user message of the request. A copy of an object in it, next to other text, is not an
+            answer.
+        tool: The tool whose call is read. A call of another tool is rejected.
+        needs_stop_reason: Reject an answer without a stop reason, even if it ends with its object.
+
     """
     model_check = None if isinstance(schema, Mapping) else PydanticCheck(schema, check, policy)
     answer = RawAnswer(
@@ -187,7 +213,7 @@ def read(
 def read_answer(
     response: ModelResponse, request: ModelRequest, *, parser: str, check: SemanticCheck | None = None
 ) -> Accepted | Rejected:
-    """Read the answer to `request` as its envelope demands, on behalf of `parser`; a call of a tool by the tool's schema."""
+    """Read the answer to `request` by its envelope, or a tool call by its tool."""
     envelope = request.envelope
     tool = None
     if response.tool_called:
@@ -214,7 +240,7 @@ def read_answer(
 def schema_problem(
     schema: Mapping[str, Any], policy: OutputPolicy, *, schema_json: bytes | None = None
 ) -> FailureReason | None:
-    """Return why no answer could fit this schema, so that none is paid for, or None where one can."""
+    """Return why no answer could fit the schema, or None if an answer can."""
     try:
         usable_schema(schema, schema_json, policy)
     except UnreadableError as e:
@@ -225,19 +251,19 @@ def schema_problem(
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """No further answer is asked for."""
+    """Do not ask for another answer."""
 
     reason: Literal["terminal", "same_errors", "answers_used_up"]
 
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
-    """Ask again and say what was wrong: `prompts.reask_request`."""
+    """Ask again with the errors of the answer. See `prompts.reask_request`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RaiseCap:
-    """Ask the same again with room for a longer answer: `prompts.raised_cap_request`."""
+    """Ask the same again with a higher output cap. See `prompts.raised_cap_request`."""
 
 
 NextStep = GiveUp | AskAgain | RaiseCap
@@ -252,10 +278,17 @@ def next_step(
     answers_read: int,
     cap_raised: bool,
 ) -> NextStep:
-    """Return what follows from an answer that was not accepted (D11).
+    """Return the step after a rejected answer.
 
-    `previous` is the rejected answer before it, `answers_read` counts this one, `cap_raised` says that the cap was
-    raised before. A refusal, a second truncation, a broken schema and the same errors twice in a row end the call.
+    A refusal, a second truncation, an invalid schema, and the same errors twice in a row end the call.
+
+    Args:
+        outcome: The rejected answer.
+        previous: The rejected answer before it, if there was one.
+        policy: The policy of the envelope.
+        answers_read: The number of answers read so far, including this one.
+        cap_raised: Whether the output cap was raised before.
+
     """
     verdict = outcome.trace.verdict
     if verdict is Stage.TRUNCATED and policy.on_truncated == "raise_cap_once" and not cap_raised:
@@ -270,36 +303,36 @@ def next_step(
 
 
 class OutputParser(Protocol):
-    """Turn an envelope into a request and the answer into an object; values in, values out, no error for any answer.
+    """Turns an envelope into a request, and its answer into an object.
 
-    Equal inputs give equal requests and outcomes.
+    Parsers do no I/O and do not raise for any answer. Equal inputs give equal requests and outcomes.
     """
 
     @property
     def name(self) -> str:
-        """What records and failures call this parser."""
+        """The name of this parser in records and failures."""
         ...
 
     def request(
         self, envelope: LLMEnvelope, capability: Capability, *, attempt: int, answer: int
     ) -> ModelRequest:
-        """Return the request of `envelope`; `attempt` and `answer` count from 1."""
+        """Return the request of `envelope`. `attempt` and `answer` count from 1."""
         ...
 
     def read(
         self, response: ModelResponse, request: ModelRequest, *, check: SemanticCheck | None = None
     ) -> Accepted | Rejected:
-        """Return the object that the answer to `request` is, or why it must not be used."""
+        """Return the accepted object of the answer to `request`, or the rejection."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StructuredLogProbsParser:
-    """Ask with a schema that the provider enforces; hold the answer against the original one all the same.
+    """Asks with a schema that the provider enforces, and checks the original one too.
 
-    The schema is that of the answer, or of the one tool whose input is the answer. One that has no enforceable form,
-    or too large a one for the provider, goes into the prompt instead, and the request's transport says so. An object
-    that the provider parsed already is used directly, else the text is read; logprobs go into the trace.
+    The provider enforces the schema of the answer, or of a tool whose input is the answer. A schema that
+    cannot be enforced, or is too large for the provider, goes into the prompt: see the transport of the
+    request. An object that the provider has parsed is used directly. Logprobs go into the trace.
     """
 
     name: str = "StructuredLogProbsParser"
@@ -313,13 +346,16 @@ class StructuredLogProbsParser:
     def read(
         self, response: ModelResponse, request: ModelRequest, *, check: SemanticCheck | None = None
     ) -> Accepted | Rejected:
-        """Return the object that the answer to `request` is, or why it must not be used."""
+        """Return the accepted object of the answer to `request`, or the rejection."""
         return read_answer(response, request, parser=self.name, check=check)
 
 
 @dataclass(frozen=True, slots=True)
 class InstructorParser:
-    """Put the schema into the prompt, ask for JSON by the model's JSON mode where it has one, and read the text."""
+    """Puts the schema into the prompt, and reads JSON from the text.
+
+    It uses the JSON mode of the model if there is one.
+    """
 
     name: str = "InstructorParser"
 
@@ -333,7 +369,7 @@ class InstructorParser:
     def read(
         self, response: ModelResponse, request: ModelRequest, *, check: SemanticCheck | None = None
     ) -> Accepted | Rejected:
-        """Return the object that the answer to `request` is, or why it must not be used."""
+        """Return the accepted object of the answer to `request`, or the rejection."""
         return read_answer(response, request, parser=self.name, check=check)
 
 
@@ -342,7 +378,10 @@ _PROMPTED = InstructorParser()
 
 
 class PydanticCheck:
-    """A model's own validators as a check, followed by the caller's; `instances` holds what they accepted, by text."""
+    """The validators of a model as a check, followed by the check of the caller.
+
+    `instances` has the accepted instances by their JSON text.
+    """
 
     def __init__(self, model: type[BaseModel], then: SemanticCheck | None, policy: OutputPolicy) -> None:
         self.model = model
@@ -351,16 +390,17 @@ class PydanticCheck:
         self._policy = policy
 
     def __call__(self, text: str, /) -> Sequence[Violation]:
-        """Return what is wrong with `text`."""
+        """Return the violations of `text`."""
         instance = self.instances[text] = instance_of(self.model, text)
         if lost := self._lost(text, instance):
             return lost
         return self._then(text) if self._then else ()
 
     def _lost(self, text: str, instance: BaseModel) -> list[Violation]:
-        """Return the protected properties that `instance` does not hold: pydantic leaves out what it does not know."""
+        """Return the protected properties that `instance` lacks."""
         if not any(is_protected(key, self._policy) for key in keys_in(orjson.loads(text))):
             return []
+        # Validate again with extra="forbid", because pydantic would drop unknown properties without an error.
         try:
             instance_of(self.model, text, extra="forbid")
         except ValidationError as e:
@@ -369,7 +409,7 @@ class PydanticCheck:
             ]
         else:
             return []
-        kept = set(keys_in(instance.model_dump()))  # a model inside may keep what it does not know
+        kept = set(keys_in(instance.model_dump()))  # a nested model may allow extra properties
         return [
             violation_at(place, "protected", f"is protected, and {self.model.__name__} has no such property")
             for place in unknown

@@ -1,4 +1,4 @@
-"""Candidates in the text of an answer: thinking is set aside, then fences and objects are found."""
+"""Find JSON in the text of an answer, after removing thinking."""
 
 import re
 from bisect import bisect_right
@@ -19,11 +19,14 @@ from agentic_trading.structured.outcome import ParserException, UnreadableError
 from agentic_trading.structured.tokens import COMMENT_CHARS, SHOWN_CHARS, blank_kind, refuse, skip_blank
 
 MOST_WORK: Final = 100_000
-"""Characters of values that are not JSON, and `_EACH` for every value, that are read in search of a mark inside a string."""
+"""Maximum work in search of marks inside strings.
+
+It counts the characters of values that are not JSON, and `_EACH` for every value.
+"""
 _EACH: Final = 20
 _NAME = r"(?:think|thinking|thoughts?|reasoning|reflection|scratchpad)"
-# In order: tags (also `<seed:think>` and Kimi's triangles), tokens (Cohere, OpenThinker), gpt-oss, Gemma, MedGemma, Mistral,
-# gpt-oss from a server that leaves out its tokens. One class in front lets the search skip most characters.
+# In order: tags (also `<seed:think>` and Kimi's triangles), tokens (Cohere, OpenThinker), gpt-oss, Gemma, MedGemma,
+# Mistral, gpt-oss from a server that leaves out its tokens. One class is in front, so that the search skips most characters.
 _MARK = re.compile(
     rf"""
     [<◁\[a](?:
@@ -48,11 +51,15 @@ _CHANNEL: Final = "channel"
 
 
 def strip_thinking(text: str) -> tuple[str, tuple[Fix, ...]]:
-    """Return `text` with blanks in the place of its thinking, and what was left out.
+    """Return `text` with its thinking replaced by blanks, and the removal as a fix.
 
-    Thinking is all of the text before the last closing mark that is not inside a JSON string, also if no mark opens it.
-    Takes linear time. Raises `UnreadableError`: `truncated` if an opened block or the last mark has no end, `ambiguous`
-    if a mark is inside a value that is not JSON: the value may be the answer, or a draft that the thinking left open.
+    Thinking is all text before the last closing mark outside of a JSON string, even if no mark opens it.
+    Takes linear time.
+
+    Raises:
+        UnreadableError: `truncated` if an opened block or the last mark is incomplete. `ambiguous` if a mark
+            is inside a value that is not JSON.
+
     """
     if not _may_have_marks(text):
         return text, ()
@@ -95,7 +102,7 @@ def _may_have_marks(text: str) -> bool:
 
 
 def _side(mark: re.Match[str]) -> tuple[str, bool]:
-    """Return the name of the block that a mark belongs to, and whether it opens the block."""
+    """Return the name of the block of a mark, and whether the mark opens it."""
     if name := mark["tag"] or mark["token"] or mark["square"]:
         return name.lower(), not (mark["slash"] or mark["ends"] or mark["bar"])
     if mark["unused"]:
@@ -127,10 +134,11 @@ def _marks_outside_strings(text: str) -> Iterator[re.Match[str]]:
 
 
 def _check_strings(text: str, start: int, end: int, strict: str | None, marks: int) -> None:
-    """Refuse a value with marks in it unless it is JSON and all of them are in its strings."""
+    """Refuse a value with marks, unless it is JSON with all marks in its strings."""
     if strict is None and end == len(text):
         refuse(Stage.TRUNCATED, "thinking", start, "truncated: unclosed value with a mark of thinking in it")
-    if strict is None:  # the answer, or a draft that the thinking left open
+    # Refused, because the value may be the answer, or a draft that the thinking left open.
+    if strict is None:
         refuse(Stage.AMBIGUOUS, "thinking", start, "a mark of thinking in a value that is not JSON")
     if sum(1 for _ in _MARK.finditer(strict)) != marks:
         refuse(Stage.AMBIGUOUS, "thinking", start, "a mark of thinking in a comment")
@@ -138,7 +146,7 @@ def _check_strings(text: str, start: int, end: int, strict: str | None, marks: i
 
 MOST_CANDIDATES: Final = 100
 MOST_BRACKETS: Final = 1_000
-"""In prose; with more of them a text takes too long."""
+"""Maximum number of brackets in prose. More would take too long."""
 _LINE_CHARS: Final = 200
 _FENCE_LINE = re.compile(r"^[ \t]*+```([\w+-]*+)[ \t]*+\r?+$", re.MULTILINE)
 _JSON: Final = frozenset({"json", "json5", "jsonc"})
@@ -160,17 +168,26 @@ _NOT_WHOLE: Final = frozenset({"", "`", "{", "["})  # brackets are looked for wi
 
 
 def read_json(text: str, *, mode: Literal["strict", "lossless"] = "strict") -> Any:
-    """Return the JSON document that `text` is, with numbers as int and Decimal.
+    """Read a text as one JSON document, with numbers as int and Decimal.
 
-    `strict`: the whole text but for white space around is one document. A repeated key with different values,
-    NaN, Infinity, a number beyond a double's range, a lone surrogate, more than 1 MiB and more than 128 levels are
-    refused. `lossless`: syntax errors that have one reading are repaired, and the one document may stand in a fence or
-    in prose; strict JSON reads the same in both. Raises `ParserException` for any text that is not one; its `stage` is
-    `truncated` where the text ends in the middle, `ambiguous` where it has several readings, else `json_parse`. Raises
-    `ValueError` for an unknown mode.
+    Args:
+        text: The text.
+        mode: `strict` accepts one JSON document with white space around it. It refuses repeated keys with
+            different values, NaN, Infinity, numbers beyond the range of a double, lone surrogates, more than
+            1 MiB, and more than 128 levels. `lossless` also repairs unambiguous syntax errors, and accepts a
+            fence or prose around the document. Both modes read strict JSON alike.
+
+    Raises:
+        ParserException: If the text is not one document. Its `stage` is `truncated` if the text is
+            incomplete, `ambiguous` if it has several meanings, otherwise `json_parse`.
+        ValueError: If the mode is unknown.
+
+    Example:
+        read_json('{"qty": 0.10,}', mode="lossless")  # {'qty': Decimal('0.10')}
+
     """
     if mode not in {"strict", "lossless"}:
-        raise ValueError(f"mode {mode!r} is unknown; allowed are 'strict' and 'lossless'")
+        raise ValueError(f"Unknown mode {mode!r}. Use 'strict' or 'lossless'")
     try:
         return read_document(text, lossless=mode == "lossless")
     except UnreadableError as e:
@@ -178,7 +195,7 @@ def read_json(text: str, *, mode: Literal["strict", "lossless"] = "strict") -> A
 
 
 def read_document(text: str, *, lossless: bool) -> Any:
-    """Return what `read_json` does; raises `UnreadableError` in place of `ParserException`, for those outside of this package."""
+    """Return the same as `read_json`, but raise `UnreadableError`. For other packages."""
     try:
         return decode(text).value
     except UnreadableError as e:
@@ -191,10 +208,15 @@ def read_document(text: str, *, lossless: bool) -> Any:
 
 
 def json_candidates(text: str, *, lossless: bool, keys: Collection[str] = ()) -> tuple[JsonCandidate, ...]:
-    """Return all that may be the answer, in order, at least one; nothing is looked for inside of anything.
+    """Return all possible answers in a text, in order and at least one.
 
-    With `lossless`, syntax errors that have one reading are repaired; `keys` are those of the schema. Raises `UnreadableError`: `truncated` where
-    something is unclosed at the end, `ambiguous` where members stand outside or there are too many, else `json_parse`.
+    Nested objects are not candidates. With `lossless`, unambiguous syntax errors are repaired. `keys` are the
+    names in the schema.
+
+    Raises:
+        UnreadableError: `truncated` if something is unclosed at the end. `ambiguous` if members are outside
+            of an object, or if there are too many objects. Otherwise `json_parse`.
+
     """
     check_size(text)
     text, thinking = strip_thinking(text)
@@ -205,7 +227,12 @@ def json_candidates(text: str, *, lossless: bool, keys: Collection[str] = ()) ->
 
 
 def only(found: Sequence[JsonCandidate]) -> JsonCandidate:
-    """Return the one candidate; raises `UnreadableError` (`ambiguous`) where there are several."""
+    """Return the only candidate.
+
+    Raises:
+        UnreadableError: `ambiguous` if there are several.
+
+    """
     if len(found) > 1:
         places = ", ".join(str(candidate.start) for candidate in found)
         refuse(
@@ -228,7 +255,8 @@ def _candidates(text: str, *, lossless: bool, keys: Collection[str]) -> tuple[Js
 
 
 def _fenced(text: str) -> JsonCandidate | None:
-    """Return the strict document that stands in a fence with nothing around it, or None: the quick way for most texts."""
+    """Return the strict document in a fence with only white space around it, or None."""
+    # A fast path, because most answers that are not plain JSON have this form.
     opening = _FENCE_OPENING.match(text)
     behind = text.rstrip()
     if opening is None or not behind.endswith("```"):
@@ -244,7 +272,7 @@ def _fenced(text: str) -> JsonCandidate | None:
 
 
 def _whole(text: str) -> JsonCandidate | None:
-    """Return the text as one value with its syntax errors repaired, or None if it is not one and nothing else."""
+    """Return the text as one repaired value, or None if there is other text around it."""
     start = skip_blank(text, 0)
     if text[start : start + 1] in _NOT_WHOLE:
         return None
@@ -303,7 +331,7 @@ def _found(text: str, *, lossless: bool, keys: Collection[str]) -> Iterator[Json
 
 
 def _without_stray_sign(text: str, candidate: JsonCandidate) -> JsonCandidate:
-    """Leave out one comma or closing bracket behind a sound object that is all of the text, but for a fence."""
+    """Remove one comma or closing brace after an object that is the whole text."""
     stray = _STRAY_BEHIND.match(text, candidate.end)
     if stray is None or candidate.is_repaired or not isinstance(candidate.value, dict):
         return candidate
@@ -343,13 +371,14 @@ def _read_at(text: str, start: int, *, lossless: bool, keys: Collection[str]) ->
 
 
 def _end_of_prose(text: str, start: int, why: UnreadableError) -> int:
-    """Return where brackets that are no JSON end, if they are prose; raises `why` if they may be meant as data."""
+    """Return the end of brackets in prose. Raise `why` if they may be data."""
     if why.stage is not Stage.JSON_PARSE:
         raise why
     try:
         end = _end_of_span(text, start)
     except UnreadableError:
-        if text.rstrip().endswith(("}", "]")):  # it came to its end: what is wrong stands in the middle
+        # The text is complete, so the error is in its middle. `truncated` would be wrong.
+        if text.rstrip().endswith(("}", "]")):
             raise why from None
         raise
     span = text[start:end]
@@ -360,7 +389,7 @@ def _end_of_prose(text: str, start: int, why: UnreadableError) -> int:
 
 
 def _end_of_span(text: str, start: int) -> int:
-    """Return where the bracket at `start` is closed; strings are passed over. Raises `truncated` if it is not."""
+    """Return the end of the bracket at `start`, without looking into strings."""
     depth = 0
     for token in STRING_OR_BRACKET.finditer(text, start):
         first = token[0][0]
@@ -380,14 +409,14 @@ def _check_ending(text: str, position: int, why: UnreadableError | None) -> None
 
 
 def _is_citation(candidate: JsonCandidate) -> bool:
-    """Whether an array is a citation, such as `[1]`, or the `[ ]` of a list of tasks."""
+    """Return whether a candidate is a citation, `[1]`, or an empty checkbox, `[ ]`."""
     value = candidate.value
     is_number = isinstance(value, list) and len(value) == 1 and type(value[0]) is int
     return is_number or candidate.text == "[ ]"
 
 
 def _with_surroundings(text: str, candidate: JsonCandidate) -> JsonCandidate:
-    """Return the only candidate, with what stands around it on record."""
+    """Return the only candidate, with the text around it as fixes."""
     before, behind = text[: candidate.start], text[candidate.end :]
     is_fenced = _FENCE.fullmatch(before.strip()) is not None and behind.strip() in {"", "```"}
     is_bare = skip_blank(text, 0) == candidate.start and not _has_words(behind)
@@ -413,7 +442,7 @@ def _has_words(words: str) -> bool:
 
 
 class CodeFences:
-    """The code that stands in fences of other languages in a text with a fence that says `json`; else there is none."""
+    """The fences of other languages, in a text that has a fence marked as JSON."""
 
     def __init__(self, text: str) -> None:
         blocks = list(_blocks(text)) if text.count("```") > 1 else []
@@ -423,13 +452,13 @@ class CodeFences:
         self._ends = [end for _, end in code]
 
     def end_of(self, place: int) -> int:
-        """Return where the block ends that `place` is in, or 0 if it is in none."""
+        """Return the end of the block around `place`, or 0 if it is in none of them."""
         index = bisect_right(self._starts, place) - 1
         return self._ends[index] if index >= 0 and place < self._ends[index] else 0
 
 
 def _blocks(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield the language of each closed fence, and where it begins and ends."""
+    """Yield the language, the start and the end of each closed fence."""
     opening: re.Match[str] | None = None
     for line in _FENCE_LINE.finditer(text):
         if opening is None:

@@ -1,4 +1,4 @@
-"""Feedback on a rejected answer as a numbered list, with the nearest allowed value as a suggestion."""
+"""Feedback on a rejected answer: a numbered list with the nearest allowed values."""
 
 import json
 import re
@@ -22,22 +22,25 @@ _SPELLED_NUMBER = re.compile(r"[$€£]? ?(-?[0-9]{1,20}(?:\.[0-9]{1,20})?) ?(%?
 
 
 def near_miss(name: str, names: Iterable[str]) -> str | None:
-    """Return the one of `names` that `name` misspells, abbreviates or spells out; None if there is none."""
+    """Return the name that `name` misspells, abbreviates or spells out, or None."""
     return _nearest_name(name[:_SHOWN_CHARS], tuple(names))
 
 
 def misspelt(name: str, names: Iterable[str]) -> str | None:
-    """Return what `near_miss` does of the `names` that `name` does not merely contain.
+    """Return the same as `near_miss`, but skip names that `name` merely contains.
 
-    `sides`, `reasoning` and `price_usd` may be meant for `side`, `reason` and `price`. `note` is not meant for `n`, nor
-    `price_reason` for `price`: four letters more are another word, and a name of one or two letters is in many words.
+    `sides`, `reasoning` and `price_usd` may mean `side`, `reason` and `price`. `note` does not mean `n`, and
+    `price_reason` does not mean `price`.
     """
     letters = _letters(name[:_SHOWN_CHARS])
     return near_miss(name, [other for other in names if not _merely_contains(letters, _letters(other))])
 
 
 def nearest_option(actual: Any, options: Sequence[Any]) -> Any:
-    """Return the nearest of `options`: to a text by its letters, else by the number that it spells; None if there is none."""
+    """Return the option nearest to a value, or None.
+
+    A text is compared by its letters. Other values, and texts that spell a number, are compared as numbers.
+    """
     if isinstance(actual, str):
         texts = [option for option in options if isinstance(option, str)]
         if text := _nearest_text(actual, texts):
@@ -50,9 +53,9 @@ def nearest_option(actual: Any, options: Sequence[Any]) -> Any:
 
 
 def nearest_number(value: float | Decimal, rules: dict[str, Any]) -> Any:
-    """Return the number nearest to `value` that keeps the bounds and the step of one schema.
+    """Return the nearest number that satisfies the bounds and step of a schema.
 
-    None where no number is allowed, or none is nearest: what is greater than 0 has no smallest.
+    Returns None if no number is allowed or nearest: there is no smallest number greater than 0.
     """
     bounds = list(_numbers(rules.get(keyword) for keyword in _BOUNDS))
     exact = _exact_number(value)
@@ -67,12 +70,13 @@ def nearest_number(value: float | Decimal, rules: dict[str, Any]) -> Any:
 
 
 def number_bounds(rules: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
-    """Return `minimum`, `maximum`, `exclusiveMinimum` and `exclusiveMaximum` as of draft 6; None is no bound.
+    """Return the four bounds of a schema as in draft 6. None means no bound.
 
-    In draft 4 the latter two are booleans: whether the bound itself is excluded.
+    The order is `minimum`, `maximum`, `exclusiveMinimum`, `exclusiveMaximum`.
     """
     least, most = rules.get("minimum"), rules.get("maximum")
     above, below = rules.get("exclusiveMinimum"), rules.get("exclusiveMaximum")
+    # In draft 4 the exclusive bounds are booleans. They would compare as 0 and 1.
     if isinstance(above, bool):
         least, above = (None, least) if above else (least, None)
     if isinstance(below, bool):
@@ -81,7 +85,7 @@ def number_bounds(rules: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
 
 
 def plain_number(value: int | Decimal) -> int | float | str:
-    """Return a number so that it reads back from a log as it was put in: as text where a double would round it."""
+    """Return a number that is exact in a log: as text if a double would round it."""
     if isinstance(value, int):
         return value if abs(value) < _EXACT_INTEGER else str(value)[:_SHOWN_CHARS]
     rounded = float(value)
@@ -91,6 +95,7 @@ def plain_number(value: int | Decimal) -> int | float | str:
 def _merely_contains(letters: str, other: str) -> bool:
     if other not in letters or letters == other:
         return False
+    # Four letters more are another word. Names of one or two letters are excluded because many words contain them.
     return len(other) < _SHORTEST_STEM or len(letters) - len(other) >= _ANOTHER_WORD
 
 
@@ -112,14 +117,14 @@ def _nearest_text(actual: str, options: Sequence[str]) -> str | None:
 
 
 def _is_abbreviation(name: str, other: str) -> bool:
-    """Whether one of two names is the other with letters left out: `qty`, `quantity`."""
+    """Return whether one name is the other with letters left out: `qty`, `quantity`."""
     short, long = sorted((name.lower(), other.lower()), key=len)
     rest = iter(long[1:])
     return bool(short) and short[0] == long[0] and all(letter in rest for letter in short[1:])
 
 
 def _possible_numbers(actual: Any) -> list[Decimal]:
-    """Return the numbers that a value may be meant for: `10%` is 10 or a tenth."""
+    """Return the numbers that a value may mean: `10%` is 10 or 0.1."""
     if isinstance(actual, str):
         spelled = _SPELLED_NUMBER.fullmatch(actual.strip())
         if spelled is None:
@@ -130,7 +135,7 @@ def _possible_numbers(actual: Any) -> list[Decimal]:
 
 
 def _step(rules: dict[str, Any]) -> Decimal | None:
-    """Return `multipleOf`, or None; for integers 1 where it is absent or not whole."""
+    """Return `multipleOf` or None. For integers, return a whole step, by default 1."""
     steps = list(_numbers([rules.get("multipleOf")]))
     if rules.get("type") != "integer":
         return steps[0] if steps else None
@@ -155,7 +160,7 @@ def _numbers(values: Iterable[Any]) -> Iterator[Decimal]:
 
 
 def _exact_number(value: float | Decimal) -> Decimal:
-    """Return a number as the decimal of its shortest spelling."""
+    """Return a number as the decimal of its shortest notation."""
     return value if isinstance(value, Decimal) else Decimal(repr(value))
 
 
@@ -175,7 +180,7 @@ ErrorType = Literal[
     "unknown_field",
     "inconsistent",
 ]
-"""What is wrong with a field; of an answer that cannot be read there is one item, a `parse_error`."""
+"""The kind of error in a field. An unreadable answer has one item: `parse_error`."""
 
 INCONSISTENT: Final = "inconsistent"
 """The keyword of a violation of a rule between fields."""
@@ -213,11 +218,17 @@ _CLOSING: Final = "Please output corrected JSON with valid values."
 
 @dataclass(frozen=True, slots=True)
 class ValidationErrorDetail:
-    """One thing that is wrong with a field: a view of the violations at its path.
+    """One error in a field, made from the violations at its path.
 
-    `field_path` is such as `params.stop_loss`, `answer` for the whole; `given_value` is None for a field that is
-    missing or unknown. `allowed_values` are those that would pass, in words in `expected` where they cannot be listed; `suggestion`
-    is for people and models, never applied. `message` says what the other fields leave unsaid.
+    Attributes:
+        field_path: The path, such as `params.stop_loss`. `answer` for the whole answer.
+        error_type: The kind of error.
+        given_value: The value. None for a missing or unknown field.
+        allowed_values: The values that would pass, if they can be listed.
+        suggestion: The suggested change. It is shown to the model and to people, and never applied.
+        expected: The allowed values in words, if they cannot be listed.
+        message: More about the error, if the other attributes do not explain it.
+
     """
 
     field_path: str
@@ -230,17 +241,17 @@ class ValidationErrorDetail:
 
 
 class StructuredErrorFeedback:
-    """Writes errors as text that a model can act on."""
+    """Formats errors as text that a model can act on."""
 
     def format_errors(self, errors: Sequence[ValidationErrorDetail]) -> str:
-        """Return the errors as a numbered list in Markdown; an empty text for none."""
+        """Return the errors as a numbered list in Markdown, or an empty string."""
         if not errors:
             return ""
         items = [_item(number, error) for number, error in enumerate(errors, start=1)]
         return "\n\n".join([_HEADING, *items, _CLOSING])
 
     def integrate_with_prompt(self, original_prompt: str, errors: Sequence[ValidationErrorDetail]) -> str:
-        """Return the prompt with the errors behind it; without any it is unchanged."""
+        """Return the prompt followed by the errors. Without errors it is unchanged."""
         return f"{original_prompt}\n\n{self.format_errors(errors)}" if errors else original_prompt
 
 
@@ -250,10 +261,14 @@ def error_details(
     *,
     defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> tuple[ValidationErrorDetail, ...]:
-    """Return one detail a field, in the order in which the fields are first named.
+    """Return one detail per field, in the order in which the fields are first named.
 
-    `stage` is where reading ended: before the schema there are no fields, only a text. `defaults` are suggested for
-    fields that are missing, by path (`params.n_stocks`).
+    Args:
+        violations: The broken rules.
+        stage: The stage at which reading ended. Stages before the schema have no fields, so each violation is
+            one `parse_error`.
+        defaults: Suggested values for missing fields, by path (`params.n_stocks`).
+
     """
     if stage not in {Stage.SCHEMA_VALIDATION, Stage.SEMANTIC}:
         return tuple(map(_unread, violations))
@@ -329,7 +344,7 @@ def _field_path(path: str) -> str:
 
 
 def _shown(value: Any, among: Sequence[Any] = ()) -> str:
-    """Return a value as JSON; a number among others that have decimals with as many of them as the longest."""
+    """Return a value as JSON, with as many decimals as the longest number in `among`."""
     decimals = max((_decimals(other) for other in among), default=0)
     if decimals and _is_number(value):
         return f"{value:.{decimals}f}"

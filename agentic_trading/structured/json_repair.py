@@ -1,4 +1,4 @@
-"""Repair JSON whose syntax errors have one reading: tokens are kept as they stand, the result is strict JSON."""
+"""Repair JSON with unambiguous syntax errors. Tokens keep their values."""
 
 import re
 from collections.abc import Callable, Collection
@@ -11,7 +11,7 @@ from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.tokens import NUMBER, SHOWN_CHARS, STRING, Tokens, refuse
 
 _SCALAR = rf"(?:{STRING}|{NUMBER}|true|false|null)"
-# Well-formed members and items with the comma behind them, as many as stand in a row: most of a text is such.
+# Well-formed members and items in a row, each with its comma. Matched at once because they are most of a text.
 _MEMBERS = re.compile(rf"(?>(?:[ \t\n\r]*+{STRING}[ \t\n\r]*+:[ \t\n\r]*+{_SCALAR}[ \t\n\r]*+,)+)")
 _ITEMS = re.compile(rf"(?>(?:[ \t\n\r]*+{_SCALAR}[ \t\n\r]*+,)+)")
 _LITERALS: Final = {
@@ -35,7 +35,7 @@ _THOUSANDS = re.compile(r"[0-9]{3}(?![0-9])")
 
 @dataclass(frozen=True, slots=True)
 class RepairedJson:
-    """One value as strict JSON, what was repaired in it, and the offset at which it ends."""
+    """One value as strict JSON, its repairs, and the offset of its end."""
 
     text: str
     fixes: tuple[Fix, ...]
@@ -43,21 +43,29 @@ class RepairedJson:
 
 
 def repair_json(text: str, start: int, *, keys: Collection[str] = ()) -> RepairedJson:
-    """Return the value that begins at `start`, behind blanks and comments.
+    """Return the value after the blanks and comments at `start`.
 
-    `keys` are those of the schema: one that is a literal too (`true`) may stand without quotes where a key is due.
+    The result must still be decoded.
 
-    Raises `UnreadableError` with the kind of what is in the way and its offset: `truncated` where the text ends
-    inside the value, `ambiguous` where it has two readings, else `json_parse`. The result still has to be decoded.
+    Args:
+        text: The text.
+        start: The offset.
+        keys: The names in the schema. A name that is also a literal (`true`) may be a key without quotes.
+
+    Raises:
+        UnreadableError: With the kind and the offset of the error: `truncated` if the text ends inside the
+            value, `ambiguous` if it has two meanings, otherwise `json_parse`.
+
     """
     return _Value(text, start, keys).read()
 
 
 def json_extent(text: str, start: int) -> tuple[int, str | None]:
-    """Return where the value that begins at `start` ends, and the value as strict JSON.
+    """Return the end of the value at `start`, and the value as strict JSON.
 
-    If it has no end or no meaning, return how far it was read, and None. Reading goes on from there in linear time.
+    If the value is incomplete or invalid, return how far it was read, and None.
     """
+    # A failed value returns how far it was read, so that the caller resumes there and takes linear time in total.
     value = _Value(text, start, ())
     try:
         whole = value.read()
@@ -70,7 +78,7 @@ _Step = Callable[["_Value"], Optional["_Step"]]
 
 
 class _Value:
-    """A value on its way through the text: each step looks at the present token and says which one takes the next."""
+    """Reads one value. Each step handles one token and returns the next step."""
 
     def __init__(self, text: str, start: int, keys: Collection[str]) -> None:
         self._now = Tokens(text, start)
@@ -130,7 +138,7 @@ class _Value:
         return self._in_a_row(_Value._key_or_end if self._now.kind == "{" else _Value._item_or_end)
 
     def _in_a_row(self, otherwise: "_Step") -> "_Step":
-        """Take over what is well-formed from here on up to a comma, if anything is."""
+        """Copy well-formed members up to the last comma, if there are any."""
         run = (_MEMBERS if self._open[-1] == "{" else _ITEMS).match(self._now.text, self._now.position)
         if run is None:
             return otherwise
@@ -159,6 +167,7 @@ class _Value:
             self._now.kind == "number" and _INDEX.fullmatch(word) is not None
         )
         if is_bare:
+            # `{"qty": 5,100: 7}` is refused, because 5,100 may be one number.
             if _THOUSANDS_BEFORE.search(self._now.text, max(0, self._now.at - 2), self._now.position):
                 self._now.refuse("key", "a key, or a number with a comma in it", Stage.AMBIGUOUS)
             self._now.spelled = f'"{word}"'
@@ -188,6 +197,7 @@ class _Value:
             self._now.refuse("missing_comma", "a comma that may stand in a comment", Stage.AMBIGUOUS)
         if self._last[0] == "quoted" and kind == "string" and not self._now.is_on_a_new_line:
             self._now.refuse("missing_comma", "a value behind a text in other quotes", Stage.AMBIGUOUS)
+        # `""` with a string directly after it is refused, because it may be the three quotes of Python.
         if self._last[1] == '""' and self._now.at == self._now.gap:
             self._now.refuse("missing_comma", "three quotes", Stage.AMBIGUOUS)
         if self._last[1].endswith(',"'):
@@ -197,6 +207,7 @@ class _Value:
     def _after_comma(self) -> "_Step | None":
         if self._now.kind in {"}", "]"}:
             place, offset = self._comma
+            # `[1, ]` is refused, because its last number may be missing.
             if _LOST_ITEM.match(self._now.text, offset - 1):
                 refuse(Stage.AMBIGUOUS, "trailing_comma", offset, "a comma too many, or an item too few")
             self._out[place] = ""
@@ -205,7 +216,7 @@ class _Value:
         return self._key() if self._open[-1] == "{" else self._value()
 
     def _member_without_comma(self) -> "_Step":
-        """Take a key behind a value without a comma: in quotes, or bare on a line of its own."""
+        """Read a key after a missing comma: in quotes, or without quotes on a new line."""
         is_bare = self._now.kind in {"word", "number"}
         if self._now.kind != "string" and not (is_bare and self._now.is_on_a_new_line):
             self._now.refuse("missing_comma", f"{self._now.raw[:SHOWN_CHARS]!r} behind a value")
@@ -214,7 +225,7 @@ class _Value:
         return self._key()
 
     def _item_without_comma(self) -> "_Step | None":
-        """Take an item behind another one without a comma, if the two cannot be parts of one."""
+        """Read an item after a missing comma, unless the two may be parts of one."""
         kind, spelled = self._last
         if kind and self._now.at == self._now.gap:
             reason = "two values without anything between them"

@@ -1,4 +1,4 @@
-"""The outcome of reading one answer: `Accepted` or `Rejected`, and the errors behind a rejection."""
+"""The outcome of reading one answer: `Accepted` or `Rejected`, and reading errors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +16,16 @@ _NAMED_RULES = 3
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """An answer that keeps every rule.
+    """An answer that passed all checks.
 
-    Numbers of `value` are int and Decimal, digit for digit as in the answer; `text` is the same object as JSON
-    (for plain text: `value` is empty, `text` the answer). `raw_output` is the text that was read, whatever stands
-    around the object; reading it again ends in the same way. `instance` is that of the pydantic model that was given
-    as the schema.
+    Attributes:
+        value: The object. Its numbers are int and Decimal, with the digits of the answer. Empty for plain
+            text.
+        text: The object as JSON, or the plain text.
+        raw_output: The text that was read. Reading it again gives the same outcome.
+        trace: How the answer was read.
+        instance: The instance, if the schema was a pydantic model.
+
     """
 
     value: dict[str, Any]
@@ -33,7 +37,15 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An answer that must not be used: why, which rules it breaks, and the text that was read (not to be trusted)."""
+    """An answer that must not be used.
+
+    Attributes:
+        failure: The reason.
+        errors: The broken rules.
+        raw_output: The text that was read. Do not trust it.
+        trace: How the answer was read.
+
+    """
 
     failure: FailureReason
     errors: tuple[Violation, ...]
@@ -42,10 +54,16 @@ class Rejected:
 
 
 class UnreadableError(ValueError):
-    """A text or a value breaks rules: `stage` says at which step, `violations` which rules.
+    """A text or a value breaks rules.
 
-    `fixes`, `coercions` and `patches` are what was changed before; `level` is how strictly the text was read, where it
-    could be.
+    Attributes:
+        stage: The stage at which reading ended.
+        violations: The broken rules.
+        fixes: The repairs before the error.
+        coercions: The type changes before the error.
+        patches: The removed or wrapped values before the error.
+        level: How strictly the text was read, if it could be read.
+
     """
 
     level: Literal["strict", "lossless", "guess"] | None = None
@@ -68,9 +86,18 @@ class UnreadableError(ValueError):
 
 
 class ParserException(TradingError):
-    """An answer of `model` cannot be read: `stage` says at which step, `error` why, `content` is its text.
+    """An answer cannot be read.
 
-    `parser` and `original_error` are other names of `parser_type` and `error`. Raises `ValueError` for an unknown stage.
+    Attributes:
+        parser: The name of the parser. `parser_type` is the same.
+        model: The name of the model.
+        stage: The stage at which reading ended.
+        content: The text of the answer.
+        error: The cause. `original_error` is the same.
+
+    Raises:
+        ValueError: If the stage is unknown.
+
     """
 
     def __init__(self, parser_type: str, model: str, stage: str, content: str, error: Exception) -> None:
@@ -83,24 +110,24 @@ class ParserException(TradingError):
 
     @property
     def errors(self) -> tuple[Violation, ...]:
-        """Every rule that the answer breaks."""
+        """The broken rules."""
         return self.error.violations if isinstance(self.error, UnreadableError) else ()
 
     @property
     def level(self) -> Literal["strict", "lossless", "guess"] | None:
-        """How strictly the text was read, where it could be."""
+        """How strictly the text was read, if it could be read."""
         return self.error.level if isinstance(self.error, UnreadableError) else None
 
     @property
     def changes(self) -> dict[str, tuple[Fix, ...]]:
-        """What was changed before reading failed: `fixes`, `coercions` and `patches`."""
+        """The changes before the error, as `fixes`, `coercions` and `patches`."""
         if not isinstance(self.error, UnreadableError):
             return {}
         return {name: getattr(self.error, name) for name in ("fixes", "coercions", "patches")}
 
 
 def to_failure(e: ParserException) -> FailureReason:
-    """Return `e` as the value that leaves the package; `recoverable` says that asking again may help."""
+    """Return an error as a failure. It is `recoverable` if another answer may succeed."""
     return FailureReason(
         category=_category(e.stage),
         description=f"{e.parser} failed at {e.stage}",
@@ -112,7 +139,7 @@ def to_failure(e: ParserException) -> FailureReason:
 
 
 def may_be_asked_again(stage: Stage) -> bool:
-    """Whether another answer to the same request may end better than at `stage`."""
+    """Return whether another answer to the same request may get past `stage`."""
     match stage:
         case (
             Stage.RESPONSE_EMPTY

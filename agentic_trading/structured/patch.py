@@ -1,4 +1,4 @@
-"""Patch a value where its schema and a policy leave one way to do so: lossless, logged, never inventive (D10)."""
+"""Change a value to fit its schema, if there is one way. All changes are recorded."""
 
 import json
 import re
@@ -28,12 +28,12 @@ from agentic_trading.structured.validation import (
 from agentic_trading.structured.violations import json_path, rules_at, steps_in
 
 _SHOWN_CHARS = 200
-_MOST_WORK = 1_500_000  # microseconds, about: what `_spend` is given was measured on one core
-_MOST_ROUNDS = 32  # a change may call for the next: an object in a string in a string
-_MOST_CHOICES = 32  # within each other
+_MOST_WORK = 1_500_000  # about 1.5 s: the amounts passed to `_spend` are microseconds, measured on one core
+_MOST_ROUNDS = 32  # a change may require another one: an object in a string in a string
+_MOST_CHOICES = 32  # nested in each other
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 _ODD_KEY = re.compile(r"|[+0][0-9]+")
-_LISTING = re.compile(r"[,;|\n]")  # what stands between the items of a list that is written out
+_LISTING = re.compile(r"[,;|\n]")  # separators of a list in a text
 _GONE: Final = object()
 _PATCHES = frozenset({"dropped", "wrapped"})
 _Place = tuple[str | int, ...]
@@ -41,7 +41,15 @@ _Place = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class PatchedValue:
-    """A value after every permitted change, what was changed, and the rules that it still breaks: none if it fits."""
+    """A value after all permitted changes.
+
+    Attributes:
+        value: The value.
+        coercions: The type changes.
+        patches: The dropped properties and wrapped scalars.
+        violations: The rules that it still breaks. Empty if the value fits.
+
+    """
 
     value: Any
     coercions: tuple[Fix, ...]
@@ -50,13 +58,16 @@ class PatchedValue:
 
 
 def patch_value(value: Any, schema: CompiledSchema, policy: OutputPolicy, *, may_drop: bool) -> PatchedValue:
-    """Return decoded JSON with what the validator complains of changed, where that can be done in one way only.
+    """Return decoded JSON with every permitted change that has one possible result.
 
-    With `policy.coerce` a string is read where what it spells is wanted instead: a JSON number, `true` or `false`, an
-    object; and a scalar becomes a list of one where a list is wanted whose items take it. With `policy.drop_extra` and
-    `may_drop` an undeclared property goes, unless it is protected, holds a protected one, or may be one of these or a
-    declared one misspelt. Nothing that fits is touched, and `value` itself is never changed. Patching the result again
-    changes nothing. A value that would take too long (many thousands of members, or too many choices) is left as it is.
+    With `policy.coerce`, a string becomes the value that it spells, if the schema requires its type: a JSON
+    number, `true` or `false`, or an object. A scalar becomes a list of one item, if the schema requires a
+    list and its items accept the scalar. With `policy.drop_extra` and `may_drop`, an undeclared property is
+    dropped. It stays if it is protected, contains a protected one, or may misspell a protected or a declared
+    one.
+
+    Valid parts and `value` itself are never changed. Patching the result again changes nothing. A value that
+    would take too long (thousands of members, or too many choices) is returned unchanged.
     """
     found = find_violations(value, schema)
     if (
@@ -79,13 +90,16 @@ def patch_value(value: Any, schema: CompiledSchema, policy: OutputPolicy, *, may
 
 
 def is_protected(key: str, policy: OutputPolicy) -> bool:
-    """Whether `key` is, or holds, one of `policy.protected_keys`; only its letters and digits count, without case."""
+    """Return whether `key` is or contains a protected key of the policy.
+
+    Only letters and digits count, in any case.
+    """
     letters = _letters(key)
     return any(key == name or (_letters(name) or name) in letters for name in policy.protected_keys)
 
 
 def protected_name(key: str, policy: OutputPolicy) -> str:
-    """Return the letters and digits of `key` if they are those of one of `policy.protected_keys`, else nothing."""
+    """Return the letters and digits of a protected key, or an empty string."""
     letters = _letters(key)
     return letters if any(letters == _letters(name) for name in policy.protected_keys) else ""
 
@@ -99,17 +113,17 @@ def _letters_of(text: str) -> str:
     return "".join(character for character in plain if character.isalnum())
 
 
-# Long ones are not kept: a text of a megabyte may come here.
+# Long texts are not cached, because a text of a megabyte may be passed.
 _letters_of_name = lru_cache(maxsize=1024)(_letters_of)
 
 
 class _TooMuchWorkError(Exception):
-    """To find out what may be changed takes longer than an answer is worth."""
+    """Finding the permitted changes takes too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What stands at a place from now on, and how that came about."""
+    """A new value at a place, and its fixes."""
 
     place: _Place
     after: Any
@@ -117,7 +131,7 @@ class _Change:
 
 
 class _Patcher:
-    """The changes of one value: driven by the validator's errors, bounded in rounds and work."""
+    """Changes one value by the errors of the validator. Rounds and work are limited."""
 
     def __init__(self, schema: CompiledSchema, policy: OutputPolicy, *, drops: bool) -> None:
         self._schema = schema
@@ -128,7 +142,7 @@ class _Patcher:
         self._parts: set[_Place] = set()
 
     def patch(self, value: Any, validator: Validator, above: _Place) -> tuple[Any, list[Fix]]:
-        """Return the value that stands at `above` after every change that `validator` gives a reason for."""
+        """Return the value at `above` after all changes, with their fixes."""
         fixes: list[Fix] = []
         for _ in range(_MOST_ROUNDS):
             changes = list(self._changes(value, self._errors(value, validator), above))
@@ -183,12 +197,11 @@ class _Patcher:
                     yield from self._dropped(node, error, place)
         elif self._policy.coerce and node is not None and not isinstance(node, list):
             yield from self._read(node, errors, place)
-            yield from self._wrapped(
-                node, errors, place
-            )  # never both: what spells another type is not one item
+            # Never both, because a string that spells another type is not an item.
+            yield from self._wrapped(node, errors, place)
 
     def _read(self, node: Any, errors: Sequence[ValidationError], place: _Place) -> Iterator[_Change]:
-        """Yield what a string spells, where that is wanted and a string is not."""
+        """Yield the value that a string spells, if the schema requires it and no string."""
         spelled = _spelled_by(node) if isinstance(node, str) else None
         if spelled is None:
             return
@@ -206,7 +219,7 @@ class _Patcher:
             yield _Change(place, after, [_fix(name, place, node, after)])
 
     def _wrapped(self, node: Any, errors: Sequence[ValidationError], place: _Place) -> Iterator[_Change]:
-        """Yield a list of the scalar, where a list is wanted whose items take it as it is."""
+        """Yield a list of the scalar, if the schema requires a list and accepts this one."""
         wanted = [error for error in errors if error.kind.name == "type"]
         if not wanted or not all("array" in error.kind.as_dict()["types"] for error in wanted):
             return
@@ -220,7 +233,7 @@ class _Patcher:
         return self._part(error.schema_path[:-1]).is_valid(value)
 
     def _chosen(self, node: Any, error: ValidationError, place: _Place) -> _Change | None:
-        """Return the change by which the value fits a branch, if one result alone comes of all branches."""
+        """Return the change that fits a value to a choice, if all branches give the same."""
         branches = error.kind.as_dict()["context"]
         fits_several = not all(branches)
         if fits_several or self._choices >= _MOST_CHOICES:
@@ -257,7 +270,8 @@ class _Patcher:
             yield _Change(where, _GONE, [_fix("dropped", where, node[key], _GONE)])
 
     def _declared(self, error: ValidationError) -> Iterable[str]:
-        """Return the names that an undeclared one may be meant for; where branches are open, those of all of them."""
+        """Return the names that an undeclared name may mean."""
+        # The names of all branches, because it is open which branch is meant.
         if self._choices or error.kind.name == "unevaluatedProperties":
             return self._all_names
         declared: dict[str, Any] = rules_at(self._schema.schema, error.schema_path).get("properties", {})
@@ -268,7 +282,7 @@ class _Patcher:
         return frozenset(declared_names(self._schema.schema))
 
     def _must_stay(self, key: str, value: Any) -> bool:
-        """Whether a property is protected, or holds one that is, in a text too."""
+        """Return whether a property is or contains a protected one, also in a text."""
         if is_protected(key, self._policy):
             return True
         self._spend(1)
@@ -282,7 +296,7 @@ class _Patcher:
 
 
 def _apply(value: Any, changes: Sequence[_Change], above: int) -> tuple[Any, list[_Change]]:
-    """Return a copy with the changes in it that do not lie within another one, and which these are."""
+    """Return a copy with the outermost changes, and these changes."""
     tree: dict[str | int, Any] = {}
     made: list[_Change] = []
     for change in changes:
@@ -310,7 +324,7 @@ def _rebuild(node: Any, tree: Any) -> Any:
 
 
 def _spelled_by(text: str) -> tuple[str, Any] | None:
-    """Return the JSON type and the value of what a string spells exactly, if that is a number, a truth or an object."""
+    """Return the JSON type and the value that a string spells exactly, or None."""
     if text in {"true", "false"}:
         return "boolean", text == "true"
     is_number = _NUMBER.fullmatch(text) is not None
@@ -322,14 +336,15 @@ def _spelled_by(text: str) -> tuple[str, Any] | None:
         return None
     value = decoded.value
     if isinstance(value, int):
-        return ("integer", value) if str(value) == text else None  # -0 has a sign to lose
+        return ("integer", value) if str(value) == text else None  # -0 would lose its sign
     if is_number:
         return "number", value
     return ("object", value) if not decoded.fixes and _is_plain(value) else None
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether the validator can say where in `value` it stands: it loses empty keys and zeros before a key of digits."""
+    """Return whether the validator reports correct paths in `value`."""
+    # The validator leaves out empty keys and leading zeros of numeric keys, so that a change would be made elsewhere.
     if isinstance(value, dict):
         return all(not _ODD_KEY.fullmatch(key) and _is_plain(member) for key, member in value.items())
     return not isinstance(value, list) or all(_is_plain(item) for item in value)
@@ -341,7 +356,10 @@ def _is_plain_schema(schema_json: bytes) -> bool:
 
 
 def _may_be_a_list(text: str) -> bool:
-    """Whether a string may be more than one item, or none: it is JSON, begins like it, is empty or a listing."""
+    """Return whether a string may mean several items or no item.
+
+    That is a string that is JSON or begins like it, is empty, or has a separator.
+    """
     if not text.strip() or text.lstrip()[0] in '[{"' or _LISTING.search(text):
         return True
     try:
@@ -352,14 +370,14 @@ def _may_be_a_list(text: str) -> bool:
 
 
 def _takes_type(branch: Sequence[ValidationError], choice: ValidationError) -> bool:
-    """Whether a branch is at odds with the value only, not with its type: then it is not meant to be a list or object."""
+    """Return whether a branch accepts the type of the value, but not the value."""
     return not any(
         error.kind.name == "type" and error.instance_path == choice.instance_path for error in branch
     )
 
 
 def declared_names(schema: Any) -> Iterator[str]:
-    """Yield every name that is declared anywhere in a schema; its depth is bounded before it is compiled."""
+    """Yield every declared name in a schema, which must not be deeply nested."""
     if isinstance(schema, dict):
         properties = schema.get("properties")
         yield from properties if isinstance(properties, dict) else ()

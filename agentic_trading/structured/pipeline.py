@@ -1,4 +1,7 @@
-"""Take one answer from its text to a checked object: refusal, truncation, decode, candidates, schema, meaning, in this order."""
+"""Read one answer, from its text to a checked object.
+
+The order is refusal, truncation, decoding, candidates, schema, check.
+"""
 
 import json
 import re
@@ -37,7 +40,7 @@ _QUOTED_MEMBER = re.compile(r"""["'“‘`]([\w -]{1,40})["'”’`]\s*[:=]""")
 
 
 class AnswerRequirements(NamedTuple):
-    """What an answer must be, and how much of it may be changed to become it."""
+    """The schema, policy and check that an answer must satisfy."""
 
     schema: CompiledSchema
     policy: OutputPolicy
@@ -45,7 +48,7 @@ class AnswerRequirements(NamedTuple):
 
 
 class ValidCandidate(NamedTuple):
-    """A candidate that keeps every rule, and what was changed until it did."""
+    """A candidate that passes all rules, and the changes made to it."""
 
     value: dict[str, Any]
     text: str
@@ -61,11 +64,15 @@ def select_candidate(
     text: str,
     is_copy: Callable[[Any], bool],
 ) -> ValidCandidate:
-    """Return the one candidate in `text` that is the answer, by the policy's `candidates`.
+    """Return the candidate that is the answer, by the policy's `candidates`.
 
-    One that is not the whole text and for which `is_copy` holds is what the model was shown, and is left out.
-    Raises `UnreadableError`: `ambiguous` where the policy leaves a choice, or where a protected property stands outside
-    the object; else why the candidates do not fit.
+    A candidate that is not the whole text, and for which `is_copy` is true, was shown to the model and is
+    skipped.
+
+    Raises:
+        UnreadableError: `ambiguous` if the policy leaves a choice, or if a protected property is outside of
+            the object. Otherwise the reason why the candidates do not fit.
+
     """
     if len(candidates) == 1 and candidates[0].is_whole:
         return validate_candidate(candidates[0], wanted)
@@ -87,7 +94,12 @@ def select_candidate(
 
 
 def validate_candidate(candidate: decoding.JsonCandidate, wanted: AnswerRequirements) -> ValidCandidate:
-    """Return `candidate` as it fits; raises `UnreadableError` with the rules that it breaks."""
+    """Return `candidate` with the changes that make it fit.
+
+    Raises:
+        UnreadableError: If it breaks rules.
+
+    """
     value, text, fixes = candidate.value, candidate.text, candidate.fixes
     if fixes:
         _check_comments(fixes, wanted.policy)
@@ -118,7 +130,7 @@ def _patch(
     *,
     may_drop: bool,
 ) -> ValidCandidate:
-    """Return `value` with the changes that the policy allows, if it fits then."""
+    """Return `value` with the changes that the policy allows."""
     coercions: tuple[Fix, ...] = ()
     patches: tuple[Fix, ...] = ()
     if wanted.policy.coerce or wanted.policy.drop_extra:
@@ -175,19 +187,20 @@ def _copied() -> UnreadableError:
 
 
 def _check_echo(value: dict[str, Any], schema: CompiledSchema) -> None:
-    """Refuse the schema itself as an answer: with its undeclared properties dropped it might fit."""
+    """Refuse the schema itself as an answer."""
+    # Refused because the schema might fit after its undeclared properties are dropped.
     if isinstance(value.get("properties"), dict) and "properties" not in schema.schema.get("properties", {}):
         wrong = Violation(path="$", keyword="echo", message="is a schema, not an answer to one")
         raise UnreadableError(Stage.SCHEMA_VALIDATION, [wrong])
 
 
 def _check_comments(fixes: Sequence[Fix], policy: OutputPolicy) -> None:
-    """Refuse a comment that hides a property where none may be dropped, or a protected one."""
+    """Refuse a comment that hides a property which must not be dropped."""
     for fix in fixes:
         if fix.kind not in {"comment", "hidden_key"}:
             continue
         is_forbidden = fix.kind == "hidden_key" and not policy.drop_extra
-        is_shortened = len(fix.before) >= COMMENT_CHARS  # what else it hides is not known
+        is_shortened = len(fix.before) >= COMMENT_CHARS  # refused, because the rest may hide a property
         hides_protected = _SETS.search(fix.before) is not None and is_protected(fix.before, policy)
         if is_forbidden or is_shortened or hides_protected:
             shown = fix.before[:SHOWN_CHARS]
@@ -197,7 +210,7 @@ def _check_comments(fixes: Sequence[Fix], policy: OutputPolicy) -> None:
 def _check_prose(
     text: str, candidates: Sequence[decoding.JsonCandidate], value: dict[str, Any], policy: OutputPolicy
 ) -> None:
-    """Refuse an answer with a line like `veto: true` outside an object that has no such property."""
+    """Refuse a line such as `veto: true` outside an object that lacks the property."""
     ends = [0, *(candidate.end for candidate in candidates)]
     starts = [*(candidate.start for candidate in candidates), len(text)]
     for end, start in zip(ends, starts, strict=True):
@@ -210,7 +223,7 @@ def _check_prose(
 
 
 def _unwrap(inner: str, text: str, fixes: tuple[Fix, ...]) -> tuple[Any, str, tuple[Fix, ...]]:
-    """Read a string that is itself one strict JSON object; any other string is left as it is."""
+    """Read a string that is one strict JSON object. Other strings stay unchanged."""
     try:
         decoded = decoding.decode(inner)
     except UnreadableError:
@@ -225,7 +238,7 @@ def _unwrap(inner: str, text: str, fixes: tuple[Fix, ...]) -> tuple[Any, str, tu
 DecodeLevel = Literal["strict", "lossless", "guess"]
 
 _UNSPELLABLE = "\0 an object that JSON cannot spell"  # no mode reads a text with this character in it
-# A text that begins otherwise is neither an object nor a string with one in it: it is not worth a strict decoding.
+# A text with another beginning is not decoded strictly, because it is neither an object nor a string with one.
 _STRICT_OPENINGS = ("{", "[", '"')
 _REFUSED = frozenset({
     "refusal", "content_filter", "content_filtered", "guardrail_intervened",
@@ -235,9 +248,12 @@ _NO_REASON = "no stop reason, and "
 
 
 class RawAnswer(NamedTuple):
-    """One answer, and all that decides how it is read. `schema_json` is `schema` in canonical JSON, if that is known.
+    """One answer and everything that decides how it is read.
 
-    `needs_stop_reason` refuses an answer without one, however complete its text is.
+    Attributes:
+        schema_json: The schema in canonical JSON, if known.
+        needs_stop_reason: Reject an answer without a stop reason, even if its text is complete.
+
     """
 
     response: ModelResponse
@@ -260,50 +276,55 @@ class RawAnswer(NamedTuple):
 
     @property
     def check_name(self) -> str:
-        """What the record calls the check: the schema's `$id`; nothing if there is none to run."""
+        """The name of the check on record: the schema's `$id`. Empty without a check."""
         return str(self.schema.get("$id", "unnamed")) if self.check is not None else ""
 
     def was_shown(self, value: Any) -> bool:
-        """Whether the request held `value`, in its data or in the answer that it asks to correct."""
+        """Return whether the request contained `value`, in its data or in the last answer."""
         shown = object_digests(self.shown)
         return shown is None or (bool(shown) and value_digest(value) in shown)
 
     def trace(self, verdict: Stage, **found: Any) -> AttemptTrace:
-        """Return how this answer was read, up to `verdict`."""
+        """Return the trace of this answer, up to `verdict`."""
         logprobs = self.response.logprobs
         if logprobs:
             found |= {"logprob_mean": sum(logprobs) / len(logprobs), "logprob_min": min(logprobs)}
         return AttemptTrace(parser=self.parser, transport=self.transport, verdict=verdict, **found)
 
     def clean_trace(self) -> AttemptTrace:
-        """Return how an answer was read that was accepted as it stood."""
+        """Return the trace of an answer that was accepted unchanged."""
         if self.response.logprobs:
             return self.trace(Stage.DONE, decode="strict", semantic_check=self.check_name)
         return _clean_trace(self.parser, self.transport, self.check_name)
 
 
+# Cached because nearly all answers share it, and building it would take as long as validation.
 @lru_cache(maxsize=256)
 def _clean_trace(parser: str, transport: Transport, check_name: str) -> AttemptTrace:
-    """Make the trace that nearly all answers share once: it is frozen, and making one costs as much as validation."""
+    """Return the shared trace of answers that were accepted unchanged."""
     return AttemptTrace(
         parser=parser, transport=transport, verdict=Stage.DONE, decode="strict", semantic_check=check_name
     )
 
 
 def text_of(response: ModelResponse) -> str:
-    """Return the text that is read: reading it again, without `structured`, ends in the same way.
+    """Return the text that is read. Reading it again gives the same outcome.
 
-    An object that the provider parsed already goes before the text of the response; one that JSON cannot spell
-    is named as such, which is no JSON either.
+    An object that the provider has parsed takes precedence over the text of the response.
     """
     try:
         return _text(response)
     except UnreadableError:
-        return _UNSPELLABLE
+        return _UNSPELLABLE  # not JSON either, so that reading it again fails too
 
 
 def parse_answer(answer: RawAnswer) -> Accepted:
-    """Return the object that `answer` is; raises `ParserException` with the stage at which it fails."""
+    """Return the object of an answer.
+
+    Raises:
+        ParserException: With the stage at which reading failed.
+
+    """
     try:
         return _parse(answer)
     except UnreadableError as e:
@@ -315,7 +336,9 @@ def usable_schema(
 ) -> CompiledSchema:
     """Return the validator of a schema that an answer under `policy` can fit.
 
-    Raises `UnreadableError` with stage `schema_invalid`.
+    Raises:
+        UnreadableError: With stage `schema_invalid`.
+
     """
     usable = compile_schema(schema_bytes(schema) if schema_json is None else schema_json)
     if policy.require_sentinel:
@@ -326,7 +349,12 @@ def usable_schema(
 def read_candidates(
     text: str, policy: OutputPolicy, schema: Mapping[str, Any]
 ) -> tuple[DecodeLevel, Sequence[decoding.JsonCandidate]]:
-    """Return what in `text` may be the answer, and how strictly it had to be read; raises `UnreadableError`."""
+    """Return the possible answers in `text`, and how strictly they were read.
+
+    Raises:
+        UnreadableError: If there is no candidate.
+
+    """
     is_bare = policy.decode == "strict" and policy.candidates == "whole"
     if not is_bare and not text.lstrip().startswith(_STRICT_OPENINGS):
         return _read_loosely(text, policy, schema)
@@ -405,7 +433,7 @@ def _plain_text(text: str, answer: RawAnswer) -> Accepted:
 
 
 def _check_stop_reason(answer: RawAnswer, *, has_reason: bool) -> None:
-    """Refuse an answer that refuses, and one that is not known to be complete."""
+    """Reject a refusal, and an answer that may be incomplete."""
     reason = answer.response.stop_reason
     if reason.strip().lower() in _REFUSED:
         _fail(Stage.REFUSAL, "stop_reason", f"the model refused (stop reason {reason})")
@@ -428,7 +456,7 @@ def _violation(keyword: str, message: str) -> Violation:
 
 
 def _text(response: ModelResponse) -> str:
-    """Return the text of a response, or the JSON of the object that the provider parsed."""
+    """Return the text of a response, or the JSON of an object parsed by the provider."""
     if response.structured is None:
         return response.text
     try:
@@ -439,7 +467,8 @@ def _text(response: ModelResponse) -> str:
 
 
 def _exact(value: Any, depth: int) -> Any:
-    """Give a float the Decimal that its shortest spelling says: NaN and Infinity are then seen, not nulled."""
+    """Return `value` with Decimals in place of floats."""
+    # As Decimals, NaN and Infinity are refused. As floats they would become null.
     if isinstance(value, float):
         return Decimal(float.__repr__(value))
     if depth > decoding.MAX_DEPTH:
@@ -451,20 +480,22 @@ def _exact(value: Any, depth: int) -> Any:
     return value
 
 
-MAX_SALVAGE_CHARS: Final = 65_536  # json-repair takes seconds for longer ones
+MAX_SALVAGE_CHARS: Final = 65_536  # json-repair would take seconds for longer texts
 _SALVAGE_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _WORD = re.compile(r"[\w.+\-%$€£/]+")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,3})?")
 
 
 def salvage_json(text: str, why: UnreadableError) -> decoding.JsonCandidate:
-    """Return what json-repair makes of `text`; raises `why`, or an `UnreadableError` that says what is missing.
+    """Return the guess of json-repair for `text`.
 
-    It invents keys, values and ends. What is held on to here: each number stands as it is in the text.
+    Raises:
+        UnreadableError: `why` if there is no guess. Otherwise `why` with the missing package, or the number
+            that is not in the text.
+
     """
-    if (
-        len(text) > MAX_SALVAGE_CHARS or "\0" in text
-    ):  # a log spells a lone surrogate as \0: a replay must end as it did
+    # A log writes a lone surrogate as U+0000. Such a text is refused, so that a replay ends like the call.
+    if len(text) > MAX_SALVAGE_CHARS or "\0" in text:
         raise why
     try:
         import json_repair  # noqa: PLC0415 - an extra, and only for texts that nothing else can read
@@ -473,8 +504,9 @@ def salvage_json(text: str, why: UnreadableError) -> decoding.JsonCandidate:
         raise UnreadableError(why.stage, [*why.violations, _violation("salvage", hint)]) from e
     try:
         guess = json_repair.loads(text, skip_json_loads=True)
-    except _SALVAGE_ERRORS as e:  # it makes no promise for texts from outside
+    except _SALVAGE_ERRORS as e:  # json-repair may raise any of them for untrusted texts
         raise why from e
+    # json-repair invents keys, values and ends. Its numbers are accepted only if they are in the text.
     try:
         value = _with_exact_numbers(guess, _numbers_in(text))
         value_json = exact_bytes(value).decode()
@@ -488,13 +520,13 @@ def salvage_json(text: str, why: UnreadableError) -> decoding.JsonCandidate:
 
 
 def _numbers_in(text: str) -> dict[Decimal, Decimal]:
-    """Return the numbers that stand in `text` as words of their own, digit for digit, by their values."""
+    """Return the numbers that are separate words in `text`, exact, by value."""
     words = (word for word in _WORD.findall(text) if _NUMBER.fullmatch(word))
     return {number: number for number in map(Decimal, words)}
 
 
 def _with_exact_numbers(value: Any, numbers: dict[Decimal, Decimal]) -> Any:
-    """Return `value` with its numbers as they stand in the text; raises `KeyError` for one that does not."""
+    """Return `value` with its numbers as in the text. Raise `KeyError` for others."""
     match value:
         case bool():
             return value
@@ -511,18 +543,17 @@ def _with_exact_numbers(value: Any, numbers: dict[Decimal, Decimal]) -> Any:
 
 _DIGEST_BYTES: Final = 16
 _MOST_FAILURES: Final = 200
-_REPAIR_CHARS: Final = (
-    16_384  # of an object with syntax errors: to look at more from each bracket takes too long
-)
+# Of an object with syntax errors. A higher limit would take too long, because it applies to each bracket.
+_REPAIR_CHARS: Final = 16_384
 _DECODER = json.JSONDecoder(parse_float=Decimal)
 
 
 @lru_cache(maxsize=2)
 def object_digests(text: str) -> frozenset[bytes] | None:
-    """Return a digest of every JSON object in `text`, those within others and within their strings too.
+    """Return a digest of every JSON object in `text`, including nested ones.
 
-    Objects with syntax errors count as well. None where the text holds more that may be one than can be looked into: any
-    object may then have been shown.
+    Objects inside of strings and objects with syntax errors count too. Returns None if there are too many
+    possible objects: any object may then have been shown.
     """
     found: set[bytes] = set()
     unread = [text]
@@ -540,17 +571,20 @@ def object_digests(text: str) -> frozenset[bytes] | None:
 
 
 class _TooLongError(Exception):
-    """What may be an object with syntax errors goes on for longer than is looked at."""
+    """A possible object with syntax errors is longer than the limit."""
 
 
 def value_digest(value: Any) -> bytes:
-    """Return what equal JSON values have in common, whatever the order of their members and the form of their numbers."""
+    """Return a digest that is the same for equal JSON values.
+
+    The order of members and the notation of numbers do not matter.
+    """
     return _collect(value, set(), [], 0)
 
 
 def _collect(value: Any, found: set[bytes], texts: list[str], depth: int) -> bytes:
-    """Return the digest of `value`; add those of its objects to `found`, and texts that may hold more to `texts`."""
-    if depth > decoding.MAX_DEPTH:  # no answer is as deep
+    """Return the digest of `value`. Collect its objects, and texts with more of them."""
+    if depth > decoding.MAX_DEPTH:  # not compared, because a deeper answer would be refused
         return b""
     match value:
         case dict():
@@ -581,7 +615,7 @@ def _digest(*parts: bytes) -> bytes:
 
 
 def _objects_in(text: str) -> Iterator[Any]:
-    """Yield each object that stands in `text`, and None for each bracket that begins none."""
+    """Yield each object in `text`, and None for each bracket without one."""
     start = text.find("{")
     while start >= 0:
         try:
@@ -593,7 +627,7 @@ def _objects_in(text: str) -> Iterator[Any]:
 
 
 def _object_at(text: str, start: int) -> tuple[Any, int]:
-    """Return the object at `start`, read strictly or else repaired, and where it ends."""
+    """Return the object at `start`, read strictly or repaired, and its end."""
     try:
         return _DECODER.raw_decode(text, start)
     except (ValueError, ArithmeticError):

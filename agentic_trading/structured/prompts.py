@@ -1,4 +1,4 @@
-"""Requests of a call: the first, one with a higher cap, one with feedback, and the tools that an envelope offers."""
+"""The requests of a call: first request, raised cap, re-ask, and tools."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,19 +24,26 @@ from agentic_trading.structured.validation import compile_schema
 CALL_POLICY: Final = OutputPolicy(
     mode="native", decode="strict", candidates="whole", coerce=False, drop_extra=False, on_exhausted="fail"
 )
-"""How the input of a call is read, whatever the envelope's policy: as it stands, or not at all."""
+"""The policy for the input of a tool call: strict and unchanged, for every envelope."""
 
 
 def tools_by_name(definitions: Iterable[ToolDefinition]) -> Mapping[str, ToolDefinition]:
-    """Return the definitions by name; raises `ValueError` for a name that stands twice, and for a schema that is none."""
+    """Return tool definitions by name.
+
+    Raises:
+        ValueError: If two tools have the same name, or if parameters are not a valid JSON Schema.
+
+    """
     by_name: dict[str, ToolDefinition] = {}
     for tool in definitions:
         if tool.name in by_name:
-            raise ValueError(f"the tool {tool.name!r} is defined twice; allowed is one definition a name")
+            raise ValueError(f"The tool {tool.name!r} is defined twice. Define each name once")
         try:
             compile_schema(tool.parameters_json)
         except UnreadableError as e:
-            raise ValueError(f"the parameters of the tool {tool.name!r} are no JSON Schema: {e}") from e
+            raise ValueError(
+                f"The parameters of the tool {tool.name!r} are not a valid JSON Schema: {e}"
+            ) from e
         by_name[tool.name] = tool
     return by_name
 
@@ -44,7 +51,7 @@ def tools_by_name(definitions: Iterable[ToolDefinition]) -> Mapping[str, ToolDef
 def tools_of(
     envelope: LLMEnvelope, capability: Capability, defined: Mapping[str, ToolDefinition]
 ) -> tuple[ToolDefinition, ...] | FailureReason:
-    """Return what the names in `tools_allowed` stand for, or why the call must not be sent."""
+    """Return the tools that an envelope names, or why the call must not be sent."""
     names = dict.fromkeys(envelope.tools_allowed)
     unknown = next((name for name in names if name not in defined), None)
     if unknown is not None:
@@ -59,7 +66,7 @@ def tools_of(
 
 
 def offered(request: ModelRequest, tools: Sequence[ToolDefinition]) -> ModelRequest:
-    """Return `request` with `tools`, one of which the model may call instead of answering."""
+    """Return `request` with `tools`. The model may call one of them instead."""
     names = ", ".join(f"`{tool.name}`" for tool in tools)
     system = f"{request.system}\n\nInstead of answering you may call one of these tools, once: {names}."
     return replace(request, system=system, tools=tuple(tools))
@@ -74,7 +81,7 @@ _NO_THINKING = frozenset({"disabled"})
 _BUDGET_UP_TO = (2_000, 8_000, 16_000, 32_000)  # tokens of thinking that an effort below `max` stands for
 
 CANDIDATE_CHARS = 4_000
-"""The most of a last answer that is repeated; this limit and the others count JSON, with what is escaped in it."""
+"""Maximum length of the last answer in a re-ask. All limits here count escaped JSON."""
 SHOWN_ERRORS = 10
 ERRORS_CHARS = 6_000
 SHOWN_OPTIONS = 20
@@ -105,14 +112,14 @@ and in the demanded form."""
 def first_request(
     envelope: LLMEnvelope, capability: Capability, *, attempt: int, answer: int = 1
 ) -> ModelRequest:
-    """Return the request of an envelope, over the best transport that the model offers for its schema."""
+    """Return the first request of an envelope, over its best transport."""
     return request_over(
         transport_for(envelope, capability), envelope, capability, attempt=attempt, answer=answer
     )
 
 
 def transport_for(envelope: LLMEnvelope, capability: Capability) -> Transport:
-    """Return how the answer's form is asked for: enforced where model and schema allow it, else in the prompt."""
+    """Return the best transport for an answer: enforced if possible, else prompted."""
     return choice_for(envelope, capability).transport
 
 
@@ -121,11 +128,12 @@ def request_over(
 ) -> ModelRequest:
     """Return the request of an envelope over `transport`.
 
-    The system text is instructions and, where the form is not enforced, the schema; the one user message is data. A
-    model that is asked to think is not forced to call a tool: the two exclude each other.
+    The system text has the instructions, and the schema if it is not enforced. The only user message has the
+    data.
     """
     parameters = inference_parameters(envelope, capability)
     is_enforced = transport in ("native_schema", "strict_tool")
+    # A model that thinks is not forced to call a tool, because providers exclude one with the other.
     thinks = envelope.budget.thinking_budget > 0
     return ModelRequest(
         envelope=envelope,
@@ -144,22 +152,23 @@ def request_over(
 
 
 def reask_request(request: ModelRequest, rejected: Rejected, *, attempt: int) -> ModelRequest:
-    """Return `request` with the last answer and what was wrong with it; its size does not grow from answer to answer.
+    """Return `request` with the last answer and its errors, within fixed limits.
 
-    The answer is escaped, so that no fence in it can end the block. What is too long is shortened, measured as JSON.
+    The size does not grow from answer to answer. Texts that are too long are shortened, measured as JSON.
     """
     correction = {
         "errors": _within(map(_short_violation, rejected.errors[:SHOWN_ERRORS]), ERRORS_CHARS),
         "last_answer": _shorten(rejected.raw_output, CANDIDATE_CHARS),
     }
+    # The answer is escaped as JSON, so that a fence in it cannot end the block.
     user = f"{data_block(request.envelope)}{_REASK}\n{_fenced(_json(correction))}"
     return replace(request, user=user, attempt=attempt, answer=request.answer + 1)
 
 
 def raised_cap_request(request: ModelRequest, *, attempt: int, limit: int | None = None) -> ModelRequest:
-    """Return `request` with room for a longer answer: the policy's raised cap, or twice the first one.
+    """Return `request` with the raised output cap of the policy, or twice the first cap.
 
-    `limit` is the most that the model can write (`Capability.max_output_tokens`), thinking included.
+    `limit` is the maximum that the model can write, thinking included (`Capability.max_output_tokens`).
     """
     budget, policy = request.envelope.budget, request.envelope.output_policy
     thinking_room = max(0, request.max_tokens - budget.max_output_tokens)
@@ -169,16 +178,17 @@ def raised_cap_request(request: ModelRequest, *, attempt: int, limit: int | None
 
 
 def prompted_request(request: ModelRequest, capability: Capability, *, attempt: int) -> ModelRequest:
-    """Return `request` with the schema in the prompt, and otherwise as far as the call had come."""
+    """Return `request` with the schema in the prompt. Its data and its cap stay."""
     prompted = request_over("prompted", request.envelope, capability, attempt=attempt, answer=request.answer)
     return replace(prompted, user=request.user, max_tokens=request.max_tokens)
 
 
 def data_block(envelope: LLMEnvelope) -> str:
-    """Return context and evidence as one fenced block of canonical JSON, from the bytes that were hashed.
+    """Return context and evidence as one fenced block of canonical JSON.
 
-    It is one line, so that nothing in it can close the fence. Evidence is named by its place: E1, E2, …
+    The bytes are those that were hashed. Evidence is named by its place: E1, E2, …
     """
+    # The block is one line, so that its content cannot close the fence.
     evidence = [
         {**item, "id": f"E{place}"} for place, item in enumerate(envelope.requested_evidence, start=1)
     ]
@@ -188,7 +198,7 @@ def data_block(envelope: LLMEnvelope) -> str:
 
 @dataclass(frozen=True, slots=True)
 class InferenceParameters:
-    """The settings of one request. `max_tokens` caps answer and thinking together; None is not sent."""
+    """The settings of one request. `max_tokens` includes thinking. None is not sent."""
 
     max_tokens: int
     thinking_budget: int
@@ -197,10 +207,10 @@ class InferenceParameters:
 
 
 def inference_parameters(envelope: LLMEnvelope, capability: Capability) -> InferenceParameters:
-    """Return the settings that the model takes, the nearest to what the envelope asks for.
+    """Return the settings that the model accepts, nearest to those of the envelope.
 
-    A thinking budget becomes an effort on a model that knows efforts only, and nothing on one that does not think.
-    The temperature is sent where the model takes one and does not think.
+    A thinking budget becomes an effort on a model that only accepts efforts, and is dropped on a model that
+    does not think. The temperature is sent if the model accepts it and does not think.
     """
     asked = envelope.budget.thinking_budget
     thinks = asked > 0 and not _NO_THINKING.issuperset(capability.thinking)
@@ -220,9 +230,9 @@ def _effort_for(thinking_budget: int) -> Effort:
     return _EFFORTS[bisect_left(_BUDGET_UP_TO, thinking_budget)]
 
 
-@cache  # of five efforts and the few sets of them that models know
+@cache  # there are five efforts, and few sets of them
 def _nearest(asked: Effort, known: tuple[Effort, ...]) -> Effort | None:
-    """Return the asked effort, or the next lower one that is known, or the lowest; None where none is."""
+    """Return the nearest supported effort that is not higher, or the lowest, or None."""
     in_order = [effort for effort in _EFFORTS if effort in known]
     if not in_order:
         return None
@@ -263,7 +273,7 @@ def _short(value: Any) -> Any:
 
 
 def _within(values: Iterable[Any], chars: int) -> list[Any]:
-    """Return the first of `values`, as many as fit into so many characters of JSON."""
+    """Return the first `values` that fit into `chars` characters of JSON."""
     kept = []
     for value in values:
         chars -= len(_json(value))
@@ -274,7 +284,10 @@ def _within(values: Iterable[Any], chars: int) -> list[Any]:
 
 
 def _shorten(text: str, chars: int) -> str:
-    """Return the start of `text` that fits into so many characters of JSON; what cannot be spelled becomes `?`."""
+    """Return the start of `text` that fits into `chars` characters of JSON.
+
+    Characters that cannot be encoded become `?`.
+    """
     start = text[:chars].encode("utf-8", "replace").decode()
     while (size := len(_json(start))) > chars + 2:  # the quotes
         start = start[: len(start) * chars // size]

@@ -1,4 +1,4 @@
-"""A pydantic model as the schema of an answer, and its own validators as a check of it."""
+"""A pydantic model as the schema of an answer, and its validators as a check."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,28 +14,32 @@ from agentic_trading.llm.result import Stage, Violation
 from agentic_trading.structured.outcome import UnreadableError
 from agentic_trading.structured.violations import MAX_VIOLATIONS, json_path, more_broken
 
-# Digits that a double may not hold, or an exponent; texts without either are validated as they are.
+# An exponent, or more digits than every double holds.
 _LONG_NUMBER = re.compile(r"[0-9.]{17}|[0-9][eE]")
 
 SchemaLike = Mapping[str, Any] | type[BaseModel]
-"""What an answer may be held against: a JSON Schema, or a pydantic model."""
+"""A schema for answers: a JSON Schema, or a pydantic model class."""
 
 
 class SemanticCheck(Protocol):
-    """Return what is wrong with an accepted JSON text, or nothing.
+    """A function that returns the violations of an accepted JSON text.
 
-    A `ValueError` counts as what is wrong, so that `Model.model_validate_json` may be called in it as it is. With any
-    other error the check itself failed, and the answer is not accepted either.
+    A `ValueError` counts as a violation, so `Model.model_validate_json` works as a check. Any other exception
+    means that the check failed. The answer is then rejected too.
     """
 
     def __call__(self, text: str, /) -> Sequence[Violation]: ...
 
 
 def schema_of(schema: SchemaLike) -> Mapping[str, Any]:
-    """Return the JSON Schema: a mapping as it stands, of a model the one for its input.
+    """Return the JSON Schema of a pydantic model's input, or a mapping unchanged.
 
-    A model's schema is made once; do not change it. Raises `UnreadableError` with stage `schema_invalid` for a model
-    that JSON Schema cannot express (arbitrary types, types not defined yet), and for anything else.
+    The schema of a model is cached. Do not change it.
+
+    Raises:
+        UnreadableError: With stage `schema_invalid`, if JSON Schema cannot express the model, or if `schema`
+            is neither a mapping nor a model.
+
     """
     given: Any = schema
     if isinstance(given, Mapping):
@@ -46,9 +50,10 @@ def schema_of(schema: SchemaLike) -> Mapping[str, Any]:
 
 
 def check_of_model(model: type[BaseModel]) -> SemanticCheck:
-    """Return a check that runs `model`'s own validators; `violations_of` makes violations of their errors.
+    """Return a check that runs the validators of a model on an accepted JSON text.
 
-    They run on the accepted JSON text. A validator reports what is wrong by `ValueError` or `AssertionError`.
+    A validator reports an error by `ValueError` or `AssertionError`. `violations_of` turns it into
+    violations.
     """
 
     def check(text: str, /) -> Sequence[Violation]:
@@ -59,13 +64,15 @@ def check_of_model(model: type[BaseModel]) -> SemanticCheck:
 
 
 def instance_of(model: type[BaseModel], text: str, *, extra: ExtraValues | None = None) -> BaseModel:
-    """Return the instance of an accepted JSON text; its validators see every decimal as it is written.
+    """Return the instance of an accepted JSON text, with exact decimals.
 
-    `model_validate_json` rounds a number to a double before a `Decimal` field or a validator gets it. So a text with a
-    number that no double holds is validated as Python values, in which this number is a `Decimal` and every other one
-    an int or a float, as in JSON. The types are those of the schema already: `strict` would refuse a date in a text.
-    Raises `ValidationError`.
+    Raises:
+        ValidationError: If a validator rejects the text.
+
     """
+    # `model_validate_json` would round a number to a double before a `Decimal` field or a validator gets it. A text with a
+    # number that a double cannot hold is therefore validated as Python values: this number as a Decimal, others as in
+    # JSON. `strict` is off because it would refuse a date in a text. The schema has checked the types already.
     if _LONG_NUMBER.search(text):
         value = exact_value(text.encode())
         as_read = _with_floats(value)
@@ -75,9 +82,10 @@ def instance_of(model: type[BaseModel], text: str, *, extra: ExtraValues | None 
 
 
 def _with_floats(value: Any) -> Any:
-    """Return `value` with a float in the place of every Decimal that a double holds."""
+    """Return `value` with floats in place of the Decimals that a double can hold."""
     match value:
         case Decimal():
+            # A float if it is exact, because a field of type `Any` would otherwise get another type than from JSON.
             rounded = float(value)
             return rounded if Decimal(repr(rounded)) == value else value
         case dict():
@@ -95,7 +103,10 @@ def _has_decimal(value: Any) -> bool:
 
 
 def violations_of(check: SemanticCheck, text: str) -> list[Violation]:
-    """Run `check` on an accepted text; at most `MAX_VIOLATIONS` are described, the rest counted. Raises nothing."""
+    """Run a check on an accepted text. Does not raise.
+
+    At most `MAX_VIOLATIONS` are described. The others are counted.
+    """
     try:
         found = list(_only_violations(check(text)))
     except ValidationError as e:
@@ -104,14 +115,14 @@ def violations_of(check: SemanticCheck, text: str) -> list[Violation]:
         ]
     except ValueError as e:
         found = [violation_at((), "semantic", str(e))]
-    except Exception as e:  # noqa: BLE001 - a check that fails must neither pass an answer nor lose one that was paid
+    except Exception as e:  # noqa: BLE001 - a failed check must not accept an answer, or lose one that was paid for
         found = [violation_at((), "check_failed", f"the check failed: {type(e).__name__}: {e}")]
     more = len(found) - MAX_VIOLATIONS
     return [*found[:MAX_VIOLATIONS], more_broken(more)] if more > 0 else found
 
 
 def violation_at(location: Sequence[str | int], keyword: str, message: str) -> Violation:
-    """Return the violation at a location in an answer, given as pydantic gives `loc`."""
+    """Return a violation at a location in the format of pydantic's `loc`."""
     return Violation(path=json_path(location), keyword=keyword, message=message)
 
 

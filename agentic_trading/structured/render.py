@@ -1,4 +1,4 @@
-"""Render a JSON Schema for a prompt: short as a TypeScript type with quoted keys, every rule kept in words."""
+"""Render a JSON Schema for a prompt, short like a TypeScript type, with all rules."""
 
 import json
 import re
@@ -15,9 +15,10 @@ from agentic_trading.structured import schema as schemas
 from agentic_trading.structured.feedback import number_bounds
 
 SHORT_NOTE = 60
-"""A description of at most so many characters is kept."""
+"""Maximum length of a description that is kept."""
+# Longer, because without a unit 0.5 may be a fraction or a percentage.
 NOTE_WITH_UNIT = 120
-"""Likewise, of one that says a unit or a sign: without it 0.5 may be a fraction or a percentage."""
+"""The same for a description with a unit or a sign."""
 
 _UNIT = re.compile(
     r"[%$€£¥‰]|\b(?:per ?cent|percentage|fraction|share|ratio|bps?|basis points?|pips?|ticks?|lots?|contracts?|coins?"
@@ -30,7 +31,7 @@ _UNIT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SchemaPhrase:
-    """The words for one schema, and the descriptions that belong at the end of their line."""
+    """The text of one schema, and the descriptions for the end of its line."""
 
     text: str
     notes: tuple[str, ...] = ()
@@ -85,7 +86,10 @@ def either(pieces: Iterable[SchemaPhrase]) -> SchemaPhrase:
 
 
 def object_text(members: list[tuple[str, SchemaPhrase]], *, spread: bool) -> str:
-    """Return an object on one line, or a line a member where a description or a longer member stands in it."""
+    """Return an object on one line, or one line per member.
+
+    The second form is for members with descriptions or with several lines.
+    """
     is_short = not any(piece.notes or "\n" in piece.text for _, piece in members)
     if not members or (is_short and not spread):
         return f"{{{', '.join(f'{name}: {piece.text}' for name, piece in members)}}}"
@@ -121,9 +125,10 @@ def json_text(value: Any) -> str:
 
 
 def escape_control(text: str) -> str:
-    """Return JSON without a character that could end a line or hide: such ones stand in strings only, as escapes."""
+    """Return JSON with escapes for characters that could end a line or are invisible."""
     if text.isprintable():
         return text
+    # An escape is valid everywhere, because such characters are in strings only.
     return "".join(char if char.isprintable() else json.dumps(char)[1:-1] for char in text)
 
 
@@ -139,7 +144,7 @@ _BY_OTHER_MEANS = ("$dynamicRef", "$recursiveRef")
 _DEFINITION = re.compile(r"#/(?:\$defs|definitions)/([^/~%]+)")
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST_COMPARED = 50
-_MOST_INLINED = 8  # a deeper one is named, so that no chain of definitions nests without end
+_MOST_INLINED = 8  # deeper definitions get a name, so that a chain of definitions does not nest without end
 _Form = Literal["any", "never", "reference", "any_of", "one_of", "options", "types", "schema"]
 _FORM_OF: dict[frozenset[str], _Form] = {
     frozenset(): "any",
@@ -155,12 +160,12 @@ _FORM_OF: dict[frozenset[str], _Form] = {
 
 @lru_cache(maxsize=256)
 def render_schema(schema_json: bytes, *, sentinel: bool) -> str:
-    """Return the schema in the short form, properties in the order to be written in.
+    """Return the short form of a schema, with properties in the order of writing.
 
-    Every rule that an answer is held to is in it. What the form has no words for stands in it as `JSON Schema {…}`;
-    so does the whole schema where it refers by other means than `#/…`, or to so many places within each other that
-    the words for them would be twice as long. A broken schema is returned as it is: no answer to it will be accepted.
-    Equal schemas give equal texts.
+    It contains every rule for an answer. A part without a short form is written as `JSON Schema {…}`. The
+    whole schema is written so if it has references other than `#/…`, or if its short form is more than twice
+    as long. An invalid schema is returned unchanged, because no answer to it is accepted. Equal schemas give
+    equal texts.
     """
     schema = schemas.requested_schema(schema_json, sentinel=False)
     if schema is None:
@@ -174,7 +179,7 @@ def render_schema(schema_json: bytes, *, sentinel: bool) -> str:
 
 
 class _Renderer:
-    """One walk through a schema; the definitions that are referred to come last."""
+    """Renders one schema. Referenced definitions come last."""
 
     def __init__(self, root: schemas.Schema) -> None:
         self._root = root
@@ -183,7 +188,7 @@ class _Renderer:
         self._pending: list[str] = []
 
     def text(self, *, sentinel: bool) -> str:
-        """Return the whole of it, definitions last."""
+        """Return the whole text."""
         lines = ["// no other properties"] if self._is_closed else []
         top = schemas.add_sentinel(self._root) if sentinel else self._root
         if top.get("type") == "object" and self._uses["#"] > 1 and not sentinel:
@@ -197,7 +202,8 @@ class _Renderer:
         return f"{self._names[reference]} = {self._piece(schemas.resolve_reference(self._root, reference), 0).line}"
 
     def _top(self, schema: schemas.Schema) -> SchemaPhrase:
-        if _form(schema) in ("any", "types"):  # an answer is an object, whatever else its schema allows
+        # Only the object is rendered, because an answer is an object even if its schema allows more.
+        if _form(schema) in ("any", "types"):
             return with_note(schema, self._object(schema, 0, spread=True))
         return self._piece(schema, 0)
 
@@ -240,7 +246,7 @@ class _Renderer:
         return SchemaPhrase(self._named(reference))
 
     def _named(self, reference: str) -> str:
-        """Return the name of a definition, which then comes last."""
+        """Return the name of a definition, and render it later."""
         if reference not in self._names:
             self._names[reference] = _name(reference, self._root)
             self._pending.append(reference)
@@ -253,7 +259,7 @@ class _Renderer:
         return SchemaPhrase(f"exactly one of ({choice.text})", choice.notes)
 
     def _exclude_each_other(self, branches: list[Any]) -> bool:
-        """Whether no value can fit two of `branches`, as far as types, constants and tags show."""
+        """Return whether types, constants and tags show that no value fits two branches."""
         if len(branches) > _MOST_COMPARED:
             return False
         facts = [schemas.constraints_of(self._resolved(branch)) for branch in branches]
@@ -322,7 +328,7 @@ class _Renderer:
 
 
 def _name(reference: str, root: schemas.Schema) -> str:
-    """Return `#leg` for a definition, and the whole pointer, quoted, for what stands elsewhere or is named oddly."""
+    """Return `#leg` for a definition, or the quoted pointer for other places or names."""
     if reference == "#":
         return "#"
     definition = _DEFINITION.fullmatch(reference)
@@ -337,7 +343,7 @@ def _name(reference: str, root: schemas.Schema) -> str:
 
 
 def _survey(root: schemas.Schema) -> tuple[Counter[str], bool]:
-    """Return how often each reference is used, and whether every object says which other properties it takes."""
+    """Return the uses of each reference, and whether every object declares its extras."""
     uses = Counter({"#": 1})
     is_closed = "additionalProperties" in root or _form(root) != "any"
     waiting = ["#"]
@@ -354,12 +360,13 @@ def _survey(root: schemas.Schema) -> tuple[Counter[str], bool]:
 
 
 def _rendered_schemas(node: Any, times: int = 1) -> Iterator[tuple[schemas.Schema, int]]:
-    """Yield the schemas of which a part of the text is made; what stands as JSON refers by name, so it counts twice."""
+    """Yield the schemas that the text is made of, with the number of their uses."""
     if not isinstance(node, dict):
         return
     for keyword in _BY_OTHER_MEANS:
         if keyword in node:
             raise LookupError(keyword)
+    # A part written as JSON counts twice, because it refers to definitions by name.
     again = 2 if _form(node) == "schema" else times
     yield node, again
     for place, child in schemas.children(node):

@@ -1,4 +1,4 @@
-"""The schema that is asked of a model: sound, without noise, its properties in the order to be written in."""
+"""The schema that a model is asked for: valid, without noise, properties in order."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -44,16 +44,16 @@ _OBJECT = frozenset({"object"})
 
 @lru_cache(maxsize=256)
 def prompt_schema(schema_json: bytes, *, sentinel: bool) -> str:
-    """Return the schema as compact JSON: without noise, properties in the order to be written in.
+    """Return the schema as compact JSON, without noise, in the order of writing.
 
-    A broken schema is returned as it is: no answer to it will be accepted.
+    An invalid schema is returned unchanged, because no answer to it is accepted.
     """
     schema = requested_schema(schema_json, sentinel=sentinel)
     return schema_json.decode() if schema is None else orjson.dumps(schema).decode()
 
 
 def requested_schema(schema_json: bytes, *, sentinel: bool) -> Schema | None:
-    """Return the schema that is asked for, or None if it is broken: what follows relies on a sound one."""
+    """Return the schema that is asked for, or None if it is invalid."""
     try:
         schema: Schema = compile_schema(schema_json).schema
     except UnreadableError:
@@ -68,7 +68,8 @@ def _without_noise(schema: Schema) -> Schema:
 
 
 def _in_order(schema: Schema) -> Schema:
-    """Put properties in the order of `required`: an answer is written in the order in which it is asked for."""
+    """Put properties in the order of `required`, then the others."""
+    # Ordered because a model writes an answer in the order of its schema.
     ordered = map_children(schema, _in_order)
     properties = ordered.get("properties")
     if isinstance(properties, dict):
@@ -78,14 +79,14 @@ def _in_order(schema: Schema) -> Schema:
 
 
 def add_sentinel(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return `schema` with one more required property, its last."""
+    """Return `schema` with the sentinel as its last required property."""
     properties = {**schema.get("properties", {}), SENTINEL_NAME: {"enum": [SENTINEL_VALUE]}}
     required = [*schema.get("required", []), SENTINEL_NAME]
     return {**schema, "properties": properties, "required": required}
 
 
 def check_sentinel_is_free(schema: dict[str, Any]) -> None:
-    """Raise `UnreadableError` (`schema_invalid`) if the schema has a property of that name itself."""
+    """Raise `UnreadableError` (`schema_invalid`) if a property has the sentinel's name."""
     if SENTINEL_NAME in schema.get("properties", {}):
         message = (
             f"the name {SENTINEL_NAME!r} is needed for the sign that the answer is whole; choose another"
@@ -97,8 +98,9 @@ def check_sentinel_is_free(schema: dict[str, Any]) -> None:
 def without_sentinel(value: dict[str, Any]) -> dict[str, Any]:
     """Return `value` without the sentinel.
 
-    Raises `UnreadableError`: `truncated` if there is none, `schema_validation` if it has
-    another value than the one that was asked for.
+    Raises:
+        UnreadableError: `truncated` if the sentinel is missing, `schema_validation` if it has another value.
+
     """
     path = f"$.{SENTINEL_NAME}"
     if SENTINEL_NAME not in value:
@@ -113,7 +115,10 @@ def without_sentinel(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def children(schema: Schema) -> Iterator[tuple[str, Any]]:
-    """Yield each schema directly inside `schema` with its place, a JSON pointer from there; some are true or false."""
+    """Yield each schema directly inside `schema`, with its relative JSON pointer.
+
+    A schema may be True or False.
+    """
     for keyword, held in schema.items():
         for step, child in _inside(keyword, held):
             if isinstance(child, dict | bool):  # `dependencies` holds names as well
@@ -121,7 +126,7 @@ def children(schema: Schema) -> Iterator[tuple[str, Any]]:
 
 
 def subschemas(schema: Schema, place: str = "#") -> Iterator[tuple[str, Any]]:
-    """Yield `schema` and every schema inside it, each with its place; definitions come last."""
+    """Yield `schema` and every schema inside it with their places, definitions last."""
     yield place, schema
     if not isinstance(schema, dict):
         return
@@ -131,7 +136,10 @@ def subschemas(schema: Schema, place: str = "#") -> Iterator[tuple[str, Any]]:
 
 
 def map_children(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
-    """Return `schema` with `change` made to each schema directly inside it; names and data are left alone."""
+    """Return `schema` with `change` applied to each schema directly inside it.
+
+    Names and data stay unchanged.
+    """
 
     def changed(child: Any) -> Any:
         return change(child) if isinstance(child, dict) else child
@@ -150,7 +158,12 @@ def map_children(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
 
 
 def resolve_reference(root: Schema, reference: str) -> Any:
-    """Return what `reference` (`#` or `#/…`) points at in `root`; raises `LookupError` if it leads elsewhere."""
+    """Return the target of a reference (`#` or `#/…`) in `root`.
+
+    Raises:
+        LookupError: If it has no target in `root`.
+
+    """
     if reference != "#" and not reference.startswith("#/"):
         raise LookupError(reference)
     node: Any = root
@@ -176,13 +189,13 @@ def _inside(keyword: str, held: Any) -> Iterator[tuple[str, Any]]:
 
 
 def types_of(schema: Schema) -> list[str]:
-    """Return the types that `schema` names, none if it names none."""
+    """Return the types that `schema` names. Empty if it names no type."""
     named = schema.get("type", [])
     return [named] if isinstance(named, str) else list(named)
 
 
 def allowed_types(node: Schema) -> list[str]:
-    """Return the types that `node` names, or those that its rules are about and `any other type`."""
+    """Return the types of `node`, or those that its rules imply and `any other type`."""
     named = types_of(node)
     if named:
         return named
@@ -217,9 +230,9 @@ def _json_type(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ValueConstraints:
-    """What distinguishes the values of a schema from another's: types, constants, and constants of required tags.
+    """The types, constants and constants of required tags of a schema's values.
 
-    Empty means that nothing is known. Whole numbers are among the numbers.
+    An empty set means unknown. Integers count as numbers.
     """
 
     types: frozenset[str]
@@ -228,7 +241,7 @@ class ValueConstraints:
 
 
 def constraints_of(schema: Schema) -> ValueConstraints:
-    """Return what `schema` itself says of its values."""
+    """Return the constraints in `schema` itself, without its references."""
     constants = _constants(schema)
     types = types_of(schema) or [_json_type(orjson.loads(value)) for value in constants]
     properties = schema.get("properties", {})
@@ -239,7 +252,7 @@ def constraints_of(schema: Schema) -> ValueConstraints:
 
 
 def differ(one: ValueConstraints, other: ValueConstraints) -> bool:
-    """Whether no value can be of both."""
+    """Return whether no value satisfies both constraints."""
     if one.types and other.types and one.types.isdisjoint(other.types):
         return True
     if one.constants and other.constants:

@@ -1,4 +1,4 @@
-"""The form of a JSON Schema that providers enforce, or why there is none, and the transport that follows from it."""
+"""The form of a JSON Schema that providers enforce, and the choice of a transport."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,12 +15,12 @@ from agentic_trading.llm.models import Capability
 from agentic_trading.llm.provider import Transport
 from agentic_trading.structured import schema as schemas
 
-# What constrained decoders enforce; every other keyword goes into the description and is checked here.
+# The keywords that constrained decoders enforce. All others go into the description and are checked here.
 _ENFORCED = frozenset(
     {"type", "properties", "required", "items", "enum", "const", "anyOf", "allOf", "$ref", "$defs", "definitions",
      "description", "additionalProperties"}
 )  # fmt: skip
-# What a grammar engine enforces besides (LLGuidance, found by running: docs/decisions/0011-local-model.md).
+# The further keywords of a grammar engine (LLGuidance, found by running it: docs/decisions/0011-local-model.md).
 _BOUNDS = frozenset(
     {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf", "minLength", "maxLength", "pattern",
      "minItems", "maxItems"}
@@ -38,7 +38,7 @@ _NOT_OFFERED = "the model does not offer it"
 
 @dataclass(frozen=True, slots=True)
 class TransportChoice:
-    """A transport, and why each better one was passed over (`native_schema: …`), the best first."""
+    """A transport, and the reason for skipping each better one (`native_schema: …`)."""
 
     transport: Transport
     passed_over: tuple[str, ...] = ()
@@ -48,7 +48,10 @@ _TEXT = TransportChoice("text")
 
 
 def choice_for(envelope: LLMEnvelope, capability: Capability) -> TransportChoice:
-    """Return the first transport that model and schema allow of: native schema, strict tool, JSON mode, prompt."""
+    """Return the best transport that model and schema allow.
+
+    The order is native schema, strict tool, JSON mode, prompt.
+    """
     if envelope.response_format is ResponseFormat.TEXT:
         return _TEXT
     return _choice(
@@ -86,7 +89,7 @@ def _choice(
 
 
 def unenforced_transport(envelope: LLMEnvelope, capability: Capability) -> Transport:
-    """Return the transport of an answer whose form is not enforced."""
+    """Return the transport of an answer whose schema is not enforced."""
     if envelope.response_format is ResponseFormat.TEXT:
         return "text"
     return "json_mode" if capability.json_mode else "prompted"
@@ -94,18 +97,20 @@ def unenforced_transport(envelope: LLMEnvelope, capability: Capability) -> Trans
 
 @dataclass(frozen=True, slots=True)
 class NoStrictForm:
-    """A schema cannot be enforced, for `reason`."""
+    """The reason for a schema without an enforceable form."""
 
     reason: str
 
 
 def strict_schema(schema_json: bytes, *, sentinel: bool, bounds: bool = False) -> CanonicalObject | None:
-    """Return the form that providers enforce, or None where the schema has no such form.
+    """Return the form of a schema that providers enforce, or None.
 
-    Objects are closed, `oneOf` is `anyOf` (the branches of a `discriminator` by the constant of their tag), and what
-    is not enforced stands in the description: formats, and bounds, lengths and patterns unless `bounds` says that
-    the provider holds them as well. There is no such form for open maps, tuples, conditions and recursion, and none
-    for a broken schema. Do not change the result: it is shared.
+    Objects are closed. `oneOf` becomes `anyOf`, and branches of a `discriminator` are selected by the
+    constant of their tag. Formats go into the description, and so do bounds, lengths and patterns unless
+    `bounds` is set: the provider then enforces them. Open maps, tuples, conditions, recursion and invalid
+    schemas have no such form.
+
+    The result is shared. Do not change it.
     """
     form = _form(schema_json, sentinel=sentinel, bounds=bounds)
     return None if isinstance(form, NoStrictForm) else form
@@ -115,11 +120,12 @@ def strict_schema(schema_json: bytes, *, sentinel: bool, bounds: bool = False) -
 def strict_problem(
     schema_json: bytes, *, most_optional: int | None = None, most_unions: int | None = None
 ) -> str | None:
-    """Return why a provider would not take the schema to enforce it, or None where it would.
+    """Return the reason why a provider would not enforce the schema, or None.
 
-    `most_optional` and `most_unions` are its limits (`Capability`). They are counted as Anthropic was observed to
-    count (pydantic-ai 2.68, `_anthropic_schema_limits.py`): optional is a property that is not required, a union one
-    whose own schema has `anyOf` or several types, in every object but those behind a reference.
+    `most_optional` and `most_unions` are the limits of the provider (`Capability`). A property is optional if
+    it is not required. It is a union if its own schema has `anyOf` or several types. Both are counted in
+    every object that is not behind a reference, as Anthropic was observed to count (pydantic-ai 2.68,
+    `_anthropic_schema_limits.py`).
     """
     form = _form(schema_json, sentinel=False, bounds=False)
     if isinstance(form, NoStrictForm):
@@ -196,7 +202,7 @@ def _definitions(schema: schemas.Schema) -> dict[str, Any]:
 
 
 def _is_recursive(named: Mapping[str, Any]) -> bool:
-    """Whether a definition leads back to itself: what leads nowhere is taken away until nothing is left, or a ring."""
+    """Return whether a definition refers to itself, directly or through others."""
     uses = {
         name: {
             node["$ref"] for _, node in schemas.subschemas(child) if isinstance(node, dict) and "$ref" in node
@@ -207,6 +213,7 @@ def _is_recursive(named: Mapping[str, Any]) -> bool:
     for name, used in uses.items():
         for other in used:
             users[other].append(name)
+    # Definitions without references are removed until none or a cycle is left.
     harmless = [name for name, used in uses.items() if not used]
     for name in harmless:  # grows while it is walked
         for user in users[name]:
@@ -217,7 +224,8 @@ def _is_recursive(named: Mapping[str, Any]) -> bool:
 
 
 def _with_type(schema: schemas.Schema) -> schemas.Schema:
-    """Name the one type of constants: providers want a type of everything."""
+    """Add the type of constants."""
+    # Added because providers require a type in every schema.
     if "type" in schema or {"enum", "const"}.isdisjoint(schema):
         return schema
     values = schema["enum"] if "enum" in schema else [schema["const"]]
@@ -226,7 +234,7 @@ def _with_type(schema: schemas.Schema) -> schemas.Schema:
 
 
 class _Strict:
-    """Makes the strict form of the schemas in `root`, of which `enforced` keywords are kept."""
+    """Makes the strict form of the schemas in `root`. Keeps the `enforced` keywords."""
 
     def __init__(self, root: schemas.Schema, enforced: frozenset[str]) -> None:
         self._root = root
@@ -251,7 +259,7 @@ class _Strict:
         return strict
 
     def _tagged(self, schema: schemas.Schema) -> schemas.Schema:
-        """Return a choice whose branches are distinguished by the constant of a required tag."""
+        """Return a choice with the constant of a required tag in each branch."""
         rest = {keyword: value for keyword, value in schema.items() if keyword != "discriminator"}
         discriminator = schema["discriminator"]
         tag = discriminator.get("propertyName") if isinstance(discriminator, Mapping) else None

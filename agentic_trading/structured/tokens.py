@@ -1,4 +1,4 @@
-"""The tokens of JSON with syntax errors: each is kept as it stands, or spelled strictly with the same value."""
+"""The tokens of JSON with syntax errors, each with its strict notation."""
 
 import re
 from typing import Final, NoReturn
@@ -47,13 +47,13 @@ _BREAKS: Final = frozenset("\n\r\v\f\x85\u2028\u2029")
 
 
 def refuse(stage: Stage, kind: str, offset: int, reason: str) -> NoReturn:
-    """Raise the `UnreadableError` that names `kind`, the offset and the reason."""
+    """Raise an `UnreadableError` with the kind, the offset and the reason."""
     violation = Violation(path="$", keyword=kind, message=f"at offset {offset}: {reason}")
     raise UnreadableError(stage, [violation])
 
 
 def skip_blank(text: str, start: int) -> int:
-    """Return where the first token behind blanks and comments begins, or the end."""
+    """Return the start of the first token after blanks and comments, or the end."""
     while token := _TOKEN.match(text, start):
         kind = str(token.lastgroup)
         if kind not in {"space", "comment"}:
@@ -63,14 +63,15 @@ def skip_blank(text: str, start: int) -> int:
 
 
 def blank_kind(words: str) -> str:
-    """Return what blanks and comments are: white space, a comment, or one that hides a key."""
+    """Return `white_space`, `comment`, or `hidden_key` for a comment with a key in it."""
     if _HIDDEN_KEY.search(words):
         return "hidden_key"
     return "comment" if "#" in words or "/" in words else "white_space"
 
 
 def _lost_a_quote(comment: str) -> bool:
-    """Whether a comment may be the rest of a text that a lost quote opened: its own quotes are then not in pairs."""
+    """Return whether a comment may be the rest of a text that lost its opening quote."""
+    # The quotes of such a comment are not in pairs. A comment would then hide a part of a value.
     left = _ANY_ESCAPE.sub("", comment) if "\\" in comment else comment
     if comment.count('"') % 2 or left.count('"') % 2:
         return True
@@ -78,11 +79,16 @@ def _lost_a_quote(comment: str) -> bool:
 
 
 class Tokens:
-    """The tokens of a text with syntax errors, one at a time, each with the strict spelling that has its value.
+    """The tokens of a text, one at a time, each with the strict notation of its value.
 
-    `kind` is the present one's: `string`, `number`, `word`, or a punctuation mark itself. `raw` is how it stands in the
-    text, from `at` on; `gap` is where the one before it ended. `follows_comma_in_comment`: between the two stands a
-    comment with a comma in it.
+    Attributes:
+        kind: The kind of the current token: `string`, `number`, `word`, or the punctuation mark itself.
+        raw: The token as it is in the text.
+        spelled: The token in strict notation.
+        at: The offset of the token.
+        gap: The end of the token before it.
+        follows_comma_in_comment: Whether a comment between the two contains a comma.
+
     """
 
     def __init__(self, text: str, start: int) -> None:
@@ -93,7 +99,10 @@ class Tokens:
         self.follows_comma_in_comment = False
 
     def next(self, *, value_is_due: bool, behind_number: bool) -> None:
-        """Go to the next token that is neither blank nor comment; what may stand here decides what a comment may be."""
+        """Read the next token, without blanks and comments.
+
+        The arguments decide whether a comment may also be a value or a division.
+        """
         self.gap = self.position
         self.follows_comma_in_comment = False
         while True:
@@ -118,7 +127,7 @@ class Tokens:
             end = _TO_THE_END[raw].match(self.text, self.position) if raw != '"' else None
             if end is None:
                 self._quoted()
-            else:  # the quick way: everything in it is spelled strictly already
+            else:  # a fast path: its content is strict already
                 self.spelled = f'"{end[0][:-1]}"'
                 self.raw = raw + end[0]
                 self.position = end.end()
@@ -147,7 +156,7 @@ class Tokens:
         self.fix(blank_kind(raw), raw[:COMMENT_CHARS], chars=COMMENT_CHARS)
 
     def _quoted(self) -> None:
-        """Read a string in any quotes, or one with syntax errors, and spell it as strict JSON."""
+        """Read a string with any quotes or with errors, and write it as strict JSON."""
         text, quote, start = self.text, self.raw, self.at
         closers, plain = _CLOSERS[quote], _IN_QUOTES[quote]
         parts: list[str] = []
@@ -174,12 +183,13 @@ class Tokens:
             self.fix(name, self.raw, self.spelled)
 
     def _sign(self, at: int, closers: str) -> tuple[str, int]:
-        """Return what is no plain character as strict JSON spells it, and its length in the text."""
+        """Return a special character in strict notation, and its length in the text."""
         char = self.text[at]
         return self._escape(at, closers) if char == "\\" else (_SPELLED[char], 1)
 
     def _check_quoted(self) -> None:
-        if "\0" in self.raw:  # a log spells a lone surrogate so: it must stay unreadable
+        # A log writes a lone surrogate as U+0000. Such a text is refused, so that a replay ends like the call.
+        if "\0" in self.raw:
             offset = self.at + self.raw.index("\0")
             refuse(Stage.JSON_PARSE, "control_character", offset, "a raw U+0000 in a string")
         if self.raw[0] != '"' and _ANY_ESCAPE.sub("", self.raw).count('"') % 2:
@@ -191,7 +201,7 @@ class Tokens:
             self.refuse("escape", reason, Stage.AMBIGUOUS)
 
     def _escape(self, at: int, closers: str) -> tuple[str, int]:
-        """Return an escape as strict JSON spells it, and its length in the text."""
+        """Return an escape in strict notation, and its length in the text."""
         if found := _ESCAPED.match(self.text, at):
             return found[0], len(found[0])
         escaped = self.text[at + 1 : at + 2]
@@ -203,7 +213,12 @@ class Tokens:
         refuse(Stage.JSON_PARSE, "escape", at, f"\\{escaped} is no escape")
 
     def fix(self, kind: str, before: str, after: str = "", *, at: int = -1, chars: int = SHOWN_CHARS) -> None:
-        """Record a repair at `at`, or else at the present token; raises `UnreadableError` beyond `MOST_FIXES`."""
+        """Record a repair at `at`, by default at the current token.
+
+        Raises:
+            UnreadableError: If there are more than `MOST_FIXES` repairs.
+
+        """
         offset = self.at if at < 0 else at
         if len(self._fixes) == MOST_FIXES:
             refuse(Stage.JSON_PARSE, "slips", offset, f"more than {MOST_FIXES} slips, this one is left")
@@ -215,14 +230,15 @@ class Tokens:
         })
 
     def fixes(self) -> tuple[Fix, ...]:
-        """Return the repairs so far; built together, they cost half."""
+        """Return the repairs so far."""
+        # Built together, because building each one alone would take twice as long.
         return _FIXES.validate_python(self._fixes)
 
     def refuse(self, kind: str, reason: str, stage: Stage = Stage.JSON_PARSE) -> NoReturn:
-        """Raise the `UnreadableError` that names `kind`, the present token's offset and the reason."""
+        """Raise an `UnreadableError` with the kind, the reason and the token's offset."""
         refuse(stage, kind, self.at, reason)
 
     @property
     def is_on_a_new_line(self) -> bool:
-        """Whether a line ends between the token before and the present one."""
+        """Whether a line ends between the previous and the current token."""
         return not _BREAKS.isdisjoint(self.text[self.gap : self.at])

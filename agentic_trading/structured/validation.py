@@ -1,4 +1,4 @@
-"""Validate a candidate against a schema, whose complexity is bounded before it is compiled."""
+"""Validate values against schemas. The complexity of a schema is limited first."""
 
 import json
 import math
@@ -29,7 +29,7 @@ from agentic_trading.structured.violations import (
 
 MAX_SCHEMA_BYTES = 256 * 1024
 MAX_SCHEMA_DEPTH = 64
-MAX_CHECKS = 20_000  # on one way down an answer; the validator makes about ten of them a microsecond
+MAX_CHECKS = 20_000  # on one path down an answer: the validator makes about ten of them per microsecond
 SHALLOW = 16
 _MAX_STEPS = 100_000
 
@@ -44,7 +44,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 class SchemaTooComplexError(ValueError):
-    """A schema is not used, for `reason`: checking one answer against it could take too long."""
+    """A schema is refused because checking an answer could take too long."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -52,16 +52,20 @@ class SchemaTooComplexError(ValueError):
 
 
 def max_answer_depth(schema: Any, size: int) -> int:
-    """Return how deep an answer to `schema`, of `size` bytes, may be nested to be checked in bounded time.
+    """Return how deep an answer may be nested so that checking it takes limited time.
 
-    Counted is how many schemas can apply on one way down an answer, references and combinations expanded: a chain
-    of definitions that each refer twice to the next doubles with every one. Only a schema that refers to itself
-    more than once is held to shallow answers. Raises `SchemaTooComplexError`.
+    `size` is the size of the schema in bytes.
+
+    Raises:
+        SchemaTooComplexError: If the schema is too large, too deep, or needs too many checks.
+
     """
     if size > MAX_SCHEMA_BYTES:
         raise SchemaTooComplexError(f"it has {size} bytes; allowed are {MAX_SCHEMA_BYTES}")
     if is_deeper(schema, MAX_SCHEMA_DEPTH):
         raise SchemaTooComplexError(f"it is nested deeper than {MAX_SCHEMA_DEPTH} levels")
+    # The checks on one path down an answer are counted with all references expanded, because a chain of definitions that
+    # refer twice to the next one doubles at each step. Only a schema that refers to itself more than once needs SHALLOW.
     for depth in (MAX_DEPTH, SHALLOW):
         try:
             if _Count(schema).checks(schema, depth) <= MAX_CHECKS:
@@ -74,15 +78,15 @@ def max_answer_depth(schema: Any, size: int) -> int:
 
 
 def schema_complexity(schema: Any, depth: int) -> int:
-    """Return how many schemas can apply on one way down an answer of `depth` levels.
+    """Return how many schemas apply on one path down an answer of `depth` levels.
 
-    For a schema of which `max_answer_depth` returned at least `depth`.
+    `depth` must not exceed the result of `max_answer_depth`.
     """
     return _Count(schema).checks(schema, depth)
 
 
 def is_deeper(value: Any, levels: int) -> bool:
-    """Whether objects and arrays of `value` lie more than `levels` deep within each other."""
+    """Return whether objects and arrays in `value` are nested deeper than `levels`."""
     level = [value]
     for _ in range(levels + 1):
         level = [
@@ -97,7 +101,7 @@ def is_deeper(value: Any, levels: int) -> bool:
 
 
 class _Count:
-    """How many schemas apply on one way down an answer; each reference is counted once for each depth."""
+    """Counts the schemas on one path down an answer. References count once per depth."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -105,7 +109,7 @@ class _Count:
         self._left = _MAX_STEPS
 
     def checks(self, schema: Any, depth: int) -> int:
-        """Return the checks of a value against `schema`, where the value has `depth` more levels in it."""
+        """Return the number of checks of a value with `depth` more levels."""
         if not isinstance(schema, dict) or depth < 0:
             return 0
         self._left -= 1
@@ -129,7 +133,8 @@ class _Count:
     def _referred(self, reference: str, depth: int) -> int:
         key = (reference, depth)
         if key not in self._known:
-            self._known[key] = 0  # one that comes back to itself without going deeper applies once
+            # A reference back to itself at the same depth applies once. Otherwise the count would not end.
+            self._known[key] = 0
             self._known[key] = self.checks(self._target(reference), depth)
         return self._known[key]
 
@@ -148,7 +153,7 @@ class _Count:
             elif isinstance(node, list) and name.isdecimal() and int(name) < len(node):
                 node = node[int(name)]
             else:
-                return None  # the compiler says so
+                return None  # the compiler reports it
         return node
 
 
@@ -172,7 +177,8 @@ def _everywhere_below(schema: dict[str, Any]) -> list[Any]:
 
 
 def _by_member(schema: dict[str, Any]) -> list[Any]:
-    """Return the schemas that apply to one member each: no way down an answer passes two of them."""
+    """Return the schemas that apply to one member each."""
+    # Only the largest is counted, because a path down an answer passes one member.
     return _values(schema.get("properties")) + _items(schema.get("prefixItems")) + _items(schema.get("items"))
 
 
@@ -194,11 +200,11 @@ def _items(node: Any) -> list[Any]:
     return node if isinstance(node, list) else []
 
 
-MAX_ERRORS = 100_000  # that may be found in one value: to find one takes up to 30 microseconds
+MAX_ERRORS = 100_000  # in one value: finding one takes up to 30 microseconds
 MAX_PATTERN_CHARS = 4_096
-# Values of so many bytes that an error carries with it take as long to copy as it takes to find the error.
+# Copying this many bytes into an error takes as long as finding the error.
 _PAYLOAD_BYTES = 1_000
-_MAX_BACKTRACKS = 10_000  # of one text against a pattern, which take about a tenth of a millisecond
+_MAX_BACKTRACKS = 10_000  # of one text against a pattern: about 0.1 ms
 _LARGEST_BITS = 1024  # of an integer that a double can hold
 _LONG_NUMBER = re.compile(rb"[0-9.]{17}|[0-9][eE]")
 _LOOKS_AROUND = re.compile(rb"\(\?[=!<]|\\\\[1-9]")
@@ -207,11 +213,18 @@ _WHOLE = "json-schema:///whole"  # a base that any `$id` can be resolved against
 
 @dataclass(frozen=True, slots=True)
 class CompiledSchema:
-    """A schema that is fit for use, its canonical JSON and validator, and how deep an answer to it may be nested.
+    """A valid schema with its validator and limits.
 
-    `is_short`: no number in it has more digits than every double has. `looks_around`: a pattern in it does, or refers
-    back, so that its time grows with the square of a text. `weight`: how many times as long as another the most
-    expensive error takes to find.
+    Attributes:
+        schema: The schema.
+        spelling: The schema as canonical JSON.
+        validator: The validator.
+        deepest: Maximum nesting of an answer.
+        is_short: Whether all numbers of the schema are short enough for a double.
+        looks_around: Whether a pattern looks around or refers back. Its time grows with the square of the
+            text.
+        weight: How many times longer the slowest error takes to find than other errors.
+
     """
 
     schema: Any
@@ -223,19 +236,29 @@ class CompiledSchema:
     weight: int
 
     def part(self, steps: Sequence[str | int]) -> jsonschema_rs.Validator:
-        """Return the validator of the schema that stands at `steps` within this one; what it refers to is known to it."""
+        """Return the validator of the schema at `steps`, with references into the whole."""
         pointer = "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in steps)
         return _part(self.spelling, quote(pointer))
 
 
 def validate(value: Any, schema: SchemaLike) -> list[Violation]:
-    """Return every rule of `schema` that `value` breaks; an empty list means that it is valid.
+    """Return every rule of `schema` that `value` breaks. Empty if the value is valid.
 
-    All drafts, formats on, `$schema` chooses; without it the newest. Of a pydantic model the JSON Schema holds, then
-    the model's own validators run on the value as JSON. What JSON does not have (NaN, Infinity, a number beyond a
-    double's range, a lone surrogate, other types than its own) is a violation anywhere. At most `MAX_VIOLATIONS` are
-    named, the rest are counted. Raises `ParserException` with stage `schema_invalid` for a schema that is broken or
-    refers outside itself, and for what is neither a mapping nor a pydantic model.
+    `$schema` selects the draft, by default the newest. Formats are checked. For a pydantic model, its JSON
+    Schema is checked first, then its validators run. NaN, Infinity, numbers beyond the range of a double,
+    lone surrogates and values of other types than JSON are always violations.
+
+    Returns:
+        At most `MAX_VIOLATIONS` violations. One more has the number of the others.
+
+    Raises:
+        ParserException: With stage `schema_invalid`, if the schema is invalid or has references to other
+            documents, or if it is neither a mapping nor a pydantic model.
+
+    Example:
+        broken = validate({"qty": 0}, {"properties": {"qty": {"exclusiveMinimum": 0}}})
+        print(broken[0].path)  # $.qty
+
     """
     unspeakable = list(islice(_not_json(value, "$"), MAX_VIOLATIONS))
     if unspeakable:
@@ -250,10 +273,9 @@ def validate(value: Any, schema: SchemaLike) -> list[Violation]:
 
 
 def find_violations(value: Any, schema: CompiledSchema, rounded: Any = None) -> list[Violation]:
-    """Return what decoded JSON breaks; valid values cost a few microseconds.
+    """Return the violations of decoded JSON. A valid value takes a few microseconds.
 
-    `rounded` is `DecodedJson.rounded` of the same value: if that is valid, so is the value, as no number of it is near
-    enough to a bound to be taken for another. What is not is judged, and described, by its exact numbers.
+    `rounded` is `DecodedJson.rounded` of the same value, and makes the check faster.
     """
     if is_too_deep(value, schema):
         message = (
@@ -263,6 +285,8 @@ def find_violations(value: Any, schema: CompiledSchema, rounded: Any = None) -> 
     if schema.looks_around and is_too_long(value):
         message = f"holds a text of more than {MAX_PATTERN_CHARS} characters, the most for a pattern that looks around"
         return [Violation(path="$", keyword="size", message=message)]
+    # If the rounded value is valid, so is the exact one, because different short numbers have different doubles.
+    # An invalid value is checked again, so that its errors are described with exact numbers.
     if rounded is not None and schema.is_short and schema.validator.is_valid(rounded):
         return []
     if schema.validator.is_valid(value):
@@ -276,8 +300,10 @@ def find_violations(value: Any, schema: CompiledSchema, rounded: Any = None) -> 
 def compile_schema(schema_json: bytes) -> CompiledSchema:
     """Return the validator of a schema in canonical JSON.
 
-    Raises `UnreadableError` with stage `schema_invalid` if the schema is broken, refers outside itself, costs too
-    much to check against or allows no object at its top.
+    Raises:
+        UnreadableError: With stage `schema_invalid`, if the schema is invalid, refers to other documents, is
+            too complex, or does not allow an object.
+
     """
     schema = orjson.loads(schema_json)
     try:
@@ -298,9 +324,11 @@ def compile_schema(schema_json: bytes) -> CompiledSchema:
 
 
 def schema_bytes(schema: Mapping[str, Any]) -> bytes:
-    """Return the canonical JSON of a schema, by which its validator is found again.
+    """Return the canonical JSON of a schema. It is the key of its cached validator.
 
-    Raises `UnreadableError` with stage `schema_invalid` for what is not JSON.
+    Raises:
+        UnreadableError: With stage `schema_invalid`, if the schema is not JSON.
+
     """
     try:
         return canonical_bytes(schema)
@@ -309,12 +337,12 @@ def schema_bytes(schema: Mapping[str, Any]) -> bytes:
 
 
 def is_too_deep(value: Any, schema: CompiledSchema) -> bool:
-    """Whether `value` is nested deeper than can be checked against `schema` in bounded time."""
+    """Return whether `value` is nested too deep to be checked in limited time."""
     return schema.deepest < MAX_DEPTH and is_deeper(value, schema.deepest)
 
 
 def is_too_long(value: Any) -> bool:
-    """Whether a text in `value` is longer than a pattern that looks around can go through in bounded time."""
+    """Return whether a text is too long for a pattern that looks around."""
     level = [value]
     while level:
         if any(isinstance(node, str) and len(node) > MAX_PATTERN_CHARS for node in level):
@@ -324,9 +352,9 @@ def is_too_long(value: Any) -> bool:
 
 
 def errors_at_most(value: Any, schema: CompiledSchema) -> int:
-    """Return a bound of how many errors `value` can have, those within each branch of a choice counted too.
+    """Return an upper bound for the errors of `value`, including those in branches.
 
-    One that takes longer to be found counts as several.
+    An error that takes longer to find counts as several.
     """
     count = depth = 0
     level = [value]
@@ -341,12 +369,13 @@ def errors_at_most(value: Any, schema: CompiledSchema) -> int:
 def _checks(schema_json: bytes, depth: int) -> int:
     try:
         return schema_complexity(orjson.loads(schema_json), depth)
-    except RecursionError:  # there was none when the schema was compiled: the stack was not as deep then
+    except RecursionError:  # possible, because the stack may be deeper than when the schema was compiled
         return MAX_ERRORS + 1
 
 
 def _describe_first(value: Any, schema: CompiledSchema) -> list[Violation]:
-    """Describe one error; where there is a choice, even one may hold a great many others."""
+    """Describe the first error."""
+    # With a choice, even one error may contain a great many others and would take too long.
     if b'"anyOf"' not in schema.spelling and b'"oneOf"' not in schema.spelling:
         try:
             schema.validator.validate(value)
@@ -359,7 +388,8 @@ def _describe_first(value: Any, schema: CompiledSchema) -> list[Violation]:
 def _describe(
     errors: Iterable[jsonschema_rs.ValidationError], value: Any, schema: CompiledSchema
 ) -> list[Violation]:
-    """Describe the first errors and count the others: to describe one takes longer than to find it."""
+    """Describe the first errors and count the others."""
+    # The rest is only counted, because describing an error takes longer than finding it.
     found: list[Violation] = []
     more = 0
     for error in errors:
@@ -390,7 +420,7 @@ def _validator(schema: Any, **known: Any) -> jsonschema_rs.Validator:
 
 
 def _payloads(schema: Any) -> Iterator[bytes]:
-    """Yield what an error may carry with it: the values that would have passed, or the schema that must not fit."""
+    """Yield the values that an error may carry: allowed values, or a forbidden schema."""
     if isinstance(schema, dict):
         yield from (
             orjson.dumps(schema[keyword]) for keyword in ("enum", "const", "not") if keyword in schema
@@ -434,7 +464,7 @@ def _no_json(path: str, reason: str) -> Violation:
 
 
 def _not_scalar(value: Any) -> str:
-    """Return why a leaf is not JSON, or nothing."""
+    """Return why a leaf is not JSON, or an empty string."""
     match value:
         case None | bool():
             return ""

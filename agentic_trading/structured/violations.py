@@ -1,4 +1,4 @@
-"""Describe a broken rule: where it stands, what was there, and what would have passed."""
+"""Describe broken rules: the place, the value, and the values that would pass."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -25,7 +25,7 @@ _Branch = Sequence[ValidationError]
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """A broken rule: where it is, the validator's facts, the value there, and the schema that holds the rule."""
+    """A broken rule: its path, the validator's facts, the value and the schema."""
 
     path: str
     facts: dict[str, Any]
@@ -41,11 +41,16 @@ class _Hint:
 
 
 def describe_violations(error: ValidationError, root: Any, schema: Any) -> Iterator[Violation]:
-    """Yield the violations behind one error of the validator, in words that a model can act on.
+    """Yield the violations behind one error of the validator, for a model to act on.
 
-    `root` is the whole value: the error's own copy has rounded numbers. A missing or undeclared property is named
-    by its own path. Where only one branch of an `anyOf` or `oneOf` can be meant, by the value's type or by the
-    constants of its members, that branch's errors are given.
+    A missing or undeclared property has its own path. If the type of the value, or the constants of its
+    members, leave only one branch of an `anyOf` or `oneOf`, the errors of that branch are described.
+
+    Args:
+        error: The error.
+        root: The whole value. Its numbers are exact, those of the error are rounded.
+        schema: The schema.
+
     """
     case = _case(error, root, schema)
     match error.kind.name:
@@ -61,7 +66,7 @@ def describe_violations(error: ValidationError, root: Any, schema: Any) -> Itera
 
 
 def rules_broken(error: ValidationError) -> int:
-    """Return how many violations one error stands for at least, without describing them."""
+    """Return the minimum number of violations behind one error."""
     if error.kind.name in {"additionalProperties", "unevaluatedProperties"}:
         return len(error.kind.as_dict()["unexpected"])
     return 1
@@ -81,7 +86,7 @@ def json_path(steps: Sequence[str | int]) -> str:
 
 
 def short_value(value: Any) -> Any:
-    """Return `value` short, and so that it reads back from a log as it was put in."""
+    """Return a short form of `value` that does not change in a log."""
     match value:
         case None | bool() | float():
             return value
@@ -166,7 +171,7 @@ def _undeclared(case: _Case, keyword: str, name: str) -> Violation:
 
 
 def _form(form: Any, schema: Any, left: int = _FOLLOWED) -> tuple[list[str], list[Any]]:
-    """Return the types and the values that a schema names, through references and the branches of a choice."""
+    """Return the types and values of a schema, through references and branches."""
     if not isinstance(form, dict) or not left:
         return [], []
     if isinstance(reference := form.get("$ref"), str) and reference.startswith("#/"):
@@ -189,7 +194,7 @@ def _is_other_type(error: ValidationError, place: Sequence[str | int]) -> bool:
 
 
 def _meant(fitting: Sequence[_Branch], place: Sequence[str | int], keywords: frozenset[str]) -> _Branch:
-    """Return the errors of the only branch of the value's type that has no wrong tag, if there is exactly one."""
+    """Return the errors of the only branch that has the value's type and no wrong tag."""
     meant = fitting
     if len(fitting) > 1:
         meant = [branch for branch in fitting if not _tags(branch, place, keywords)]
@@ -197,7 +202,7 @@ def _meant(fitting: Sequence[_Branch], place: Sequence[str | int], keywords: fro
 
 
 def _tags(branch: _Branch, place: Sequence[str | int], keywords: frozenset[str]) -> list[ValidationError]:
-    """Return the errors of members that have to be a certain value: they distinguish branches."""
+    """Return the errors of members that must be a certain value. They select a branch."""
     return [
         error
         for error in branch
@@ -206,7 +211,7 @@ def _tags(branch: _Branch, place: Sequence[str | int], keywords: frozenset[str])
 
 
 def _tags_of_all(fitting: Sequence[_Branch], place: Sequence[str | int]) -> list[ValidationError]:
-    """Return the errors of the one member that has a wrong value in every branch of the value's type."""
+    """Return the errors of the one member that has a wrong value in every branch."""
     for keywords in (_CONSTANT, _CONSTANT_OR_CHOICE):
         tags = [_tags(branch, place, keywords) for branch in fitting]
         if all(tags) and len({found[0].instance_path[-1] for found in tags}) == 1:
@@ -217,7 +222,7 @@ def _tags_of_all(fitting: Sequence[_Branch], place: Sequence[str | int]) -> list
 def _missing_tag(
     fitting: Sequence[_Branch], place: Sequence[str | int], root: Any, schema: Any
 ) -> Violation | None:
-    """Return the one violation for a member that is missing, and has to be a constant in each of these branches."""
+    """Return the violation for a missing member that is a constant in every branch."""
     cases: dict[str, list[_Case]] = {}
     for error in (error for branch in fitting for error in branch):
         if error.kind.name == "required" and list(error.instance_path) == list(place):
@@ -232,17 +237,15 @@ def _missing_tag(
 
 
 def rules_at(schema: Any, schema_path: Sequence[str | int]) -> dict[str, Any]:
-    """Return the schema that the keyword at the end of `schema_path` stands in; empty if that is none."""
+    """Return the schema around the last keyword of `schema_path`, or an empty one."""
     steps = steps_in(schema, schema_path[:-1])
     rules = None if steps is None else _at(schema, steps)
     return rules if isinstance(rules, dict) else {}
 
 
 def steps_in(root: Any, path: Sequence[str | int]) -> tuple[str | int, ...] | None:
-    """Return `path` with the keys that stand in `root`, or None where it leads nowhere.
-
-    The validator gives a key of digits as a number (`"01"` as 1) and leaves out an empty one.
-    """
+    """Return `path` with the keys as they are in `root`, or None if it has no target."""
+    # The validator gives a key of digits as a number ("01" as 1), so that it must be looked up as text.
     steps: list[str | int] = []
     node = root
     for step in path:
@@ -324,8 +327,9 @@ def _multiple(case: _Case) -> _Hint:
 
 
 def _named(fact: str) -> Callable[[_Case], _Hint]:
-    """Hint at what the rule names; of a pattern that was given up the validator reports nothing else."""
+    """Return a hint with a fact of the rule."""
 
+    # From the schema if the validator gave up a pattern, because its error then has no pattern.
     def hint(case: _Case) -> _Hint:
         return _Hint(expected=short_value(case.facts.get(fact, case.rules.get(fact))))
 

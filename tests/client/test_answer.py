@@ -218,10 +218,10 @@ async def test_a_replay_decides_the_same() -> None:
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"model": "scripted-1"}, "model: 'scripted-1' names no provider"),
-        ({"model": "/scripted-1"}, "allowed is PROVIDER/MODEL"),
-        ({"output": dict}, "output: <class 'dict'>; allowed is a pydantic model class"),
-        ({"output": {"type": "object"}}, "allowed is a pydantic model class"),
+        ({"model": "scripted-1"}, "model: 'scripted-1' has no provider. Use PROVIDER/MODEL"),
+        ({"model": "/scripted-1"}, "Use PROVIDER/MODEL"),
+        ({"output": dict}, "output: <class 'dict'> is not a pydantic model class"),
+        ({"output": {"type": "object"}}, "is not a pydantic model class"),
         ({"evidence": {"x": float("nan")}}, "nan"),
     ],
 )

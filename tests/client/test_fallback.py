@@ -152,7 +152,7 @@ async def test_any_other_failure_is_returned(kind: FailureKind) -> None:
 
 @pytest.mark.parametrize("kind", sorted(frozenset(FailureKind) - FALLBACK_KINDS))
 def test_what_was_decided_on_purpose_cannot_be_got_round(kind: FailureKind) -> None:
-    with pytest.raises(ValueError, match=f"does not fall back on {kind}; allowed are auth_error"):
+    with pytest.raises(ValueError, match=f"cannot fall back on {kind}. Allowed are auth_error"):
         FallbackGateway(GatewayClient(gateway().broker), [SECOND], on=frozenset({kind}))
 
 

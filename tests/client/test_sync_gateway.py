@@ -113,7 +113,7 @@ def test_without_a_with_block_close_ends_it() -> None:
 
     assert provider.is_closed
     assert is_no_thread_left()
-    with pytest.raises(RuntimeError, match="the gateway is closed"):
+    with pytest.raises(RuntimeError, match="The gateway is closed"):
         gateway.decide("Add.", output=Sum, model=MODEL)
 
 
@@ -139,7 +139,7 @@ def test_errors_of_opening_come_out(tmp_path: Path) -> None:
 
 def test_errors_of_a_call_come_out_and_the_gateway_goes_on() -> None:
     with local_gateway(Waiting(), budget_usd=BUDGET_USD).sync() as gateway:
-        with pytest.raises(EnvelopeValidationError, match="names no provider"):
+        with pytest.raises(EnvelopeValidationError, match="has no provider"):
             gateway.decide("Add.", output=Sum, model="x")
         assert gateway.decide("Add.", output=Sum, model=MODEL)
 

@@ -159,9 +159,7 @@ def test_an_answer_that_is_forgotten_is_not_paid_again_and_is_in_the_logs_of_the
         found = command(*resumed, "--answers-from", tmp_path / "logs" / "w1")
 
     assert (killed.code, lost, found) == (-signal.SIGKILL, ExitCode.BAD_INPUT, ExitCode.DONE)
-    assert (
-        "it is not paid again. Allowed: logs of workers or an archive that have it (--answers-from)" in said
-    )
+    assert "Pass logs of workers or an archive that have the answer (--answers-from)" in said
     sent = [*sent_by(tmp_path / "logs" / "w1"), *sent_by(tmp_path / "logs" / "w2")]
     assert len(set(sent)) == len(sent) == CALLS
 

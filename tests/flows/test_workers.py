@@ -116,7 +116,7 @@ def test_an_answer_that_did_not_reach_a_killed_session_and_is_forgotten_is_in_th
 
     assert command(*words, "--out", tmp_path / "here") == ExitCode.DONE
     assert (killed.code, lost, found) == (-signal.SIGKILL, ExitCode.BAD_INPUT, ExitCode.DONE)
-    assert "has no answer on record here: dead letter: taken_elsewhere" in said
+    assert "this log has no answer: dead letter: taken_elsewhere" in said
     assert anonymous(tmp_path / "apart" / "decisions.jsonl") == anonymous(
         tmp_path / "here" / "decisions.jsonl"
     )

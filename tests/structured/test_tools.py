@@ -95,7 +95,7 @@ def test_a_definition_that_no_api_takes_is_refused(change: dict[str, str]) -> No
     ("tools", "says"),
     [
         ([BOOK, BOOK], "'order_book' is defined twice"),
-        ([NEWS.model_copy(update={"parameters": {"type": "thing"}})], "'news' are no JSON Schema"),
+        ([NEWS.model_copy(update={"parameters": {"type": "thing"}})], "'news' are not a valid JSON Schema"),
     ],
 )
 def test_definitions_that_cannot_be_had_are_named(tools: list[ToolDefinition], says: str) -> None:
