@@ -50,7 +50,7 @@ def test_a_limit_is_taken_away_by_name_only(command: Command, place: Path) -> No
     right = command("budget", "set", "tenant", "*", "--remove", "--store", place)
 
     assert wrong.code == ExitCode.BAD_INPUT
-    assert wrong.err == "Error: agent * in all: no such limit is set; allowed: tenant * in all: 5 USD\n"
+    assert wrong.err == "Error: agent * in all: no such limit is set. Allowed: tenant * in all: 5 USD\n"
     assert (right.code, "none" in right.out) == (ExitCode.DONE, True)
 
 
@@ -78,9 +78,9 @@ def test_a_limit_is_taken_away_by_name_only(command: Command, place: Path) -> No
         (("tenant", "*"), "the ceiling is left out; allowed: --usd, --tokens or --calls"),
         (("tenant", "*", "--remove", "--usd", "1"), "--remove is given together with a ceiling"),
         (("tenant", "", "--usd", "1"), "ID is empty; allowed: the id of one tenant, or '*'"),
-        (("tenant", "other", "--usd", "1"), "default has no such tenant; allowed: default, *"),
+        (("tenant", "other", "--usd", "1"), "default has no such tenant. Allowed: default, *"),
         (("workflow", "trading", "--usd", "1"), "allowed: analysis, planning, execution, general, *"),
-        (("tenant", "*", "--usd", "5"), "tenant * in all: it is 5 USD already; allowed: another ceiling"),
+        (("tenant", "*", "--usd", "5"), "tenant * in all: it is 5 USD already. Allowed: another ceiling"),
         (("tenant", "*", "--usd", "1", "--tenant", "*"), "only halts hold for all of them"),
         (
             ("tenant", "*", "--usd", "1", "--store", "nowhere"),

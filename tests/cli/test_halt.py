@@ -38,7 +38,7 @@ def test_a_halt_holds_until_exactly_it_is_taken_back(command: Command) -> None:
     assert "HALTED                agent cmt-analyst by " in halted.out
     assert (wrong.code, wrong.err) == (
         ExitCode.BAD_INPUT,
-        "Error: tenant default: is not halted; allowed: agent cmt-analyst\n",
+        "Error: tenant default: is not halted. Allowed: agent cmt-analyst\n",
     )
     assert "HALTED: agent cmt-analyst, by " in shown.out
     assert ": drifts" in shown.out
@@ -76,7 +76,7 @@ def test_what_is_halted_for_all_is_shown_to_each(command: Command) -> None:
         (("--agent", "cmt-*"), "--agent is 'cmt-*'; allowed: a whole name, or '*' for every agent"),
         (("--model", "claude-*"), "allowed: a whole name, or '*' for every model, or PROVIDER/*"),
         (("--agent", ""), "it has no id; allowed: an id, or '*' for every agent"),
-        (("--tenant", ""), "it is for no tenant; allowed: "),
+        (("--tenant", ""), "it has no tenant. Allowed: "),
         (("--ledger", "localhost"), "allowed: redis://HOST:PORT"),
     ],
 )

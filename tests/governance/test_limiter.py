@@ -23,7 +23,7 @@ DEPLOYMENT = Deployment(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
 @pytest.mark.parametrize("field", ["requests_per_minute", "tokens_per_minute", "concurrent"])
 @pytest.mark.parametrize("value", [0, -1, 10**10 + 1])
 def test_a_rate_limit_that_lets_nobody_in_is_refused(field: str, value: int) -> None:
-    with pytest.raises(LimitError, match=rf"{field}: is {value}; allowed are 1 to"):
+    with pytest.raises(LimitError, match=rf"{field}: is {value}\. Allowed: 1 to"):
         RateLimits(**{field: value})
 
 

@@ -209,7 +209,7 @@ async def test_of_two_bookings_of_a_call_the_last_holds() -> None:
         (LedgerEntry(ask(1, tenant="other"), ReservationState.SETTLED, Amount(1, 0)), "allowed is 'acme'"),
         (
             LedgerEntry(ask(1, at=None), ReservationState.SETTLED, Amount(1, 0)),
-            "allowed are requests with `at`",
+            "Set `at` in its request",
         ),
         (LedgerEntry(ask(1), ReservationState.RESERVED, Amount(1, 0)), "allowed are settled and in_doubt"),
     ],
