@@ -53,7 +53,7 @@ def limiter_keys(namespace: str, deployment: Deployment) -> list[str]:
 
 def _tagged(namespace: str, name: str) -> str:
     if not namespace or "{" in namespace or "}" in namespace:
-        raise ValueError(f"namespace {namespace!r} cannot begin a key. Use a text without braces")
+        raise ValueError(f"namespace {namespace!r} cannot begin a key. Use a non-empty text without braces")
     return f"{namespace}:{{{name}}}"
 
 

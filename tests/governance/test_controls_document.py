@@ -163,7 +163,7 @@ def test_an_order_by_nobody_or_with_a_novel_for_a_reason_is_refused() -> None:
 async def test_the_platform_has_halts_and_no_limits() -> None:
     error = await refused_for(PLATFORM, SetLimit(DAILY))
 
-    assert "only halts hold for all of them" in error.allowed
+    assert "only halts can apply to all tenants" in error.allowed
     board = MemoryControlStore()
     for scope, id_ in ((HaltScope.TENANT, "acme"), (HaltScope.TENANT, ANY), (HaltScope.MODEL, "anthropic/*")):
         await execute_command(board, PLATFORM, AddHalt(scope, id_), by="ann", why="", at=NOW)

@@ -51,7 +51,7 @@ def test_rules_that_make_no_sense_are_refused(rules: Callable[..., Any], field: 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"id": ""}, "without an id"),
+        ({"id": ""}, "has an empty id"),
         ({"tokens": -1}, "-1 tokens"),
         ({"tokens": 10**9 + 1}, "1000000001 tokens"),
         ({"lease_s": 0}, "lease of 0"),
@@ -72,7 +72,7 @@ def test_limits_are_read_from_plain_values() -> None:
         TypeAdapter(Deployment).validate_python({"provider": "anthropic", "model": DEPLOYMENT.model})
         == DEPLOYMENT
     )
-    with pytest.raises(ValidationError, match="allowed are 1 to"):
+    with pytest.raises(ValidationError, match="Allowed: 1 to"):
         limits.validate_python({"concurrent": 0})
 
 

@@ -396,7 +396,7 @@ def test_a_model_has_one_price_a_day(tmp_path: Path) -> None:
 
 
 def test_a_book_has_a_name(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="name: is not there"):
+    with pytest.raises(TableError, match="name: is missing"):
         PriceBook.load(book(tmp_path, ROW, head=None))
 
 
