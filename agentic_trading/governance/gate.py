@@ -128,6 +128,15 @@ class Gate:
         is_shared: Whether other processes use the ledger. It then counts by its own clock, unless time is
             simulated, because the market time of other sessions differs.
 
+    Example:
+        ```python
+        answer = await gate.admit(request, principal="desk")
+        if isinstance(answer, Admitted):
+            async with gate.sent(answer, request.envelope) as sent:
+                response = await provider.complete(request)
+                charge = await sent.answered(response.usage)
+        ```
+
     """
 
     def __init__(

@@ -508,13 +508,24 @@ class RebuildableLedger(Protocol):
 class Ledger(ReservationLedger, OperableLedger, RebuildableLedger, Protocol):
     """Budgets for calls.
 
-    The held plus the spent amount never exceeds a ceiling, however many requests run at once. All scopes,
-    windows and units of a request are checked and held in one atomic step. A charge goes to the windows of
-    its reservation, however late it arrives. Repeating a reservation, settlement or release is harmless.
+    A reservation never makes the held plus the spent amount exceed a ceiling, however many requests run at
+    once. All scopes, windows and units of a request are checked and held in one atomic step. A charge above its
+    reservation is booked in full. A charge goes to the windows of its reservation, however late it arrives.
+    Repeating a reservation, settlement or release is harmless.
 
     Every method raises `LedgerUnavailableError` if the ledger cannot be reached. The step may or may not have
     been taken, and repeating it is harmless. Its subclass `LedgerRolledBackError` means that the ledger has
     lost recorded steps. Reserving is then stopped until `restore`.
+
+    Example:
+        ```python
+        answer = await ledger.reserve(request)
+        if isinstance(answer, Reservation):
+            await ledger.dispatch(answer.id)
+            ...  # send the request
+            await ledger.settle(answer.id, Amount(nusd=1_200_000, tokens=340))
+        ```
+
     """
 
     async def aclose(self) -> None:

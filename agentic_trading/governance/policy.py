@@ -240,7 +240,7 @@ def _principals_in_conflict(principals: Mapping[str, Principal]) -> Iterator[tup
             where = _place(("principals", name, "highest", "usd_per_day"))
             found = f"a ceiling per tenant together with tenants = [{PLATFORM!r}]"
             yield where, found, "tenants by id, because each tenant has its own ceiling"
-        # Two principals with one key could not be told apart by a signature, so that this is an error.
+        # This is an error, because a signature could not distinguish two principals with one key.
         for key in principal.key or (name,):
             owner = owners.setdefault(key, name)
             if owner != name:
@@ -329,6 +329,12 @@ class Policy:
         principals: The rights by name of the principal.
         rates: The rate limits of each model, shared by all its callers.
         source: The name of the file. Refusals contain it.
+
+    Example:
+        ```python
+        policy = Policy.load(Path("policy.toml"))
+        refusal = policy.problem("desk-a", envelope)  # None if the call is allowed
+        ```
 
     """
 

@@ -218,6 +218,14 @@ class PriceBook:
 
     If several files contain a model, only the last one is used for it. Iterating yields the prices in the
     order of the files. Those of one model are in order of their first day.
+
+    Example:
+        ```python
+        book = PriceBook.load()
+        usage = Usage(input_tokens=1_000, output_tokens=200)
+        nusd = book.cost_nusd(LLMProvider.ANTHROPIC, "claude-haiku-5-5", usage, at=datetime.now(UTC))
+        ```
+
     """
 
     def __init__(self, *tables: DatedTable[ModelPrice]) -> None:

@@ -523,9 +523,9 @@ def fits_own_limits(request: ReservationRequest, counters: Sequence[WindowCounte
 
 
 def denial(request: ReservationRequest, counters: Sequence[WindowCounter]) -> Denial | None:
-    """Return why `request` does not fit, finally if it cannot fit in any counter.
+    """Return why `request` does not fit, or None.
 
-    None if it fits.
+    The answer is final if the request can never fit into one of the counters.
     """
     found = list(_shortages(request, counters))
     if not found:

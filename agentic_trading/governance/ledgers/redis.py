@@ -219,7 +219,12 @@ ALWAYS: Final[CountedWindows] = (
       for window in (Window.NONE, Window.DAY, Window.MONTH)),
     (ScopeKind.TRACE, Window.NONE),
 )  # fmt: skip
-"""Windows that are counted even without a limit."""
+"""Windows that are counted even without a limit, for every id.
+
+Other windows are counted from the time that a limit is applied to them, or that a request sets its own limit in
+them. A limit on a minute or an hour that was not counted so far therefore begins at zero. Windows of calls are only
+counted for requests with a limit on them.
+"""
 
 MOST_RECENT_S: Final = 10.0
 """How many seconds a fenced ledger can look back for ended calls."""
@@ -234,19 +239,11 @@ class RedisLedger:
     """A `Ledger` shared by all processes with the same server and namespace.
 
     Leases, and the windows of requests without `at`, follow the server's clock. A queued request loses its
-    place after three times `look_s` without a check, for instance because its process was killed. Sums are
-    exact up to `LARGEST`. The first step opens the ledger. Create it outside of the event loop, because it
-    reads files.
-
-    `counted` windows are counted for every id from the first call on. Another window is counted from the time
-    that a limit is applied to it, or that a request sets its own limit in it. A limit on a minute or an hour
-    that was not counted so far therefore begins at zero. Windows of a call are only counted by the requests
-    that limit themselves in them.
+    place after three times `look_s` without a check, because its process was killed. Sums are exact up to
+    `LARGEST`. The first step opens the ledger. Create it outside of the event loop, because it reads files.
 
     Args:
-        url: The server.
         limits: The limits of tenants that have no applied limits on the server.
-        namespace: The first part of all keys.
         zone: The time zone in which days and months begin, the same for all processes.
         keep: How long counters of ended windows are kept after their end and their last use. After that their
             time can no longer be reserved for. Totals of agents and principals that never had a ceiling are
@@ -254,17 +251,15 @@ class RedisLedger:
         call_keep: How long ended calls are kept. Must be longer than a worker accepts an envelope.
         reserved_lease_s: Seconds that a reservation may wait for its dispatch.
         look_s: Seconds after which a queued request is checked again if the server does not wake it.
-        counted: Windows that are counted even without a limit.
+        counted: Windows that are counted even without a limit (see `ALWAYS`).
         recorded_within_s: Seconds before a `fence` (at most 10). `restore` keeps calls that ended within
             them, because their records may not have reached the log yet.
         is_checked_elsewhere: Do not check the server's settings.
-        clock: The clock of this process, used for waiting.
-        new_id: Makes the id of this process.
 
     Raises:
         ValueError: If `call_keep` is not above 0, or is longer than `keep`.
-        LedgerSettingsError: By `open` and the first step if the server may lose acknowledged writes. By
-            `reserve` and `checkpoint` if the tenant is counted in another zone.
+        LedgerSettingsError: By the first step if the server may lose acknowledged writes. By `reserve` and
+            `checkpoint` if the tenant is counted in another zone.
 
     """
 
@@ -321,10 +316,7 @@ class RedisLedger:
         return await self._queue.wait(self._tenants.of(request.tenant).keys.queue, _QueueCalls(self, request))
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = ledger_api.LEASE_S) -> None:
-        """Record that the request is about to be sent.
-
-        Raises `ReservationStateError` the second time.
-        """
+        """Record that the request is about to be sent. The second time raises `ReservationStateError`."""
         tenant = self._tenants.of(ledger_api.tenant_of(reservation_id))
         reply = await self._steps.run(
             tenant, "dispatch", reservation_id, _ms(lease_s), calls=(reservation_id,)
@@ -341,10 +333,7 @@ class RedisLedger:
         return ledger_api.ReservationState(state.decode()) if state else None
 
     async def settle(self, reservation_id: str, actual: Amount) -> ledger_api.Settlement:
-        """Charge the actual usage of a dispatched call and return the rest.
-
-        Repeating has no effect.
-        """
+        """Charge the usage of a dispatched call and return the rest. Repeating has no effect."""
         return await self._end(reservation_id, "settle", ledger_api.ReservationState.SETTLED, actual)
 
     async def release(self, reservation_id: str) -> None:
@@ -352,10 +341,7 @@ class RedisLedger:
         await self._end(reservation_id, "release", ledger_api.ReservationState.RELEASED, NOTHING)
 
     async def in_doubt(self, reservation_id: str) -> ledger_api.Settlement:
-        """Charge a dispatched call in full.
-
-        A later `settle` corrects it. Repeating is harmless.
-        """
+        """Charge a dispatched call in full. A later `settle` corrects it. Repeating is harmless."""
         return await self._end(reservation_id, "doubt", ledger_api.ReservationState.IN_DOUBT, NOTHING)
 
     async def expire_leases(self) -> Sequence[ledger_api.ExpiredReservation]:
@@ -378,10 +364,7 @@ class RedisLedger:
         )
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
-        """Replace the limits on the server.
-
-        Every process counts by them from its next request on.
-        """
+        """Replace the limits on the server, for the next request of every process."""
         of = self._tenants.of(tenant)
         await self._steps.run(of, "apply_limits", version, replies.limits_text(limits))
         of.freshness.applied(version)
@@ -396,18 +379,11 @@ class RedisLedger:
         self._tenants.of(tenant).freshness.confirm(awaited)
 
     async def fence(self, tenant: str) -> None:
-        """Close the ledger for all processes until `restore`.
-
-        Calls that end from now on are remembered for `restore`, and those that ended in the last
-        `recorded_within_s` seconds.
-        """
+        """Close the ledger for all processes until `restore`, which keeps calls that end from now on."""
         await self._steps.run(self._tenants.of(tenant), "fence", self._recorded_within_ms)
 
     async def entries(self, tenant: str) -> Sequence[ledger_api.LedgerEntry]:
-        """Return every charged call until `call_keep` after its end.
-
-        Scans all keys of the server.
-        """
+        """Return every charged call until `call_keep` after its end. Scans all keys of the server."""
         of = self._tenants.of(tenant)
         for _ in range(_TRIES):
             before = await self._steps.run(of, "look")
@@ -420,13 +396,9 @@ class RedisLedger:
     async def restore(
         self, tenant: str, entries: Iterable[ledger_api.LedgerEntry]
     ) -> ledger_api.LedgerCheckpoint:
-        """Begin the next epoch with the log's entries.
-
-        All processes are closed until they are booked.
-        """
+        """Begin the next epoch with the log's entries. Stays closed until all are booked."""
         of = self._tenants.of(tenant)
-        # Calls may end between reading `carried` and the rebuild. The script then asks for the list again,
-        # because it would otherwise drop them.
+        # Calls may end meanwhile. The script then asks for a new list, because it would otherwise drop them.
         begun = None
         while begun is None or begun.word == b"AGAIN":  # what there is to be carried over has changed
             await self.fence(tenant)
@@ -442,13 +414,9 @@ class RedisLedger:
         return opened.checkpoint
 
     async def checkpoint(self, tenant: str) -> ledger_api.LedgerCheckpoint:
-        """Return how far the tenant's ledger has progressed, closed or not.
-
-        Also raises `LedgerUnavailableError` if the server's memory is full, and `LedgerSettingsError` for
-        another zone.
-        """
+        """Return how far the tenant's ledger has progressed, closed or not."""
         of = self._tenants.of(tenant)
-        await self._server.require_room()
+        await self._server.require_room()  # because a full server still answers reads
         return (await self._steps.run(of, "look", of.planner.zone)).checkpoint
 
     async def require_at_least(self, tenant: str, checkpoint: ledger_api.LedgerCheckpoint) -> None:
@@ -460,10 +428,7 @@ class RedisLedger:
     async def balances(
         self, tenant: str, *, limited: bool = False, at: datetime | None = None
     ) -> Sequence[ledger_api.Balance]:
-        """Return counters of a tenant.
-
-        Each is exact, but others may change while they are read.
-        """
+        """Return counters of a tenant. Each is exact, but others may change meanwhile."""
         of = self._tenants.of(tenant)
         _, *limits, newest = (await self._steps.run(of, "look")).rest
         limit_set = of.limit_set(replies.read_limits(limits))
@@ -506,8 +471,7 @@ class RedisLedger:
             # The ceilings travel with the request, because the server does not merge limits (decision 57).
             if reply.word == b"STALE":
                 tenant.apply_limits(replies.read_limits(reply.rest))
-            # The request was planned for a minute that has passed on the server, so that its windows must be
-            # computed again.
+            # Its minute has passed on the server, so that its windows must be computed again.
             elif reply.word == b"MOVED":
                 present_s = reply.now_ms / 1000
             else:
@@ -549,8 +513,7 @@ class RedisLedger:
 
     async def _book_all(self, of: RedisTenantState, entries: Iterable[ledger_api.LedgerEntry]) -> None:
         """Book past calls, many at once."""
-        # The server syncs its disk once per bundle, so that many entries at once are far faster than one by
-        # one.
+        # Many at once, because the server syncs its disk once per bundle.
         room = asyncio.Semaphore(_BOOKED_AT_ONCE)
         try:
             async with asyncio.TaskGroup() as group:

@@ -192,8 +192,7 @@ class LimitFreshness:
 
         A process that calls this must also call `confirm`.
         """
-        # Requests only wait if somebody confirms, because they would otherwise wait for the whole time limit
-        # each.
+        # Requests only wait in a process that confirms, because each would otherwise wait until its time-out.
         self._is_followed = True
         return 0 if self._fresh.is_set() else self._expiries
 
