@@ -1,4 +1,4 @@
-"""Whether a call may run, and what it cost: policies, prices, limits, the ledger, the limiter, the gate."""
+"""Admission and charging of calls: policies, prices, limits, the ledger, the limiter and the gate."""
 
 from agentic_trading.governance.controls_document import ControlStore
 from agentic_trading.governance.errors import (

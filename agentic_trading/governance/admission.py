@@ -1,4 +1,4 @@
-"""Answers of the gate: admitted, denied, deferred or dispatched already, and the refused calls by counter."""
+"""The answers of the gate, and the counters that refuse calls."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,12 +26,15 @@ from agentic_trading.llm.interaction import reservation_id
 from agentic_trading.llm.models import Capability
 
 _COUNTERS = 1_000
-"""How many counters that refuse calls are kept between two readings; names of agents are chosen by callers."""
+"""The maximum of refusing counters kept between two reads, because callers choose the names of agents."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeniedCall:
-    """An attempt that was refused, and when; `declined` is the counter with too little left, if that is the reason."""
+    """A denied attempt and its time.
+
+    `declined` is the counter without headroom, if that is the reason.
+    """
 
     at: datetime
     envelope: LLMEnvelope
@@ -40,7 +43,7 @@ class DeniedCall:
 
 
 class RefusedCounter(NamedTuple):
-    """A counter for which calls were refused."""
+    """A counter that refused calls."""
 
     tenant: str
     scope: limit_types.ScopeKind
@@ -51,9 +54,9 @@ class RefusedCounter(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RefusalSpan:
-    """When calls were refused for one counter: the first and the last time, in the time of the calls.
+    """The times of the first and the last refusal by one counter, in the time of the calls.
 
-    `left` is the ceiling less what was spent, at the last refusal that is known.
+    `left` is the ceiling minus the spent amount at the last refusal.
     """
 
     first: datetime
@@ -61,34 +64,39 @@ class RefusalSpan:
     left: int = 0
 
     def joined(self, other: "RefusalSpan") -> "RefusalSpan":
-        """Return the span that covers both; `other` came later."""
+        """Return the span that covers both. `other` is the later one."""
         return RefusalSpan(min(self.first, other.first), max(self.last, other.last), other.left)
 
 
 class RefusedCounters:
-    """The counters that refuse calls, since they were read last."""
+    """The counters that have refused calls since the last read."""
 
     def __init__(self) -> None:
         self._spans: dict[RefusedCounter, RefusalSpan] = {}
 
     def note(self, tenant: str, declined: Declined, now: datetime) -> None:
-        """Note that a call was refused; counters of calls and traces are left out, as no other call needs them."""
+        """Note a refused call.
+
+        Counters of calls and traces are left out, because other calls do not use them.
+        """
         if declined.scope in limit_types.SHORT_LIVED:
             return
         of = RefusedCounter(tenant, declined.scope, declined.id, declined.window, declined.unit)
         span = RefusalSpan(now, now, declined.left)
         self._spans[of] = self._spans.pop(of, span).joined(span)
         if len(self._spans) > _COUNTERS:
+            # The counter with the oldest refusal goes. Without a bound, invented agent names would fill the
+            # memory.
             del self._spans[next(iter(self._spans))]
 
     def take(self) -> Mapping[RefusedCounter, RefusalSpan]:
-        """Return the counters since this was asked last."""
+        """Return the refusing counters since the last call, and start again."""
         taken, self._spans = self._spans, {}
         return taken
 
 
 def exhausted(declined: Declined, limits: Iterable[limit_types.Limit] = ()) -> FailureReason:
-    """Return which budget has too little left; of the request's own `limits`, what set those that are of this budget."""
+    """Return the failure for a budget without headroom, with the rules of the request's own `limits`."""
     window = "" if declined.window is limit_types.Window.NONE else f" this {declined.window}"
     return FailureReason(
         category=FailureKind.BUDGET_EXHAUSTED,
@@ -107,7 +115,7 @@ def exhausted(declined: Declined, limits: Iterable[limit_types.Limit] = ()) -> F
 
 
 def unavailable(e: LedgerError, workflow: EnvelopeWorkflow) -> FailureReason:
-    """Return that a call may not run, as it is not known what is left to spend."""
+    """Return the failure for an unavailable ledger."""
     return FailureReason(
         category=FailureKind.LEDGER_UNAVAILABLE,
         description=f"{workflow} may not run without the ledger: {e}",
@@ -117,9 +125,15 @@ def unavailable(e: LedgerError, workflow: EnvelopeWorkflow) -> FailureReason:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """The attempt may run: what it requested is set aside for it, and is charged by the book with the id `price_book`.
+    """The attempt may run. Its maximum cost is reserved.
 
-    `permit` is its place at the model, where calls to it are limited.
+    Attributes:
+        request: The reserved request.
+        capability: The model.
+        price_book: The id of the book by which it is charged.
+        priced_at: The time whose prices apply.
+        permit: Its permit, if calls to the model are limited.
+
     """
 
     request: ReservationRequest
@@ -135,15 +149,15 @@ class Admitted:
 
     @property
     def amount(self) -> Amount:
-        """What is set aside."""
+        """The reserved amount."""
         return self.request.amount
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The attempt must not run; nothing is set aside and nothing was paid.
+    """The attempt must not run. It has no reservation and was not charged.
 
-    `declined` is the counter with too little left, if one is the reason; `is_by_own_limit` says that the ceiling is the
+    `declined` is the counter without headroom, if that is the reason. `is_by_own_limit`: that ceiling is the
     request's own.
     """
 
@@ -154,10 +168,10 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """The attempt has to wait; nothing is set aside.
+    """The attempt has to wait. It has no reservation.
 
-    It would fit, but for what calls in flight hold, or others wait for (`Blocked`, with the request to the ledger); or
-    its model is called too fast already (`Throttled`).
+    `held` is `Blocked` if calls in flight or earlier requests hold the headroom. `request` is then the
+    request to the ledger. It is `Throttled` if calls to the model are too fast.
     """
 
     envelope: LLMEnvelope
@@ -168,7 +182,10 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class AlreadyDispatched:
-    """Another run has sent this attempt, or is about to; its settlement and its result are that run's."""
+    """Another run has sent this attempt, or is about to.
+
+    Its settlement and result belong to that run.
+    """
 
     reservation_id: str
     state: ReservationState
@@ -176,11 +193,18 @@ class AlreadyDispatched:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """What the attempt was charged, in nano-dollars; `overrun_nusd` of it is above the reservation.
+    """The charge of an attempt, in nano-dollars.
 
-    `late` corrects an earlier charge in doubt. `in_doubt` may still be corrected. `unpriced` is the word of the usage,
-    or the model that served, that has no price in the book: the whole reservation was charged at least. `overbilled`
-    is whether the server's own bill, `bill_nusd`, is above the reservation.
+    Attributes:
+        cost_nusd: The charge.
+        overrun_nusd: The part of it above the reservation.
+        late: Whether it corrected a charge in doubt.
+        in_doubt: Whether it may still be corrected.
+        unpriced: The word of the usage, or the served model, without a price in the book. The charge is then
+            at least the whole reservation.
+        bill_nusd: The server's own bill.
+        overbilled: Whether that bill is above the reservation.
+
     """
 
     cost_nusd: int
@@ -193,7 +217,7 @@ class Charge:
 
 
 def denied(declined: Declined, limits: Sequence[limit_types.Limit] = ()) -> Denied:
-    """Return the denial of a request with these `limits` of its own, which a counter has too little left for."""
+    """Return the denial of a request with these `limits` of its own, by the counter without headroom."""
     unit = limit_types.UNITS.index(declined.unit)
     is_own = any(
         (limit.scope, limit.window) == (declined.scope, declined.window)
@@ -206,9 +230,10 @@ def denied(declined: Declined, limits: Sequence[limit_types.Limit] = ()) -> Deni
 def reservation_request(
     envelope: LLMEnvelope, attempt: int, amount: Amount, at: datetime | None, principal: str = "", more: Iterable[limit_types.Limit] = ()
 ) -> ReservationRequest:  # fmt: skip
-    """Return the request of one attempt, counted for `principal` if who sent it has a name.
+    """Return the reservation request of one attempt, counted for `principal` if it is not empty.
 
-    `more` are limits besides those that the envelope sets itself. Raises `ReservationRequestError` for what cannot be counted.
+    `more` are limits in addition to those of the envelope. Raises `ReservationRequestError` if it cannot be
+    counted.
     """
     scopes = {
         limit_types.ScopeKind.CALL: envelope.idempotency_key,
@@ -224,5 +249,5 @@ def reservation_request(
 
 
 def reservation_id_of(envelope: LLMEnvelope, attempt: int) -> str:
-    """Return the id of the reservation that an attempt gets."""
+    """Return the reservation id of an attempt."""
     return reservation_id(envelope.tenant_id, envelope.idempotency_key, attempt)

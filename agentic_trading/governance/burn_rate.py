@@ -1,4 +1,4 @@
-"""How fast budgets are used up, when they will be, and what to warn of: arithmetic over balances at several moments."""
+"""Burn rates of budgets, forecasts of their end, and warnings. Computed from balances at several times."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,18 +15,21 @@ from agentic_trading.governance.prices import Amount
 
 SHORT = timedelta(minutes=5)
 LONG = timedelta(hours=1)
-"""Two spans, as one alone is either late or hasty: a burst shows in the short one only, and is over."""
+"""Two spans are used, because a burst shows only in the short one, and the long one alone reacts late."""
 
 _SAMPLES_EVERY = timedelta(seconds=5)
 
 EVIDENT: Final = Fraction(1, 50)
-"""A forecast rests on five minutes of samples, or on this share of the ceiling spent since the first one."""
+"""A forecast needs five minutes of samples, or this share of the ceiling spent since the first sample."""
 
 REFUSING: Final = timedelta(minutes=5)
-"""A counter that refused calls for so long, and admitted none between, is exhausted. One oversized call is not enough."""
+"""A counter that refused calls for this long and admitted none is exhausted.
+
+One oversized call is not enough.
+"""
 
 _HORIZON_H = 24 * 366
-"""A counter that would last for more than a year at this pace has no date."""
+"""In hours. A counter that would last longer than a year at this rate has no forecast."""
 
 CounterId = tuple[str, limit_types.ScopeKind, str, limit_types.Window, str]
 BurnSample = tuple[datetime, Amount]
@@ -34,7 +37,7 @@ BurnSample = tuple[datetime, Amount]
 
 @dataclass(frozen=True, slots=True)
 class BurnRate:
-    """What is spent in an hour, at the pace of the last five minutes and of the last hour (or since the start)."""
+    """The amounts spent per hour, by the last five minutes and by the last hour (or since the start)."""
 
     short: Amount
     long: Amount
@@ -42,10 +45,17 @@ class BurnRate:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a counter will have nothing left, if it goes on as in the last hour; None if not before its window ends.
+    """When a counter will be exhausted at the rate of the last hour, or None if its window ends before.
 
-    `unit` is the one that ends first. `is_steady` says that the last five minutes lead to the same. `exhausted` are the
-    units that are used up, or in which the counter has refused every call for five minutes.
+    Attributes:
+        balance: The counter.
+        burn: Its rates.
+        exhausted_at: When it will be exhausted.
+        unit: The unit that is exhausted first.
+        is_steady: Whether the rate of the last five minutes leads to the same result.
+        exhausted: The units that are used up, or in which the counter has refused every call for five
+            minutes.
+
     """
 
     balance: Balance
@@ -58,14 +68,17 @@ class Forecast:
 
 @dataclass(slots=True)
 class _Refusals:
-    """When a counter refused calls since the last call that any worker had admitted in it, by unit."""
+    """The refusals of a counter by unit, since the last call that any worker admitted in it."""
 
     ceiling: limit_types.Ceiling
     calls: int
     spans: dict[limit_types.Unit, RefusalSpan] = field(default_factory=dict)
 
     def note(self, balance: Balance, refused: Mapping[limit_types.Unit, RefusalSpan]) -> None:
-        """Note what a counter has refused up to this balance; with a call or another ceiling, it begins again."""
+        """Note refusals up to this balance.
+
+        An admitted call or another ceiling starts again.
+        """
         calls = _calls(balance)
         if calls > self.calls or balance.ceiling != self.ceiling:
             self.spans.clear()
@@ -75,7 +88,7 @@ class _Refusals:
         self.ceiling, self.calls = balance.ceiling, calls
 
     def exhausted(self, balance: Balance) -> Iterable[limit_types.Unit]:
-        """Yield the units of which nothing is left, or too little for any call."""
+        """Yield the units that are used up, or have too little left for any call."""
         for unit, most, spent in zip(
             limit_types.UNITS, balance.ceiling.units, balance.spent.units, strict=True
         ):
@@ -86,7 +99,7 @@ class _Refusals:
 
 
 class BurnRateMeter:
-    """Remembers what counters with a ceiling had spent, for an hour, and when they refused calls.
+    """Remembers for an hour the spending of counters with a ceiling, and their refusals.
 
     Counters of calls and traces are left out. Time is that of the calls, simulated or not.
     """
@@ -103,13 +116,14 @@ class BurnRateMeter:
         now: datetime,
         refused: Mapping[RefusedCounter, RefusalSpan] = MappingProxyType({}),
     ) -> list[Forecast]:
-        """Note the balances of `now` and what was `refused` since the last look, and return where they lead.
+        """Note the balances of `now` and the calls `refused` since the last call, and return forecasts.
 
-        Counters of ended windows are forgotten. A counter that has admitted no call has no balance: it gets one of
-        zeros here when it refuses a call.
+        Counters of ended windows are forgotten.
         """
         current = {window: span.id for window, span in self._windows.at(now).items()}
         found = {_counter(one): one for one in balances}
+        # A counter that has admitted no call yet is unknown to the ledger. It gets a zero balance here,
+        # because its refusals would otherwise cause no warning.
         self._unopened = self._unopened | {
             _counter(one): one for one in (_blank(of, current, span) for of, span in refused.items())
         }
@@ -167,19 +181,19 @@ def _counter(balance: Balance) -> CounterId:
 
 
 def _blank(of: RefusedCounter, windows: Mapping[limit_types.Window, str], span: RefusalSpan) -> Balance:
-    """Return the balance of a counter in which no call was admitted: what is left is its ceiling."""
+    """Return the balance of a counter without admitted calls. Its ceiling is the amount left."""
     most = limit_types.Ceiling(*(span.left if unit == of.unit else None for unit in limit_types.UNITS))
     zero = Amount(0, 0, 0)
     return Balance(of.tenant, of.scope, of.id, of.window, windows[of.window], most, zero, zero, zero)
 
 
 def _calls(balance: Balance) -> int:
-    """Return how many calls a counter has admitted: charged ones, and those in flight."""
+    """Return the number of calls that a counter has admitted, ended or in flight."""
     return balance.spent.calls + balance.held.calls
 
 
 def _evident(samples: Sequence[BurnSample], balance: Balance, now: datetime) -> frozenset[limit_types.Unit]:
-    """Return the units whose pace is known well enough for a forecast."""
+    """Return the units with enough samples for a forecast."""
     since, before = samples[0]
     if now - since >= SHORT:
         return frozenset(limit_types.UNITS)
@@ -194,7 +208,7 @@ def _when(sample: BurnSample) -> datetime:
 
 
 def _pace(samples: Sequence[BurnSample], spent: Amount, now: datetime, span: timedelta) -> Amount:
-    """Return what is spent in an hour at the pace since the last sample that is at least `span` old, or the first."""
+    """Return the amount per hour since the last sample that is at least `span` old, or the first sample."""
     older = bisect_right(samples, now - span, key=_when)
     since, before = samples[max(0, older - 1)]
     passed = now - since
@@ -213,7 +227,7 @@ def _first_to_end(
     over_by: datetime | None,
     evident: frozenset[limit_types.Unit],
 ) -> tuple[datetime, limit_types.Unit] | None:
-    """Return when which `evident` unit is used up at this pace, if that is before `over_by`."""
+    """Return when an `evident` unit is first used up, and the unit, if that is before `over_by`."""
     ends = []
     for unit, left, pace in zip(limit_types.UNITS, balance.left.units, per_hour.units, strict=True):
         if left is None or pace <= 0 or unit not in evident:
@@ -232,7 +246,7 @@ AlertKind = Literal["threshold", "exhausted", "forecast"]
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """A warning about a counter: a soft limit was passed, it is exhausted, or it will not last its window.
+    """A warning about a counter: soft limit passed, exhausted, or exhausted before its window ends.
 
     `spent` and `most` are in `unit`.
     """
@@ -245,16 +259,16 @@ class Alert:
 
 
 class Alerts:
-    """Finds new alerts; `warn_at` is the share of a ceiling from which on it warns (a soft limit)."""
+    """Finds new alerts. `warn_at` is the share of a ceiling at which warnings start."""
 
     def __init__(self, warn_at: Fraction = WARN_AT) -> None:
         if not 0 < warn_at <= 1:
-            raise ValueError(f"warn_at is {warn_at}; allowed is above 0, up to 1")
+            raise ValueError(f"warn_at is {warn_at}. Allowed: above 0, up to 1")
         self._warn_at = warn_at
         self._known: frozenset[tuple[object, ...]] = frozenset()
 
     def new(self, forecasts: Iterable[Forecast]) -> list[Alert]:
-        """Return the alerts that hold now and did not at the last look."""
+        """Return the alerts that hold now and did not hold at the last call."""
         holding = [alert for forecast in forecasts for alert in self._of(forecast)]
         fresh = [alert for alert in holding if _subject(alert) not in self._known]
         self._known = frozenset(map(_subject, holding))

@@ -1,4 +1,4 @@
-"""The commands of an operator, and what each changes in the controls document of a tenant."""
+"""The commands of operators, and their effect on a tenant's controls document."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class SetLimit:
-    """Count against this limit, in place of the whole one of the same scope, id and window if there is one."""
+    """Set a limit. It replaces all units of a limit on the same scope, id and window."""
 
     limit: limit_types.Limit
 
     @property
     def subject(self) -> str:
-        """What the command is about."""
+        """The limit that is set."""
         return limit_types.limited_text(self.limit.scope, self.limit.id, self.limit.window)
 
 
@@ -39,13 +39,13 @@ class RemoveLimit:
 
     @property
     def subject(self) -> str:
-        """What the command is about."""
+        """The limit that is removed."""
         return limit_types.limited_text(self.scope, self.id, self.window)
 
 
 @dataclass(frozen=True, slots=True)
 class AddHalt:
-    """Let nothing of this scope run from now on; calls in flight are cancelled and settled, or spared."""
+    """Halt a scope. Its calls in flight are cancelled and settled, or spared."""
 
     scope: controls_document.HaltScope
     id: str
@@ -53,20 +53,20 @@ class AddHalt:
 
     @property
     def subject(self) -> str:
-        """What the command is about."""
+        """The scope that is halted."""
         return f"{self.scope} {self.id}"
 
 
 @dataclass(frozen=True, slots=True)
 class RemoveHalt:
-    """Remove the halt of exactly this scope and id; others still hold."""
+    """Remove the halt of exactly this scope and id. Other halts still apply."""
 
     scope: controls_document.HaltScope
     id: str
 
     @property
     def subject(self) -> str:
-        """What the command is about."""
+        """The scope that is resumed."""
         return f"{self.scope} {self.id}"
 
 
@@ -82,10 +82,14 @@ async def execute_command(
     why: str,
     at: datetime,
 ) -> controls_document.TenantControls:
-    """Execute a command, and return the controls that then stand in the store.
+    """Execute a command, and return the controls in the store.
 
-    Tries until no other operator comes in between; put a time limit around it. Raises `CommandError` for a command
-    that changes nothing or cannot be given to this tenant, and what the store raises.
+    Retries without limit if another operator writes at the same time: use a time-out. Errors of the store are
+    raised too.
+
+    Raises:
+        CommandError: If the command would have no effect, or is invalid for this tenant.
+
     """
     validate_command(tenant, command)
     while True:
@@ -98,10 +102,10 @@ async def execute_command(
 async def store_raised_halts(
     store: controls_document.ControlStore, halts: controls_document.HaltRegistry, tenant: str
 ) -> list[controls_document.AppliedCommand]:
-    """Store the halts that this process has raised, so that other processes and operators find them.
+    """Store the halts raised by this process, so that other processes and operators see them.
 
-    A halt that another process stored before is left as it is. Returns the commands that were stored. Raises what the
-    store raises; what is then still raised holds in this process, and is to be stored again.
+    A halt that another process has already stored is not changed. Returns the stored commands. If the store
+    raises, the remaining halts still apply in this process, and this can be called again.
     """
     actions = []
     for halt in halts.raised(tenant):
@@ -125,10 +129,19 @@ def apply_command(
     at: datetime,
     stored_at: datetime | None = None,
 ) -> controls_document.TenantControls:
-    """Return the next version of a document: changed by the command, with the action on its list.
+    """Return the next version of a document, with the command applied and recorded.
 
-    `stored_at` is the time by the store's clock, `at` that of the operator, which may be another. The serial follows the former.
-    Raises `CommandError` for a command that changes nothing, and says what is there; and for a text that is too long.
+    Args:
+        controls: The current document.
+        command: The command.
+        by: The operator.
+        why: The reason.
+        at: The operator's time.
+        stored_at: The store's time. The serial follows it, because clocks of operators differ.
+
+    Raises:
+        CommandError: If the command would have no effect, or a text is too long.
+
     """
     serial = max(controls.serial + 1, controls_document.milliseconds(stored_at or at))
     author = _Author(controls.version + 1, serial, by, why, at)
@@ -148,23 +161,23 @@ def apply_command(
         first = e.errors(include_url=False, include_context=False)[0]
         place = ".".join(map(str, first["loc"])) or "command"
         raise CommandError(
-            command.subject, f"{place}: {first['msg']}", "names, reasons and times that fit"
+            command.subject, f"{place}: {first['msg']}", "valid names, reasons and times"
         ) from e
 
 
 def validate_command(tenant: str, command: OperatorCommand) -> None:
-    """Raise `CommandError` for a command that would hold for nothing at this tenant."""
+    """Raise `CommandError` if a command cannot apply to anything of this tenant."""
     if not tenant:
         raise CommandError(
-            command.subject, "it is for no tenant", f"the id of one, or {PLATFORM!r} for the platform"
+            command.subject, "it has no tenant", f"the id of a tenant, or {PLATFORM!r} for the platform"
         )
     match command:
         case SetLimit(limit):
             if tenant == PLATFORM:
                 raise CommandError(
                     command.subject,
-                    "a limit is counted within one tenant, and the platform is none",
-                    "the id of a tenant; only halts hold for all of them",
+                    "a limit applies to one tenant, and the platform is not a tenant",
+                    "the id of a tenant (only halts can apply to all tenants)",
                 )
             _check_id(tenant, limit.scope, limit.id, command.subject)
         case AddHalt(scope, id_):
@@ -191,7 +204,7 @@ def _check_id(
 
 @dataclass(frozen=True, slots=True)
 class _Author:
-    """The operator of a new version, with reason and moment."""
+    """The operator of a new version, with reason and time."""
 
     version: int
     serial: int
@@ -202,7 +215,7 @@ class _Author:
     def on_limit(
         self, limit: limit_types.Limit, before: limit_types.Limit | None, after: limit_types.Limit | None
     ) -> controls_document.AppliedCommand:
-        """Return the record of a change to the limit on the scope and window of `limit`, from `before` to `after`."""
+        """Return the record of a changed limit."""
         return controls_document.AppliedCommand(
             version=self.version, kind="remove_limit" if after is None else "set_limit",
             subject=limit_types.limited_text(limit.scope, limit.id, limit.window),
@@ -215,7 +228,7 @@ class _Author:
     def on_halt(
         self, command: AddHalt | RemoveHalt, before: str, after: str
     ) -> controls_document.AppliedCommand:
-        """Return the record of a halt or its end."""
+        """Return the record of a halt or a resume."""
         return controls_document.AppliedCommand(
             version=self.version, kind="halt" if isinstance(command, AddHalt) else "resume",
             subject=command.subject, before=before, after=after, by=self.by, why=self.why, at=self.at,
@@ -254,7 +267,7 @@ def _halted(
 ) -> controls_document.TenantControls:
     known = controls.halt(command.scope, command.id)
     if known is not None:
-        raise CommandError(command.subject, f"is halted already, {_halt_text(known)}", "to resume it")
+        raise CommandError(command.subject, f"is halted already, {_halt_text(known)}", "resume it")
     halt = controls_document.Halt(
         scope=command.scope, id=command.id, by=author.by, why=author.why, at=author.at,
         spares_in_flight=command.spares_in_flight,
@@ -310,4 +323,4 @@ def _halt_text(halt: controls_document.Halt) -> str:
 
 def _listed(texts: Iterable[str]) -> str:
     """Return what can be removed."""
-    return ", ".join(texts) or "nothing, as none is set"
+    return ", ".join(texts) or "none, because none is set"

@@ -1,4 +1,4 @@
-"""The controls of operators, limits and halts: one versioned document per tenant, and the port to its store."""
+"""The controls of operators: limits and halts in one versioned document per tenant, and its store."""
 
 import asyncio
 import operator
@@ -22,11 +22,11 @@ from agentic_trading.llm.fields import Count, Moment, Open, Text
 from agentic_trading.llm.limits import UnlessNone
 
 KEPT_ACTIONS = 200
-"""So many of the last actions stay in a document; the log has all of them."""
+"""The number of last actions kept in a document. The log has all of them."""
 
 RUNNING = "running"
 HALTED = "halted"
-"""How the record of a halt or a resume spells what was and is."""
+"""The states before and after a halt or resume, as recorded."""
 
 CommandKind = Literal["set_limit", "remove_limit", "halt", "resume"]
 LIMIT_COMMANDS = ("set_limit", "remove_limit")
@@ -40,7 +40,7 @@ Reason = Annotated[Text, Field(max_length=2000)]
 
 
 class HaltScope(StrEnum):
-    """What a halt stops: a whole tenant, or those of its calls that an agent, a workflow or a model is in."""
+    """The scope of a halt: a whole tenant, or the calls of an agent, a workflow or a model."""
 
     TENANT = "tenant"
     AGENT = "agent"
@@ -49,10 +49,10 @@ class HaltScope(StrEnum):
 
 
 class Halt(BaseModel, frozen=True, extra="forbid"):
-    """Nothing of this scope may run, from `at` until it is resumed.
+    """A halt of a scope from `at` until it is resumed.
 
-    `id` names it, `*` is every one of its kind. A model is named `model`, `provider/model`, or `provider/*` for all of
-    a provider's. With `spares_in_flight` calls that were sent end as they are, because their bills are to be known.
+    `id` is its name, or `*` for every one of its kind. A model is `model`, `provider/model`, or `provider/*`.
+    With `spares_in_flight`, sent calls complete, so that their bills become known.
     """
 
     scope: HaltScope
@@ -63,17 +63,18 @@ class Halt(BaseModel, frozen=True, extra="forbid"):
     spares_in_flight: bool = Field(default=False, exclude_if=operator.not_)
 
     def concerns(self, envelope: LLMEnvelope, *, in_flight: bool = False) -> bool:
-        """Whether this envelope must not run, or a call of it not go on that is `in_flight`."""
+        """Whether it stops this envelope, or, with `in_flight`, a call of it that was sent."""
         is_named = self.id == ANY or self.id in _names(self.scope, envelope)
         return is_named and not (in_flight and self.spares_in_flight)
 
 
 class AppliedCommand(EventBody, frozen=True, extra="allow"):
-    """A command that was executed, and made this `version` of the document; `before` and `after` are texts to be read.
+    """An executed command, which created this `version` of the document.
 
-    `scope` and `id` are what it was about. Where that was a limit, `window` is there too, and its ceilings in
-    nano-dollars, tokens and calls; None is no limit. `serial` is that of the document that it made: it orders commands
-    across copies of a store. A command that was derived from a limit or halt has none.
+    `before` and `after` are readable texts. For a limit, `window` and the ceilings in nano-dollars, tokens
+    and calls are set. A ceiling of None means that there is no limit. `serial` is the document's serial after
+    the command, and orders commands across copies of a store. Commands that were derived from a limit or halt
+    have no serial.
     """
 
     KIND = "operator.commanded"
@@ -96,31 +97,33 @@ class AppliedCommand(EventBody, frozen=True, extra="allow"):
 
 
 def subject_of(command: AppliedCommand) -> tuple[bool, str]:
-    """Return the limit or halt that a command is about: an agent's halt and its limit may be spelled alike."""
+    """Return the limit or halt that a command is about.
+
+    A limit and a halt may have the same text.
+    """
     return command.kind in LIMIT_COMMANDS, command.subject
 
 
 def kept_actions(actions: Sequence[AppliedCommand]) -> tuple[AppliedCommand, ...]:
-    """Return the last actions, and of older ones the last about each limit and halt.
-
-    It says who has set or removed it: a removal and a resume stay known, because nothing else lifts a restriction.
-    """
+    """Return the last actions, and of older ones the last for each limit and halt."""
+    # Removals and resumes are kept too, because only they lift a restriction that an older copy may contain.
     older, recent = actions[:-KEPT_ACTIONS], actions[-KEPT_ACTIONS:]
     last = {subject_of(action): action for action in actions}
     return (*(action for action in older if last[subject_of(action)] is action), *recent)
 
 
 def milliseconds(at: datetime) -> int:
-    """Return a moment in whole milliseconds since 1970; one before that is below zero."""
+    """Return a time in whole milliseconds since 1970. Negative before."""
     return (at - _EPOCH) // timedelta(milliseconds=1)
 
 
 class TenantControls(BaseModel, frozen=True, extra="forbid"):
-    """The limits and halts of one tenant; version 0 is that of a tenant without any command.
+    """The limits and halts of one tenant.
 
-    Each command makes the next version, with a larger `serial`. Versions start over with a store that was lost. Serials
-    go on: none is smaller than the store's time of its command in milliseconds since 1970. A field that is not known here is
-    refused: a restriction is never ignored.
+    Version 0 means that the tenant never had a command. Each command creates the next version, with a larger
+    `serial`. Versions start again if a store is lost. Serials do not: they are never smaller than the store's
+    time of their command in milliseconds since 1970. Unknown fields are rejected, so that a restriction is
+    never ignored.
     """
 
     version: Count = 0
@@ -137,7 +140,10 @@ class TenantControls(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def speaks_of_limits(self) -> bool:
-        """Whether a limit was ever set here: then no limit means a removed one."""
+        """Whether a limit was ever set.
+
+        If so, an empty list of limits means that they were removed.
+        """
         return bool(self.limits) or any(action.kind.endswith("limit") for action in self.actions)
 
     def limit(self, scope: ScopeKind, id_: str, window: Window) -> Limit | None:
@@ -150,41 +156,45 @@ class TenantControls(BaseModel, frozen=True, extra="forbid"):
         return next((one for one in self.halts if (one.scope, one.id) == (scope, id_)), None)
 
     def halt_for(self, envelope: LLMEnvelope, *, in_flight: bool = False) -> Halt | None:
-        """Return the oldest halt that keeps `envelope` from running, or None."""
+        """Return the oldest halt that stops `envelope`, or None."""
         return next((halt for halt in self.halts if halt.concerns(envelope, in_flight=in_flight)), None)
 
 
 class ControlStore(Protocol):
-    """Where the controls of operators are stored, for every process that applies them.
+    """Stores the controls of operators for all processes that apply them.
 
-    What one process has written, every other one reads from then on. Both methods raise `ControlsUnreadableError` for
-    contents that are not `TenantControls`, which they leave as they are, and `ControlsUnavailableError` where the store
-    cannot be reached: whether a replacement was made is then not known.
+    A write by one process is visible to all later reads of others.
+
+    Raises:
+        ControlsUnreadableError: By `read` and `replace`, if the content is not a `TenantControls`. It is not
+            changed.
+        ControlsUnavailableError: If the store cannot be reached. A replacement may or may not have been made.
+
     """
 
     async def read(self, tenant: str) -> TenantControls:
-        """Return what was written last for `tenant`; version 0 if nothing ever was."""
+        """Return the last written controls of `tenant`, or version 0 if there are none."""
         ...
 
     async def replace(self, tenant: str, controls: TenantControls) -> bool:
-        """Write `controls` if the version before it stands there now, and say whether it was written.
+        """Write `controls` if the stored version is the one before.
 
-        Of several replacements of the same version at once, one succeeds. What was written outlives the process, if the
-        store does.
+        Return whether it was written. Of several concurrent replacements of the same version, exactly one
+        succeeds.
         """
         ...
 
     async def now(self) -> datetime:
-        """Return the time by the clock of the store, the same for all who write to it."""
+        """Return the store's time, the same for all its writers."""
         ...
 
     async def aclose(self) -> None:
-        """Close what was opened; harmless twice."""
+        """Close the connections that were opened. Repeating is harmless."""
         ...
 
 
 def event_of(tenant: str, action: AppliedCommand) -> Event:
-    """Return an action as a record; every process that puts it on record makes the same one."""
+    """Return the record of an action. It is the same in every process."""
     return action.as_event(
         event_id=derived_id("operator.action", tenant, action.version, action.at.isoformat()),
         trace_id=f"operator-{tenant}",
@@ -210,15 +220,15 @@ def _names(scope: HaltScope, envelope: LLMEnvelope) -> tuple[str, ...]:
 def _refuse_twice(what: str, subjects: Iterable[tuple[str, ...]]) -> None:
     twice = [" ".join(subject) for subject, times in Counter(subjects).items() if times > 1]
     if twice:
-        raise ValueError(f"{what} holds {', '.join(twice)} twice; allowed is once")
+        raise ValueError(f"{what} contains {', '.join(twice)} twice. Allowed: once")
 
 
 @dataclass(slots=True)
 class HaltRegistry:
-    """Halts as they were last read, and the calls waiting or in flight; those that a new halt concerns are ended.
+    """The last known halts, and the calls that wait or are in flight.
 
-    Where the controls of a tenant are not known, it is closed: as if all of it was halted. A `raised` halt holds at
-    once, and until it is found in the controls.
+    A new halt ends the calls that it concerns. If the controls of a tenant are unknown, it is closed: all of
+    it counts as halted. A `raised` halt applies at once, until it is found in the controls.
     """
 
     _by_tenant: dict[str, TenantControls] = field(default_factory=dict)
@@ -231,13 +241,13 @@ class HaltRegistry:
         return tenant in self._by_tenant
 
     def update(self, tenant: str, controls: TenantControls) -> None:
-        """Take note of the controls of a tenant, or of all by the platform's own name."""
+        """Set the controls of a tenant, or of the platform for all tenants."""
         self._closed.pop(tenant, None)
         self._by_tenant[tenant] = controls
         self._end_what_is_halted()
 
     def raise_halt(self, tenant: str, halt: Halt) -> bool:
-        """Halt at once, before the control store knows of it; returns whether that is new."""
+        """Halt at once, before the halt is stored. Return whether the halt is new."""
         raised = self._raised.setdefault(tenant, [])
         if any((one.scope, one.id) == (halt.scope, halt.id) for one in raised):
             return False
@@ -246,25 +256,28 @@ class HaltRegistry:
         return True
 
     def raised(self, tenant: str) -> tuple[Halt, ...]:
-        """Return the halts that no controls are known to hold."""
+        """Return the raised halts that were not found in the controls yet."""
         return tuple(self._raised.get(tenant, ()))
 
     def stored(self, tenant: str, halt: Halt, controls: TenantControls) -> None:
-        """Take note that these controls hold a raised halt."""
+        """Set controls that contain a raised halt."""
         self.update(tenant, controls)
         self._raised[tenant] = [one for one in self._raised.get(tenant, ()) if one != halt]
 
     def close(self, tenant: str, why: str) -> None:
-        """Let nothing of a tenant run, or nothing at all by the platform's name, until `open` or `update`."""
+        """Stop all calls of a tenant, or of the whole platform by its name, until `open` or `update`."""
         self._closed[tenant] = why
         self._end_what_is_halted()
 
     def open(self, tenant: str) -> None:
-        """Let what was noted last hold again; harmless where nothing is closed."""
+        """Apply the last known controls again. Harmless if the tenant is not closed."""
         self._closed.pop(tenant, None)
 
     def problem(self, envelope: LLMEnvelope, *, in_flight: bool = False) -> FailureReason | None:
-        """Return why nothing of this envelope may run, or a call of it not go on that is `in_flight`; or None."""
+        """Return why this envelope is halted, or None.
+
+        With `in_flight`, for a call of it that was sent.
+        """
         why = self._why(envelope, in_flight=in_flight)
         if why is None:
             return None
@@ -272,7 +285,7 @@ class HaltRegistry:
 
     @contextmanager
     def reached(self, envelope: LLMEnvelope, limit: asyncio.Timeout) -> Iterator[None]:
-        """Have `limit` run out as soon as the envelope is halted, at once if it is, for as long as the block lasts."""
+        """Within the block, end `limit` as soon as the envelope is halted, also if it already is."""
         self.watch(envelope, limit)
         try:
             yield
@@ -280,13 +293,13 @@ class HaltRegistry:
             self.forget(limit)
 
     def watch(self, envelope: LLMEnvelope, limit: asyncio.Timeout, *, in_flight: bool = False) -> None:
-        """Do so until `forget`; a call `in_flight` is spared by some halts."""
+        """Start watching, as `reached` does. Some halts spare a call `in_flight`."""
         self._reachable[limit] = envelope, in_flight
         if self._why(envelope, in_flight=in_flight) is not None:
             end_wait(limit)
 
     def forget(self, limit: asyncio.Timeout) -> None:
-        """Leave `limit` alone from now on."""
+        """Stop watching `limit`."""
         del self._reachable[limit]
 
     def _end_what_is_halted(self) -> None:
@@ -296,6 +309,7 @@ class HaltRegistry:
 
     def _why(self, envelope: LLMEnvelope, *, in_flight: bool) -> str | None:
         for tenant in (PLATFORM, envelope.tenant_id):
+            # A tenant without known controls must not run, because it may be halted.
             if tenant in self._closed:
                 return f"it is not known what is halted for tenant {tenant}: {self._closed[tenant]}"
             controls = self._by_tenant.get(tenant)

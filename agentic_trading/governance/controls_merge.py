@@ -1,4 +1,4 @@
-"""One controls document from several copies and logs: of the commands on each limit and halt, the newest holds."""
+"""Merge copies and logs of controls: for each limit and halt, the newest command applies."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,11 +14,13 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
 
 RESTORE: Final = "restore"
-"""The author of a command that settles two commands whose order is unknown."""
+"""The author of a command that replaces several commands of unknown order."""
 
 AUTOMATIC: Final = frozenset({"config", "run", RESTORE})
-"""Authors that read the document and not the mind of an operator: a command of an operator that they did not know is not
-older than theirs."""
+"""Authors that are not operators.
+
+Their commands do not replace an operator's command that they had not read.
+"""
 
 _UNKNOWN_ORDER: Final = "the order of the commands is unknown: the lower limit holds, and a halt"
 _FORGOTTEN: Final = "unknown"
@@ -26,11 +28,11 @@ _NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 Subject = tuple[bool, str]
 History = Sequence[controls_document.AppliedCommand]
-"""Commands of one document or log, oldest first."""
+"""The commands of one document or log, oldest first."""
 
 
 class _Id(NamedTuple):
-    """Identifies a command; versions start over with a lost store."""
+    """Identifies a command. The version alone does not, because versions start again in a new store."""
 
     version: int
     at: datetime
@@ -44,19 +46,19 @@ Standing = dict[Subject, dict[_Id, controls_document.AppliedCommand]]
 
 @dataclass(slots=True)
 class _Later:
-    """The commands on a subject that come after a point of a history."""
+    """The commands on a subject after a point of a history."""
 
     serial: int = -1
     version: int = -1
 
     def replaces(self, command: controls_document.AppliedCommand) -> bool:
-        """Whether one of them was given by someone who knew `command`."""
+        """Whether one of them replaces `command`, because its author had read it."""
         if command.serial is None:
             return self.serial >= 0 or self.version > command.version
         return self.serial > command.serial or self.version > command.version
 
     def add(self, command: controls_document.AppliedCommand) -> None:
-        """Add the next one, from the newest to the oldest."""
+        """Add the next command, from newest to oldest."""
         if command.serial is None:
             self.version = max(self.version, command.version)
         else:
@@ -64,7 +66,7 @@ class _Later:
 
 
 def history_of(controls: controls_document.TenantControls) -> list[controls_document.AppliedCommand]:
-    """Return the commands of a document, oldest first, and one for each restriction whose command is forgotten."""
+    """Return a document's commands, oldest first. Restrictions without a command get a derived one."""
     acted = {controls_document.subject_of(action) for action in controls.actions}
     forgotten = [_forgotten_limit(limit) for limit in controls.limits]
     forgotten += [_forgotten_halt(halt) for halt in controls.halts]
@@ -72,9 +74,10 @@ def history_of(controls: controls_document.TenantControls) -> list[controls_docu
 
 
 def standing_commands(histories: Iterable[History]) -> Standing:
-    """Return the commands on each subject that no newer one replaces: several where their order is unknown.
+    """Return the commands on each subject that are not replaced: several if their order is unknown.
 
-    A command is newer if it comes later in the same history, or if its serial is larger and it is an operator's.
+    A command is newer if it comes later in the same history, or if it has a larger serial and is an
+    operator's.
     """
     known: Standing = {}
     replaced: dict[Subject, set[_Id]] = {}
@@ -94,10 +97,11 @@ def standing_commands(histories: Iterable[History]) -> Standing:
 def merged_controls(
     found: controls_document.TenantControls, histories: Iterable[History], now: datetime, *, serial: int = 0
 ) -> controls_document.TenantControls | None:
-    """Return the next version of `found` with the commands of `histories` that it lacks, or None if it lacks none.
+    """Return the next version of `found` with the missing commands of `histories`, if any.
 
-    Of two commands on the same limit or halt the newer holds. Where their order is unknown, the lower ceiling of each
-    unit holds, and a halt. The new serial is larger than `serial`. Raises `ControlsUnreadableError` for a command that this release cannot read.
+    Returns None if it lacks none. For each limit or halt the newer command applies. If their order is
+    unknown, the lower ceiling of each unit and a halt apply. The new serial is larger than `serial`. Raises
+    `ControlsUnreadableError` for a command that this release cannot read.
     """
     own = history_of(found)
     before, after = standing_commands([own]), standing_commands([own, *histories])
@@ -134,7 +138,7 @@ def merged_controls(
 
 @dataclass(frozen=True, slots=True)
 class RestoredControls:
-    """The controls that are now in a store, whether commands were put back, and the restrictions that changed by it."""
+    """The controls in a store after a restore, whether it added commands, and the changed restrictions."""
 
     controls: controls_document.TenantControls
     is_changed: bool = False
@@ -149,10 +153,11 @@ async def restore_controls(
     serial: int = 0,
     writes: bool = True,
 ) -> RestoredControls:
-    """Add to a store the commands of `histories` that it lacks, and return the controls that then stand there.
+    """Add the missing commands of `histories` to a store, and return its controls.
 
-    Without `writes` it only raises what it would raise. Tries until no other writer comes in between; put a time limit around it. Raises what the store raises, and
-    `ControlsUnreadableError` for a command that this release cannot read.
+    Without `writes`, only the same errors are raised. Retries without limit if another writer writes at the
+    same time: use a time-out. Raises errors of the store, and `ControlsUnreadableError` for a command that
+    this release cannot read.
     """
     while True:
         found = await store.read(tenant)
@@ -180,7 +185,10 @@ class _Author:
         halt: controls_document.Halt | None,
         number: int,
     ) -> controls_document.AppliedCommand:
-        """Return the command that stands for several of unknown order; `number` makes its time its own."""
+        """Return the command that replaces several of unknown order.
+
+        `number` makes its time unique.
+        """
         is_limit = command.kind in controls_document.LIMIT_COMMANDS
         kind: controls_document.CommandKind = "halt" if halt is not None else "resume"
         before, after = ("", controls_document.HALTED if halt is not None else controls_document.RUNNING)
@@ -196,12 +204,15 @@ class _Author:
 
 @dataclass(slots=True)
 class CommandHistory:
-    """The commands of operators in one log, by tenant."""
+    """The operator commands of one log by tenant."""
 
     _commands: dict[str, list[controls_document.AppliedCommand]] = field(default_factory=dict)
 
     def read(self, record: Record) -> None:
-        """Read a record; only commands count. Raises `UnreadableBodyError` for one that this release cannot read."""
+        """Read a record.
+
+        Other records are ignored. Raises `UnreadableBodyError` if a command cannot be read.
+        """
         if isinstance(record, LLMInteraction) or record.kind != controls_document.AppliedCommand.KIND:
             return
         body = KINDS.must(record)
@@ -209,13 +220,15 @@ class CommandHistory:
             self._commands.setdefault(record.tenant_id, []).append(body)
 
     def of(self, tenant: str) -> History:
-        """Return the commands to a tenant, in the order of the log."""
+        """Return a tenant's commands, in the order of the log."""
         return self._commands.get(tenant, [])
 
 
 def _newest(
     commands: dict[_Id, controls_document.AppliedCommand], replaced: set[_Id]
 ) -> dict[_Id, controls_document.AppliedCommand]:
+    # Only operators count, because a configuration or a run may have written without having read an
+    # operator's command.
     given = [one.serial for one in commands.values() if one.serial is not None and one.by not in AUTOMATIC]
     newest = max(given, default=-1)
     named = {(one.kind, one.at) for one in commands.values() if one.version}
@@ -229,7 +242,8 @@ def _newest(
 
 
 def _limit_of(commands: Iterable[controls_document.AppliedCommand]) -> limit_types.Limit | None:
-    """Return the lowest limit of commands on one limit, unit by unit; a removal lifts none of the others."""
+    """Return the lowest limit of these commands, unit by unit."""
+    # A removal does not count here, because it may be older than the limits. The stricter command wins.
     limits = [limit for one in commands if (limit := _limit_by(one)) is not None]
     if not limits:
         return None
@@ -255,7 +269,8 @@ def _limit_by(command: controls_document.AppliedCommand) -> limit_types.Limit | 
 
 
 def _halt_of(commands: Iterable[controls_document.AppliedCommand]) -> controls_document.Halt | None:
-    """Return the oldest halt of commands on one halt: only a newer resume lifts it."""
+    """Return the oldest halt of these commands."""
+    # A resume does not count here, because it may be older than the halt. The stricter command wins.
     halts = [one for one in commands if one.kind == "halt"]
     if not halts:
         return None
@@ -269,7 +284,8 @@ def _halt_of(commands: Iterable[controls_document.AppliedCommand]) -> controls_d
 
 
 def _readable(command: controls_document.AppliedCommand) -> controls_document.AppliedCommand:
-    """Raise `ControlsUnreadableError` for a kind of a newer release: a restriction is never ignored."""
+    """Return the command. Raises `ControlsUnreadableError` for an unknown kind."""
+    # A kind of a newer release may be a restriction, so that ignoring it would let calls run.
     if command.kind not in (*controls_document.LIMIT_COMMANDS, *controls_document.HALT_COMMANDS):
         raise _unreadable(command, f"its kind is {command.kind!r}")
     return command

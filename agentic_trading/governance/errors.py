@@ -1,24 +1,24 @@
-"""What governance raises at callers that cannot go on; a call that may not run is a value, not an error.
+"""Errors of governance. A call that may not run is returned as a value, not raised.
 
 TradingError
 └── LLMError
-    ├── UnknownPriceError                a usage that the price book cannot price
-    ├── LimiterUnavailableError          the limiter cannot be reached: whether the step was taken is not known
-    ├── PolicyError                      the policy file says something that it cannot
+    ├── UnknownPriceError                the price book has no price for a usage
+    ├── LimiterUnavailableError          the limiter cannot be reached: the step may have been taken
+    ├── PolicyError                      the policy file is invalid
     ├── ControlError                     the controls of operators cannot be read or changed
-    │   ├── CommandError                 a command that changes nothing, or cannot be given
-    │   ├── ControlsUnreadableError      something else stands where the controls should
-    │   └── ControlsUnavailableError     the control store cannot be reached: whether the step was taken is not known
-    └── LedgerError                      the ledger was used against its rules
-        ├── LimitError                   a limit that limits nothing, or cannot be
-        ├── ReservationRequestError      a request that cannot be counted
-        │   ├── ReservationConflictError the same attempt was reserved with other facts
-        │   └── ClosedWindowError        its moment is too far back: those counters are gone
-        ├── UnknownReservationError      no such reservation, or not any more
-        ├── ReservationStateError        not a step from the state it is in
-        ├── LedgerUnavailableError       it cannot be reached: whether the step was taken is not known
-        │   └── LedgerRolledBackError    it has forgotten steps: nothing may run until it is rebuilt from the log
-        └── LedgerSettingsError          its server is set up so that it may forget what it acknowledged
+    │   ├── CommandError                 a command is invalid, or would have no effect
+    │   ├── ControlsUnreadableError      the stored controls are not a controls document
+    │   └── ControlsUnavailableError     the control store cannot be reached: the step may have been taken
+    └── LedgerError                      an invalid use of the ledger, or a failure of it
+        ├── LimitError                   a limit is invalid
+        ├── ReservationRequestError      a request cannot be counted
+        │   ├── ReservationConflictError the same attempt was reserved with different facts
+        │   └── ClosedWindowError        the request's time is too old: those counters are deleted
+        ├── UnknownReservationError      the reservation does not exist, or is no longer kept
+        ├── ReservationStateError        the step is not possible in the current state
+        ├── LedgerUnavailableError       the ledger cannot be reached: the step may have been taken
+        │   └── LedgerRolledBackError    the ledger has lost steps: calls stop until it is rebuilt from the log
+        └── LedgerSettingsError          the server's settings may lose acknowledged writes, or its zone differs
 """
 
 from collections.abc import Sequence
@@ -29,18 +29,21 @@ from agentic_trading.llm.errors import LLMError
 
 
 class UnknownPriceError(LLMError, LookupError):
-    """The price book has no price for `value` as `field` of `model`; `known` lists those there are."""
+    """The price book has no price for `value` as `field` of `model`.
+
+    `known` lists the values with a price.
+    """
 
     def __init__(self, model: str, field: str, value: str, known: Sequence[str]) -> None:
         self.model = model
         self.field = field
         self.value = value
         self.known = tuple(known)
-        super().__init__(f"no price for {field} {value!r} of {model}; known are {', '.join(known)}")
+        super().__init__(f"no price for {field} {value!r} of {model}. Known: {', '.join(known)}")
 
 
 class PolicyError(LLMError, ValueError):
-    """The policy at `path` cannot be used: at `where` (table and key; empty: the file itself) stands `found`."""
+    """The policy at `path` is invalid at `where`: a table and key, or empty for the file itself."""
 
     def __init__(self, path: Path, where: str, found: str, allowed: str) -> None:
         self.path = path
@@ -48,7 +51,7 @@ class PolicyError(LLMError, ValueError):
         self.found = found
         self.allowed = allowed
         place = f"{path}, {where}" if where else str(path)
-        super().__init__(f"{place}: found {found}; allowed: {allowed}")
+        super().__init__(f"{place}: found {found}. Allowed: {allowed}")
 
 
 class ControlError(LLMError):
@@ -56,23 +59,29 @@ class ControlError(LLMError):
 
 
 class CommandError(ControlError, ValueError):
-    """A command about `subject` cannot be executed, for `reason`; `allowed` says what can."""
+    """A command about `subject` cannot be executed, for `reason`.
+
+    `allowed` lists the valid choices.
+    """
 
     def __init__(self, subject: str, reason: str, allowed: str) -> None:
         self.subject = subject
         self.reason = reason
         self.allowed = allowed
-        super().__init__(f"{subject}: {reason}; allowed: {allowed}")
+        super().__init__(f"{subject}: {reason}. Allowed: {allowed}")
 
 
 class ControlsUnreadableError(ControlError):
-    """What stands at `where` is not what this version writes there, for `reason`; it was left as it is."""
+    """The content of `where` is not a controls document, for `reason`.
+
+    It was not changed.
+    """
 
     def __init__(self, where: str, reason: str) -> None:
         self.where = where
         self.reason = reason
         super().__init__(
-            f"{where} is not a controls document: {reason}; nothing was changed: restore it, or move it away"
+            f"{where} is not a controls document: {reason}. It was not changed. Restore it, or move it away"
         )
 
 
@@ -83,26 +92,29 @@ class ControlsUnavailableError(ControlError):
         self.where = where
         self.reason = reason
         super().__init__(
-            f"the controls at {where} cannot be reached: {reason}; see that they can be, then try again"
+            f"the controls at {where} cannot be reached: {reason}. Make them reachable, then try again"
         )
 
 
 class LimiterUnavailableError(LLMError):
-    """The limiter cannot be reached, for `reason`."""
+    """The limiter cannot be reached, for `reason`.
+
+    The step may have been taken, and repeating it is safe.
+    """
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(
-            f"the rate limiter cannot be reached: {reason}; the outcome is unknown; retry is safe"
+            f"the rate limiter cannot be reached: {reason}. The outcome is unknown. It is safe to retry"
         )
 
 
 class LedgerError(LLMError):
-    """The ledger was used against its rules."""
+    """The ledger was used in an invalid way, or has failed."""
 
 
 class LimitError(LedgerError, ValueError):
-    """A limit on `subject` cannot be used, for `reason`."""
+    """A limit on `subject` is invalid, for `reason`."""
 
     def __init__(self, subject: str, reason: str) -> None:
         self.subject = subject
@@ -125,32 +137,34 @@ class ReservationConflictError(ReservationRequestError):
     def __init__(self, key: str, attempt: int) -> None:
         self.attempt = attempt
         super().__init__(
-            key, f"attempt {attempt} was reserved with other facts; allowed are the same facts, or a new key"
+            key,
+            f"attempt {attempt} was reserved with another amount, other scopes or other limits. Repeat it unchanged, "
+            "or use a new key",
         )
 
 
 class ClosedWindowError(ReservationRequestError):
-    """A request for the moment `at`, older than the oldest one (`open_since`) whose counters are still kept."""
+    """The request's time `at` is older than `open_since`, the oldest time with counters."""
 
     def __init__(self, key: str, at: datetime, open_since: datetime) -> None:
         self.at = at
         self.open_since = open_since
         super().__init__(
             key,
-            f"{at.isoformat()} is no longer counted; allowed are moments from {open_since.isoformat()} on",
+            f"{at.isoformat()} is no longer counted. The oldest allowed time is {open_since.isoformat()}",
         )
 
 
 class UnknownReservationError(LedgerError, LookupError):
-    """The ledger has no reservation `reservation_id`: never made, or finished and forgotten."""
+    """The ledger has no reservation `reservation_id`: it was never made, or has ended and was forgotten."""
 
     def __init__(self, reservation_id: str) -> None:
         self.reservation_id = reservation_id
-        super().__init__(f"no reservation {reservation_id!r}; allowed are ids that reserve() returned")
+        super().__init__(f"no reservation {reservation_id!r}. Pass an id that reserve() returned")
 
 
 class ReservationStateError(LedgerError):
-    """`step` is not possible for `reservation_id`, which is `state`; `allowed` lists the states it starts from."""
+    """The reservation `reservation_id` is in `state`, and `step` is only possible in the `allowed` states."""
 
     def __init__(self, reservation_id: str, step: str, state: str, allowed: Sequence[str]) -> None:
         self.reservation_id = reservation_id
@@ -158,21 +172,26 @@ class ReservationStateError(LedgerError):
         self.state = state
         self.allowed = tuple(allowed)
         super().__init__(
-            f"cannot {step} {reservation_id!r}: it is {state}; allowed from {', '.join(allowed)}"
+            f"cannot {step} {reservation_id!r}: it is {state}. Allowed states: {', '.join(allowed)}"
         )
 
 
 class LedgerUnavailableError(LedgerError):
-    """The ledger cannot be reached, for `reason`; where the step `is_sent`, it may have been taken."""
+    """The ledger cannot be reached, for `reason`.
+
+    If `is_sent`, the step may have been taken.
+    """
 
     def __init__(self, reason: str, *, is_sent: bool = True) -> None:
         self.reason = reason
-        hint = "the outcome is unknown; retry is safe" if is_sent else "see that it runs, then try again"
-        super().__init__(f"the ledger cannot be reached: {reason}; {hint}")
+        hint = (
+            "The outcome is unknown. It is safe to retry" if is_sent else "Check that it runs, then try again"
+        )
+        super().__init__(f"the ledger cannot be reached: {reason}. {hint}")
 
 
 class LedgerRolledBackError(LedgerUnavailableError):
-    """The ledger of `tenant` has forgotten steps that it had acknowledged: `found` comes before `known`."""
+    """The ledger of `tenant` has lost acknowledged steps: it is at `found`, and had reached `known`."""
 
     def __init__(self, tenant: str, known: str, found: str) -> None:
         self.tenant = tenant
@@ -180,17 +199,17 @@ class LedgerRolledBackError(LedgerUnavailableError):
         self.found = found
         LedgerError.__init__(
             self,
-            f"the ledger of {tenant!r} has gone back: it had come to {known}, now it is at {found}; nothing may run "
+            f"the ledger of {tenant!r} has gone back: it had come to {known}, now it is at {found}. Calls are stopped "
             "until `agentic-trading budget rebuild` has booked the log again",
         )
         self.reason = "it has gone back"
 
 
 class LedgerSettingsError(LedgerError):
-    """The ledger's server is not safe for money: `setting` is `found`; `allowed` says what it must be."""
+    """The ledger's server is not safe for money: `setting` is `found`, but must be `allowed`."""
 
     def __init__(self, setting: str, found: str, allowed: str) -> None:
         self.setting = setting
         self.found = found
         self.allowed = allowed
-        super().__init__(f"the ledger's server has {setting} = {found!r}; allowed is {allowed}")
+        super().__init__(f"the ledger's server has {setting} = {found!r}. Allowed: {allowed}")

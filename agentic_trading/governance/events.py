@@ -1,7 +1,7 @@
-"""What workers put on record about money and operators: attempts, reservations, the ledger, budgets, commands.
+"""Records of workers about money and operators: attempts, reservations, the ledger, budgets and commands.
 
-A ledger is rebuilt from these, so readers of money use `KINDS.must`: an unknown kind in one of their namespaces is an
-error, and not passed over.
+A ledger is rebuilt from these. Readers of money use `KINDS.must`, so that an unknown kind in these namespaces
+is an error.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,8 @@ from agentic_trading.llm.fields import AnswerText, Moment, Open
 class ReservationExpired(EventBody, frozen=True):
     """A reservation whose lease ran out: `released` and refunded, or `in_doubt` and charged in full.
 
-    `scopes` are at least those that it was counted in, `window_at` is a moment in its windows, where that is known.
+    `scopes` contains at least the scopes that it was counted in. `window_at` is a time in its windows, if
+    known.
     """
 
     KIND = "reservation.expired"
@@ -33,7 +34,7 @@ class ReservationExpired(EventBody, frozen=True):
 
 
 class LedgerCheckpointed(EventBody, frozen=True):
-    """How far a tenant's ledger had come: its epoch (`generation`), that epoch's id (`mark`), and the last change in it."""
+    """How far a tenant's ledger had progressed: epoch (`generation`), epoch id (`mark`) and sequence."""
 
     KIND = "ledger.checkpointed"
 
@@ -43,9 +44,10 @@ class LedgerCheckpointed(EventBody, frozen=True):
 
 
 class BudgetWarned(EventBody, frozen=True):
-    """A counter near its ceiling: `spent` of `most` in `unit`, and its pace in the last hour, in nano-dollars an hour.
+    """A counter near its ceiling: `spent` of `most` in `unit`, and its spending rate of the last hour.
 
-    `exhausted_at` is when it will have nothing left at this pace, None if not before its window ends.
+    `nusd_per_hour` is in nano-dollars per hour. `exhausted_at` is when the counter will be exhausted at this
+    rate, or None if its window ends before.
     """
 
     scope: Open[ScopeKind]
@@ -60,27 +62,27 @@ class BudgetWarned(EventBody, frozen=True):
 
 
 class BudgetThresholdReached(BudgetWarned, frozen=True):
-    """The share of its ceiling from which on a counter is warned of is used up."""
+    """A counter has used up the share of its ceiling at which warnings start."""
 
     KIND = "budget.threshold_reached"
 
 
 class BudgetExhausted(BudgetWarned, frozen=True):
-    """Nothing is left of a counter, or it has refused calls for five minutes and admitted none between."""
+    """A counter is used up, or has refused calls for five minutes without admitting one."""
 
     KIND = "budget.exhausted"
 
 
 class BudgetExhaustionForecast(BudgetWarned, frozen=True):
-    """A counter will have nothing left before its window ends, if it goes on as in the last hour."""
+    """A counter will be used up before its window ends, at the rate of the last hour."""
 
     KIND = "budget.exhaustion_forecast"
 
 
 class AttemptDispatched(EventBody, frozen=True):
-    """A request is about to be sent, with what is reserved for it: what the reservation is called and counted in.
+    """A request is about to be sent, with its reservation: the id, the scopes and the reserved amounts.
 
-    `window_at` is a moment in its windows. None is the ledger's own present.
+    `window_at` is a time in its windows. None means the ledger's own present.
     """
 
     KIND = "attempt.dispatched"
@@ -98,7 +100,10 @@ class AttemptDispatched(EventBody, frozen=True):
 
 
 class AttemptUnsent(EventBody, frozen=True):
-    """A dispatch on record was taken back before anything was sent; the event's cause is that dispatch."""
+    """A dispatch on record was taken back before the request was sent.
+
+    The event's cause is that dispatch.
+    """
 
     KIND = "attempt.unsent"
 
@@ -108,9 +113,10 @@ class AttemptUnsent(EventBody, frozen=True):
 
 
 class AttemptAnsweredLate(EventBody, frozen=True):
-    """An answer that came when another worker had taken the envelope, and had put the attempt on record as in doubt.
+    """An answer that arrived after another worker had taken over and recorded the attempt as in doubt.
 
-    It is not used. It costs what it used: the charge in doubt is corrected by it. The event's cause is the dispatch.
+    The answer is not used, but its actual cost replaces the charge in doubt. The event's cause is the
+    dispatch.
     """
 
     KIND = "attempt.answered_late"
@@ -136,7 +142,7 @@ GovernanceBody = (
 )
 
 WARNINGS = (BudgetThresholdReached, BudgetExhausted, BudgetExhaustionForecast)
-"""Warnings have one id for each counter, and every worker records its own: the first record counts."""
+"""Warnings. They have one id per counter, and every worker records them. The first record counts."""
 
 KINDS = Kinds[GovernanceBody](
     AttemptDispatched,

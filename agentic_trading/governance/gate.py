@@ -1,4 +1,4 @@
-"""Which attempts may run: admitted with their money reserved, denied, deferred, or dispatched already."""
+"""The gate decides which attempts may run: admitted, denied, deferred, or already dispatched."""
 
 import asyncio
 from collections import Counter, deque
@@ -38,12 +38,12 @@ _SENT = (ReservationState.DISPATCHED, ReservationState.IN_DOUBT, ReservationStat
 
 
 _REMEMBERED = 50
-"""How many of the last denials are kept."""
+"""The number of denials that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionStatistics:
-    """Answers given since the start, and the real seconds that parked attempts have waited, all together."""
+    """Counts of answers since the start, and the total real seconds that deferred attempts have waited."""
 
     admitted: int
     parked: int
@@ -53,7 +53,7 @@ class AdmissionStatistics:
 
 
 class AdmissionCounters:
-    """Counts answers, and remembers the last refusals, and when each counter refused calls."""
+    """Counts answers, and remembers the last denials and the counters that refused calls."""
 
     def __init__(self) -> None:
         self._admitted = self._parked = self._taken = 0
@@ -68,7 +68,7 @@ class AdmissionCounters:
         answer: answers.Admitted | answers.Denied | answers.Deferred | answers.AlreadyDispatched,
         now: datetime,
     ) -> None:
-        """Count an answer that was given at `now`."""
+        """Count an answer given at `now`."""
         match answer:
             case answers.Admitted():
                 self._admitted += 1
@@ -85,7 +85,7 @@ class AdmissionCounters:
                 assert_never(answer)
 
     def note_wait(self, seconds: float) -> None:
-        """Count real seconds that a parked attempt has waited."""
+        """Add real seconds that a deferred attempt has waited."""
         self._waited_s += seconds
 
     def statistics(self) -> AdmissionStatistics:
@@ -95,28 +95,48 @@ class AdmissionCounters:
         )
 
     def refusals(self) -> Sequence[answers.DeniedCall]:
-        """Return the last refused calls, oldest first."""
+        """Return the last denied calls, oldest first."""
         return tuple(self._refusals)
 
 
 @dataclass(frozen=True, slots=True)
 class _Quoted:
-    """What an attempt requests of the ledger, and the quote behind it: while it waits both stay what they were."""
+    """A request to the ledger and the quote behind it. Both stay unchanged while the attempt waits."""
 
     request: ReservationRequest
     quote: gate_rules.Quote
 
 
 class Gate:
-    """Admit the attempts that the platform allows; each of them ends settled, released or in doubt.
+    """Admits attempts and reserves their maximum cost.
 
-    `clock` is the time of the mode, simulated or not, that deadlines go by. `wall` is the time of day, by which
-    providers raise prices and retire models (default: `clock`). `tenants` are those that may send (default: all): a
-    limit on tenants counts each by itself, so only with one tenant here is it a limit on the gate. `providers` are the
-    names that are served (default: all). `policy` says what
-    each principal may do (default: anything), `halts` what is stopped, `throttle` how fast each model may be called.
-    A ledger that `is_shared` with other processes counts by its own clock, unless time is simulated: their market is at
-    another moment.
+    Each admitted attempt ends settled, released or in doubt.
+
+    Args:
+        ledger: Counts and reserves money, tokens and calls.
+        prices: The price book.
+        capabilities: The known models.
+        clock: The time of the mode, simulated or not. Deadlines use it.
+        mode: The mode of the session.
+        wall: The time of day, by which prices and retirement dates apply. Default: `clock`.
+        tenants: The tenants that may send calls. Default: all. A limit on `tenant *` applies to each tenant
+            separately, so it only limits the whole gate if there is one tenant.
+        providers: The providers that are served. Default: all.
+        policy: The rights of each principal. Default: everything is allowed.
+        halts: The current halts.
+        throttle: The rate limits of each model.
+        is_shared: Whether other processes use the ledger. It then counts by its own clock, unless time is
+            simulated, because the market time of other sessions differs.
+
+    Example:
+        ```python
+        answer = await gate.admit(request, principal="desk")
+        if isinstance(answer, Admitted):
+            async with gate.sent(answer, request.envelope) as sent:
+                response = await provider.complete(request)
+                charge = await sent.answered(response.usage)
+        ```
+
     """
 
     def __init__(
@@ -142,6 +162,8 @@ class Gate:
         self._clock = clock
         self._wall = wall or clock
         self._mode: gate_rules.ClockMode = mode
+        # A paper session follows its market. On a shared ledger it uses the server's time, because two
+        # sessions with bars of two days would otherwise have a day's budget each (decision 28).
         self._names_moment = mode in gate_rules.SIMULATED or (mode == "paper" and not is_shared)
         self._tenants = tenants
         self._providers = providers
@@ -159,12 +181,21 @@ class Gate:
         is_retry: bool = False,
         input_tokens: int | None = None,
     ) -> answers.Admitted | answers.Denied | answers.Deferred | answers.AlreadyDispatched:
-        """Reserve the most that `request` can cost, or return why it must not run, or must wait.
+        """Reserve the maximum cost of `request`, or return why it must not run or has to wait.
 
-        `principal` sent the envelope, as the bus has proved. `is_retry` says that an attempt before this one
-        failed at the provider. `input_tokens` is the provider's own count where there is one; else bytes bound the
-        tokens. The same attempt again gets the same reservation until it is dispatched, as nothing was sent; from
-        then on it is `AlreadyDispatched`.
+        Repeating an attempt returns the same reservation until it is dispatched. From then on the answer is
+        `AlreadyDispatched`.
+
+        Args:
+            request: The attempt.
+            principal: The sender, as authenticated by the bus.
+            is_retry: Whether an earlier attempt failed at the provider.
+            input_tokens: The provider's own count of the input. Without it, the bytes of the request bound
+                the tokens.
+
+        Returns:
+            `Admitted`, `Denied`, `Deferred` (call `headroom` and then `admit` again), or `AlreadyDispatched`.
+
         """
         answer = await self._answer(request, principal, input_tokens)
         if isinstance(answer, answers.Admitted):
@@ -173,11 +204,11 @@ class Gate:
         return answer
 
     async def headroom(self, parked: answers.Deferred) -> None:
-        """Wait until the parked attempt can be answered for good, is halted, or its deadline passes; then admit it again.
+        """Wait until a deferred attempt can be answered, is halted, or reaches its deadline.
 
-        Requests get their turn in order of arrival less priority (`queue_priority`): what comes free is reserved here, and handed out
-        by the next `admit` of the same request, which reserves it again if it comes after the reservation's lease. A
-        cancelled wait holds nothing.
+        Then call `admit` again. Requests are served in order of arrival minus priority (`queue_priority`).
+        Headroom is reserved here, and the next `admit` of the same request returns it. If that comes after
+        the lease of the reservation, it is reserved again. A cancelled wait releases everything.
         """
         started = self._clock.monotonic()
         limit = asyncio.timeout(self._seconds_to(parked.envelope.deadline))
@@ -193,17 +224,27 @@ class Gate:
     def sent(
         self, admission: answers.Admitted, envelope: LLMEnvelope, *, patience_s: float = 60.0
     ) -> SentCall:
-        """Return the block within which the request is sent; an answer is waited for up to `patience_s` seconds."""
+        """Return the context manager within which the request is sent.
+
+        Args:
+            admission: The admitted attempt.
+            envelope: Its envelope.
+            patience_s: Seconds to wait for an answer.
+
+        """
         return SentCall(self.lifecycle, self.halts, admission, envelope, patience_s=patience_s)
 
     async def release(self, admission: answers.Admitted) -> None:
-        """Give back a reservation that was never dispatched; one that was, or is over, is left alone. Harmless twice."""
+        """Release a reservation that was never dispatched.
+
+        Otherwise do nothing. Repeating is harmless.
+        """
         await self.lifecycle.release(admission)
 
     def problem(self, envelope: LLMEnvelope, principal: str, *, max_tokens: int = 0) -> FailureReason | None:
-        """Return why nothing of this envelope may be sent now, at whatever price; None if something may.
+        """Return why calls of this envelope may not be sent now, at any price, or None.
 
-        `max_tokens` is the cap of the attempt, where that may be higher than the envelope's own.
+        `max_tokens` is the output cap of the attempt, if it may be higher than the envelope's own.
         """
         problem = self.answer_problem(envelope, principal, max_tokens=max_tokens)
         return problem or gate_rules.unserved_problem(envelope.provider, self._providers)
@@ -211,7 +252,7 @@ class Gate:
     def answer_problem(
         self, envelope: LLMEnvelope, principal: str, *, max_tokens: int = 0
     ) -> FailureReason | None:
-        """Return why this envelope may not even have an answer that is here already, or None."""
+        """Return why this envelope may not even get an answer that already exists, or None."""
         now = self._clock.now()
         return (
             self.access_problem(envelope, principal, max_tokens=max_tokens)
@@ -223,7 +264,7 @@ class Gate:
     def access_problem(
         self, envelope: LLMEnvelope, principal: str, *, max_tokens: int = 0
     ) -> FailureReason | None:
-        """Return why `principal` may not even have a recorded answer to this envelope, or None."""
+        """Return why `principal` may not even get a recorded answer to this envelope, or None."""
         problem = gate_rules.foreign_problem(envelope.tenant_id, self._tenants)
         if problem is None and self._policy is not None:
             problem = self._policy.problem(principal, envelope, max_tokens=max_tokens)
@@ -234,11 +275,14 @@ class Gate:
         return self._counts.statistics()
 
     def refusals(self) -> Sequence[answers.DeniedCall]:
-        """Return the last refused calls, oldest first."""
+        """Return the last denied calls, oldest first."""
         return self._counts.refusals()
 
     def take_refused(self) -> Mapping[answers.RefusedCounter, answers.RefusalSpan]:
-        """Return the counters that have refused calls since this was asked last; it has one reader."""
+        """Return the counters that have refused calls since the last call of this method.
+
+        Only one reader may use it.
+        """
         return self._counts.refused_for.take()
 
     async def _answer(
@@ -250,6 +294,7 @@ class Gate:
         problem = self.problem(envelope, principal, max_tokens=request.max_tokens)
         if problem is not None:
             if isinstance(waited_for, _Quoted):
+                # It was reserved while the attempt waited, so that a refusal now must release it.
                 await self.lifecycle.give_back(id_)
             if self.access_problem(envelope, principal, max_tokens=request.max_tokens) is not None:
                 return answers.Denied(problem)  # not even whether such an attempt is known
@@ -267,8 +312,10 @@ class Gate:
     async def _unless_sent(
         self, id_: str, problem: FailureReason
     ) -> answers.Denied | answers.AlreadyDispatched:
-        """Deny; but what another run has sent was allowed then, and only that run knows its outcome."""
+        """Deny the attempt, unless another run has already dispatched it."""
         try:
+            # A sent attempt was allowed when it was sent, and only the run that sent it has the outcome.
+            # Denying it here would put a second, wrong outcome on record.
             state = await self._ledger.state_of(id_)
         except LedgerUnavailableError:
             return answers.Denied(problem)
@@ -277,7 +324,10 @@ class Gate:
     def _quoted(
         self, request: ModelRequest, principal: str, input_tokens: int | None
     ) -> _Quoted | FailureReason:
-        """Return what to reserve, or why nothing; raises `ReservationRequestError` for what cannot be counted."""
+        """Return the request and its quote, or a failure.
+
+        Raises `ReservationRequestError` if it cannot be counted.
+        """
         quoted = gate_rules.quote(
             request, self._capabilities, self._prices,
             mode=self._mode, now=self._wall.now(), input_tokens=input_tokens,
@@ -307,12 +357,13 @@ class Gate:
     async def _with_permit(
         self, request: ModelRequest, admission: answers.Admitted, *, is_retry: bool
     ) -> answers.Admitted | answers.Denied | answers.Deferred:
-        """Get a permit for an attempt that has its reservation, or release the reservation."""
+        """Get a permit for a reserved attempt, otherwise release the reservation."""
         try:
             permitted = await self._throttle.acquire(
                 request.envelope, admission.reservation_id, admission.amount.tokens, is_retry=is_retry
             )
         except BaseException:
+            # Otherwise a cancelled wait for the permit would hold money until the reservation's lease ends.
             await run_shielded(self.release(admission))
             raise
         match permitted:

@@ -1,4 +1,4 @@
-"""The port to the ledger: money, tokens and calls reserved before a call, and charged after it."""
+"""The ledger's interface. It reserves money, tokens and calls before a call, and charges them after it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,23 +18,28 @@ _PAYLOAD_TAG = b"agentic/ask/v1\0"
 _TENANT = ScopeKind.TENANT
 
 LEASE_S = 120.0
-"""For how long a dispatched call counts as in flight by default."""
+"""The default time in seconds that a dispatched call counts as in flight."""
 
 SENT_WITHIN: Final = timedelta(days=8)
-"""The maximum age of an envelope. A worker refuses an older one, because the record of its payment may be deleted."""
+"""The maximum age of an envelope.
+
+A worker refuses an older one, because the record of its payment may be deleted.
+"""
 
 CLOCKS_DIFFER: Final = timedelta(days=1)
-"""How far the clocks of a sender and a worker may differ, and how long a call may take after its age was checked."""
+"""The maximum clock difference of senders and workers, and of a call's duration after the age check."""
 
 CALL_KEEP: Final = SENT_WITHIN + CLOCKS_DIFFER
-"""How long a ledger knows an ended call. Until then, the call's record alone prevents a second payment."""
+"""How long a ledger keeps an ended call. During this time, that record alone prevents a second payment."""
 
 
 class ReservationState(StrEnum):
-    """How far a reserved call has come.
+    """The state of a reserved call.
 
-    `reserved` → `dispatched` → `settled`; `reserved` → `released` (never sent, nothing charged);
-    `dispatched` → `in_doubt` (charged in full) → `settled` (by a late answer, in the window of the reservation).
+    `reserved` → `dispatched` → `settled`.
+    `reserved` → `released`: the call was never sent and is not charged.
+    `dispatched` → `in_doubt`: charged in full. A late answer changes it to `settled`, in the window of the
+    reservation.
     """
 
     RESERVED = "reserved"
@@ -46,12 +51,21 @@ class ReservationState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReservationRequest:
-    """An amount asked for one attempt.
+    """A request to reserve an amount for one attempt.
 
-    `key` and `attempt` identify it within its tenant, however often it comes. `at` chooses the windows and nothing
-    else: the market's moment in a backtest; None is the present, by the ledger's own clock. `limits` are ceilings that
-    the caller puts upon itself, on its own scopes. In the queue it goes before those that came
-    up to `priority` seconds earlier. `tenant` is whose money it is, `reservation_id` what its reservation is known by.
+    Attributes:
+        key: The idempotency key. With `attempt` it identifies the request within its tenant, however often it
+            is repeated.
+        attempt: The number of the attempt.
+        scope_ids: The ids of the scopes that the amount is counted for.
+        amount: The amount to reserve.
+        at: Selects the windows, and has no other effect. In a backtest it is the market's time. None is the
+            present by the ledger's own clock.
+        limits: Extra ceilings that the caller sets on its own scopes.
+        priority: Seconds. The request goes before requests that were queued up to this many seconds earlier.
+        tenant: The tenant that pays. Taken from `scope_ids`.
+        reservation_id: The id that its reservation will have.
+
     """
 
     key: str
@@ -65,30 +79,39 @@ class ReservationRequest:
     reservation_id: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Raise `ReservationRequestError` for a scope without an id, and for a limit on a scope that is not the request's."""
+        """Raises `ReservationRequestError` for an empty scope id, or a limit on another scope."""
         tenant = self.scope_ids.get(_TENANT, "")
         object.__setattr__(self, "tenant", tenant)
         object.__setattr__(self, "reservation_id", reservation_id(tenant, self.key, self.attempt))
         if not all(self.scope_ids.values()):
             raise ReservationRequestError(
-                self.key, "has a scope without an id; allowed are ids that are not empty"
+                self.key, "has a scope with an empty id. Set the id, or leave the scope out"
             )
         for limit in self.limits:
             own = self.scope_ids.get(limit.scope)
+            # Otherwise a caller would put a ceiling on the spending of others.
             if own is None or limit.id not in {ANY, own}:
                 raise ReservationRequestError(
-                    self.key, f"limits {limit.scope} {limit.id!r}; allowed are its own scopes"
+                    self.key, f"limits {limit.scope} {limit.id!r}. Allowed: its own scopes"
                 )
 
     @property
     def is_for_nothing(self) -> bool:
-        """Whether it is zeros without own limits, which always fit: so a charge is posted where there is no headroom."""
+        """Whether the amount is zero and there are no own limits.
+
+        A request like this always fits, so that a charge can be booked without headroom.
+        """
         return not (self.limits or any(self.amount.units))
 
     @property
     def payload_hash(self) -> str:
-        """SHA-256 over scopes, amount and limits, without the moment: equal for every delivery of the same attempt."""
+        """SHA-256 over scopes, amount and limits, but not `at`.
+
+        Equal for every delivery of the same attempt.
+        """
         payload = {
+            # Without `at` and `priority`, because a redelivery comes later and would conflict with its own
+            # reservation.
             "scopes": {str(kind): id_ for kind, id_ in self.scope_ids.items()},
             "amount": [self.amount.nusd, self.amount.tokens, self.amount.calls],
             "limits": [
@@ -100,9 +123,15 @@ class ReservationRequest:
 
 
 class Reservation(NamedTuple):
-    """An amount set aside; `state` is `reserved`, unless the same request was made before and has come further.
+    """A reserved amount.
 
-    `counted_at` is a moment in its windows, if the request names none, or came before with another.
+    Attributes:
+        id: The reservation id.
+        amount: The amount.
+        state: `reserved`, unless an earlier identical request has already reached a later state.
+        counted_at: A time in its windows. Set if the request has no `at`, or was first made with another
+            `at`.
+
     """
 
     id: str
@@ -113,9 +142,9 @@ class Reservation(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """The request does not fit, even if everything held by calls in flight came back; nothing is reserved.
+    """The request cannot fit, even if all held amounts were returned.
 
-    `left` is the ceiling less what is spent, never below zero.
+    The amount is not reserved. `left` is the ceiling minus the spent amount, never below zero.
     """
 
     scope: ScopeKind
@@ -128,9 +157,9 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """The request would fit, but for what is held by calls in flight or queued before it; nothing is reserved.
+    """The request would fit if calls in flight or earlier queued requests did not hold headroom.
 
-    `left` is what could be had at once.
+    The amount is not reserved. `left` is the amount that is available now.
     """
 
     scope: ScopeKind
@@ -142,9 +171,16 @@ class Blocked:
 
 
 class Settlement(NamedTuple):
-    """What a call was charged. `overrun` is what passed its reservation: charged all the same.
+    """The charge of a call.
 
-    `late` marks a charge that corrected one in doubt, `in_doubt` one that may still be corrected.
+    Attributes:
+        reservation_id: The reservation that was charged.
+        charged: The amount charged.
+        reserved: The amount that was reserved.
+        overrun: The part of the charge above the reservation. It is charged too.
+        late: Whether this charge corrected a charge in doubt.
+        in_doubt: Whether this charge may still be corrected.
+
     """
 
     reservation_id: str
@@ -159,7 +195,8 @@ class Settlement(NamedTuple):
 class ExpiredReservation:
     """A call whose lease ran out: `released` and refunded, or `in_doubt` and charged in full.
 
-    `scope_ids` are at least those that it was counted in, `counted_at` is a moment in its windows, if that is known.
+    `scope_ids` contains at least the scopes that the call was counted in. `counted_at` is a time in its
+    windows, if known.
     """
 
     reservation_id: str
@@ -171,9 +208,10 @@ class ExpiredReservation:
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """A past call, known to a log or a ledger: `settled` or `in_doubt`, and what it was charged.
+    """A past call from a log or a ledger: `settled` or `in_doubt`, with its charge.
 
-    `request.at` chooses the windows and must be given. A ledger that has gone back names what it held as `dispatched`.
+    `request.at` selects the windows and must be set. A ledger that has gone back also lists its `dispatched`
+    calls.
     """
 
     request: ReservationRequest
@@ -183,10 +221,11 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class LedgerCheckpoint:
-    """How far a tenant's ledger has come: `sequence` grows with every step within one `epoch`.
+    """How far a tenant's ledger has progressed.
 
-    An epoch begins when the ledger is made and each time it is rebuilt, with the next number and an `epoch_id` of its
-    own. Before the first step it may be epoch 0, with an empty id.
+    `sequence` grows by 1 with each step of an `epoch`. An epoch begins when the ledger is created and each
+    time it is rebuilt. It gets the next number and a new `epoch_id`. Before the first step it may be epoch 0
+    with an empty id.
     """
 
     epoch: int
@@ -198,7 +237,10 @@ class LedgerCheckpoint:
         return f"epoch {self.epoch}, step {self.sequence}"
 
     def is_behind(self, known: "LedgerCheckpoint") -> bool:
-        """Whether a ledger found here has lost what was `known` of it; another epoch of the same number has."""
+        """Whether a ledger found at this checkpoint has lost steps that were `known`.
+
+        Another epoch with the same number has lost them too.
+        """
         return self.epoch < known.epoch or (
             self.epoch == known.epoch and (self.epoch_id != known.epoch_id or self.sequence < known.sequence)
         )
@@ -206,7 +248,7 @@ class LedgerCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class QueuedReservation:
-    """A queued request, as of the last look; `since` is when it came."""
+    """A queued request, as it was last checked. `since` is its arrival time."""
 
     reservation_id: str
     held: Blocked
@@ -216,7 +258,20 @@ class QueuedReservation:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """One counter: what was spent in a window (with what is in doubt), what is held by calls in flight, what is left."""
+    """One counter of a scope in a window.
+
+    Attributes:
+        tenant: The tenant.
+        scope: The kind of scope.
+        id: The scope's id.
+        window: The kind of window.
+        window_id: The window, such as the date of a day.
+        ceiling: The limits that apply.
+        spent: The amount charged in the window, including charges in doubt.
+        held: The amount reserved by calls in flight.
+        in_doubt: The part of `spent` that may still be corrected.
+
+    """
 
     tenant: str
     scope: ScopeKind
@@ -230,15 +285,19 @@ class Balance:
 
     @property
     def left(self) -> Ceiling:
-        """The ceiling less spent and held, never below zero; None where there is no ceiling."""
+        """The ceiling minus spent and held, never below zero.
+
+        None for a unit without a ceiling.
+        """
         return Ceiling(*map(_rest, self.ceiling.units, self.spent.units, self.held.units))
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerStatistics:
-    """Counts since the start: steps taken, answers given, nano-dollars reserved (of charged calls) and charged.
+    """Counts of a process since its start.
 
-    `in_flight` and `waiting` are of now. `reserved_nusd` ÷ `charged_nusd` says how much the estimates hold back.
+    `reserved_nusd` and `charged_nusd` are the reserved and the charged nano-dollars of charged calls. Their
+    quotient shows how far the estimates are above the charges. `in_flight` and `waiting` are current values.
     """
 
     reserved: int = 0
@@ -257,137 +316,224 @@ class LedgerStatistics:
 
 
 class ReservationLedger(Protocol):
-    """What the gate needs of a `Ledger`."""
+    """The part of a `Ledger` that the gate uses."""
 
     async def reserve(self, request: ReservationRequest) -> Reservation | Declined | Blocked:
-        """Set the amount aside, or say why not; never wait.
+        """Reserve the amount, or return why that is not possible. Does not wait.
 
-        The same request again gives the same reservation; one that was released is made once more, with other facts if
-        they are others now. While requests with a better place wait for the same counter, another is `Blocked` behind
-        them, but for a request for nothing: that is always a `Reservation`. Raises `ReservationConflictError` for the
-        same key and attempt with other facts while that is not released, `ClosedWindowError` for a moment too long ago.
+        Repeating a request returns the same reservation. If that reservation was released, it is made again,
+        and its amount, scopes and limits may then differ. While requests with a better place wait for the
+        same counter, the request is `Blocked` behind them. A request for a zero amount without limits always
+        gets a `Reservation`.
+
+        Raises:
+            ReservationConflictError: If the same key and attempt have an unreleased reservation with other
+                scopes, another amount or other limits.
+            ClosedWindowError: If `request.at` is too old.
+
         """
 
     async def wait_for_reservation(self, request: ReservationRequest) -> Reservation | Declined:
-        """Wait until `request` can be answered for good: in order of arrival less priority.
+        """Wait until the request is reserved or finally declined.
 
-        Waits without end; put a time limit around it. Cancelled, it leaves the queue and holds nothing.
+        Requests are served in order of arrival minus priority. There is no time limit: use a timeout of your
+        own. If cancelled, the request leaves the queue and its reservation, if it just got one, is released.
+
+        Raises:
+            ReservationConflictError: As in `reserve`.
+            ClosedWindowError: As in `reserve`.
+
         """
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = LEASE_S) -> None:
-        """Note that the request is about to be sent; from here on the call may have been billed.
+        """Record that the request is about to be sent.
 
-        After `lease_s` seconds without a settlement it counts as in doubt.
-        Goes once: a second one raises `ReservationStateError`, so that two workers cannot both send.
+        From now on the call may have been billed. This succeeds once per reservation, so that two workers
+        cannot both send.
+
+        Args:
+            reservation_id: The reservation.
+            lease_s: Seconds until the call counts as in doubt if it is not settled.
+
+        Raises:
+            ReservationStateError: If the call was dispatched before, or has ended.
+            UnknownReservationError: If there is no such reservation.
+
         """
 
     async def state_of(self, reservation_id: str) -> ReservationState | None:
-        """Return how far a call has come; None for one never reserved, or released or finished, and forgotten."""
+        """Return the state of a call.
+
+        None if it was never reserved, or has ended and was forgotten.
+        """
 
     async def settle(self, reservation_id: str, actual: Amount) -> Settlement:
-        """Charge what a dispatched call used and give back the rest.
+        """Charge the actual usage of a dispatched call, and return the rest of the reservation.
 
-        More than was reserved is charged too, and counted. A second settlement changes nothing and returns the first.
+        Usage above the reservation is charged too, and counted as overrun. Repeating this has no effect and
+        returns the first settlement.
+
+        Raises:
+            ReservationStateError: If the call was not dispatched.
+            UnknownReservationError: If there is no such reservation.
+
         """
 
     async def release(self, reservation_id: str) -> None:
-        """Give back all of a reservation that was never dispatched. Twice is harmless."""
+        """Release a reservation that was never dispatched. Repeating this is harmless.
+
+        Raises:
+            ReservationStateError: If the call was dispatched.
+            UnknownReservationError: If there is no such reservation.
+
+        """
 
     async def in_doubt(self, reservation_id: str) -> Settlement:
-        """Charge a dispatched call in full, as its answer is not known. A later `settle` corrects it."""
+        """Charge a dispatched call in full, because its outcome is unknown.
+
+        A later `settle` corrects the charge.
+
+        Raises:
+            ReservationStateError: If the call was not dispatched.
+            UnknownReservationError: If there is no such reservation.
+
+        """
 
 
 class OperableLedger(Protocol):
-    """What housekeeping and displays need of a `Ledger`."""
+    """The part of a `Ledger` that housekeeping and displays use."""
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
-        """Count against these limits from the next request on, in place of those before; an older version changes nothing.
+        """Replace the tenant's limits, from the next request on.
 
-        A limit below what is spent lets nothing more run; what is in flight goes on. The queue is served again.
+        If a limit is below the spent amount, new requests are declined. Calls in flight continue. Queued
+        requests are checked again.
+
+        Args:
+            tenant: The tenant.
+            limits: All its limits.
+            version: Grows with each change. A version that is not newer than the applied one is ignored.
+
         """
 
     def awaited_limits(self, tenant: str) -> int:
-        """Return a number other than 0 if the limits of a tenant are to be read and applied once more.
+        """Return a nonzero number if a tenant's limits must be read and applied again, otherwise 0.
 
-        They are older than those that this process has counted by, or the ledger was rebuilt since. From the first call
-        of this method on nothing is reserved meanwhile: requests wait for `confirm_limits` for a short time, and are then refused.
+        This is so if the ledger's limits are older than limits that this process has counted by, or if the
+        ledger was rebuilt. After the first call of this method, requests then wait a short time for
+        `confirm_limits` before they are refused.
         """
 
     def confirm_limits(self, tenant: str, awaited: int) -> None:
-        """Reserve again, if nothing has happened to the limits since `awaited_limits` returned this number."""
+        """Resume reserving, unless the limits changed after `awaited_limits` returned `awaited`."""
 
     async def expire_leases(self) -> Sequence[ExpiredReservation]:
-        """End the calls whose lease has run out, of every tenant that this ledger has served and has calls of.
+        """End all calls whose lease has run out, of every tenant that this ledger has served.
 
-        Never dispatched: refunded. Dispatched: in doubt, charged in full, corrected by a late `settle`. Until it is
-        acknowledged, it is returned again after a while, and by a ledger of another process too: the one that was to
-        record it may have ended. One that was settled or reserved again meanwhile is not.
+        Calls that were never dispatched are refunded. Dispatched calls are charged in full, in doubt, and a
+        late `settle` corrects the charge.
+
+        Returns:
+            The expired calls. A call is returned again after a while, also by other processes, until it is
+            acknowledged, because the process that should record it may have ended. A call that was settled or
+            reserved again in the meantime is not returned again.
+
         """
 
     async def acknowledge_expired(self, reservation_id: str) -> None:
-        """Return this one no more from `expire_leases`, of any process: it is on record. Twice is harmless."""
+        """Stop returning this call from `expire_leases` in all processes, because it is recorded.
+
+        Repeating is harmless.
+        """
 
     async def checkpoint(self, tenant: str) -> LedgerCheckpoint:
-        """Return how far the tenant's ledger has come."""
+        """Return how far the tenant's ledger has progressed."""
 
     async def balances(
         self, tenant: str, *, limited: bool = False, at: datetime | None = None
     ) -> Sequence[Balance]:
-        """Return every counter of a tenant as it is now; each is exact by itself, others may go on between two of them.
+        """Return a tenant's counters.
 
-        With `limited`, only those that can run out and are not over: of agents, workflows and the tenant, with a
-        ceiling, in the newest windows that something of the tenant was reserved in. With `at`, windows that are over at
-        that moment are left out too. That takes no longer where there are very many calls and traces.
+        Each counter is exact, but others may change while they are read.
+
+        Args:
+            tenant: The tenant.
+            limited: Return only counters that have a ceiling, in the newest windows that the tenant reserved
+                in, without calls and traces. The time for this does not grow with the number of calls and
+                traces.
+            at: With `limited`, leave out windows that are over at this time.
+
         """
 
     async def waiting(self, tenant: str) -> Sequence[QueuedReservation]:
         """Return a tenant's queued requests, in the order in which they will be served."""
 
     def statistics(self) -> LedgerStatistics:
-        """Return the counts of this process since the start."""
+        """Return the counts of this process since its start."""
 
 
 class RebuildableLedger(Protocol):
-    """What a rebuild from the log needs of a `Ledger`."""
+    """The part of a `Ledger` that a rebuild from the log uses."""
 
     async def fence(self, tenant: str) -> None:
-        """Reserve and dispatch nothing more for a tenant until `restore`: `LedgerRolledBackError`.
+        """Stop reserving and dispatching for a tenant until `restore`.
 
-        What is in flight may end, also after a log was read that does not know of it yet: `restore` does. Harmless twice.
+        Both then raise `LedgerRolledBackError`. Calls in flight may end, also after the log was read:
+        `restore` keeps their charges. Repeating this is harmless.
         """
 
     async def entries(self, tenant: str) -> Sequence[LedgerEntry]:
-        """Return the calls that were charged and are known singly; of a ledger that has gone back, dispatched ones too."""
+        """Return the calls that were charged and are still kept singly.
+
+        If the ledger has gone back, dispatched ones too.
+        """
 
     async def restore(self, tenant: str, entries: Iterable[LedgerEntry]) -> LedgerCheckpoint:
-        """Forget all that is known of a tenant's calls, book these entries in their place, and open admission again.
+        """Replace all that is recorded of a tenant's calls by these entries, and reopen the ledger.
 
-        What no entry names stays as it is of calls that are reserved or dispatched now, and of those that were when
-        the ledger was fenced, or found to have gone back, and have been settled or put in doubt since; of the latter a
-        entry in doubt says nothing new. A ledger that has gone back forgets those in flight.
+        Two groups of calls stay without an entry:
+
+        - Calls in flight, unless the ledger has gone back.
+        - Calls that were settled or put in doubt after the fence, or after the ledger was found to have gone
+          back. An `in_doubt` entry of such a call is ignored, because the ledger's record is newer.
         """
 
     async def require_at_least(self, tenant: str, checkpoint: LedgerCheckpoint) -> None:
-        """Take note of how far the ledger had come once; it must never be found before that again."""
+        """Require that the ledger has reached at least this checkpoint, now and later.
+
+        If it has not, reserving and dispatching raise `LedgerRolledBackError` until `restore`.
+        """
 
 
 class Ledger(ReservationLedger, OperableLedger, RebuildableLedger, Protocol):
-    """Held plus spent never passes a ceiling, however many requests come at once.
+    """Budgets for calls.
 
-    All scopes, windows and units of a request are checked and held in one step. A charge goes to the windows of its
-    reservation, whenever it comes. Reserving, settling and releasing twice is harmless.
+    A reservation never makes the held plus the spent amount exceed a ceiling, however many requests run at
+    once. All scopes, windows and units of a request are checked and held in one atomic step. A charge above its
+    reservation is booked in full. A charge goes to the windows of its reservation, however late it arrives.
+    Repeating a reservation, settlement or release is harmless.
 
-    Every method raises `LedgerUnavailableError` when the ledger cannot be reached: it is then not known whether the
-    step was taken, and taking it again is harmless. `LedgerRolledBackError`, one of these, says that it has lost or
-    forgotten steps; nothing is reserved any more until `restore`.
+    Every method raises `LedgerUnavailableError` if the ledger cannot be reached. The step may or may not have
+    been taken, and repeating it is harmless. Its subclass `LedgerRolledBackError` means that the ledger has
+    lost recorded steps. Reserving is then stopped until `restore`.
+
+    Example:
+        ```python
+        answer = await ledger.reserve(request)
+        if isinstance(answer, Reservation):
+            await ledger.dispatch(answer.id)
+            ...  # send the request
+            await ledger.settle(answer.id, Amount(nusd=1_200_000, tokens=340))
+        ```
+
     """
 
     async def aclose(self) -> None:
-        """Close what was opened; harmless twice."""
+        """Close the connections that were opened. Repeating this is harmless."""
 
 
 def parts_of(reservation_id: str) -> tuple[str, str, int]:
-    """Return the tenant of a reservation, and the key and the attempt that it is for."""
+    """Return the tenant, the key and the attempt of a reservation."""
     _, _, rest = reservation_id.partition(":")
     key, _, attempt = rest.rpartition(":")
     return tenant_of(reservation_id), key, int(attempt)

@@ -1,4 +1,4 @@
-"""The port of rate limits, and the throttle that acquires a permit for each attempt."""
+"""The interface of rate limiters, and the throttle that gets a permit for each attempt."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,25 +15,26 @@ from agentic_trading.llm.errors import RETRYABLE, FailureKind, FailureReason
 from agentic_trading.llm.limits import RetryPolicy
 
 LEASE_S = 120.0
-"""For how long a permit counts as in flight, where nothing else is said."""
+"""The default time in seconds that a permit counts as in flight."""
 
 LONGEST_LEASE_S = 86_400.0
 
 LONGEST_COOLDOWN_S = 3600.0
-"""The longest cooldown that is kept; a provider that asks for more is tried again after this one."""
+"""The longest cooldown that is kept. If a provider asks for more, it is tried again after this time."""
 
+# Headroom may return early, so that a longer wait would leave it unused.
 LOOK_AGAIN_S = 1.0
-"""The longest `retry_after_s` where headroom that comes back early may end the wait; a cooldown is returned in full."""
+"""The longest `retry_after_s` for a limit. A cooldown is returned in full."""
 
 MOST_TOKENS = 10**9
-"""No call uses more."""
+"""The maximum tokens of a call."""
 
 MOST_A_MINUTE = 10**10
-"""No provider allows more; whole numbers stay exact on the way through Lua."""
+"""The maximum of a rate limit. Lua handles such whole numbers exactly."""
 
 
 class Deployment(NamedTuple):
-    """One model at one provider: what rates are for, shared by all tenants and processes."""
+    """One model at one provider. Its rates are shared by all tenants and processes."""
 
     provider: LLMProvider
     model: str
@@ -41,14 +42,21 @@ class Deployment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """What a deployment takes: requests and tokens a minute, calls at once; None is no limit. Raises `LimitError`."""
+    """The limits of a deployment: requests and tokens per minute, and concurrent calls.
+
+    None means unlimited.
+
+    Raises:
+        LimitError: If a limit is below 1. To stop a model, use a halt.
+
+    """
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     concurrent: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse limits that let nothing through: to stop a model there are halts."""
+        """Raises `LimitError` for a limit below 1."""
         _check("requests_per_minute", self.requests_per_minute, least=1, most=MOST_A_MINUTE)
         _check("tokens_per_minute", self.tokens_per_minute, least=1, most=MOST_A_MINUTE)
         _check("concurrent", self.concurrent, least=1, most=MOST_A_MINUTE)
@@ -56,10 +64,15 @@ class RateLimits:
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreakerConfig:
-    """When a circuit opens: of at least `min_calls` ended within `window_s`, `failure_rate` (0 to 1) failed.
+    """When a circuit opens and closes.
 
-    It stays open for `wait_open_s`; then `half_open_calls` at once may probe. The window moves in tenths of itself.
-    Raises `LimitError`.
+    It opens if at least `min_calls` calls ended within `window_s` and `failure_rate` (0 to 1) of them failed.
+    It stays open for `wait_open_s`. Then `half_open_calls` at a time may probe. The window moves in tenths of
+    its length.
+
+    Raises:
+        LimitError: If a value is out of range.
+
     """
 
     window_s: float = 30.0
@@ -69,7 +82,7 @@ class CircuitBreakerConfig:
     half_open_calls: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse rules that would open for nothing, or never close."""
+        """Raises `LimitError` for a value out of range."""
         _check("window_s", self.window_s, least=0.001, most=86_400)
         _check("min_calls", self.min_calls, least=1, most=MOST_A_MINUTE)
         _check("failure_rate", self.failure_rate, least=0.001, most=1)
@@ -79,9 +92,13 @@ class CircuitBreakerConfig:
 
 @dataclass(frozen=True, slots=True)
 class RetryBudget:
-    """How many retries a deployment takes: `share` of the calls permitted within `window_s`, but `least` in any case.
+    """The retries of a deployment: `share` of the calls permitted within `window_s`, but at least `least`.
 
-    The window moves in twelfths of itself. Raises `LimitError`.
+    The window moves in twelfths of its length.
+
+    Raises:
+        LimitError: If a value is out of range.
+
     """
 
     share: float = 0.1
@@ -89,23 +106,31 @@ class RetryBudget:
     window_s: float = 60.0
 
     def __post_init__(self) -> None:
-        """Refuse a share that is none."""
+        """Raises `LimitError` for a value out of range."""
         _check("share", self.share, least=0, most=1)
         _check("least", self.least, least=0, most=MOST_A_MINUTE)
         _check("window_s", self.window_s, least=0.001, most=86_400)
 
     def left(self, calls: int, retries: int) -> int:
-        """Return how many retries more may go after `retries` of `calls` in all."""
+        """Return how many more retries are allowed after `retries` of `calls` in total."""
         return max(0, max(self.least, int(self.share * calls + 1e-9)) - retries)
 
 
 @dataclass(frozen=True, slots=True)
 class PermitRequest:
-    """One attempt to be sent.
+    """A request to send one attempt.
 
-    `id` is its reservation's; acquiring again with it is the same request. `tokens` is the most it can use, input and
-    output. In the queue it goes before those that came up to `priority` seconds earlier. After `lease_s` without a release its permit is free again. Raises
-    `ValueError`.
+    Attributes:
+        deployment: The model to call.
+        id: The id of its reservation. A repeated id is the same request.
+        tokens: The maximum input plus output tokens.
+        priority: Seconds. The request goes before requests that were queued up to this many seconds earlier.
+        lease_s: Seconds until its permit is free again without a release.
+        is_retry: Whether it repeats a failed attempt.
+
+    Raises:
+        ValueError: If the id is empty, or a number is out of range.
+
     """
 
     deployment: Deployment
@@ -116,22 +141,22 @@ class PermitRequest:
     is_retry: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be counted."""
+        """Raises `ValueError` for an empty id or a number out of range."""
         if not self.id:
-            raise ValueError("a permit request without an id; allowed are ids that are not empty")
+            raise ValueError("a permit request has an empty id. Pass the id of its reservation")
         if not 0 <= self.tokens <= MOST_TOKENS:
             raise ValueError(
-                f"permit request {self.id!r} has {self.tokens} tokens; allowed are 0 to {MOST_TOKENS}"
+                f"permit request {self.id!r} has {self.tokens} tokens. Allowed: 0 to {MOST_TOKENS}"
             )
         if not 0 < self.lease_s <= LONGEST_LEASE_S:
             raise ValueError(
-                f"permit request {self.id!r} has a lease of {self.lease_s} s; allowed is more than 0, to {LONGEST_LEASE_S:.0f}"
+                f"permit request {self.id!r} has a lease of {self.lease_s} s. Allowed: above 0, up to {LONGEST_LEASE_S:.0f}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """The call may be sent; `tokens` were taken from the deployment's bucket for it."""
+    """The call may be sent. `tokens` were taken from the deployment's bucket for it."""
 
     deployment: Deployment
     id: str
@@ -144,10 +169,11 @@ NotPermittedReason = Literal["circuit_open", "retry_budget"]
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """Not yet: acquire again after `retry_after_s` (more than 0, and finite); until some seconds later a place is kept.
+    """The call has to wait.
 
-    `requests`, `tokens`, `concurrent`: the deployment has too little left; `queue`: there is enough, but for requests
-    with a better place; `cooldown`: the provider asked for one.
+    Acquire again after `retry_after_s` (above 0 and finite). Its place is kept some seconds longer. The
+    reasons `requests`, `tokens` and `concurrent` mean that the deployment has too little left. `queue` means
+    that requests with a better place need the rest. `cooldown` means that the provider asked for a pause.
     """
 
     deployment: Deployment
@@ -157,7 +183,10 @@ class Throttled:
 
 @dataclass(frozen=True, slots=True)
 class NotPermitted:
-    """Not to be sent; no place is kept. Within `retry_after_s` (more than 0, and finite) that will hardly change."""
+    """The call must not be sent, and has no place.
+
+    This will hardly change within `retry_after_s` (above 0 and finite).
+    """
 
     deployment: Deployment
     reason: NotPermittedReason
@@ -165,7 +194,7 @@ class NotPermitted:
 
 
 class PermitOutcome(StrEnum):
-    """How a call ended, as far as its deployment is concerned."""
+    """The outcome of a call for its deployment."""
 
     ANSWERED = "answered"
     FAILED = "failed"  # a server's error, a time-out, no connection
@@ -174,7 +203,10 @@ class PermitOutcome(StrEnum):
 
 
 class CircuitState(StrEnum):
-    """`closed` → `open` (too many failed) → `half_open` (probes may try) → `closed` (answered) or `open` (failed)."""
+    """The state of a circuit.
+
+    `closed` → `open` (too many failed) → `half_open` (probes may try) → `closed` (answered) or `open` (failed).
+    """
 
     CLOSED = "closed"
     OPEN = "open"
@@ -183,9 +215,10 @@ class CircuitState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeploymentStatus:
-    """A deployment as it is now; what has no limit has None left, and an overdrawn bucket 0.
+    """The current state of a deployment.
 
-    `answered` and `failed` are those that the breaker counts, `cooldown_s` is the rest of a cooldown.
+    Values without a limit are None, and those of an overdrawn bucket 0. `answered` and `failed` are counted
+    by the breaker. `cooldown_s` is the rest of a cooldown.
     """
 
     deployment: Deployment
@@ -202,25 +235,28 @@ class DeploymentStatus:
 
 
 class Limiter(Protocol):
-    """Permit calls to a deployment no faster than its provider takes them, and not while it keeps failing.
+    """Limits the calls to deployments to their rates, and stops calls while a deployment keeps failing.
 
-    All that a request needs is looked at and taken in one step, however many come at once; adapters that share a
-    server share deployments. Each bucket holds one minute's limit, begins full and fills evenly: within any minute no
-    more is permitted than two minutes' limit, but for overdrafts (a call larger than the bucket, or than its request
-    said). What a request with a better place (earlier, less its priority in seconds) waits for is not given to another; what
-    is left beyond that is, so that the place of a dead process delays its own share only.
+    A request is checked and permitted in one atomic step, however many run at once. Adapters on the same
+    server share deployments. Each bucket holds one minute's limit, begins full and fills evenly. So within
+    any minute at most two minutes' limits are permitted, plus overdrafts: calls larger than the bucket, or
+    larger than requested.
 
-    The breaker counts what was answered and failed among calls permitted since it last opened or closed.
+    The queue is ordered by arrival minus priority in seconds. Units that a request in front needs are not
+    given to others. Units beyond that are, so that the place of a dead process only delays its own share.
+
+    The breaker counts answered and failed calls among those permitted since it last opened or closed.
 
     Every method but `aclose` raises `LimiterUnavailableError` if the limiter's server cannot be reached.
     """
 
     async def acquire(self, request: PermitRequest) -> Permit | Throttled | NotPermitted:
-        """Return a permit, or for how long there is none; nothing is taken then but a place in the queue.
+        """Return a permit, or how long to wait for one.
 
-        Again while the permit is in flight, it is the same permit, and its lease starts over; after its release it is
-        another one. Again while waiting keeps the place. More tokens than the bucket can hold are permitted when it is
-        full, and overdraw it. A retry counts when it is permitted.
+        A waiting request only takes a place in the queue. If the permit is in flight, the same permit is
+        returned and its lease starts again. After its release, a new one is made. A waiting request keeps its
+        place. A request for more tokens than the bucket can hold is permitted when the bucket is full, and
+        overdraws it. A retry counts when it is permitted.
         """
         ...
 
@@ -232,23 +268,29 @@ class Limiter(Protocol):
         tokens: int | None = None,
         cooldown_s: float | None = None,
     ) -> None:
-        """End a permit; harmless twice, and after its lease.
+        """End a permit. Repeating this is harmless, also after the lease has ended.
 
-        `tokens` are those really used (None: all that were taken; fewer than 0 count as 0, more than `MOST_TOKENS` as
-        that many): the difference goes back to the bucket, or overdraws it. `unused` gives everything back, as if it
-        had never been permitted, whatever `tokens` says. `cooldown_s` is the wait that the provider asked for (up to
-        `LONGEST_COOLDOWN_S`; what is no number or not above 0 is none): nothing is permitted before, and a shorter one
-        does not end a longer one.
+        If the lease ran out, the permit was already released as `neutral` with all its tokens, because its
+        outcome is unknown. Releasing it then has no effect.
 
-        A permit whose lease ran out was released as `neutral` with all its tokens: whether it was answered is not
-        known, and a crash of ours says nothing of the provider. Releasing it then changes nothing.
+        Args:
+            permit: The permit.
+            outcome: The outcome of the call. `unused` returns all units, as if it had never been permitted,
+                whatever `tokens` is.
+            tokens: The tokens really used, from 0 to `MOST_TOKENS`. Values outside are clamped. The
+                difference is returned to the bucket, or overdraws it. None means all tokens of the permit.
+            cooldown_s: The pause that the provider asked for, up to `LONGEST_COOLDOWN_S`. Calls are not
+                permitted before its end. A shorter cooldown does not end a longer one. Values that are not a
+                number above 0 are ignored.
+
         """
         ...
 
     async def cancel(self, request: PermitRequest) -> None:
-        """Forget an attempt that was not sent and will not be; harmless if nothing is known of it.
+        """Forget an attempt that was not sent and will not be sent.
 
-        Its place is free; if it got a permit meanwhile (its `acquire` was cancelled), that is released as `unused`.
+        Harmless if it is unknown. Its place in the queue is removed. If it got a permit, for instance because
+        its `acquire` was cancelled, the permit is released as `unused`.
         """
         ...
 
@@ -257,29 +299,37 @@ class Limiter(Protocol):
         ...
 
     async def aclose(self) -> None:
-        """Close what is open; permits in flight end by their leases."""
+        """Close the connections. Permits in flight end by their leases."""
         ...
 
 
 def _check(subject: str, value: float | None, *, least: float, most: float) -> None:
     if value is not None and not least <= value <= most:
-        raise LimitError(subject, f"is {value}; allowed are {least} to {most}")
+        raise LimitError(subject, f"is {value}. Allowed: {least} to {most}")
 
 
 LONGEST_WAIT_S = 3600.0
-"""A provider that wants a longer wait is not called again."""
+"""If a provider asks for a longer wait, the call is not retried."""
 
 
 FAIR_PATIENCE_S = 30.0
-"""A provider that has not answered for so long has failed; a caller that waits for less may be the reason itself."""
+"""A provider has failed if it does not answer for this time.
+
+A shorter limit may be the caller's own impatience.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An attempt that failed at the provider; `sent` says whether it may have been processed, and billed.
+    """An attempt that failed at the provider.
 
-    `retry_after_s` is the wait that the provider asked for. `gave_up_early` says that the caller's own time limit ended
-    it before `FAIR_PATIENCE_S`: that is nothing that the provider did.
+    Attributes:
+        kind: The kind of failure.
+        sent: Whether the request may have been processed and billed.
+        retry_after_s: The wait that the provider asked for, in seconds.
+        gave_up_early: Whether the caller's own time limit ended it before `FAIR_PATIENCE_S`. It then does not
+            count against the provider.
+
     """
 
     kind: FailureKind
@@ -298,11 +348,12 @@ def wait_before_retry(
     deadline: datetime | None,
     jitter: float,
 ) -> float | None:
-    """Return the seconds to wait before the next attempt, or None when there is none.
+    """Return the seconds to wait before the next attempt, or None if there is no next attempt.
 
-    `attempt` counts the failed ones (1-based), so that `policy.max_retries` of them are tried again. The wait doubles
-    from `policy.base_s` up to `policy.max_s`, of which `jitter` in [0, 1) takes between one half and the whole; it is
-    never shorter than the provider asked for, and there is no next attempt if it ends at or after `deadline`.
+    The wait doubles from `policy.base_s` up to `policy.max_s`. `jitter` in [0, 1) selects a value between
+    half and all of it. The wait is never shorter than the provider asked for. There is no next attempt if the
+    wait ends at or after `deadline`. `attempt` is the number of failed attempts, from 1, so
+    `policy.max_retries` of them are retried.
     """
     if attempt > policy.max_retries or not _may_be_tried_again(failure, policy, workflow):
         return None
@@ -317,7 +368,9 @@ def wait_before_retry(
 
 
 def _may_be_tried_again(failure: Failed, policy: RetryPolicy, workflow: EnvelopeWorkflow) -> bool:
-    """Whether the kind of failure allows it: an envelope may retry fewer kinds than the platform, not more."""
+    """Whether the kind of failure can be retried."""
+    # An envelope may retry fewer kinds than the platform, not more. Otherwise a caller could repeat refused
+    # calls.
     if failure.kind not in RETRYABLE or failure.kind not in policy.retryable:
         return False
     if workflow is not EnvelopeWorkflow.EXECUTION:
@@ -328,14 +381,13 @@ def _may_be_tried_again(failure: Failed, policy: RetryPolicy, workflow: Envelope
 
 _GRACE_S = 30.0
 _OUTAGES = frozenset({FailureKind.SERVER_ERROR, FailureKind.TIMEOUT})
-"""Failures that count against the provider; all others are about one request, or about this process."""
+"""Failures that count against the provider. All others are about one request, or about this process."""
 
 
 class Throttle:
-    """Limits the calls to each model at once and in a minute, and stops calls to one that keeps failing.
+    """Limits the calls to each model, and stops calls to a model that keeps failing.
 
-    Money is not at stake here: where the limiter cannot be reached, calls go on without it. Waiting takes the real
-    time of `clock`.
+    Waits in the time of `clock`.
     """
 
     def __init__(self, limiter: Limiter | None, clock: Clock, *, new_id: NewId = random_id) -> None:
@@ -346,7 +398,7 @@ class Throttle:
     async def acquire(
         self, envelope: LLMEnvelope, id_: str, tokens: int, *, is_retry: bool
     ) -> Permit | Throttled | FailureReason | None:
-        """Get a permit, or how long to wait, or why there is none; None where nothing is limited."""
+        """Return a permit, a wait, or a refusal. None means unlimited."""
         if self._limiter is None:
             return None
         entry = PermitRequest(
@@ -359,20 +411,24 @@ class Throttle:
         )
         try:
             answer = await self._limiter.acquire(entry)
+        # Rates protect the provider, not money, so that calls continue without the limiter.
         except LimiterUnavailableError:
             return None
         return _failure_of(answer) if isinstance(answer, NotPermitted) else answer
 
     async def wait(self, wait: Throttled) -> None:
-        """Let the time pass after which it is worth trying again."""
+        """Sleep until the attempt may be tried again."""
         await self._clock.sleep(wait.retry_after_s)
 
     async def answered(self, permit: Permit | None, tokens: int) -> None:
-        """Release a permit after an answer that took `tokens`."""
+        """Release a permit after an answer that used `tokens`."""
         await self._release(permit, PermitOutcome.ANSWERED, tokens=tokens)
 
     async def failed(self, permit: Permit | None, failure: Failed | None) -> None:
-        """Release a permit after a call without an answer; without `failure` it does not count against the provider."""
+        """Release a permit after a failed call.
+
+        Without `failure` it does not count against the provider.
+        """
         is_outage = failure is not None and failure.kind in _OUTAGES and not failure.gave_up_early
         cooldown_s = failure.retry_after_s if failure is not None else None
         await self._release(

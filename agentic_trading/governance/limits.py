@@ -1,4 +1,4 @@
-"""A limit on what a scope may use: money, tokens and calls, within a window."""
+"""Limits on the money, tokens and calls that a scope may use within a window."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from agentic_trading.llm.limits import NANO
 
 
 class Window(StrEnum):
-    """For how long spending adds up; `none` is for ever."""
+    """The period over which spending adds up. `none` is without end."""
 
     NONE = "none"
     MINUTE = "minute"
@@ -24,7 +24,10 @@ class Window(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TimeWindow:
-    """One window: its id, and the moment (UTC) from which on it is surely over; None if it never is."""
+    """One window: its id, and the UTC time by which it is surely over.
+
+    None if it never ends.
+    """
 
     id: str
     over_by: datetime | None
@@ -35,10 +38,10 @@ _MINUTE = timedelta(minutes=1)
 
 
 class Windows:
-    """Windows of one time zone.
+    """The windows of one time zone.
 
-    A day lasts from local midnight to the next: 23 or 25 hours where clocks change. An hour and a minute carry their
-    offset from UTC, so that an hour that comes twice is two hours.
+    A day lasts from local midnight to the next: 23 or 25 hours when clocks change. The ids of hours and
+    minutes contain their UTC offset, so that a repeated hour counts as two hours.
     """
 
     def __init__(self, zone: tzinfo = UTC) -> None:
@@ -47,12 +50,16 @@ class Windows:
         self._spans: Mapping[Window, TimeWindow] = {}
 
     def at(self, moment: datetime) -> Mapping[Window, TimeWindow]:
-        """Return the windows of `moment`; within one minute it is the same object again.
+        """Return the windows of `moment`.
 
-        Raises `ValueError` for a moment without a time zone.
+        Calls within the same minute return the same object.
+
+        Raises:
+            ValueError: If `moment` has no time zone.
+
         """
         if moment.tzinfo is None:
-            raise ValueError(f"{moment.isoformat()} has no time zone; allowed are aware datetimes")
+            raise ValueError(f"{moment.isoformat()} has no time zone. Pass an aware datetime")
         if not self._since <= moment < self._until:  # every offset in use changes at a full minute
             self._since = moment.astimezone(UTC).replace(second=0, microsecond=0)
             self._until = self._since + _MINUTE
@@ -60,11 +67,16 @@ class Windows:
         return self._spans
 
     def start_of(self, window: Window, window_id: str) -> datetime:
-        """Return when the window with this id begins; raises `ValueError` for `Window.NONE`, and for no such id."""
+        """Return the start of the window with this id.
+
+        Raises `ValueError` for an invalid id and for `Window.NONE`.
+        """
         first = datetime.fromisoformat(window_id + ("-01" if window is Window.MONTH else ""))
         return (first if first.tzinfo else first.replace(tzinfo=self.zone)).astimezone(UTC)
 
     def _spans_from(self, minute: datetime) -> Mapping[Window, TimeWindow]:
+        # Midnights are computed in local time, because a day would otherwise end an hour off when clocks
+        # change.
         local = minute.astimezone(self.zone)
         day = local.replace(hour=0, minute=0, fold=0)
         next_day = (day + timedelta(days=1)).astimezone(UTC)
@@ -83,17 +95,20 @@ class Windows:
 Unit = Literal["nano-USD", "tokens", "calls"]
 
 UNITS: tuple[Unit, Unit, Unit] = ("nano-USD", "tokens", "calls")
-"""The order in which amounts and ceilings list theirs."""
+"""The order of units in amounts and ceilings."""
 
 LARGEST = 2**53
-"""What a ledger counts exactly, wherever it runs: 9 million dollars in nano-dollars."""
+"""The largest sum that every ledger counts exactly: 9 million dollars in nano-dollars."""
 
 ANY = "*"
-"""As the id of a limit: every one of that kind, each by itself."""
+"""As the id of a limit: the limit applies to every scope of that kind separately."""
 
 
 class ScopeKind(StrEnum):
-    """What spending is counted for. All of it is counted within the tenant: two tenants share no counter."""
+    """The kinds of scopes that spending is counted for.
+
+    Counters are kept per tenant: tenants never share one.
+    """
 
     CALL = "call"
     TRACE = "trace"
@@ -104,15 +119,15 @@ class ScopeKind(StrEnum):
 
 
 SHORT_LIVED = frozenset({ScopeKind.CALL, ScopeKind.TRACE})
-"""Scopes that are over soon: their counters are not kept for ever, and have no pace."""
+"""Scopes that end soon. Their counters are not kept forever and have no burn rate."""
 
 NAMED_BY_CALLERS = frozenset({ScopeKind.AGENT, ScopeKind.PRINCIPAL})
-"""Scopes of which callers can make ever new ones: without a ceiling, their totals are kept while they are used."""
+"""Scopes that callers can name freely. Totals without a ceiling are dropped when they are no longer used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """The most of each unit, or what is left of it; None where there is no ceiling."""
+    """The maximum of each unit, or the rest of it. None means unlimited."""
 
     nusd: int | None = None
     tokens: int | None = None
@@ -120,7 +135,7 @@ class Ceiling:
 
     @property
     def units(self) -> tuple[int | None, int | None, int | None]:
-        """In the order of `UNITS`."""
+        """The values in the order of `UNITS`."""
         return self.nusd, self.tokens, self.calls
 
     def tighter(self, other: "Ceiling") -> "Ceiling":
@@ -128,7 +143,7 @@ class Ceiling:
         return Ceiling(*map(_lower, self.units, other.units))
 
     def or_else(self, other: "Ceiling") -> "Ceiling":
-        """Return this ceiling, with what it leaves open taken from `other`."""
+        """Return this ceiling, with missing units taken from `other`."""
         return Ceiling(*(
             mine if mine is not None else theirs for mine, theirs in zip(self.units, other.units, strict=True)
         ))  # fmt: skip
@@ -139,11 +154,23 @@ UNLIMITED = Ceiling()
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A ceiling on what a scope may use within each window: nano-dollars, tokens, calls; at least one of them.
+    """A ceiling on the use of a scope within each window.
 
-    `id` names the scope; `*` is every one of the kind by itself. A named limit goes before the `*` one of the same
-    kind and window, unit by unit. `rule` says who set it and where it is changed, where that is not the operators'
-    limits. Raises `LimitError`.
+    At least one of the three units must be set. A limit on a named scope takes precedence over the `*` limit
+    of the same kind and window, unit by unit.
+
+    Attributes:
+        scope: The kind of scope.
+        id: The id of the scope, or `*` for every scope of the kind separately.
+        window: The period over which spending adds up.
+        nusd: The ceiling in nano-dollars.
+        tokens: The ceiling in tokens.
+        calls: The ceiling in calls.
+        rule: Who set this limit and where to change it. None for a limit of the operators.
+
+    Raises:
+        LimitError: If the id is empty, no unit is set, or a ceiling is out of range.
+
     """
 
     scope: ScopeKind
@@ -155,26 +182,26 @@ class Limit:
     rule: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a limit that names nothing, limits nothing or is out of range."""
+        """Raises `LimitError` if the id is empty, no unit is set, or a ceiling is out of range."""
         span = "in all" if self.window is Window.NONE else f"per {self.window}"
         subject = f"{self.scope} {self.id!r} {span}"
         given = {"nusd": self.nusd, "tokens": self.tokens, "calls": self.calls}
         if not self.id:
-            raise LimitError(subject, "has no id; allowed are the id of a scope and '*'")
+            raise LimitError(subject, "has no id. Allowed: the id of a scope, or '*'")
         if all(value is None for value in given.values()):
-            raise LimitError(subject, "has no ceiling; allowed are nusd, tokens and calls, one at least")
+            raise LimitError(subject, "has no ceiling. Set at least one of nusd, tokens and calls")
         for unit, value in given.items():
             if value is not None and not 0 <= value <= LARGEST:
-                raise LimitError(subject, f"{unit} is {value}; allowed are 0 (nothing may run) to {LARGEST}")
+                raise LimitError(subject, f"{unit} is {value}. Allowed: 0 (stops all calls) to {LARGEST}")
 
     @property
     def ceiling(self) -> Ceiling:
-        """What this limit allows."""
+        """The three ceilings as one value."""
         return Ceiling(self.nusd, self.tokens, self.calls)
 
 
 COUNTED_BY_CALL = Limit(ScopeKind.CALL, ANY, Window.NONE, nusd=LARGEST)
-"""In place of a past call's own limits where they are not kept. The call is counted, so its charge limits the next attempt."""
+"""Replaces own limits of a past call that were not kept. Its charge still limits the next attempt."""
 
 
 def _lower(one: int | None, other: int | None) -> int | None:
@@ -183,16 +210,16 @@ def _lower(one: int | None, other: int | None) -> int | None:
 
 
 UNNAMED = "unnamed"
-"""The agent of an envelope that names none."""
+"""The agent of an envelope without an agent id and type."""
 
 
 def agent_of(envelope: LLMEnvelope) -> str:
-    """Return the agent that the call is counted for: its id, else its type."""
+    """Return the agent that the call is counted for: its id, otherwise its type."""
     return envelope.agent_id or envelope.agent_type or UNNAMED
 
 
 def limits_of(envelope: LLMEnvelope) -> tuple[Limit, ...]:
-    """Return the limits that an envelope sets on itself: on its attempts, the day of its agent, and its trace."""
+    """Return the limits that an envelope sets itself: on its attempts, its agent's day, and its trace."""
     budget = envelope.budget
     asked = (
         ("max_cost_nusd", ScopeKind.CALL, Window.NONE, "nusd"),
@@ -209,14 +236,15 @@ def limits_of(envelope: LLMEnvelope) -> tuple[Limit, ...]:
 
 MOST_PRIORITY = 60
 EXECUTION_AHEAD = 3600
-"""How many seconds earlier others may have come, and an execution goes before them all the same."""
+"""Seconds by which executions go ahead of other requests that arrived earlier."""
 
 
 def queue_priority(envelope: LLMEnvelope) -> int:
     """Return by how many seconds a request of this envelope goes before others.
 
-    That is its priority, at most 60, and of an execution 3,600 more. So nothing that waits is overtaken by what came
-    more than two minutes after it, or by an execution that came more than 62 minutes after it.
+    This is its priority, at most 60, plus 3,600 for an execution. So a waiting request is never overtaken by
+    a request that arrived more than two minutes later, or by an execution that arrived more than 62 minutes
+    later.
     """
     own = max(-MOST_PRIORITY, min(envelope.priority, MOST_PRIORITY))
     return own + (EXECUTION_AHEAD if envelope.workflow is EnvelopeWorkflow.EXECUTION else 0)
@@ -226,17 +254,17 @@ NO_LIMIT = "no limit"
 
 
 def usd_text(nusd: int) -> str:
-    """Return nano-dollars in dollars, to the last digit: `25 USD`, `0.000000005 USD`."""
+    """Return nano-dollars as dollars, to the last digit: `25 USD`, `0.000000005 USD`."""
     return f"{(Decimal(nusd) / NANO).normalize():f} USD"
 
 
 def amount_text(value: int, unit: Unit) -> str:
-    """Return an amount with its unit; money is spelled in dollars: `0.5 USD`, `1 call`, `30 tokens`."""
+    """Return an amount with its unit, with money in dollars: `0.5 USD`, `1 call`, `30 tokens`."""
     return usd_text(value) if unit == "nano-USD" else _counted(value, unit.removesuffix("s"))
 
 
 def ceiling_text(ceiling: Ceiling) -> str:
-    """Return what a ceiling allows: `25 USD, 1000 calls`."""
+    """Return the text of a ceiling: `25 USD, 1000 calls`."""
     parts = []
     if ceiling.nusd is not None:
         parts.append(usd_text(ceiling.nusd))
@@ -248,7 +276,7 @@ def ceiling_text(ceiling: Ceiling) -> str:
 
 
 def limited_text(scope: ScopeKind, id_: str, window: Window) -> str:
-    """Return what a limit is on: `tenant * per day`, `trace * in all`."""
+    """Return the scope and window of a limit: `tenant * per day`, `trace * in all`."""
     return f"{scope} {id_} in all" if window is Window.NONE else f"{scope} {id_} per {window}"
 
 
@@ -262,7 +290,7 @@ def _counted(number: int, thing: str) -> str:
 
 
 def rules_text(limits: Iterable[Limit], scope: ScopeKind, window: Window, unit: Unit) -> str:
-    """Return what set the ceilings on a unit of a scope, of those limits that have a rule; empty where none has."""
+    """Return the rules behind the ceilings on a unit of a scope, or an empty text without rules."""
     text = ""
     for limit in limits:
         ceiling = limit.ceiling.units[UNITS.index(unit)]

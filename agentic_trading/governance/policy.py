@@ -1,4 +1,4 @@
-"""A policy: which principals may use which models and tools, and the file that holds it."""
+"""A policy: the models, tools and ceilings of each principal, and the file that contains it."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,10 +31,10 @@ from agentic_trading.llm.event import PLATFORM
 from agentic_trading.llm.limits import NANO
 
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@-]{0,127}")
-"""What principals and their keys are called: it fits into a header, and names a file."""
+"""Valid names of principals and keys. They fit into a header and a file name."""
 
 MOST_PATTERN: Final = 256
-"""Characters of a pattern; each call is matched against it."""
+"""The maximum length of a pattern, because each call is matched against it."""
 
 _USD = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?")
 _WILD = frozenset("*?[")
@@ -81,7 +81,8 @@ def _provider(provider: LLMProvider) -> LLMProvider:
 
 
 def _nusd(value: Any) -> int:
-    """Return dollars as nano-dollars; a float is refused, as it is not the amount that was written."""
+    """Return dollars as nano-dollars. Raises `ValueError` for a float."""
+    # Floats are refused, because 0.1 as a float is not the amount that was written.
     text = str(value) if type(value) is int else value
     if not isinstance(text, str) or not _USD.fullmatch(text):
         raise ValueError("no amount")
@@ -119,7 +120,10 @@ Tools = Annotated[tuple[Annotated[StrictStr, Field(min_length=1)], ...], AfterVa
 
 
 class Highest(BaseModel, frozen=True, extra="forbid"):
-    """The most that a principal's calls may cost and use, in nano-dollars where the file says dollars; None: no ceiling."""
+    """The ceilings of a principal's calls, in nano-dollars where the file has dollars.
+
+    None means unlimited.
+    """
 
     nusd_per_call: Nusd | None = Field(default=None, alias="usd_per_call", description=_USD_WORDS)
     nusd_per_trace: Nusd | None = Field(default=None, alias="usd_per_trace", description=_USD_WORDS)
@@ -140,7 +144,10 @@ class Highest(BaseModel, frozen=True, extra="forbid"):
 
 
 class Principal(BaseModel, frozen=True, extra="forbid"):
-    """What one principal may do. Agents and models are shell patterns; tenants are ids, or `*` for every one."""
+    """The rights of one principal.
+
+    Agents and models are shell patterns. Tenants are ids, or `*` for all.
+    """
 
     key: SigningKeys | None = Field(default=None, description=f"{_NAME_WORDS}, or a list of such names")
     tenants: Annotated[Tenants, Field(min_length=1)] = Field(
@@ -162,7 +169,7 @@ class Principal(BaseModel, frozen=True, extra="forbid"):
 
 
 class RateRow(BaseModel, frozen=True, extra="forbid"):
-    """How fast one model may be asked, by all together."""
+    """The rates of one model, shared by all its callers."""
 
     provider: Annotated[LLMProvider, AfterValidator(_provider)] = Field(
         description=f"the name of a provider, such as {', '.join(LLMProvider)}"
@@ -176,7 +183,7 @@ class RateRow(BaseModel, frozen=True, extra="forbid"):
 
 
 class PolicyFile(BaseModel, frozen=True, extra="forbid"):
-    """A policy as it was written; without principals it says nothing about rights."""
+    """A parsed policy file. Without principals it restricts no sender."""
 
     principals: Annotated[dict[Name, Principal], Field(min_length=1)] | None = Field(
         default=None, description="one table or more, each [principals.NAME]"
@@ -185,13 +192,18 @@ class PolicyFile(BaseModel, frozen=True, extra="forbid"):
 
 
 def read_policy(path: Path) -> PolicyFile:
-    """Read and check a policy; raises `PolicyError`, which names table and key, for the first mistake."""
+    """Read and check a policy.
+
+    Raises:
+        PolicyError: For the first mistake, with its table and key.
+
+    """
     try:
         tables = read_toml(path)
     except OSError as e:
-        raise PolicyError(path, "", f"nothing that can be read ({e.strerror})", "a TOML file") from e
+        raise PolicyError(path, "", f"an unreadable file ({e.strerror})", "a TOML file") from e
     except NoTomlError as e:
-        raise PolicyError(path, "", f"no TOML ({e})", "a TOML file in UTF-8") from e
+        raise PolicyError(path, "", f"invalid TOML ({e})", "a TOML file in UTF-8") from e
     try:
         file = PolicyFile.model_validate(tables)
     except ValidationError as e:
@@ -205,7 +217,7 @@ def read_policy(path: Path) -> PolicyFile:
 
 
 def _contradictions(file: PolicyFile) -> Iterator[tuple[str, str, str]]:
-    """Find what is right by itself and wrong together with something else."""
+    """Yield values that are valid alone but conflict with others."""
     if file.principals is None and not file.rates:
         yield "", "neither principals nor rates", "one of them, or no policy at all"
     yield from _principals_in_conflict(file.principals or {})
@@ -213,25 +225,28 @@ def _contradictions(file: PolicyFile) -> Iterator[tuple[str, str, str]]:
     for number, row in enumerate(file.rates):
         where = _place(("rates", number))
         if (row.provider, row.model) in rows:
-            yield where, f"{row.provider}/{row.model} again", "one table a model"
+            yield where, f"{row.provider}/{row.model} again", "one table per model"
         rows.add((row.provider, row.model))
         if row.requests_per_minute is row.tokens_per_minute is row.concurrent is None:
-            yield where, "no rate", "requests_per_minute, tokens_per_minute, concurrent: one at least"
+            yield where, "no rate", "at least one of requests_per_minute, tokens_per_minute, concurrent"
 
 
 def _principals_in_conflict(principals: Mapping[str, Principal]) -> Iterator[tuple[str, str, str]]:
     owners: dict[str, str] = {}
     for name, principal in principals.items():
+        # Counters are kept per tenant, so that a principal of every tenant would have one ceiling per tenant
+        # name (decision 29).
         if principal.highest.nusd_per_day is not None and PLATFORM in principal.tenants:
             where = _place(("principals", name, "highest", "usd_per_day"))
-            found = f"a ceiling in each tenant beside tenants = [{PLATFORM!r}]"
-            yield where, found, "tenants by id: who may name any tenant has as many ceilings as names"
+            found = f"a ceiling per tenant together with tenants = [{PLATFORM!r}]"
+            yield where, found, "tenants by id, because each tenant has its own ceiling"
+        # This is an error, because a signature could not distinguish two principals with one key.
         for key in principal.key or (name,):
             owner = owners.setdefault(key, name)
             if owner != name:
                 where = _place(("principals", name, "key"))
                 found = f"{key!r}, which is the key of {owner!r}"
-                yield where, found, "a key of its own: who has it is the principal"
+                yield where, found, "a separate key, because the key identifies the principal"
 
 
 _WORDS: Final = {
@@ -242,7 +257,7 @@ _WORDS: Final = {
 
 
 def _table_at(place: Sequence[int | str]) -> type[BaseModel] | None:
-    """Return what kind of table stands at `place`; None for what is no table of ours."""
+    """Return the model of the table at `place`, or None for an unknown table."""
     match list(place):
         case []:
             return PolicyFile
@@ -265,7 +280,7 @@ def _allowed(error: ErrorDetails) -> str:
     table = _table_at(place)
     if table is not None:
         return f"a table with {_keys(table)}"
-    return next((_WORDS[key] for key in reversed(place) if key in _WORDS), "what the manual lists")
+    return next((_WORDS[key] for key in reversed(place) if key in _WORDS), "a documented value")
 
 
 def _keys(table: type[BaseModel] | None) -> str:
@@ -284,7 +299,7 @@ def _found(error: ErrorDetails) -> str:
 
 
 def _place(loc: Sequence[int | str]) -> str:
-    """Return where a mistake is, in the file's own words; tables of a list count from 1."""
+    """Return the place of a mistake in the file's terms. Tables of a list are counted from 1."""
     place = ""
     for step in loc:
         if step == "[key]":
@@ -298,7 +313,7 @@ def _place(loc: Sequence[int | str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Rights:
-    """What a principal may do, and the ceilings that its calls get besides their own."""
+    """The rights of a principal, and the ceilings that are added to its calls."""
 
     may: Principal
     limits: tuple[Limit, ...]
@@ -306,10 +321,21 @@ class _Rights:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What each principal may do. Without principals every sender may do everything.
+    """The rights and ceilings of each principal.
 
-    `rates` are what each model takes from all together; `keys` are the names of the keys of principals. `source` is the
-    file, which refusals name.
+    Without principals, every sender may do everything.
+
+    Attributes:
+        principals: The rights by name of the principal.
+        rates: The rate limits of each model, shared by all its callers.
+        source: The name of the file. Refusals contain it.
+
+    Example:
+        ```python
+        policy = Policy.load(Path("policy.toml"))
+        refusal = policy.problem("desk-a", envelope)  # None if the call is allowed
+        ```
+
     """
 
     principals: Mapping[str, Principal] | None = None
@@ -318,7 +344,7 @@ class Policy:
     _rights: Mapping[str, _Rights] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Work out once what each call is held against."""
+        """Computes the limits of each principal once."""
         rights = {
             name: _Rights(may, tuple(_limits(may.highest, name, self.source)))
             for name, may in (self.principals or {}).items()
@@ -327,7 +353,12 @@ class Policy:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read the policy at `path`; raises `PolicyError`, which names table and key, for the first mistake in it."""
+        """Read the policy at `path`.
+
+        Raises:
+            PolicyError: For the first mistake, with its table and key.
+
+        """
         file = read_policy(path)
         rates = {
             Deployment(row.provider, row.model): RateLimits(
@@ -339,13 +370,20 @@ class Policy:
 
     @property
     def keys(self) -> Mapping[str, tuple[str, ...]]:
-        """The names of the keys of each principal: it signs with the first, and each is valid."""
+        """The names of each principal's keys.
+
+        It signs with the first, and all of them are valid.
+        """
         return {name: may.key or (name,) for name, may in (self.principals or {}).items()}
 
     def problem(self, principal: str, envelope: LLMEnvelope, *, max_tokens: int = 0) -> FailureReason | None:
-        """Return why `principal` may not have this envelope run, or None.
+        """Return why `principal` may not run this envelope, or None.
 
-        `max_tokens` is the cap of an attempt, where that may be higher than the envelope's own.
+        Args:
+            principal: The sender.
+            envelope: The call.
+            max_tokens: The output cap of the attempt, if it may be higher than the envelope's own.
+
         """
         if envelope.tenant_id == PLATFORM:
             return _refused(f"tenant {PLATFORM!r} is the platform itself; allowed are tenants of other names")
@@ -358,7 +396,7 @@ class Policy:
         return self._not_allowed(principal, *problem) if problem else None
 
     def tenant_problem(self, principal: str, tenant_id: str) -> FailureReason | None:
-        """Return why `principal` may send nothing for this tenant, or None."""
+        """Return why `principal` may not send for this tenant, or None."""
         if self.principals is None:
             return None
         rights = self._rights.get(principal)
@@ -374,26 +412,28 @@ class Policy:
         )
 
     def _not_allowed(self, principal: str, key: str, what: str, allowed: Iterable[object]) -> FailureReason:
-        """Return that a rule does not allow something: the rule, what it allows, and where it is changed."""
+        """Return a refusal with the rule, its allowed values and its place in the file."""
         stands = ", ".join(map(str, allowed)) or "none"
         return _refused(
             f"principal {principal!r} may not use {what}; allowed: {stands} (principals.{principal}.{key} in {self.source})"
         )
 
     def limits(self, principal: str) -> tuple[Limit, ...]:
-        """Return the ceilings of each of a principal's calls, traces and agents, besides those of the envelope.
+        """Return the ceilings that are added to each of a principal's calls.
 
-        Raises `KeyError` for one that `problem` refuses as unknown.
+        Raises:
+            KeyError: If the principal is unknown. `problem` refuses it before.
+
         """
         return () if self.principals is None else self._rights[principal].limits
 
 
 _Problem = tuple[str, str, Iterable[object]]
-"""The key of the rule, what it does not allow, and what it does."""
+"""The key of the rule, the refused value, and the allowed values."""
 
 
 def _reach_problem(may: Principal, envelope: LLMEnvelope) -> _Problem | None:
-    """Return what the envelope is about that the principal has no part in, or None."""
+    """Return the first tenant, agent, workflow or model that the principal may not use, or None."""
     reaches = (
         ("tenant", envelope.tenant_id, may.tenants),
         ("agent", agent_of(envelope), may.agents),
@@ -407,7 +447,7 @@ def _reach_problem(may: Principal, envelope: LLMEnvelope) -> _Problem | None:
 
 
 def _size_problem(may: Principal, envelope: LLMEnvelope, max_tokens: int) -> _Problem | None:
-    """Return which tool is none of the principal's, or what is asked for beyond its highest, or None."""
+    """Return the first tool or size that the principal may not use, or None."""
     for tool in envelope.tools_allowed:
         if tool not in may.tools:
             return "tools", f"tool {tool!r:.200}", may.tools

@@ -1,4 +1,4 @@
-"""Prices of models by day, and the most that a call can cost."""
+"""Prices of models by day, and the maximum cost of a call."""
 
 import json
 from bisect import bisect_right, insort
@@ -31,14 +31,14 @@ Ratio = tuple[PositiveInt, PositiveInt]
 """A multiplier as numerator and denominator: 11/10 is exact, 1.1 is not."""
 
 SHORT_DIGITS = 12
-"""How many digits of a book's hash people are shown."""
+"""The number of digits of a book's hash that are shown to people."""
 
 _PLAIN: Ratio = (1, 1)
 _PLAIN_WORDS = frozenset({"default", "standard"})
 
 
 _MOST_DIGITS = 15
-"""A decimal of so many digits survives being read as a float, as TOML and JSON readers do."""
+"""A decimal with this many digits survives conversion to a float, as TOML and JSON readers do it."""
 
 _MOST_PLACES = 12
 
@@ -48,9 +48,11 @@ _ALLOWED_PRICE = (
 
 
 def _price(value: Any) -> int | Decimal:
-    """Return a price as an int, or as an exact Decimal where it has a fraction. Raises `ValueError`."""
+    """Return a price as an int, or as an exact Decimal if it has a fraction. Raises `ValueError`."""
     if type(value) is int and value >= 0:
         return value
+    # The repr of a float is the shortest decimal that reads back as it, so that this is the number in the
+    # file.
     number = Decimal(repr(value)) if type(value) is float else value
     if not isinstance(number, Decimal) or not number.is_finite() or number < 0:
         raise ValueError(_ALLOWED_PRICE)
@@ -73,7 +75,7 @@ Price = Annotated[
 
 
 class Rates(BaseModel, frozen=True, extra="forbid"):
-    """Nano-USD per token of each class."""
+    """Nano-dollars per token of each class."""
 
     input: Price
     output: Price
@@ -83,12 +85,12 @@ class Rates(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def dearest_input(self) -> int | Decimal:
-        """The rate of the dearest class that an input token may be billed as."""
+        """The highest rate that an input token may be billed at."""
         return max(self.input, self.cache_read, self.cache_write_5m, self.cache_write_1h)
 
     @cached_property
     def scaled(self) -> "ScaledRates":
-        """The rates in whole units of which `per_nusd` are a nano-dollar."""
+        """The rates as integers, in units of a nano-dollar divided by `per_nusd`."""
         prices = (self.input, self.output, self.cache_read, self.cache_write_5m, self.cache_write_1h)
         per_nusd = 10 ** max(map(_places, prices))
         units = [int(price * per_nusd) for price in prices]
@@ -96,13 +98,13 @@ class Rates(BaseModel, frozen=True, extra="forbid"):
 
 
 def _places(price: int | Decimal) -> int:
-    """Return how many digits a price has after its point."""
+    """Return the number of decimal places of a price."""
     return 0 if isinstance(price, int) else max(0, -int(price.as_tuple().exponent))
 
 
 @dataclass(frozen=True, slots=True)
 class ScaledRates:
-    """Rates as integers, made once a row: a call is computed without decimals, and rounded up once."""
+    """Rates as integers, computed once per row."""
 
     input: int
     output: int
@@ -113,27 +115,36 @@ class ScaledRates:
 
 
 class Tier(Rates, frozen=True, extra="forbid"):
-    """The rates of a request whose whole input, cached or not, is over `over_input_tokens`; they hold for all its tokens."""
+    """The rates of a request whose whole input, cached or not, exceeds `over_input_tokens`.
+
+    They apply to all its tokens.
+    """
 
     over_input_tokens: PositiveInt
 
 
 @dataclass(frozen=True, slots=True)
 class WorstPrice:
-    """The dearest rates that a request may be billed at. `multiplier` makes nano-dollars of their units."""
+    """The highest rates that a request may be billed at.
+
+    `multiplier` converts their units to nano-dollars.
+    """
 
     input: int
     output: int
     multiplier: Ratio
 
     def cost_nusd(self, input_tokens: int, output_tokens: int) -> int:
-        """Return the most that so many tokens can cost, in nano-dollars, rounded up once."""
+        """Return the maximum cost of these tokens in nano-dollars, rounded up once."""
         over, under = self.multiplier
         return -(-(input_tokens * self.input + output_tokens * self.output) * over // under)
 
 
 class ModelPrice(Rates, frozen=True, extra="forbid"):
-    """The price of one model since `valid_from` (UTC day). Each multiplier table lists every word that has a price."""
+    """The price of one model from `valid_from` (UTC day).
+
+    Each multiplier table lists every word with a price.
+    """
 
     provider: LLMProvider
     model: Annotated[str, Field(min_length=1)]
@@ -151,7 +162,7 @@ class ModelPrice(Rates, frozen=True, extra="forbid"):
         return not any(rates.dearest_input or rates.output for rates in (self, *self.tiers))
 
     def at(self, input_tokens: int) -> Rates:
-        """Return the rates of a request with so many input tokens in all."""
+        """Return the rates of a request with this number of input tokens in total."""
         rates: Rates = self
         for tier in self.tiers:
             if input_tokens > tier.over_input_tokens:
@@ -159,13 +170,14 @@ class ModelPrice(Rates, frozen=True, extra="forbid"):
         return rates
 
     def worst(self, input_tokens: int) -> WorstPrice:
-        """Return the dearest rates and multiplier of a request with at most so many input tokens."""
+        """Return the highest rates and multiplier of a request with at most this number of input tokens."""
         reached = sum(input_tokens > tier.over_input_tokens for tier in self.tiers)
         return self._worst_by_tier[reached]
 
     @cached_property
     def _worst_by_tier(self) -> tuple[WorstPrice, ...]:
-        """One for each number of tiers that may be reached: a longer request may be billed as a shorter one."""
+        """The worst price for each number of tiers that may be reached."""
+        # A longer request may be billed as a shorter one, so that the tiers below count as well.
         reachable: list[tuple[Rates, ...]] = [
             (self, *self.tiers[:reached]) for reached in range(len(self.tiers) + 1)
         ]
@@ -183,10 +195,14 @@ class ModelPrice(Rates, frozen=True, extra="forbid"):
         )
 
     def multiplier(self, field: str, value: str) -> Ratio:
-        """Return the multiplier for a word of a usage report; a word that was not reported is the plain price.
+        """Return the multiplier for a word of a usage report.
 
-        So is the word by which providers name their plain service, where the row has no table of words.
-        Raises `UnknownPriceError` for a word without a price.
+        An empty word has the plain price. If the row has no table of words, the words `default` and
+        `standard` have the plain price too.
+
+        Raises:
+            UnknownPriceError: If the word has no price.
+
         """
         table: dict[str, Ratio] = getattr(self, field)
         if not value or (not table and value in _PLAIN_WORDS):
@@ -198,9 +214,18 @@ class ModelPrice(Rates, frozen=True, extra="forbid"):
 
 
 class PriceBook:
-    """Prices of one file, or of several; a model that a later one names is priced by that one alone.
+    """Prices from one or more files.
 
-    It gives its prices in the order of the files, those of one model from its first day to its last.
+    If several files contain a model, only the last one is used for it. Iterating yields the prices in the
+    order of the files. Those of one model are in order of their first day.
+
+    Example:
+        ```python
+        book = PriceBook.load()
+        usage = Usage(input_tokens=1_000, output_tokens=200)
+        nusd = book.cost_nusd(LLMProvider.ANTHROPIC, "claude-haiku-5-5", usage, at=datetime.now(UTC))
+        ```
+
     """
 
     def __init__(self, *tables: DatedTable[ModelPrice]) -> None:
@@ -214,19 +239,24 @@ class PriceBook:
 
     @classmethod
     def load(cls, path: Path | None = None, *extra: Path) -> Self:
-        """Read the book at `path` (default: the packaged one), then `extra` ones.
+        """Read the book at `path` (default: the packaged one), then the `extra` books.
 
-        Raises `TableError` that names file, row and field.
+        Raises:
+            TableError: If a file is invalid, with file, row and field.
+
         """
         return cls(*(read_table(book, ModelPrice) for book in (path or PACKAGED_PRICES, *extra)))
 
     @property
     def id(self) -> str:
-        """The name and the whole hash: what a result keeps, so that its cost can be computed again."""
+        """The name and the full hash.
+
+        Results keep it, so that their cost can be computed again.
+        """
         return f"{self.name}@{self.sha256}"
 
     def is_named(self, book_id: str) -> bool:
-        """Whether `book_id` means this book: by its whole hash, or by the first twelve digits as in older logs."""
+        """Whether `book_id` identifies this book, by its full or its shortened hash."""
         name, _, digits = book_id.rpartition("@")
         return name == self.name and len(digits) >= SHORT_DIGITS and self.sha256.startswith(digits)
 
@@ -234,9 +264,13 @@ class PriceBook:
         return chain.from_iterable(self._prices.values())
 
     def price(self, provider: LLMProvider, model: str, *, at: datetime) -> ModelPrice:
-        """Return the price of `model` on the UTC day of `at`; its first price holds for every day before as well.
+        """Return the price of `model` on the UTC day of `at`.
 
-        Raises `UnknownModelError` for a model without a price: unknown is never free.
+        The first price also applies to all days before it.
+
+        Raises:
+            UnknownModelError: If the model has no price. It is never free.
+
         """
         try:
             prices = self._prices[provider, model]
@@ -249,14 +283,23 @@ class PriceBook:
         return prices[max(0, later - 1)]
 
     def rates(self, provider: LLMProvider, model: str, *, at: datetime, input_tokens: int = 0) -> Rates:
-        """Return nano-USD per token of each class for a request with `input_tokens` in all."""
+        """Return nano-dollars per token of each class for a request with `input_tokens` in total.
+
+        Raises:
+            UnknownModelError: If the model has no price.
+
+        """
         return self.price(provider, model, at=at).at(input_tokens)
 
     def cost_nusd(self, provider: LLMProvider, model: str, usage: Usage, *, at: datetime) -> int:
-        """Return what `usage` costs, in nano-dollars: tokens times rates times multipliers, rounded up once.
+        """Return the cost of `usage` in nano-dollars, rounded up once.
 
-        The long-context tier goes by all input tokens, cached or not; thinking is part of the output.
-        Raises `UnknownModelError` or `UnknownPriceError`: what has no price is not free.
+        The tier depends on all input tokens, cached or not. Thinking is part of the output.
+
+        Raises:
+            UnknownModelError: If the model has no price.
+            UnknownPriceError: If a word of the usage has no price.
+
         """
         price = self.price(provider, model, at=at)
         rates = price.at(usage.total_input_tokens).scaled
@@ -275,16 +318,20 @@ class PriceBook:
         return -(-plain * over // (under * rates.per_nusd))
 
     def worst(self, provider: LLMProvider, model: str, *, at: datetime, input_tokens: int) -> WorstPrice:
-        """Return the dearest price of a request with at most `input_tokens`, at the plain speed.
+        """Return the highest price of a request with at most `input_tokens`, at the plain speed.
 
-        Where it is run and in which service tier is the provider's choice, so the dearest of both counts; no request
-        asks for another speed. One that is reported all the same is charged, above what was set aside if need be.
+        Region and service tier are the provider's choice, so the dearest of both counts. Requests never ask
+        for another speed. If one is reported, it is charged, even above the reservation.
+
+        Raises:
+            UnknownModelError: If the model has no price.
+
         """
         return self.price(provider, model, at=at).worst(input_tokens)
 
 
 def short_id(book_id: str) -> str:
-    """Return the id of a book as people read it: of its hash the first twelve digits."""
+    """Return the id of a book for people, with the first twelve digits of its hash."""
     name, at, digits = book_id.rpartition("@")
     return f"{name}{at}{digits[:SHORT_DIGITS]}" if at else book_id
 
@@ -303,7 +350,7 @@ def _dearest(table: dict[str, Ratio]) -> Ratio:
 def _name(table: DatedTable[ModelPrice]) -> str:
     name = table.head.get("name")
     if not isinstance(name, str) or not name:
-        raise TableError(table.path, 0, "name", "is not there; allowed is a text that names the book")
+        raise TableError(table.path, 0, "name", "is missing. Set the name of the book")
     return name
 
 
@@ -313,10 +360,10 @@ def _by_model(table: DatedTable[ModelPrice]) -> dict[tuple[LLMProvider, str], li
         dated = prices.setdefault((price.provider, price.model), [])
         thresholds = [tier.over_input_tokens for tier in price.tiers]
         if thresholds != sorted(set(thresholds)):
-            raise TableError(table.path, row, "tiers", "do not rise; allowed are rising over_input_tokens")
+            raise TableError(table.path, row, "tiers", "are not in rising order of over_input_tokens")
         if any(price.valid_from == other.valid_from for other in dated):
             raise TableError(
-                table.path, row, "valid_from", "stands twice for the model; allowed is one price a day"
+                table.path, row, "valid_from", "is used twice for the model. Allowed: one price per day"
             )
         insort(dated, price, key=_valid_from)
     return prices
@@ -327,11 +374,11 @@ def _valid_from(price: ModelPrice) -> date:
 
 
 UNMETERED: Final = "usage=unknown"
-"""The word of an answer whose tokens are not known."""
+"""The word of an answer whose token counts are unknown."""
 
 
 def charged_models(asked: str, served: str, served_as: Collection[str]) -> frozenset[str]:
-    """Return the models whose prices count: the one asked for, and one that served and is not known as the same."""
+    """Return the models whose prices count: the requested one, and the served one if it is not an alias."""
     return frozenset({asked, served} if served and served not in served_as else {asked})
 
 
@@ -344,11 +391,12 @@ def cost_of(
     at: datetime,
     reserved_nusd: int,
 ) -> tuple[int, str]:
-    """Return the cost in nano-dollars, and the word that the book has no price for, such as `service_tier=on_demand`.
+    """Return the cost in nano-dollars, and the word without a price, such as `service_tier=on_demand`.
 
-    The cost is the largest of that at the price of each of `models` and the server's own bill. A word or a model
-    without a price costs the whole reservation, at least; so does a usage whose tokens are not known.
+    The cost is the highest of the prices of `models` and the server's own bill. If a word or a model has no
+    price, or if the token counts are unknown, it is at least the whole reservation.
     """
+    # The highest wins, because a charge below the invoice would let the budget be exceeded (decision 51).
     costs, unpriced = [usage.bill_nusd or 0], ""
     if usage.unmetered:
         return max(*costs, reserved_nusd), UNMETERED
@@ -365,9 +413,9 @@ def cost_of(
 
 
 def price_advice(model: str, unpriced: str) -> str:
-    """Return what to add to the tables, so that a word without a price (`service_tier=on_demand`) gets one."""
+    """Return advice on how to add a price for a word such as `service_tier=on_demand`."""
     if unpriced == UNMETERED:
-        return f"have the server of {model} report prompt and completion tokens; `unmetered` of a result says what is missing"
+        return f"make the server of {model} report prompt and completion tokens. `unmetered` of a result has the reason"
     field, _, word = unpriced.partition("=")
     if field == "served_as":
         return f"add {word!r} to served_as of {model}, if that is the same model, or a price for {word!r}"
@@ -378,16 +426,19 @@ def price_advice(model: str, unpriced: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Money in nano-dollars, tokens in and out together, calls; none of them negative."""
+    """An amount of nano-dollars, of input plus output tokens, and of calls.
+
+    Never negative.
+    """
 
     nusd: int
     tokens: int
     calls: int = 1
 
     def __post_init__(self) -> None:
-        """Raise `ValueError` for less than nothing: a negative amount would be a credit."""
+        """Raises `ValueError` for a negative value, because it would be a credit."""
         if self.nusd < 0 or self.tokens < 0 or self.calls < 0:
-            raise ValueError(f"{self} holds less than nothing; allowed are amounts from 0 on")
+            raise ValueError(f"{self} has a negative value. Allowed: 0 and above")
 
     @property
     def units(self) -> tuple[int, int, int]:
@@ -406,12 +457,16 @@ def bound(
     at: datetime,
     input_tokens: int | None = None,
 ) -> Amount:
-    """Return an amount that no usage within the request's caps can pass.
+    """Return an upper bound for every usage within the request's caps.
 
-    Input is bounded by the UTF-8 bytes of what is sent (or by `input_tokens`, the provider's own count) and the
-    model's overhead, output by the cap that includes thinking; both at the dearest class, tier and multiplier.
-    Holds for tokenizers whose tokens cover `capability.min_bytes_per_token` bytes or more. Raises
-    `UnknownModelError` for a model without a price.
+    Input is bounded by the UTF-8 bytes of the request (or by `input_tokens`, the provider's own count) plus
+    the model's overhead. Output is bounded by the cap, which includes thinking. Both are priced at the
+    dearest class, tier and multiplier. The bound assumes that a token covers at least
+    `capability.min_bytes_per_token` bytes.
+
+    Raises:
+        UnknownModelError: If the model has no price.
+
     """
     inward = (
         input_bound(request, capability)
@@ -426,12 +481,10 @@ _TOOL_FRAME_BYTES = 128
 
 
 def input_bound(request: ModelRequest, capability: Capability) -> int:
-    """Return how many input tokens the request can have at most.
-
-    A schema that the provider enforces counts twice: it is sent, as a response format or in the one tool that takes
-    the answer, and described to the model in the prompt. Framing and that tool's name are in the model's overhead. Every
-    other tool counts twice as well, with `_TOOL_FRAME_BYTES` around it.
-    """
+    """Return the maximum number of input tokens of the request."""
+    # An enforced schema counts twice, because it is sent as a response format or tool, and described in the
+    # prompt. The same is true for tools, which also get a frame. The model's overhead covers the frame and
+    # the name of the answer's tool.
     size = _most_bytes(request.system) + _most_bytes(request.user)
     if request.response_schema is not None:
         size += 2 * len(json_of(request.response_schema))
@@ -441,11 +494,9 @@ def input_bound(request: ModelRequest, capability: Capability) -> int:
 
 
 def _most_bytes(text: str) -> int:
-    """Return the UTF-8 bytes of `text`, as it stands or in NFKC, whichever has more.
-
-    Tokenizers may normalize before they count, as the one does that Anthropic has published; U+FDFA then has 33 bytes
-    instead of 3.
-    """
+    """Return the UTF-8 bytes of `text`, or of its NFKC form if that has more."""
+    # Tokenizers may normalize before they count, as the one that Anthropic has published. U+FDFA would then
+    # have 33 bytes instead of 3.
     if text.isascii():
         return len(text)
     return max(

@@ -1,4 +1,4 @@
-"""Rebuild a ledger from logs, joined with what it still knows: what was charged, and how far the ledger had come."""
+"""Rebuild a ledger from logs, joined with the charges that the ledger still has."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,11 +19,11 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import Record
 
 _KNOWN_FOR = timedelta(days=7)
-"""A server knows each call for longer than this after its end."""
+"""A server keeps each ended call longer than this."""
 
 
 def checkpoint_event(tenant: str, checkpoint: ledger_api.LedgerCheckpoint, now: datetime) -> Event:
-    """Return the record of how far a tenant's ledger has come."""
+    """Return the record of how far a tenant's ledger has progressed."""
     epoch, epoch_id, sequence = checkpoint.epoch, checkpoint.epoch_id, checkpoint.sequence
     return ledger_events.LedgerCheckpointed(generation=epoch, mark=epoch_id, sequence=sequence).as_event(
         event_id=derived_id("budget.position", tenant, epoch, epoch_id, sequence),
@@ -36,16 +36,16 @@ def checkpoint_event(tenant: str, checkpoint: ledger_api.LedgerCheckpoint, now: 
 def rollback_error(
     tenant: str, known: ledger_api.LedgerCheckpoint, found: ledger_api.LedgerCheckpoint
 ) -> LedgerRolledBackError | None:
-    """Return the error for a ledger found behind its `known` checkpoint, or None."""
+    """Return an error if a ledger is behind its `known` checkpoint, otherwise None."""
     return LedgerRolledBackError(tenant, str(known), str(found)) if found.is_behind(known) else None
 
 
 async def require_not_behind(books: "LedgerRebuild", ledger: ledger_api.Ledger, now: datetime) -> None:
-    """Raise `LedgerRolledBackError` for a ledger on a server that has lost what a log knows of it; asks it in any case.
+    """Raise `LedgerRolledBackError` if a ledger has lost steps that a log has on record.
 
-    It must have come as far as the checkpoint on record, and know the last call that the log has sent: a reservation is
-    acknowledged before its dispatch is on record. How long ago that was is not known where time is simulated. What the
-    ledger has lost closes it for all.
+    Always calls the ledger. It must have reached the recorded checkpoint, and must have the last call that
+    the log has sent. The second check is left out if time is simulated. If the ledger has lost steps, it is
+    closed for all processes.
     """
     known = books.checkpoint
     if known is not None:
@@ -53,6 +53,8 @@ async def require_not_behind(books: "LedgerRebuild", ledger: ledger_api.Ledger, 
     found = await ledger.checkpoint(books.tenant)
     last = books.last_sent()
     if (
+        # A reservation is acknowledged before its dispatch is recorded, so that the ledger must have the last
+        # sent call. In simulated time its age is unknown, and an old call may have been forgotten.
         last is not None
         and books.mode not in SIMULATED
         and now - _KNOWN_FOR < last.sent_at <= now
@@ -67,7 +69,10 @@ async def require_not_behind(books: "LedgerRebuild", ledger: ledger_api.Ledger, 
 
 @dataclass(frozen=True, slots=True)
 class LostAttempt:
-    """An attempt that was dispatched and has no end on record: charged in full, as often as it may have been sent."""
+    """A dispatched attempt without an end on record.
+
+    It is charged in full, as often as it may have been sent.
+    """
 
     reservation_id: str
     charged: Amount
@@ -82,9 +87,9 @@ class _Dispatch:
 
 @dataclass(slots=True)
 class _Reservation:
-    """What the logs say of one reservation: dispatches by event id, those taken back, ends by interaction id.
+    """The records of one reservation: dispatches by event id, those taken back, and ends by interaction id.
 
-    `late` are answers to attempts that were given up as in doubt, by event id.
+    `late` are answers to attempts that were recorded in doubt, by event id.
     """
 
     dispatches: dict[str, _Dispatch] = field(default_factory=dict)
@@ -94,19 +99,24 @@ class _Reservation:
     expired: ledger_api.LedgerEntry | None = None
 
     def unanswered(self) -> list[_Dispatch]:
-        """Return the dispatches without an end, each of which may have been billed: of several the dearest.
+        """Return the dispatches without an end.
 
-        A dispatch that was taken back may have an end of its own, which is none of another one.
+        If only some have one, the cheapest count as ended.
         """
         if not self.taken_back and len(self.dispatches) <= len(self.ends):
             return []
         sent = [one for id_, one in self.dispatches.items() if id_ not in self.taken_back]
         sent.sort(key=lambda one: (one.entry.charged.units, one.sent_at))
+        # A dispatch that was taken back may have an end, which must not count as the end of another dispatch.
+        # The dearest remain, because it is unknown which of them were billed.
         unsent = sum(end.charged.calls == 0 for end in self.ends.values())
         return sent[len(self.ends) - min(unsent, len(self.taken_back)) :]
 
     def attempts(self) -> list[ledger_api.LedgerEntry]:
-        """Return the charge of each attempt that was sent; of two things that are known, the dearer holds."""
+        """Return the charge of each attempt that was sent.
+
+        The dearer of two records is used.
+        """
         unanswered = [one.entry for one in self.unanswered()]
         parts = self._corrected([*self.ends.values(), *unanswered])
         if self.expired is None or self.ends or (parts and self.late):
@@ -115,7 +125,7 @@ class _Reservation:
         return [self.expired] if is_dearer else parts
 
     def entry(self) -> ledger_api.LedgerEntry | None:
-        """Return what has to be charged, None for nothing."""
+        """Return the total charge, or None."""
         parts = self.attempts()
         if not parts or parts == [self.expired]:
             return self.expired if parts else None
@@ -142,7 +152,7 @@ class _Reservation:
         )
 
     def _corrected(self, parts: list[ledger_api.LedgerEntry]) -> list[ledger_api.LedgerEntry]:
-        """Return `parts` with each late answer in the place of one in doubt, of several the cheapest."""
+        """Return `parts` with late answers in place of charges in doubt, the cheapest first."""
         if len(parts) == 1 and not self.late:
             return parts
         in_doubt = [one for one in parts if one.state is ledger_api.ReservationState.IN_DOUBT]
@@ -158,12 +168,19 @@ class _Reservation:
 
 @dataclass(slots=True)
 class LedgerRebuild:
-    """Reads the records of logs one after the other; `entries` are then what a tenant's ledger has to hold.
+    """Reads the records of logs.
 
-    `mode` is that of the log: where it is simulated, windows go by the market's time, else by when a call was sent.
-    Everything is joined by reservation. A dispatch that was not taken back and has no end is in doubt and charged in
-    full, whatever else is known of the reservation; so is one charged after its lease, if it has no end. The order of the
-    records and of the logs does not matter, nor how often one is read. `checkpoint` is the farthest on record.
+    `entries` is then the expected content of a tenant's ledger. Records are joined by reservation. A dispatch
+    that was not taken back and has no end is charged in full, in doubt, whatever other records its
+    reservation has. A reservation without an end that was charged after its lease is in doubt too. The order
+    of records and logs does not matter, and reading one again has no effect.
+
+    Attributes:
+        tenant: The tenant.
+        mode: The mode of the log. In simulated modes the windows follow the market's time, otherwise the time
+            of sending.
+        checkpoint: The farthest checkpoint on record.
+
     """
 
     tenant: str
@@ -172,9 +189,12 @@ class LedgerRebuild:
     _reservations: dict[str, _Reservation] = field(default_factory=dict)
 
     def read(self, record: Record) -> None:
-        """Read one record; what is about other tenants changes nothing.
+        """Read one record. Records of other tenants are ignored.
 
-        Raises `UnknownKindError` for what a newer release has put on record about money, and `UnreadableBodyError`.
+        Raises:
+            UnknownKindError: If a newer release has recorded an unknown kind about money.
+            UnreadableBodyError: If a record's body is invalid.
+
         """
         if isinstance(record, LLMInteraction):
             self._read_interaction(record)
@@ -182,17 +202,20 @@ class LedgerRebuild:
             self._read_event(record)
 
     def entries(self) -> list[ledger_api.LedgerEntry]:
-        """Return what was charged, one entry a reservation, in the order in which the logs first name them."""
+        """Return the charges, one entry per reservation, in the order of their first record."""
         found = [known.entry() for known in self._reservations.values()]
         return [entry for entry in found if entry is not None]
 
     def attempts(self) -> dict[str, list[ledger_api.LedgerEntry]]:
-        """Return the charge of each attempt that was sent, by reservation; an entry of `entries` is their sum."""
+        """Return the charge of each sent attempt by reservation.
+
+        An entry of `entries` is their sum.
+        """
         found = {id_: known.attempts() for id_, known in self._reservations.items()}
         return {id_: parts for id_, parts in found.items() if parts}
 
     def lost(self) -> dict[str, LostAttempt]:
-        """Return the attempts that were sent and have no end, by reservation: nothing else is known of their outcome."""
+        """Return the sent attempts without an end, by reservation."""
         found = {id_: known.unanswered() for id_, known in self._reservations.items() if not known.ends}
         return {
             id_: LostAttempt(id_, _sum(one.entry.charged for one in sent), sent[0].sent_at)
@@ -201,7 +224,7 @@ class LedgerRebuild:
         }
 
     def last_sent(self) -> LostAttempt | None:
-        """Return the attempt that was dispatched last and was not taken back, whether it has an end or not."""
+        """Return the last dispatched attempt that was not taken back, with or without an end."""
         for id_, known in reversed(self._reservations.items()):
             sent = [one for event_id, one in known.dispatches.items() if event_id not in known.taken_back]
             if sent:
@@ -219,7 +242,7 @@ class LedgerRebuild:
                 | ledger_events.AttemptAnsweredLate()
                 | ledger_events.ReservationExpired()
             ):
-                # The reservation says which tenant it is of, not the record
+                # By the tenant of the reservation, because the record's own tenant may differ
                 if ledger_api.tenant_of(body.reservation_id) == self.tenant:
                     self._read_step(event, body)
             case (
@@ -228,7 +251,7 @@ class LedgerRebuild:
                 | ledger_events.BudgetExhaustionForecast()
                 | AppliedCommand()
             ):
-                pass  # of limits, and of how near they are: no money moves
+                pass  # about limits and warnings, without a charge
             case None:
                 pass
             case _:
@@ -282,12 +305,12 @@ class LedgerRebuild:
             known.ends[record.interaction_id] = entry
 
     def _sent_entry(self, event: Event, body: ledger_events.AttemptDispatched) -> ledger_api.LedgerEntry:
-        """Return the entry of a call that is on record as dispatched only."""
+        """Return the entry of a call that is only recorded as dispatched."""
         amount = Amount(body.reserved_nusd, body.reserved_tokens, body.reserved_calls)
         return self._in_doubt(body.reservation_id, body.scopes, amount, body.window_at or self._at(event))
 
     def _expired_entry(self, event: Event, body: ledger_events.ReservationExpired) -> ledger_api.LedgerEntry:
-        """Return the entry of a call that is on record as charged after its lease only."""
+        """Return the entry of a call that is only recorded as charged after its lease."""
         amount = Amount(body.nusd, body.tokens, body.calls)
         return self._in_doubt(body.reservation_id, body.scopes, amount, body.window_at or self._at(event))
 
@@ -313,7 +336,10 @@ class LedgerRebuild:
 
 @dataclass(frozen=True, slots=True)
 class KeptCharge:
-    """A charge that a ledger knows and the logs do not: `logged` is what they have of it, nothing or less in a unit."""
+    """A charge of a ledger that exceeds the logs.
+
+    `logged` is their charge, which may be zero.
+    """
 
     reservation_id: str
     charged: Amount
@@ -323,10 +349,16 @@ class KeptCharge:
 def join(
     logged: Iterable[ledger_api.LedgerEntry], charged: Iterable[ledger_api.LedgerEntry]
 ) -> tuple[list[ledger_api.LedgerEntry], list[KeptCharge]]:
-    """Return what a ledger has to hold by the logs and by what it has `charged`, and which charges the logs do not explain.
+    """Return the joined content of a ledger, and the charges that the logs do not explain.
 
-    Each reservation counts once, in the scopes and windows of the ledger if it knows it, and at the dearer charge: no sum is lower
-    afterwards. What a ledger that has gone back held for a dispatched call is in doubt, unless a log knows how it ended.
+    Each reservation counts once, at the dearer charge, so that no sum gets lower. If the ledger has it, the
+    ledger's scopes and windows are used. A dispatched call of a ledger that has gone back is in doubt, unless
+    a log has its end.
+
+    Args:
+        logged: The entries of the logs.
+        charged: The entries of the ledger.
+
     """
     joined = {entry.request.reservation_id: entry for entry in logged}
     kept = []
@@ -342,7 +374,7 @@ def join(
 
 
 def _explains(entry: ledger_api.LedgerEntry, known: ledger_api.LedgerEntry) -> bool:
-    """Whether a log knows all that a ledger has charged for a call, or how it ended that the ledger takes for in flight."""
+    """Whether a log contains all that the ledger has charged for a call, or the end of a call in flight."""
     if (
         known.state is ledger_api.ReservationState.DISPATCHED
         and entry.state is ledger_api.ReservationState.SETTLED
@@ -354,7 +386,10 @@ def _explains(entry: ledger_api.LedgerEntry, known: ledger_api.LedgerEntry) -> b
 def _dearer_entry(
     entry: ledger_api.LedgerEntry | None, known: ledger_api.LedgerEntry
 ) -> ledger_api.LedgerEntry:
-    """Return the entry of a call for which a ledger has charged what is in no log; its end is known if one knows it all."""
+    """Return the entry of a call whose charge in the ledger exceeds the logs.
+
+    It is settled if one side explains it all.
+    """
     charged = known.charged if entry is None else _dearer(known.charged, entry.charged)
     is_settled = known.state is ledger_api.ReservationState.SETTLED and charged == known.charged
     request = known.request if entry is None else _counted_as(entry.request, known.request)
@@ -368,7 +403,8 @@ def _dearer_entry(
 def _counted_as(
     logged: ledger_api.ReservationRequest, known: ledger_api.ReservationRequest
 ) -> ledger_api.ReservationRequest:
-    """Return the request of a log where the ledger has counted it: elsewhere it would be free again there."""
+    """Return the log's request with the windows and scopes of the ledger."""
+    # Otherwise the amount would be free again in the window in which the ledger has counted it.
     return replace(logged, at=known.at, scope_ids={**logged.scope_ids, **known.scope_ids})
 
 

@@ -1,8 +1,8 @@
-"""The state that is kept on a Redis: its keys, how far a tenant's has come, and how its scripts are run.
+"""Tenant state on a Redis server: keys, sequence checks, and running scripts.
 
-Each step of a tenant's ledger and of its claims advances one sequence. A server that was set back, to an older file or to
-nothing, is behind what a process has seen of it. The first step that finds this closes ledger and claims of the tenant for
-all processes, until a rebuild begins the next epoch.
+Each step of a tenant's ledger and claims advances one sequence. A server that was set back to an older file,
+or emptied, is behind the sequence that a process has seen. The first step that finds this closes ledger and
+claims of the tenant for all processes, until a rebuild begins the next epoch.
 """
 
 import asyncio
@@ -25,37 +25,44 @@ from agentic_trading.governance.limiter import Deployment
 from agentic_trading.redis import within_time
 
 _BUNDLES: Final = 6
-"""While the answers of one are read, the server works on another."""
+"""Bundles in flight. While the answers of one are read, the server works on another."""
 _BUNDLE: Final = 12
 
 REBUILDING: Final = b"a log that is being booked again"  # as in sequence.lua
-"""What a state is closed by that has lost nothing."""
+"""The reason of a closed state that has not lost steps."""
 
 
 def tag(namespace: str, tenant: str) -> str:
-    """Return what all keys of a tenant begin with: `agentic:{acme}`, the braces being the cluster's hash tag.
+    """Return the prefix of all keys of a tenant: `agentic:{acme}`.
 
-    Raises `ValueError` for a namespace that holds a brace: it would be the tag.
+    The braces are the cluster's hash tag. Raises `ValueError` for a namespace with a brace, because that
+    would become the tag.
     """
     name = tenant.replace("%", "%25").replace("{", "%7B").replace("}", "%7D")
     return _tagged(namespace, name or "%")
 
 
 def limiter_keys(namespace: str, deployment: Deployment) -> list[str]:
-    """Return the keys of a deployment in the order of the limiter's scripts; raises as `tag` does."""
+    """Return the keys of a deployment in the order of the limiter's scripts.
+
+    Raises as `tag` does.
+    """
     prefix = _tagged(namespace, f"{deployment.provider}/{quote(deployment.model, safe='')}")
     return [f"{prefix}:{name}" for name in ("lane", "inside", "permits", "line", "places")]
 
 
 def _tagged(namespace: str, name: str) -> str:
     if not namespace or "{" in namespace or "}" in namespace:
-        raise ValueError(f"namespace {namespace!r} cannot begin a key; allowed is text without braces")
+        raise ValueError(f"namespace {namespace!r} cannot begin a key. Use a non-empty text without braces")
     return f"{namespace}:{{{name}}}"
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerKeys:
-    """The keys of one tenant's ledger; `shared` are those that every script declares, in the scripts' order."""
+    """The keys of one tenant's ledger.
+
+    `shared` are declared by every script, in their order.
+    """
 
     shared: tuple[str, ...]
     meta: str
@@ -66,7 +73,7 @@ class LedgerKeys:
 
     @classmethod
     def of(cls, namespace: str, tenant: str) -> Self:
-        """Name them."""
+        """Return the keys of a tenant."""
         prefix = f"{tag(namespace, tenant)}:ledger"
         names = (
             "meta",
@@ -95,14 +102,14 @@ class LedgerKeys:
 
 
 def sequence_script() -> str:
-    """Return what each script begins with that takes a step; reads a file."""
+    """Return the common start of each script that takes a step. Reads a file."""
     return (files(__package__) / "sequence.lua").read_text("utf-8")
 
 
 class ScriptReply(NamedTuple):
-    """One answer: a word, where the state is now, its server's time in ms, what it is closed by, and the rest.
+    """One answer of a script. `now_ms` is the server's time, `closed` the reason if it is closed.
 
-    `own` is the sequence of the last step that this process took.
+    `own` is the sequence of the last step of this process.
     """
 
     word: bytes
@@ -116,12 +123,15 @@ class ScriptReply(NamedTuple):
 
     @property
     def checkpoint(self) -> LedgerCheckpoint:
-        """How far the state has come."""
+        """How far the state has progressed."""
         return LedgerCheckpoint(self.epoch, self.epoch_id.decode(), self.sequence)
 
 
 class SequenceGuard:
-    """What a process has seen of one tenant's sequence: the server must not be behind it at the next step."""
+    """The newest sequence of one tenant that a process has seen.
+
+    The server must not be behind it.
+    """
 
     def __init__(self) -> None:
         self.known = LedgerCheckpoint(0, "", 0)
@@ -129,11 +139,14 @@ class SequenceGuard:
 
     @property
     def known_facts(self) -> tuple[int, str, int, int]:
-        """The first arguments of every script: the checkpoint that is known, and the sequence of our last step."""
+        """The first arguments of every script: known checkpoint, and sequence of the last own step."""
         return self.known.epoch, self.known.epoch_id, self.known.sequence, self.own
 
     def read(self, raw: Sequence[Any]) -> ScriptReply:
-        """Return an answer as the scripts give it, and take note of it; it may come in another order than its step was taken."""
+        """Parse an answer and note its checkpoint.
+
+        Answers may arrive in another order than their steps.
+        """
         word, epoch, epoch_id, sequence, own, now_ms, closed = raw[0].split(b" ", 6)
         numbers = int(sequence), int(own), int(now_ms)
         reply = ScriptReply(word, int(epoch), epoch_id, *numbers, closed, raw[1:])
@@ -150,14 +163,14 @@ class SequenceGuard:
                 self.known = reply.checkpoint
 
     def _is_behind(self, reply: ScriptReply) -> bool:
-        """Whether an answer comes from a server that has lost what another one knew."""
+        """Whether an answer comes from a server that has lost steps known here."""
         known = self.known
         return reply.epoch < known.epoch or (
             reply.epoch == known.epoch and reply.epoch_id.decode() != known.epoch_id
         )
 
     def require_at_least(self, checkpoint: LedgerCheckpoint) -> None:
-        """Take note of how far the state had come in another process, if that is not what is known, or before it."""
+        """Adopt a checkpoint that another process has seen, unless it is behind the known one."""
         known = self.known
         if checkpoint.epoch > known.epoch or (
             checkpoint.epoch == known.epoch
@@ -170,7 +183,7 @@ class SequenceGuard:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What a server runs in one piece, and the SHA-1 by which it knows it."""
+    """A script and its SHA-1, by which the server identifies it."""
 
     source: str
     sha: str
@@ -185,9 +198,10 @@ _Waiting = tuple[bytes, asyncio.Future[Any]]
 
 
 class BundledScripts:
-    """Runs scripts over the connections of `pool`: those run at once travel together, each with an answer of its own.
+    """Runs scripts over the connections of `pool`.
 
-    `failed` returns what a caller gets for an error of the client, or of the server. The pool is closed by its owner.
+    Scripts that run at the same time are sent together. `failed` converts an error of the client or the
+    server to the caller's error. The owner of the pool closes it.
     """
 
     def __init__(self, pool: Any, failed: Callable[[Exception], Exception]) -> None:
@@ -200,7 +214,7 @@ class BundledScripts:
     async def run(self, script: Script, keys: Sequence[str], facts: Sequence[Any]) -> Any:
         """Return the answer of a script.
 
-        Cancelled, it may have been run; what is asked for afterwards comes after it.
+        If cancelled, the script may have run. Later scripts run after it.
         """
         try:
             return await self._execute("EVALSHA", script.sha, keys, facts)
@@ -208,7 +222,10 @@ class BundledScripts:
             return await self._execute("EVAL", script.source, keys, facts)
 
     async def aclose(self) -> None:
-        """Wait for the last answer; harmless twice. Cancelled, it fails what is still queued."""
+        """Wait for the last answer.
+
+        Repeating is harmless. If cancelled, queued scripts fail.
+        """
         try:
             await self._tasks.aclose()
         finally:
@@ -228,13 +245,13 @@ class BundledScripts:
         except asyncio.CancelledError:
             if waiting in self._waiting:
                 self._waiting.remove(waiting)
-            else:  # on its way: on another connection the next step could overtake it
+            else:  # in flight: wait, because the next step could otherwise overtake it on another connection
                 answer.add_done_callback(asyncio.Future.exception)  # no caller reads its error
                 await run_shielded(asyncio.wait([answer]))
             raise
 
     async def _send(self) -> None:
-        """Send what is queued, bundle by bundle, until nothing is left; every caller gets an answer."""
+        """Send queued scripts, bundle by bundle, until the queue is empty. Every caller gets an answer."""
         bundle: list[_Waiting] = []
         try:
             while self._waiting:
@@ -255,13 +272,13 @@ class BundledScripts:
         with suppress(RedisError, OSError):  # the others are as dead: do not try each
             await self._pool.disconnect(inuse_connections=False)
         if isinstance(cause, TimeoutError | RedisTimeoutError):
-            # What was queued meanwhile need not wait as long, one bundle after the other.
+            # Queued scripts fail at once, because each bundle would otherwise wait for its own time-out.
             self._refuse(self._waiting, error)
             self._waiting.clear()
         return [error] * len(bundle)
 
     async def _exchanged(self, bundle: Sequence[_Waiting]) -> Sequence[Any]:
-        """Send a bundle and read its answers; a connection on which that fails is closed by the library."""
+        """Send a bundle and read its answers. The library closes a connection on which this fails."""
         connection = await self._pool.get_connection()
         try:
             await connection.send_packed_command([packed for packed, _ in bundle])
@@ -270,7 +287,7 @@ class BundledScripts:
             await self._pool.release(connection)
 
     async def _answer(self, connection: Any) -> Any:
-        """Return the next answer, or the error that it is; the time for it is that of its bundle."""
+        """Return the next answer or its error. The bundle's time limit applies."""
         try:
             return await connection.read_response()
         except NoScriptError as e:

@@ -1,4 +1,4 @@
-"""The rules of the gate that need no ledger, and the price of a request."""
+"""The rules of the gate that need no ledger, and the quote of a request."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -24,12 +24,12 @@ ClockMode = Literal["backtest", "paper", "shadow", "live", "replay"]
 
 
 SIMULATED: frozenset[ClockMode] = frozenset({"backtest", "replay"})
-"""Modes in which the time of the market is not the time of day."""
+"""Modes in which the market's time differs from the time of day."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """The most that a request can cost at `priced_at`, on a model that takes it."""
+    """The maximum cost of a request at `priced_at`, and the model."""
 
     amount: Amount
     capability: Capability
@@ -41,7 +41,8 @@ def determinism_problem(
 ) -> FailureReason | None:
     """Return why a live call must not be made, or None.
 
-    `today` is the provider's day (UTC), whatever day it is on the market: on it the model must not have retired.
+    `today` is the provider's day (UTC), independent of the market's time. The model must not have retired
+    before it.
     """
     if mode in SIMULATED and envelope.as_of is None:
         return _refused(f"a {mode} knows no present; an envelope without as_of is not allowed in it")
@@ -86,10 +87,11 @@ def quote(
     now: datetime,
     input_tokens: int | None = None,
 ) -> Quote | FailureReason:
-    """Check `request` against every rule but the budgets, and price it; `now` is the time of day.
+    """Check `request` against all rules but the budgets, and price it.
 
-    The envelope's own rules are checked again: one that came over a bus is not trusted.
+    `now` is the time of day.
     """
+    # The envelope's rules are checked again, because an envelope from a bus is not trusted.
     problem = _rule_problem(request.envelope)
     if problem is not None:
         return problem
@@ -153,11 +155,14 @@ def _invalid(description: str) -> FailureReason:
 
 
 CLOCK_SKEW = timedelta(seconds=60)
-"""By how much an envelope's `as_of` may pass the gate's clock, as two machines' clocks differ."""
+"""How far `as_of` of an envelope may be ahead of the gate's clock, because clocks of machines differ."""
 
 
 def foreign_problem(tenant_id: str, tenants: Collection[str] | None) -> FailureReason | None:
-    """Return why this tenant may not use the gate, or None; without `tenants` all may."""
+    """Return why this tenant may not use the gate, or None.
+
+    Without `tenants`, all may.
+    """
     if tenants is None or tenant_id in tenants:
         return None
     allowed = ", ".join(sorted(tenants)) or "none"
@@ -165,7 +170,10 @@ def foreign_problem(tenant_id: str, tenants: Collection[str] | None) -> FailureR
 
 
 def unserved_problem(provider: str, served: Collection[str] | None) -> FailureReason | None:
-    """Return that nothing answers for this provider here, or None; without `served` something does for each."""
+    """Return a failure if the provider is not served here, otherwise None.
+
+    Without `served`, all are.
+    """
     if served is None or provider in served:
         return None
     description = unserved_text(provider, served)
@@ -173,7 +181,7 @@ def unserved_problem(provider: str, served: Collection[str] | None) -> FailureRe
 
 
 def deadline_problem(deadline: datetime | None, now: datetime) -> FailureReason | None:
-    """Return that no time is left for a call, or None; at the deadline itself none is left."""
+    """Return a failure if the deadline is reached, otherwise None."""
     if deadline is None or now < deadline:
         return None
     description = f"the deadline {deadline.isoformat()} has come, it is {now.isoformat()}"
@@ -181,7 +189,10 @@ def deadline_problem(deadline: datetime | None, now: datetime) -> FailureReason 
 
 
 def future_problem(as_of: datetime | None, now: datetime, *, mode: ClockMode) -> FailureReason | None:
-    """Return that `as_of` has not come yet, or None; outside of simulated time `CLOCK_SKEW` is allowed."""
+    """Return a failure if `as_of` is in the future, otherwise None.
+
+    Real time allows `CLOCK_SKEW`.
+    """
     if as_of is None:
         return None
     newest = now if mode in SIMULATED else now + CLOCK_SKEW

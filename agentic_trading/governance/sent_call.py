@@ -1,4 +1,4 @@
-"""An admitted call on its way: dispatched, watched, and settled, released or in doubt on every way out."""
+"""An admitted call from dispatch to its end: settled, released or in doubt on every way out."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,37 +25,50 @@ from agentic_trading.llm.provider import UnusableAnswerError
 from agentic_trading.llm.result import Usage
 
 MOST_TOKENS = 10**9
-"""No call uses more: a count or a usage of more is none, and its cost passes what a log can count."""
+"""The maximum tokens of a call.
+
+Larger counts are invalid, because their cost would exceed a log's numbers.
+"""
 
 _GRACE_S = 30.0
-"""How much longer than an answer is waited for a call counts as under way: it has to be settled as well."""
+"""Seconds that the lease of a call exceeds the wait for its answer, so that it can still be settled."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationLifecycle:
-    """The steps of an admitted call: dispatch, then settle or in doubt; or release. Each gives its permit back."""
+    """The steps of an admitted call: dispatch, then settle or in doubt, or release.
+
+    Each end returns the permit.
+    """
 
     ledger: ReservationLedger
     prices: PriceBook
     throttle: Throttle
 
     async def dispatch(self, admission: Admitted, *, patience_s: float = 60.0) -> None:
-        """Note that the request is about to be sent; an answer is waited for up to `patience_s` seconds.
+        """Record that the request is about to be sent.
 
-        Raises `ReservationStateError` the second time: the attempt is then taken by the run that was first; and
-        `LedgerUnavailableError` if it could not be noted, so that nothing may be sent.
+        Args:
+            admission: The admitted attempt.
+            patience_s: Seconds to wait for an answer.
+
+        Raises:
+            ReservationStateError: If another run has dispatched the attempt.
+            LedgerUnavailableError: If the step could not be recorded. The request must not be sent.
+
         """
         await self.ledger.dispatch(admission.reservation_id, lease_s=patience_s + _GRACE_S)
 
     async def settle(
         self, admission: Admitted, usage: Usage, *, served_model: str = "", failure: Failed | None = None
     ) -> Charge:
-        """Charge what the provider reports; harmless twice.
+        """Charge the usage that the provider reports. Repeating is harmless.
 
-        Another model than the one asked for, if `served_model` names one, is charged at the dearer price of the two.
-        A usage or a model without a price costs the whole reservation at least, and no charge is below the server's
-        own bill. `failure` is that of an answer that cannot be used, and counts against the provider.
+        If another model served, the dearer price of both is charged. A usage or a model without a price costs
+        at least the whole reservation. The charge is never below the server's own bill. `failure` is the
+        failure of an unusable answer, and counts against the provider.
         """
+        # An answer without counts is charged in full, because it was paid and its usage is unknown.
         tokens = admission.amount.tokens if usage.unmetered else usage.total_tokens
         if failure is None:
             await self.throttle.answered(admission.permit, tokens)
@@ -67,7 +80,10 @@ class ReservationLifecycle:
         return _billed(replace(charge, unpriced=unpriced), admission, usage.bill_nusd)
 
     async def settle_again(self, admission: Admitted, usage: Usage, *, served_model: str = "") -> Charge:
-        """Charge what an earlier owner of the attempt was answered; what the ledger has forgotten was charged by it."""
+        """Charge an answer that an earlier owner received.
+
+        If the ledger has forgotten the call, it was charged before.
+        """
         try:
             return await self.settle(admission, usage, served_model=served_model)
         except (UnknownReservationError, ReservationStateError):
@@ -75,14 +91,18 @@ class ReservationLifecycle:
             return _billed(Charge(cost_nusd, unpriced=unpriced), admission, usage.bill_nusd)
 
     async def settle_recorded(self, reservation_id: str, actual: Amount) -> None:
-        """Charge what is on record for an attempt; what the ledger has forgotten was charged by it. Harmless twice."""
+        """Charge a recorded attempt.
+
+        If the ledger has forgotten the call, it was charged before. Repeating is harmless.
+        """
         with suppress(ReservationStateError, UnknownReservationError):
             await self.ledger.settle(reservation_id, actual)
 
     async def abandon(self, reservation_id: str) -> bool:
-        """End an attempt whose owner is gone; returns whether it may have been sent, and is then charged in full.
+        """End an attempt whose owner is gone.
 
-        One that the ledger does not know was perhaps sent, as it forgets what is over.
+        Return whether it may have been sent. It is then charged in full. An attempt that the ledger does not
+        have may have been sent, because ended calls are forgotten.
         """
         state = await self.ledger.state_of(reservation_id)
         if state in {ReservationState.RESERVED, ReservationState.RELEASED}:
@@ -96,7 +116,7 @@ class ReservationLifecycle:
         return True
 
     async def abandon_billed(self, admission: Admitted, bill_nusd: int) -> Charge:
-        """End a sent attempt whose owner is gone and whose answer could not be used: in doubt, or at its higher bill."""
+        """End a sent attempt of a lost owner with an unusable answer, in doubt or at its higher bill."""
         if bill_nusd <= admission.amount.nusd:
             await self.abandon(admission.reservation_id)
             return _billed(Charge(admission.amount.nusd, in_doubt=True), admission, bill_nusd or None)
@@ -104,7 +124,7 @@ class ReservationLifecycle:
         return _billed(Charge(bill_nusd), admission, bill_nusd)
 
     def _cost(self, admission: Admitted, usage: Usage, served_model: str) -> tuple[int, str]:
-        """Return what a usage costs, and the word that has no price."""
+        """Return the cost of a usage, and the word without a price."""
         capability = admission.capability
         return cost_of(
             usage,
@@ -116,9 +136,10 @@ class ReservationLifecycle:
         )
 
     async def settle_unsent(self, admission: Admitted, failure: Failed | None = None) -> Charge:
-        """Charge nothing for a dispatched request that surely was not sent, as by a refused connection.
+        """Charge zero for a dispatched request that was surely not sent.
 
-        Harmless twice. Raises `ReservationStateError` if it was not dispatched. `failure` counts against the provider.
+        An example is a refused connection. Repeating is harmless. `failure` counts against the provider.
+        Raises `ReservationStateError` if it was not dispatched.
         """
         await self.throttle.failed(admission.permit, failure)
         return _charge(await self.ledger.settle(admission.reservation_id, Amount(0, 0, 0)))
@@ -126,9 +147,9 @@ class ReservationLifecycle:
     async def in_doubt(
         self, admission: Admitted, failure: Failed | None = None, *, bill_nusd: int = 0
     ) -> Charge:
-        """Charge the whole reservation, because the call may have been billed; a late `settle` corrects it.
+        """Charge the whole reservation, because the call may have been billed.
 
-        A higher bill of the server is charged instead, and is not in doubt.
+        A late `settle` corrects it. A higher bill of the server is charged instead, and is not in doubt.
         """
         await self.throttle.failed(admission.permit, failure)
         if bill_nusd <= admission.amount.nusd:
@@ -139,32 +160,45 @@ class ReservationLifecycle:
         return _billed(charge, admission, bill_nusd)
 
     async def release(self, admission: Admitted) -> None:
-        """Give back a reservation that was never dispatched; one that was, or is over, is left alone. Harmless twice."""
+        """Release a reservation that was never dispatched.
+
+        Otherwise do nothing. Repeating is harmless.
+        """
         await self.throttle.unused(admission.permit)
         await self.give_back(admission.reservation_id)
 
     async def give_back(self, reservation_id: str) -> None:
-        """Give back a reservation without a permit."""
+        """Release a reservation without a permit."""
         with suppress(ReservationStateError, UnknownReservationError):
             await self.ledger.release(reservation_id)  # sent by another run, or over: it is not ours then
 
     async def step_aside(self, admission: Admitted) -> None:
-        """Give the permit back, as another run has sent the attempt; its reservation is that run's."""
+        """Return the permit of an attempt that another run has sent.
+
+        Its reservation belongs to that run.
+        """
         await self.throttle.unused(admission.permit)
 
 
 class SentCall:
-    """An admitted request that is sent within the block: `async with gate.sent(admission, envelope) as sent`.
+    """A request that is sent within the block: `async with gate.sent(admission, envelope) as sent`.
 
-    Entering dispatches. Raises `ReservationStateError` if another run was faster, and `LedgerUnavailableError` if that
-    could not be noted: nothing may be sent, and nothing is held. Raises `ProviderError`, unsent, for an envelope that
-    was halted since its admission: it is charged nothing.
+    Entering the block dispatches the call. It raises, and the request must not be sent:
 
-    Within the block the provider has `patience_s` seconds to answer, and less if the envelope is halted. Leaving it
-    without `answered` charges nothing if a `ProviderError` says that nothing was sent. An answer that cannot be used is
-    charged by its usage. Any other end charges the whole reservation, in doubt. A time-out and a halt become a
-    `ProviderError`, whatever else was raised is raised. All this is done to the end though the caller is cancelled. Then `is_charged` holds, unless the ledger failed, and `charge` and
-    `failure` say what the call came to.
+    - `ReservationStateError` if another run was faster.
+    - `LedgerUnavailableError` if the dispatch could not be recorded. The reservation is released.
+    - `ProviderError` (unsent) if the envelope was halted since its admission. The call is charged zero.
+
+    In the block the provider has `patience_s` seconds to answer, less if the envelope is halted. If the block
+    ends without `answered`, the charge is:
+
+    - zero, after a `ProviderError` for a request that was not sent,
+    - the usage of an answer that cannot be used,
+    - otherwise the whole reservation, in doubt.
+
+    A time-out and a halt are raised as `ProviderError`, other errors unchanged. The charge is completed even
+    if the caller is cancelled. After the block, `charge` and `failure` have the outcome, and `is_charged` is
+    true unless the ledger failed.
     """
 
     def __init__(
@@ -190,7 +224,7 @@ class SentCall:
         self._settle: Callable[[], Awaitable[Charge]] | None = None
 
     async def __aenter__(self) -> Self:
-        """Dispatch; from then on the reservation is charged, however the block is left."""
+        """Dispatch the call. From then on it is charged on every way out of the block."""
         await self._dispatch()
         halted = self._halts.problem(self._envelope)
         if halted is not None:
@@ -204,11 +238,17 @@ class SentCall:
     async def answered(
         self, usage: Usage, *, served_model: str = "", keep: Callable[[], Awaitable[None]] | None = None
     ) -> Charge:
-        """Charge what the provider reports for its answer, once `keep` has kept it: see `ReservationLifecycle.settle`.
+        """Charge the usage of the answer, after `keep` has stored it.
 
-        Neither the time limit nor a halt ends this; a caller that is cancelled meanwhile leaves the block settled.
-        Raises `ProviderError`, sent, for a usage of more than `MOST_TOKENS`: let it leave the block, which is in doubt.
+        See `ReservationLifecycle.settle`. The time limit and halts no longer apply. If the caller is
+        cancelled here, the charge is still completed.
+
+        Raises:
+            ProviderError: (sent) If the usage exceeds `MOST_TOKENS`. Let it leave the block, which is then in
+                doubt.
+
         """
+        # The answer has been paid for, so that neither a time-out nor a halt may end its settlement.
         await self._end_limit(None, None, None)
         if usage.total_tokens > MOST_TOKENS:
             message = f"the answer reports {usage.total_tokens} tokens; allowed are {MOST_TOKENS}"
@@ -243,7 +283,10 @@ class SentCall:
     async def _end_limit(
         self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Let neither time nor a halt end the call any more. Harmless twice; raises `TimeoutError` if one of them did."""
+        """Stop the time limit and the halts.
+
+        Raises `TimeoutError` if one of them has ended the call. Repeating is harmless.
+        """
         limit, self._limit = self._limit, None
         if limit is not None:
             self._halts.forget(limit)
@@ -262,7 +305,7 @@ class SentCall:
         self.is_dispatched = True
 
     async def _end(self, e: BaseException | None) -> None:
-        """Charge a call that was left without a charge."""
+        """Charge a call that left the block without a charge."""
         if self._settle is not None and isinstance(e, asyncio.CancelledError):
             self.charge, self.is_charged = await self._settle(), True  # it was cancelled while it was settled
             return
@@ -283,19 +326,19 @@ class SentCall:
 
 
 def metered_answer(e: ProviderError | None) -> UnusableAnswerError | None:
-    """Return `e` if it is an answer that cannot be used, whose usage is charged."""
+    """Return `e` if it is an unusable answer whose usage can be charged, otherwise None."""
     if isinstance(e, UnusableAnswerError) and e.usage.total_tokens <= MOST_TOKENS:
         return e
     return None
 
 
 def failed_by(e: ProviderError) -> Failed:
-    """Return what a provider's error says to the throttle and to the next attempt."""
+    """Return a provider's error as a `Failed`."""
     return Failed(kind=e.kind, sent=e.sent, retry_after_s=e.retry_after_s)
 
 
 def _given_up(halted: FailureReason | None, patience_s: float) -> ProviderError:
-    """Return why a call was given up: it was halted, or its time was over."""
+    """Return the error of a call that was halted or took too long."""
     if halted is not None:
         return ProviderError(FailureKind.HALTED, halted.description, sent=True)
     return ProviderError(FailureKind.TIMEOUT, f"no answer within {patience_s:g} s", sent=True)

@@ -1,17 +1,17 @@
--- What every script on the state of a tenant begins with, of its ledger and of its claims: how far that has come, and
--- whether it has gone back. KEYS: 1 where that stands.
--- ARGV: 1 epoch, 2 epoch_id, 3 sequence and 4 own sequence that the caller knows (0 and '' for nothing), 5 its name.
--- The own sequence is that of the caller's own last step: others may take as many steps as were lost, not that one.
+-- The start of every script on a tenant's state (ledger and claims): its checkpoint, and whether it has gone back.
+-- KEYS: 1 the hash of the checkpoint.
+-- ARGV: 1 epoch, 2 epoch_id, 3 sequence and 4 own sequence known to the caller (0 and '' if unknown), 5 its name.
+-- The own sequence is the caller's own last step. Others may repeat the number of lost steps, but not that step.
 local META = KEYS[1]
-local FIRST = 6 -- in ARGV: what is the script's own
+local FIRST = 6 -- in ARGV: the script's own arguments
 local OWN = 'by ' .. ARGV[5]
 local REBUILDING = 'a log that is being booked again'
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local now_us = time[1] * 1000000 + time[2] -- in which no two steps are taken at the same time
+local now_us = time[1] * 1000000 + time[2] -- so fine that two steps never have the same time
 
--- Generation 0 is a ledger that has taken no step: nothing of it is on the server.
+-- Generation 0 is a ledger without a step. The server has no data of it.
 local epoch, epoch_id, sequence, own, closed, gone, forgotten, zone = unpack(
   redis.call('HMGET', META, 'generation', 'mark', 'sequence', OWN, 'closed', 'gone', 'forgotten', 'zone'))
 epoch, epoch_id, sequence, own = tonumber(epoch or 0), epoch_id or '', tonumber(sequence or 0), tonumber(own or 0)
@@ -23,7 +23,7 @@ if epoch == known then
     or own < own_known and own_known > tonumber(forgotten or 0)
 end
 
--- Fence the ledger; a rebuild takes over what has ended since, whether the log that it books knows of it or not.
+-- Close the ledger. A rebuild keeps the calls that end from now on, even if the log lacks them.
 local function close(why, since_us)
   closed = why
   redis.call('HSET', META, 'closed', why)
@@ -48,7 +48,7 @@ local function step()
   redis.call('HSET', META, 'sequence', sequence, OWN, own)
 end
 
--- The facts of every answer are one text: a client reads that faster than seven values.
+-- The facts of an answer are one text, because clients parse it faster than seven values.
 local function answer(word, ...)
   local facts = {word, epoch, epoch_id, sequence, own, string.format('%.0f', now), closed or ''}
   return {table.concat(facts, ' '), ...}

@@ -1,4 +1,4 @@
-"""The feed of a worker's status, and its adapter on files."""
+"""The feed of worker status, and its adapter for files."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ Units = tuple[int, int, int]
 
 
 class CounterStatus(BaseModel, frozen=True):
-    """One counter: its ceiling, what is spent (with what is in doubt), held and in doubt, and where that leads.
+    """One counter: ceiling, spent (including in doubt), held, in doubt, and forecast.
 
     `exhausted` are the units that are used up, or in which it has refused every call for five minutes.
     """
@@ -43,7 +43,7 @@ class CounterStatus(BaseModel, frozen=True):
 
 
 class QueuedStatus(BaseModel, frozen=True):
-    """An attempt that waits for headroom: what it asked for, what it lacks, since when."""
+    """An attempt that waits for headroom: the amount asked for, the amount left, and its arrival."""
 
     reservation_id: str
     scope: ScopeKind
@@ -56,7 +56,10 @@ class QueuedStatus(BaseModel, frozen=True):
 
 
 class DenialStatus(BaseModel, frozen=True):
-    """An attempt that was refused, and why; `scope` to `unit` name the counter with too little left, if one is the reason."""
+    """A refused attempt and the reason.
+
+    `scope` to `unit` are the counter without headroom, if that is the reason.
+    """
 
     at: datetime
     envelope_id: str
@@ -71,7 +74,10 @@ class DenialStatus(BaseModel, frozen=True):
 
 
 class CallCounts(BaseModel, frozen=True):
-    """Calls of one worker process since its start; `reserved_nusd` ÷ `charged_nusd` is what estimates hold back."""
+    """Calls of one worker process since its start.
+
+    `reserved_nusd` and `charged_nusd` are of charged calls.
+    """
 
     admitted: int = 0
     refused: int = 0
@@ -83,11 +89,12 @@ class CallCounts(BaseModel, frozen=True):
 
 
 class BudgetStatus(BaseModel, frozen=True):
-    """The status of one tenant in one worker process: `time` is real, `as_of` that of the calls.
+    """The status of one tenant in one worker process.
 
-    `is_running` is False in the last one. `controls_serial` and `platform_serial` are the serials of the controls that
-    the worker has applied, of the tenant and of the platform: an operator's command waits for them. `windows_at` is the
-    present by which the worker's windows are counted, None if each call has its own.
+    `time` is real time, `as_of` the time of the calls. `is_running` is False in the last status.
+    `controls_serial` and `platform_serial` are the serials of the applied controls of the tenant and of the
+    platform. An operator's command waits for them. `windows_at` is the time that selects the worker's
+    windows, or None if each call has its own.
     """
 
     worker: str
@@ -106,29 +113,35 @@ class BudgetStatus(BaseModel, frozen=True):
 
 
 class StatusFeed(Protocol):
-    """Keeps the last status of each worker and tenant; one may be lost, and none is wrong."""
+    """Keeps the last status of each worker and tenant.
+
+    A status may be lost, but is never wrong.
+    """
 
     async def publish(self, status: BudgetStatus) -> None:
-        """Publish `status`, in place of the last one of its worker and tenant."""
+        """Publish `status`, replacing the last one of its worker and tenant."""
         ...
 
     async def read(self, tenant: str) -> Sequence[BudgetStatus]:
-        """Return the statuses of a tenant, by worker; one that was not renewed for long may be gone."""
+        """Return the statuses of a tenant by worker. Old statuses may be missing."""
         ...
 
     async def tenants(self) -> Sequence[str]:
-        """Return the tenants that a status was published of, sorted; one without a status for 40 days may be gone."""
+        """Return the tenants with a status, sorted.
+
+        Tenants without a new status for 40 days may be missing.
+        """
         ...
 
     async def aclose(self) -> None:
-        """Close what was opened; harmless twice."""
+        """Close the connections that were opened. Repeating is harmless."""
         ...
 
 
 def counters(balances: Iterable[Balance], forecasts: Iterable[Forecast]) -> tuple[CounterStatus, ...]:
-    """Return the counters that have a ceiling, each with its forecast, if there is one.
+    """Return the counters with a ceiling, each with its forecast if there is one.
 
-    A counter that has admitted no call has a forecast only.
+    A counter that has admitted no calls has only a forecast.
     """
     known = {_key(forecast.balance): forecast for forecast in forecasts}
     found = {_key(balance): balance for balance in balances}
@@ -219,29 +232,32 @@ def _key(balance: Balance) -> tuple[ScopeKind, str, Window, str]:
 
 
 _LONGEST = 100
-"""Two names and what stands around them fit into the 255 bytes that a file's name may have."""
+"""The maximum length of an escaped name. Two names and the rest must fit into 255 bytes of a file name."""
 
 
 class FileStatusFeed:
-    """Keeps the last statuses in `folder`, as long as that is there; what cannot be written is dropped."""
+    """Keeps the last statuses in `folder`, if it exists.
+
+    Statuses that cannot be written are dropped.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     async def publish(self, status: BudgetStatus) -> None:
-        """Publish `status`; without a flush to disk, as the next one comes soon."""
+        """Publish `status`. It is not flushed to disk."""
         await asyncio.to_thread(self._write, status)
 
     async def read(self, tenant: str) -> list[BudgetStatus]:
-        """Return the statuses of a tenant, by worker; a file that is no status is left out."""
+        """Return the statuses of a tenant by worker. Invalid files are left out."""
         return await asyncio.to_thread(self._read, f"{_escaped(tenant)}@*")
 
     async def tenants(self) -> list[str]:
-        """Return the tenants that have a status in the folder."""
+        """Return the tenants with a status in the folder."""
         return sorted({status.tenant for status in await asyncio.to_thread(self._read, "*")})
 
     async def aclose(self) -> None:
-        """Nothing was opened."""
+        """Do nothing, because no file is kept open."""
 
     def _write(self, status: BudgetStatus) -> None:
         path = self._folder / f"budget-{_escaped(status.tenant)}@{_escaped(status.worker)}.json"
@@ -264,7 +280,7 @@ class FileStatusFeed:
 
 
 def _escaped(name: str) -> str:
-    """Return a name as a part of a file's name; a long one is cut, and ends in its hash."""
+    """Return a name as part of a file name. A long name is cut and ends with its hash."""
     escaped = quote(name, safe="", errors="surrogatepass")
     if len(escaped) <= _LONGEST:
         return escaped
@@ -273,7 +289,7 @@ def _escaped(name: str) -> str:
 
 
 class MemoryStatusFeed:
-    """Keeps the last statuses for as long as the process lives."""
+    """Keeps the last statuses as long as the process lives."""
 
     def __init__(self) -> None:
         self._statuses: dict[tuple[str, str], BudgetStatus] = {}
@@ -283,12 +299,12 @@ class MemoryStatusFeed:
         self._statuses[status.tenant, status.worker] = status
 
     async def read(self, tenant: str) -> list[BudgetStatus]:
-        """Return the statuses of a tenant, by worker."""
+        """Return the statuses of a tenant by worker."""
         return [self._statuses[key] for key in sorted(self._statuses) if key[0] == tenant]
 
     async def tenants(self) -> list[str]:
-        """Return the tenants that have a status."""
+        """Return the tenants with a status."""
         return sorted({tenant for tenant, _ in self._statuses})
 
     async def aclose(self) -> None:
-        """Nothing was opened."""
+        """Do nothing, because no connection was opened."""

@@ -50,7 +50,7 @@ def test_a_limit_is_taken_away_by_name_only(command: Command, place: Path) -> No
     right = command("budget", "set", "tenant", "*", "--remove", "--store", place)
 
     assert wrong.code == ExitCode.BAD_INPUT
-    assert wrong.err == "Error: agent * in all: no such limit is set; allowed: tenant * in all: 5 USD\n"
+    assert wrong.err == "Error: agent * in all: no such limit is set. Allowed: tenant * in all: 5 USD\n"
     assert (right.code, "none" in right.out) == (ExitCode.DONE, True)
 
 
@@ -78,10 +78,10 @@ def test_a_limit_is_taken_away_by_name_only(command: Command, place: Path) -> No
         (("tenant", "*"), "the ceiling is left out; allowed: --usd, --tokens or --calls"),
         (("tenant", "*", "--remove", "--usd", "1"), "--remove is given together with a ceiling"),
         (("tenant", "", "--usd", "1"), "ID is empty; allowed: the id of one tenant, or '*'"),
-        (("tenant", "other", "--usd", "1"), "default has no such tenant; allowed: default, *"),
-        (("workflow", "trading", "--usd", "1"), "allowed: analysis, planning, execution, general, *"),
-        (("tenant", "*", "--usd", "5"), "tenant * in all: it is 5 USD already; allowed: another ceiling"),
-        (("tenant", "*", "--usd", "1", "--tenant", "*"), "only halts hold for all of them"),
+        (("tenant", "other", "--usd", "1"), "default has no such tenant. Allowed: default, *"),
+        (("workflow", "trading", "--usd", "1"), "Allowed: analysis, planning, execution, general, *"),
+        (("tenant", "*", "--usd", "5"), "tenant * in all: it is 5 USD already. Allowed: another ceiling"),
+        (("tenant", "*", "--usd", "1", "--tenant", "*"), "only halts can apply to all tenants"),
         (
             ("tenant", "*", "--usd", "1", "--store", "nowhere"),
             "--store is nowhere, where no log is; allowed: ",
@@ -203,12 +203,12 @@ def _read(terminal: int) -> bytes:
     [
         (
             ("agent", "cmt-anlyst"),
-            "agent cmt-anlyst: .* knows this agent; allowed: cmt-analyst, .*or --force",
+            "agent cmt-anlyst: .* knows this agent. Allowed: cmt-analyst, .*or --force",
         ),
-        (("principal", "desk-b"), "principal desk-b: .* knows this principal; allowed: desk-a, or --force"),
-        (("trace", "t-1"), "trace t-1: .* knows this trace; allowed: .*or --force"),
-        (("call", "c-1"), "call c-1: .* knows this call; allowed: .*or --force"),
-        (("agent", "*", "--tenant", "defualt"), "tenant defualt: .* knows this tenant; allowed: default"),
+        (("principal", "desk-b"), "principal desk-b: .* knows this principal. Allowed: desk-a, or --force"),
+        (("trace", "t-1"), "trace t-1: .* knows this trace. Allowed: .*or --force"),
+        (("call", "c-1"), "call c-1: .* knows this call. Allowed: .*or --force"),
+        (("agent", "*", "--tenant", "defualt"), "tenant defualt: .* knows this tenant. Allowed: default"),
     ],
 )
 def test_limit_on_an_unknown_name_is_refused_with_the_nearest_names(

@@ -38,7 +38,7 @@ def test_a_halt_holds_until_exactly_it_is_taken_back(command: Command) -> None:
     assert "HALTED                agent cmt-analyst by " in halted.out
     assert (wrong.code, wrong.err) == (
         ExitCode.BAD_INPUT,
-        "Error: tenant default: is not halted; allowed: agent cmt-analyst\n",
+        "Error: tenant default: is not halted. Allowed: agent cmt-analyst\n",
     )
     assert "HALTED: agent cmt-analyst, by " in shown.out
     assert ": drifts" in shown.out
@@ -53,7 +53,7 @@ def test_a_second_halt_of_the_same_is_told_of_the_first(command: Command) -> Non
 
     assert told.code == ExitCode.BAD_INPUT
     assert "tenant default: is halted already, by " in told.err
-    assert "first; allowed: to resume it" in told.err
+    assert "first. Allowed: resume it" in told.err
 
 
 @pytest.mark.usefixtures("place")
@@ -72,11 +72,11 @@ def test_what_is_halted_for_all_is_shown_to_each(command: Command) -> None:
             ("--agent", "a", "--model", "b"),
             "--agent is given together with --model; allowed: one of them; halts of several scopes hold together",
         ),
-        (("--workflow", "trading"), "allowed: analysis, planning, execution, general, *"),
+        (("--workflow", "trading"), "Allowed: analysis, planning, execution, general, *"),
         (("--agent", "cmt-*"), "--agent is 'cmt-*'; allowed: a whole name, or '*' for every agent"),
         (("--model", "claude-*"), "allowed: a whole name, or '*' for every model, or PROVIDER/*"),
-        (("--agent", ""), "it has no id; allowed: an id, or '*' for every agent"),
-        (("--tenant", ""), "it is for no tenant; allowed: "),
+        (("--agent", ""), "it has no id. Allowed: an id, or '*' for every agent"),
+        (("--tenant", ""), "it has no tenant. Allowed: "),
         (("--ledger", "localhost"), "allowed: redis://HOST:PORT"),
     ],
 )
@@ -95,12 +95,12 @@ def test_a_wrong_halt_stops_nothing_and_says_what_is_allowed(
     [
         (
             ("--agent", "cmt-anlyst"),
-            "agent cmt-anlyst: .* knows this agent; allowed: cmt-analyst, .*or --force",
+            "agent cmt-anlyst: .* knows this agent. Allowed: cmt-analyst, .*or --force",
         ),
-        (("--model", "rule-1"), "allowed: rules-1, "),
-        (("--model", "antropic/*"), r"allowed: anthropic/\*, "),
-        (("--tenant", "defualt"), "tenant defualt: .* allowed: default, or --force for one to come"),
-        (("--tenant", "defualt", "--agent", "cmt-analyst"), "tenant defualt: .* allowed: default"),
+        (("--model", "rule-1"), "Allowed: rules-1, "),
+        (("--model", "antropic/*"), r"Allowed: anthropic/\*, "),
+        (("--tenant", "defualt"), "tenant defualt: .* Allowed: default, or --force for one to come"),
+        (("--tenant", "defualt", "--agent", "cmt-analyst"), "tenant defualt: .* Allowed: default"),
     ],
 )
 def test_a_halt_of_a_name_that_nothing_bears_stops_nothing_and_says_the_nearest(
@@ -200,7 +200,7 @@ def test_an_agent_that_only_a_server_has_counted_is_known(
     at = ("--ledger", own_redis.url)
 
     assert "the name is known from the ledger" in command("halt", "--agent", "counted", *at).out
-    assert "allowed: counted, or --force" in command("halt", "--agent", "cuonted", *at).err
+    assert "Allowed: counted, or --force" in command("halt", "--agent", "cuonted", *at).err
 
 
 async def test_an_agent_without_an_id_is_known_by_its_type(tmp_path: Path, command: Command) -> None:

@@ -70,7 +70,7 @@ def test_only_a_steady_pace_to_the_end_is_told() -> None:
 
 @pytest.mark.parametrize("share", [Fraction(0), Fraction(-1, 2), Fraction(11, 10)])
 def test_a_share_that_is_none_is_refused(share: Fraction) -> None:
-    with pytest.raises(ValueError, match="allowed is above 0, up to 1"):
+    with pytest.raises(ValueError, match="Allowed: above 0, up to 1"):
         Alerts(share)
 
 

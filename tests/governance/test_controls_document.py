@@ -140,12 +140,12 @@ def test_a_halt_stands_until_it_is_resumed() -> None:
         (
             [],
             RemoveLimit(ScopeKind.TENANT, ANY, Window.NONE),
-            "tenant * in all: no such limit is set; allowed: nothing",
+            "tenant * in all: no such limit is set. Allowed: none",
         ),
-        ([HALT], HALT, "is halted already, by ann since 2026-01-02T00:00:00Z: tests; allowed: to resume it"),
-        ([HALT], RemoveHalt(HaltScope.AGENT, "cmt-2"), "agent cmt-2: is not halted; allowed: agent cmt-1"),
-        ([HALT], RemoveHalt(HaltScope.AGENT, ANY), "is not halted; allowed: agent cmt-1"),
-        ([], RemoveHalt(HaltScope.MODEL, "m"), "model m: is not halted; allowed: nothing"),
+        ([HALT], HALT, "is halted already, by ann since 2026-01-02T00:00:00Z: tests. Allowed: resume it"),
+        ([HALT], RemoveHalt(HaltScope.AGENT, "cmt-2"), "agent cmt-2: is not halted. Allowed: agent cmt-1"),
+        ([HALT], RemoveHalt(HaltScope.AGENT, ANY), "is not halted. Allowed: agent cmt-1"),
+        ([], RemoveHalt(HaltScope.MODEL, "m"), "model m: is not halted. Allowed: none"),
     ],
 )
 def test_an_order_that_changes_nothing_is_refused_with_what_is_there(
@@ -163,7 +163,7 @@ def test_an_order_by_nobody_or_with_a_novel_for_a_reason_is_refused() -> None:
 async def test_the_platform_has_halts_and_no_limits() -> None:
     error = await refused_for(PLATFORM, SetLimit(DAILY))
 
-    assert "only halts hold for all of them" in error.allowed
+    assert "only halts can apply to all tenants" in error.allowed
     board = MemoryControlStore()
     for scope, id_ in ((HaltScope.TENANT, "acme"), (HaltScope.TENANT, ANY), (HaltScope.MODEL, "anthropic/*")):
         await execute_command(board, PLATFORM, AddHalt(scope, id_), by="ann", why="", at=NOW)
@@ -292,7 +292,7 @@ def test_a_document_holds_each_limit_and_halt_once() -> None:
     halt = Halt(scope=HaltScope.AGENT, id="a", by="ann", at=NOW)
 
     for twice in ({"limits": (DAILY, replace(DAILY, calls=5))}, {"halts": (halt, halt)}):
-        with pytest.raises(ValidationError, match="twice; allowed is once"):
+        with pytest.raises(ValidationError, match=r"twice\. Allowed: once"):
             TenantControls.model_validate(twice)
 
 

@@ -287,5 +287,5 @@ def test_a_model_without_a_price_has_no_bound() -> None:
 
 @pytest.mark.parametrize("amount", [(-1, 0, 0), (0, -1, 0), (0, 0, -1)])
 def test_an_amount_is_never_a_credit(amount: tuple[int, int, int]) -> None:
-    with pytest.raises(ValueError, match="less than nothing"):
+    with pytest.raises(ValueError, match="has a negative value"):
         Amount(*amount)

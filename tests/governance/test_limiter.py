@@ -23,7 +23,7 @@ DEPLOYMENT = Deployment(LLMProvider.ANTHROPIC, "claude-sonnet-5-5")
 @pytest.mark.parametrize("field", ["requests_per_minute", "tokens_per_minute", "concurrent"])
 @pytest.mark.parametrize("value", [0, -1, 10**10 + 1])
 def test_a_rate_limit_that_lets_nobody_in_is_refused(field: str, value: int) -> None:
-    with pytest.raises(LimitError, match=rf"{field}: is {value}; allowed are 1 to"):
+    with pytest.raises(LimitError, match=rf"{field}: is {value}\. Allowed: 1 to"):
         RateLimits(**{field: value})
 
 
@@ -51,7 +51,7 @@ def test_rules_that_make_no_sense_are_refused(rules: Callable[..., Any], field: 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"id": ""}, "without an id"),
+        ({"id": ""}, "has an empty id"),
         ({"tokens": -1}, "-1 tokens"),
         ({"tokens": 10**9 + 1}, "1000000001 tokens"),
         ({"lease_s": 0}, "lease of 0"),
@@ -72,7 +72,7 @@ def test_limits_are_read_from_plain_values() -> None:
         TypeAdapter(Deployment).validate_python({"provider": "anthropic", "model": DEPLOYMENT.model})
         == DEPLOYMENT
     )
-    with pytest.raises(ValidationError, match="allowed are 1 to"):
+    with pytest.raises(ValidationError, match="Allowed: 1 to"):
         limits.validate_python({"concurrent": 0})
 
 

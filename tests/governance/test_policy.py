@@ -196,8 +196,8 @@ def test_a_pattern_of_providers_may_be_close_to_a_name(tmp_path: Path, pattern: 
     ("text", "where", "found", "allowed"),
     [
         ("", "", "neither principals nor rates", "one of them"),
-        ("x", "", "no TOML", "a TOML file"),
-        ("[a]\n[a]", "", "no TOML", "a TOML file"),
+        ("x", "", "invalid TOML", "a TOML file"),
+        ("[a]\n[a]", "", "invalid TOML", "a TOML file"),
         ("principals = 3", "principals", "3", "[principals.NAME]"),
         ("[principals]", "principals", "{}", "one table or more"),
         ("[principal.desk-a]", "principal", "an unknown key", "principals, rates"),
@@ -244,13 +244,13 @@ def test_a_pattern_of_providers_may_be_close_to_a_name(tmp_path: Path, pattern: 
             for bad, found in (("0", "0"), ("3601", "3601"), ("true", "True"), ("nan", "nan"), ("'60'", "'60'"))
         ),
         (SHORTEST.replace("acme", "*") + "highest.usd_per_day = 1", "principals.desk-a.highest.usd_per_day",
-         "a ceiling in each tenant beside tenants = ['*']", "tenants by id"),
+         "a ceiling per tenant together with tenants = ['*']", "tenants by id"),
         (f"{SHORTEST}[principals.b]\nkey = 'desk-a'\ntenants = ['a']\nmodels = ['rules/*']",
-         "principals.b.key", "'desk-a', which is the key of 'desk-a'", "a key of its own"),
+         "principals.b.key", "'desk-a', which is the key of 'desk-a'", "a separate key"),
         ("rates = 3", "rates", "3", "[[rates]]"),
         ("rates = [3]", "rates[1]", "3", "a table with provider, model"),
-        (RATE + RATE, "rates[2]", "anthropic/m again", "one table a model"),
-        (RATE.replace("concurrent = 8", ""), "rates[1]", "no rate", "one at least"),
+        (RATE + RATE, "rates[2]", "anthropic/m again", "one table per model"),
+        (RATE.replace("concurrent = 8", ""), "rates[1]", "no rate", "at least one"),
         (RATE.replace("8", "0"), "rates[1].concurrent", "0", "from 1"),
         (RATE.replace("8", "99999999999"), "rates[1].concurrent", "99999999999", "to 10000000000"),
         (RATE.replace("8", "8.0"), "rates[1].concurrent", "8.0", "whole number"),
@@ -285,9 +285,9 @@ def test_the_manual_shows_a_document_of_orders_that_can_be_read() -> None:
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b'a = "\xe4"')
     for name, found in (
-        ("no.toml", "nothing that can be read"),
-        ("", "nothing that can be read"),
-        ("latin.toml", "nothing that can be read (not UTF-8: byte 6)"),
+        ("no.toml", "an unreadable file"),
+        ("", "an unreadable file"),
+        ("latin.toml", "an unreadable file (not UTF-8: byte 6)"),
     ):
         with pytest.raises(PolicyError, match=re.escape(str(tmp_path / name))) as caught:
             Policy.load(tmp_path / name)

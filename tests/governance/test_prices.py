@@ -125,7 +125,7 @@ def test_a_row_without_a_table_of_words_knows_the_plain_service_only(word: str) 
 
 
 def test_speed_is_priced_per_model() -> None:
-    with pytest.raises(UnknownPriceError, match=r"known are standard$"):
+    with pytest.raises(UnknownPriceError, match=r"Known: standard$"):
         BOOK.cost_nusd(ANTHROPIC, "claude-sonnet-5-5", Usage(speed="fast"), at=TODAY)
 
 
@@ -377,7 +377,7 @@ def test_tiers_must_rise(tmp_path: Path) -> None:
     }
     tiers = [{"over_input_tokens": over, **rates} for over in (200, 100)]
 
-    with pytest.raises(TableError, match="row 1, tiers: do not rise"):
+    with pytest.raises(TableError, match="row 1, tiers: are not in rising order"):
         PriceBook.load(book(tmp_path, {**ROW, "tiers": tiers}))
 
 
@@ -391,12 +391,12 @@ def test_the_plain_speed_counts_in_the_worst_price_and_one_that_nobody_asks_for_
 
 
 def test_a_model_has_one_price_a_day(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="row 2, valid_from: stands twice"):
+    with pytest.raises(TableError, match="row 2, valid_from: is used twice"):
         PriceBook.load(book(tmp_path, ROW, ROW))
 
 
 def test_a_book_has_a_name(tmp_path: Path) -> None:
-    with pytest.raises(TableError, match="name: is not there"):
+    with pytest.raises(TableError, match="name: is missing"):
         PriceBook.load(book(tmp_path, ROW, head=None))
 
 

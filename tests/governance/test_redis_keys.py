@@ -47,7 +47,7 @@ def test_tenants_have_tags_of_their_own_whatever_they_are_called() -> None:
 
 def test_a_namespace_with_a_brace_is_refused() -> None:
     for namespace in ("", "a{b", "a}b"):
-        with pytest.raises(ValueError, match="allowed is text without braces"):
+        with pytest.raises(ValueError, match="non-empty text without braces"):
             tag(namespace, "acme")
 
 

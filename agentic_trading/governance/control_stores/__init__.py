@@ -1,1 +1,1 @@
-"""Stores for the controls of operators: in one process, in a folder, on a Redis."""
+"""Stores for the controls of operators: in memory, in a folder, or on Redis."""

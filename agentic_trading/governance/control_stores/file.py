@@ -1,4 +1,4 @@
-"""Controls in a folder, one file per tenant, for the processes of one machine; and in memory, for one process."""
+"""Controls in a folder for the processes of one machine, and in memory for one process."""
 
 import asyncio
 import fcntl
@@ -20,12 +20,15 @@ _DOCUMENT = TypeAdapter(TenantControls)
 
 
 def stored(controls: TenantControls) -> bytes:
-    """Return a document's JSON; amounts are whole nano-dollars, tokens and calls."""
+    """Serialize a document as JSON. Amounts are whole nano-dollars, tokens and calls."""
     return _DOCUMENT.dump_json(controls, indent=2, exclude_none=True) + b"\n"
 
 
 def read_stored(raw: bytes, where: str) -> TenantControls:
-    """Read what `stored` made; raises `ControlsUnreadableError`, which names `where`, for anything else."""
+    """Parse the output of `stored`.
+
+    Raises `ControlsUnreadableError` with `where` for other content.
+    """
     try:
         controls = TenantControls.model_validate_json(raw)
     except ValidationError as e:
@@ -33,7 +36,7 @@ def read_stored(raw: bytes, where: str) -> TenantControls:
         place = ".".join(map(str, first["loc"])) or "document"
         raise ControlsUnreadableError(where, f"{place}: {first['msg']}") from e
     if controls.version == 0:
-        raise ControlsUnreadableError(where, "version: is not there or 0; what was written is 1 and more")
+        raise ControlsUnreadableError(where, "version: is missing or 0. Allowed: 1 and above")
     return controls
 
 
@@ -41,10 +44,11 @@ _LOCK = "controls.lock"
 
 
 class FileControlStore:
-    """Controls in `folder`, which is made with the first of them.
+    """Controls in `folder`, one file per tenant.
 
-    A file is replaced as a whole, under a lock that every writer takes, and is on disk when `replace` returns. Reading
-    takes no lock. All processes must be on one machine: locks of network drives are not relied on.
+    The folder is created with the first file. A file is replaced atomically, under a lock of all writers, and
+    is on disk when `replace` returns. Reading takes no lock. All processes must run on one machine, because
+    locks on network drives are not reliable.
     """
 
     def __init__(self, folder: Path, *, clock: Clock | None = None) -> None:
@@ -52,7 +56,7 @@ class FileControlStore:
         self._clock: Clock = clock or SystemClock()
 
     async def read(self, tenant: str) -> TenantControls:
-        """Return what the tenant's file holds."""
+        """Return the content of the tenant's file."""
         return await asyncio.to_thread(self._read, self._path(tenant))
 
     async def replace(self, tenant: str, controls: TenantControls) -> bool:
@@ -64,7 +68,7 @@ class FileControlStore:
         return self._clock.now()
 
     async def aclose(self) -> None:
-        """Do nothing: no file is kept open."""
+        """Do nothing, because no file is kept open."""
 
     def _path(self, tenant: str) -> Path:
         return self._folder / f"controls-{quote(tenant, safe='', errors='surrogatepass')}.json"
@@ -86,7 +90,7 @@ class FileControlStore:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Keep every other writer of the folder out for as long as the block lasts."""
+        """Lock out all other writers of the folder within the block."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / _LOCK).open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -102,13 +106,14 @@ def _reaching(path: Path) -> Iterator[None]:
 
 
 def _write(path: Path, raw: bytes) -> None:
-    """Put `raw` in the place of the file, all of it or nothing, and onto the disk."""
+    """Replace the file atomically, and flush it to disk."""
     new = path.with_name(f"{path.name}.new")  # what a dead writer left there is written over
     with new.open("wb") as file:
         file.write(raw)
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+    # The folder is synced too, because the new name could otherwise be lost in a power failure.
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)
@@ -117,7 +122,7 @@ def _write(path: Path, raw: bytes) -> None:
 
 
 class MemoryControlStore:
-    """Controls for as long as the process lives."""
+    """Controls as long as the process lives."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._documents: dict[str, TenantControls] = {}
@@ -128,7 +133,7 @@ class MemoryControlStore:
         return self._documents.get(tenant, TenantControls())
 
     async def replace(self, tenant: str, controls: TenantControls) -> bool:
-        """Put `controls` in the place of the version before it."""
+        """Replace the document of the version before."""
         before = self._documents.get(tenant, TenantControls())
         if before.version != controls.version - 1:
             return False
@@ -140,4 +145,4 @@ class MemoryControlStore:
         return self._clock.now()
 
     async def aclose(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Do nothing, because no connection was opened."""

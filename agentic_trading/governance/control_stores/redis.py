@@ -1,4 +1,4 @@
-"""Controls and worker status on a Redis: versions replace each other by script."""
+"""Controls and worker status on Redis."""
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -23,10 +23,11 @@ _TENANT_KEPT_MS = 40 * 24 * 3_600_000
 
 
 class RedisStatusFeed:
-    """Keeps the last statuses; what cannot be written is dropped, and what cannot be read is left out.
+    """Keeps the last statuses.
 
-    A worker that has published nothing for a minute, by the server's clock, is left out, and removed when another
-    publishes. Reads its scripts when it is made: do not make it on the event loop.
+    Write errors are dropped, and unreadable statuses are left out. A worker that has published no status for
+    a minute, by the server's clock, is left out. It is removed when another worker publishes. Create the feed
+    outside of the event loop, because it reads its scripts.
     """
 
     def __init__(self, url: str, *, namespace: str = "agentic") -> None:
@@ -47,7 +48,7 @@ class RedisStatusFeed:
             return
 
     async def read(self, tenant: str) -> list[BudgetStatus]:
-        """Return the statuses of a tenant, by worker."""
+        """Return the statuses of a tenant by worker."""
         try:
             async with within_time():
                 worker_then_status = iter(await self._read(keys=self._keys(tenant), args=[_KEPT_MS]))
@@ -62,7 +63,7 @@ class RedisStatusFeed:
         return statuses
 
     async def tenants(self) -> list[str]:
-        """Return the tenants that a status was published of within 40 days."""
+        """Return the tenants with a status within the last 40 days."""
         try:
             async with within_time():
                 found = await self._redis.zrange(self._index, 0, -1)
@@ -93,9 +94,9 @@ _FOREIGN: Final = -1
 class RedisControlStore:
     """Controls in one hash per tenant, under the tenant's hash tag.
 
-    A server that does not answer within two seconds, or takes no connection within two, is away. What was written
-    outlives the server if it syncs its append-only file before it answers (`appendfsync always`). Reads a file when it is
-    made: do not make it on the event loop.
+    Connecting and answering may take two seconds each. Written controls survive a crash of the server if it
+    syncs its append-only file before it answers (`appendfsync always`). Create the store outside of the event
+    loop, because it reads its script.
     """
 
     def __init__(self, url: str, *, namespace: str = "agentic") -> None:
@@ -106,7 +107,7 @@ class RedisControlStore:
         self._namespace = namespace
 
     async def read(self, tenant: str) -> TenantControls:
-        """Return what the tenant's hash holds."""
+        """Return the content of the tenant's hash."""
         key = self._key(tenant)
         async with _reaching(key):
             fields = await self._redis.hgetall(key)
@@ -114,11 +115,11 @@ class RedisControlStore:
             return TenantControls()
         controls = read_stored(fields.get(b"document", b""), key)
         if fields.get(b"version") != str(controls.version).encode():
-            raise ControlsUnreadableError(key, "its version is not that of its document")
+            raise ControlsUnreadableError(key, "its version differs from the version in its document")
         return controls
 
     async def replace(self, tenant: str, controls: TenantControls) -> bool:
-        """Replace the tenant's hash in one step, unless another writer has done so since."""
+        """Replace the tenant's hash atomically, unless another writer has done so since."""
         key = self._key(tenant)
         async with _reaching(key):
             answer = await self._script(keys=[key], args=[controls.version, stored(controls)])
@@ -127,7 +128,7 @@ class RedisControlStore:
         return bool(answer)
 
     async def now(self) -> datetime:
-        """Return the time of the server: operators' clocks differ."""
+        """Return the server's time, because clocks of operators differ."""
         async with _reaching("its clock"):
             seconds, micros = await self._redis.time()
         return datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
@@ -147,7 +148,7 @@ async def _reaching(key: str) -> AsyncGenerator[None]:
             yield
     except ResponseError as e:
         if str(e).startswith("WRONGTYPE"):
-            raise ControlsUnreadableError(key, "it is no hash") from e
+            raise ControlsUnreadableError(key, "it is not a hash") from e
         raise ControlsUnavailableError(f"{key} on the Redis of the ledger", str(e)) from e
     except (RedisError, OSError) as e:
         raise ControlsUnavailableError(f"{key} on the Redis of the ledger", failure_text(e)) from e

@@ -1,4 +1,4 @@
-"""How far one tenant in the memory ledger has come, whether it is fenced, and the ledger's counts since the start."""
+"""Progress, fence and statistics of the memory ledger."""
 
 from dataclasses import dataclass, field, fields
 
@@ -16,20 +16,24 @@ from agentic_trading.governance.prices import NOTHING
 
 @dataclass(slots=True)
 class Fence:
-    """Why nothing may begin, and the calls that have ended since."""
+    """The reason why a ledger is closed, and the calls that have ended since."""
 
     why: str
     has_gone_back: bool
     ended: dict[str, ReservationEntry] = field(default_factory=dict)
 
     def note(self, id_: str, call: ReservationEntry) -> None:
-        """Take note of a call that has just ended."""
+        """Remember a call that has just ended, unless it was released."""
+        # A rebuild keeps these, because their records may not be in the log that it has read.
         if call.state is not ReservationState.RELEASED:
             self.ended[id_] = call
 
 
 class LedgerEpoch:
-    """Steps are counted within an epoch. `began` distinguishes this ledger from another process's, or an earlier one."""
+    """The steps of one tenant.
+
+    `began` distinguishes this ledger from those of other or earlier processes.
+    """
 
     __slots__ = ("_began", "_expected", "_number", "_tenant", "fence", "sequence")
 
@@ -52,20 +56,23 @@ class LedgerEpoch:
 
     @property
     def has_gone_back(self) -> bool:
-        """Whether it was found to have forgotten steps, and is fenced since."""
+        """Whether the ledger was found to have lost steps, and is closed for that."""
         return self.fence is not None and self.fence.has_gone_back
 
     def check(self) -> None:
-        """Raise `LedgerRolledBackError` if the ledger is fenced, or was found to have forgotten steps."""
+        """Raise `LedgerRolledBackError` if the ledger is closed."""
         if self.fence is not None:
             raise self.refusal(self.fence)
 
     def refusal(self, fence: Fence) -> LedgerRolledBackError:
-        """Return the error for a step while nothing may begin."""
+        """Return the error for a step while the ledger is closed."""
         return LedgerRolledBackError(self._tenant, fence.why, str(self.checkpoint))
 
     def require_at_least(self, checkpoint: LedgerCheckpoint) -> Fence | None:
-        """Take note of a checkpoint; return the fence to put up if the ledger has not come as far."""
+        """Note a checkpoint.
+
+        Return a fence if the ledger has not reached it, otherwise None.
+        """
         self._expected = max(self._expected, checkpoint.epoch)
         if not self.checkpoint.is_behind(checkpoint):
             return None
@@ -80,7 +87,7 @@ class LedgerEpoch:
 
 
 class StatisticsCounter:
-    """The counts of `LedgerStatistics`; `snapshot` adds those of now."""
+    """The counts of `LedgerStatistics`."""
 
     __slots__ = ("counts", "unsuccessful")
 
@@ -99,7 +106,7 @@ class StatisticsCounter:
         self.unsuccessful += 1
 
     def charge(self, settlement: Settlement, before_nusd: int) -> None:
-        """Count a charge; a late one is in place of one of `before_nusd`."""
+        """Count a charge. A late charge replaces one of `before_nusd`."""
         counts = self.counts
         counts["in_doubt" if settlement.in_doubt else "settled"] += 1
         counts["charged_nusd"] += settlement.charged.nusd
@@ -114,7 +121,7 @@ class StatisticsCounter:
             counts["overrun_nusd"] += overrun.nusd
 
     def end(self, settlement: Settlement, *, is_released: bool) -> None:
-        """Count how a call ended."""
+        """Count an ended call."""
         if is_released:
             self.counts["released"] += 1
         else:
@@ -127,5 +134,5 @@ class StatisticsCounter:
         self.end(doubtful, is_released=expired.state is ReservationState.RELEASED)
 
     def snapshot(self, *, in_flight: int, waiting: int) -> LedgerStatistics:
-        """Return the counts, with those of now."""
+        """Return the counts with the current numbers in flight and waiting."""
         return LedgerStatistics(**{**self.counts, "in_flight": in_flight, "waiting": waiting})

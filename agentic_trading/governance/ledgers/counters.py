@@ -1,4 +1,4 @@
-"""The counters of one tenant in the memory ledger, one for each scope and window, the limits that apply, and the headroom."""
+"""The counters of one tenant in the memory ledger, its limits, and the check for headroom."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ _ENDLESS = 1 << 200
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """A ceiling whose absent units are spelled as numbers that nothing reaches: a check then needs no branch."""
+    """A ceiling in which missing units are huge numbers, so that a check needs no branch."""
 
     ceiling: limit_types.Ceiling
     nusd: int
@@ -28,17 +28,18 @@ Ceilings = Mapping[limit_types.Window, limit_types.Ceiling]
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """The ceilings of one kind of scope, by window; a named scope has its own."""
+    """The ceilings of one kind of scope by window, for all ids and for named ids."""
 
     default: dict[limit_types.Window, limit_types.Ceiling] = field(default_factory=dict)
     named: dict[str, dict[limit_types.Window, limit_types.Ceiling]] = field(default_factory=dict)
 
 
 class LimitSet:
-    """Where every scope is counted.
+    """The ceilings of all scopes, merged from limits.
 
-    Of several limits on the same scope and window the lower holds, unit by unit; a named one goes before that on
-    everyone. `counted` are kept without a ceiling where no limit needs them.
+    If several limits apply to the same scope and window, the lowest is used, unit by unit. A named limit
+    takes precedence over the limit for every id. `counted` windows without a limit are counted without a
+    ceiling.
     """
 
     def __init__(self, limits: Iterable[limit_types.Limit] = (), counted: CountedWindows = ()) -> None:
@@ -55,7 +56,7 @@ class LimitSet:
                     named[window] = named.get(window, limit_types.UNLIMITED).or_else(ceiling)
 
     def of(self, kind: limit_types.ScopeKind, id_: str) -> Ceilings:
-        """Return the windows that a scope is counted in, each with its ceiling; it may be open."""
+        """Return the windows of a scope, each with its ceiling, which may be unlimited."""
         rule = self._ceilings[kind]
         return rule.named.get(id_, rule.default)
 
@@ -64,7 +65,10 @@ class LimitSet:
         return id_ in self._ceilings[kind].named
 
     def limited(self, kind: limit_types.ScopeKind) -> Iterator[tuple[str, limit_types.Window]]:
-        """Yield the scopes of a kind that have a ceiling, with its window; `*` is every one."""
+        """Yield the scopes of a kind that have a ceiling, each with its window.
+
+        `*` means every scope.
+        """
         rule = self._ceilings[kind]
         for id_, ceilings in ((limit_types.ANY, rule.default), *rule.named.items()):
             for window, ceiling in ceilings.items():
@@ -72,14 +76,14 @@ class LimitSet:
                     yield id_, window
 
     def windows(self, kind: limit_types.ScopeKind) -> list[limit_types.Window]:
-        """Return the windows in which a scope of a kind is counted, whatever its id is."""
+        """Return all windows in which scopes of a kind are counted."""
         rule = self._ceilings[kind]
         return list(dict.fromkeys(chain(rule.default, *rule.named.values())))
 
     def caps(
         self, kind: limit_types.ScopeKind, window: limit_types.Window
     ) -> tuple[Cap | None, Mapping[str, Cap]]:
-        """Return the cap in a window of every scope of a kind, None where it is not counted, and of the named ones."""
+        """Return the default cap of a kind in a window, or None if it is not counted, and the named caps."""
         rule = self._ceilings[kind]
         default = cap(rule.default[window]) if window in rule.default else None
         return default, {id_: cap(own[window]) for id_, own in rule.named.items() if window in own}
@@ -98,10 +102,11 @@ TimeWindows = Mapping[limit_types.Window, limit_types.TimeWindow]
 
 
 class WindowCounter:
-    """What one scope may still use in one window: `cap` is the most, and `left` what is neither spent nor held of it.
+    """The use of one scope in one window.
 
-    What is in doubt is spent too. `left` is below zero where more was charged than the cap. No request was counted in
-    it in a minute that ended after `asked_until`; `time_windows` are those of the minute of the last one.
+    `left` is the cap minus spent and held, and may be below zero. Spent includes charges in doubt.
+    `time_windows` are those of the last request. No request has used the counter in a minute that ended after
+    `asked_until`.
     """
 
     __slots__ = (
@@ -126,18 +131,18 @@ class WindowCounter:
 
     @property
     def used(self) -> tuple[int, int, int]:
-        """Nano-dollars, tokens, calls: spent and held together."""
+        """Nano-dollars, tokens and calls: spent plus held."""
         cap = self.cap
         return cap.nusd - self.left_nusd, cap.tokens - self.left_tokens, cap.calls - self.left_calls
 
     @property
     def spent(self) -> Amount:
-        """What was charged, with what is in doubt."""
+        """The charged amount, including charges in doubt."""
         return Amount(self.spent_nusd, self.spent_tokens, self.spent_calls)
 
     @property
     def held(self) -> Amount:
-        """What calls in flight may give back."""
+        """The amount reserved by calls in flight."""
         nusd, tokens, calls = self.used
         return Amount(nusd - self.spent_nusd, tokens - self.spent_tokens, calls - self.spent_calls)
 
@@ -147,7 +152,7 @@ class WindowCounter:
         return self.cap.ceiling != limit_types.UNLIMITED
 
     def go_on(self, asked_until: datetime, nusd: int, tokens: int, calls: int) -> None:
-        """Count what was spent before."""
+        """Add amounts that were spent before the counter was compacted."""
         self.asked_until = max(self.asked_until, asked_until)
         self.spent_nusd, self.spent_tokens, self.spent_calls = nusd, tokens, calls
         self.left_nusd -= nusd
@@ -155,7 +160,7 @@ class WindowCounter:
         self.left_calls -= calls
 
     def allow(self, most: Cap) -> None:
-        """Have this cap in place of the one before."""
+        """Replace the cap."""
         was, self.cap = self.cap, most
         self.left_nusd += most.nusd - was.nusd
         self.left_tokens += most.tokens - was.tokens
@@ -163,13 +168,14 @@ class WindowCounter:
 
 
 class WindowBucket:
-    """The counters of one time window, by id: active ones, and compacted ones as tuples of `asked_until` and what they spent.
+    """The counters of one time window by id.
 
-    Plain values cost the garbage collector nothing: as objects, which it walks through, 30,000 remembered calls cost
-    every other call 40 % more (decision 18). The longest inactive stand first, but for those that moments going back
-    and forth leave behind younger ones.
+    A compacted one is a tuple of `asked_until` and the spent amounts. Compacted counters are roughly ordered
+    by `asked_until`. Requests whose times jump back and forth leave exceptions.
     """
 
+    # Compacted counters are tuples of plain values, because the garbage collector does not walk through them.
+    # As objects, 30,000 remembered calls would cost every other call 40 % more (decision 18).
     __slots__ = ("active", "compacted", "time_window")
 
     def __init__(self, time_window: limit_types.TimeWindow) -> None:
@@ -185,7 +191,10 @@ class WindowBucket:
         return len(self.active) + len(self.compacted)
 
     def quiet(self, before: datetime) -> Iterator[str]:
-        """Yield the ids last used in a minute that ended before a moment; of the compacted ones, up to the first that was not."""
+        """Yield ids that were last used before a time.
+
+        Compacted ones are listed up to the first later one.
+        """
         for id_, counter in self.active.items():
             if counter.asked_until <= before:
                 yield id_
@@ -196,9 +205,10 @@ class WindowBucket:
 
 
 class CounterTable:
-    """All counters of one kind of scope in one window: in the bucket of the present time window, and in `others`.
+    """All counters of one kind of scope and window: those of the present time window, and `others`.
 
-    Every id is counted up to the cap `default`, or not at all if that is None; `named` ids have their own.
+    Every id is counted up to the cap `default`. If `default` is None, only `named` ids are counted, each with
+    its own cap.
     """
 
     __slots__ = (
@@ -222,11 +232,14 @@ class CounterTable:
 
     @property
     def buckets(self) -> list[WindowBucket]:
-        """All that there are."""
+        """All buckets."""
         return [self.bucket, *self.others.values()]
 
     def turn_to(self, time_windows: TimeWindows) -> None:
-        """Make the time window of this minute the present one; its counters are found again if it was so before."""
+        """Make the time window of this minute the present one.
+
+        Earlier counters of that window are reused.
+        """
         self.time_windows = time_windows
         self.asked_until = time_windows[limit_types.Window.MINUTE].over_by or _NEVER
         time_window = time_windows[self.window]
@@ -240,7 +253,10 @@ class CounterTable:
         self.active = self.bucket.active
 
     def open(self, id_: str) -> WindowCounter | None:
-        """Return a counter of the present time window that was not active, or None for an id that is not counted here."""
+        """Activate a counter of the present time window.
+
+        Return None if the id is not counted here.
+        """
         most = self.named.get(id_, self.default)
         if most is None:
             return None
@@ -256,7 +272,7 @@ class CounterTable:
         counter.asked_until = max(counter.asked_until, self.asked_until)
 
     def seen(self, bucket: WindowBucket, id_: str) -> WindowCounter | None:
-        """Return a counter to be read, active or compacted, or None if it is gone."""
+        """Return a counter for reading, or None if it is gone."""
         counter = bucket.active.get(id_)
         if counter is None and id_ in bucket.compacted:
             most = self.named.get(id_, self.default) or _OPEN
@@ -265,13 +281,17 @@ class CounterTable:
         return counter
 
     def count_all(self) -> None:
-        """Count every id from now on, without a cap where there is none: a request's own limit needs what was before."""
+        """Count every id from now on, for requests that bring their own limit."""
         self._is_wanted = True
         self.default = self.default or _OPEN
 
     def apply_limits(self, limits: LimitSet) -> None:
-        """Count by these limits from now on, and go on counting, without a cap, the ids that are counted already."""
+        """Count by these limits from now on.
+
+        Ids that are already counted stay counted, without a cap.
+        """
         default, named = limits.caps(self.kind, self.window)
+        # Counting must not stop, because a later limit would then start below the actual use.
         if default is None and (self._is_wanted or (self._is_short_lived and self.default is not None)):
             default = _OPEN
         if default is None:
@@ -284,7 +304,10 @@ class CounterTable:
                 counter.allow(named.get(id_, others))
 
     def deactivate(self, counter: WindowCounter) -> None:
-        """Compact a counter that no open call and no queued request counts in; one that is not active stays as it is."""
+        """Compact a counter without open calls and queued requests.
+
+        An inactive one stays as it is.
+        """
         time_window = counter.time_window
         bucket = (
             self.bucket if time_window.id == self.bucket.time_window.id else self.others.get(time_window.id)
@@ -299,7 +322,10 @@ class CounterTable:
             bucket.compacted[counter.id] = counter.asked_until, nusd, tokens, calls
 
     def forget(self, before: datetime, active: Collection[WindowCounter]) -> None:
-        """Drop inactive counters that were over before a moment: ended windows, and endless ones of quiet calls and traces."""
+        """Drop inactive counters that were over before a time.
+
+        These are counters of ended windows, and endless ones of calls and traces that are no longer used.
+        """
         for bucket in self.buckets:
             over_by = bucket.time_window.over_by
             over: Iterable[str] = ()
@@ -312,7 +338,7 @@ class CounterTable:
                     self._drop(bucket, id_)
 
     def _drop(self, bucket: WindowBucket, id_: str) -> None:
-        """Forget a counter: the next use begins at nothing."""
+        """Forget a counter. Its next use begins at zero."""
         bucket.active.pop(id_, None)
         bucket.compacted.pop(id_, None)
         if not bucket:
@@ -327,9 +353,9 @@ CountedIds = Mapping[CounterTable, tuple[bool, Collection[str]]]
 
 
 class RetentionHorizon:
-    """How far back requests may go, for all tenants: `keep` before the newest moment that something was reserved for.
+    """How far back requests may go, for all tenants: `keep` before the newest time that was reserved for.
 
-    A request that is not reserved moves nothing. `windows` are those of the ledger's zone.
+    Requests that are not reserved do not advance it.
     """
 
     def __init__(self, zone: tzinfo, keep: timedelta) -> None:
@@ -339,16 +365,17 @@ class RetentionHorizon:
 
     @property
     def oldest(self) -> datetime:
-        """The oldest moment that can still be reserved for."""
+        """The oldest time that can still be reserved for."""
         return self.newest - self.keep
 
 
 class TenantCounters:
-    """All counters of a tenant, and the limits by which a request finds its own.
+    """All counters of a tenant, and the limits that select a request's counters.
 
-    Counters of a window are kept until the horizon has passed its end, those of a call or a trace without a window until
-    it was inactive for as long. What belongs to an agent, a workflow or a tenant and has no window stays. A counter that counted
-    nothing may go. `to_deactivate` are those of ended calls and of requests not reserved, since the last `tidy`.
+    Counters of a window are kept until the horizon has passed its end. Counters of calls and traces without a
+    window are kept until they were unused for that long. Counters of agents, workflows, principals and
+    tenants without a window are kept. An empty counter may be dropped. `to_deactivate` are the counters of
+    ended calls and of requests that were not reserved, since the last `tidy`.
     """
 
     def __init__(self, tenant: str, limits: LimitSet, horizon: RetentionHorizon) -> None:
@@ -364,7 +391,10 @@ class TenantCounters:
     def of(
         self, request: ReservationRequest, at: datetime, tables: Iterable[CounterTable] | None = None
     ) -> list[WindowCounter]:
-        """Return the counters that `request` is counted in, or those in some tables; those not kept begin at nothing."""
+        """Return the counters of `request`, or those in some tables.
+
+        New counters begin at zero.
+        """
         time_windows = self._horizon.windows.at(at)
         if time_windows is not self._time_windows:
             self._time_windows = time_windows
@@ -385,18 +415,18 @@ class TenantCounters:
         return found
 
     def empty_copy(self) -> "TenantCounters":
-        """Return counters by the same limits that know of no call."""
+        """Return empty counters with the same limits."""
         return TenantCounters(self._tenant, self._limits, self._horizon)
 
     def move_to(self, at: datetime) -> None:
-        """Note that something was reserved for a moment."""
+        """Note the time of a reservation."""
         if self._newest is None or at > self._newest:
             self._newest = at
             if at > self._horizon.newest:
                 self._horizon.newest = at
 
     def apply_limits(self, limits: LimitSet) -> None:
-        """Count by these limits from now on, and go on counting what was counted before."""
+        """Count by these limits from now on. Ids that are already counted stay counted."""
         self._limits = limits
         for kind in limit_types.ScopeKind:
             for window in limits.windows(kind):
@@ -405,19 +435,19 @@ class TenantCounters:
             table.apply_limits(limits)
 
     def lack(self, limit: limit_types.Limit) -> bool:
-        """Whether not every id is counted where a request's own limit needs it."""
+        """Whether some ids are not counted where a request's own limit needs them."""
         return self._table(limit.scope, limit.window).default is None
 
     def count_all(self, limit: limit_types.Limit) -> None:
-        """Count every id, from now on, in the table of a limit."""
+        """Count every id in a limit's table from now on."""
         self._table(limit.scope, limit.window).count_all()
 
     def counted(self) -> CountedIds:
-        """Return which ids are counted where, for `new_since`."""
+        """Return the counted ids of each table, for `new_since`."""
         return {table: (table.default is not None, table.named) for table in self._tables}
 
     def new_since(self, before: CountedIds) -> dict[CounterTable, Collection[str]]:
-        """Return the tables that count more than before, each with the ids that it counted before."""
+        """Return the tables that count more ids than `before`, with the ids that they counted then."""
         not_counted: tuple[bool, Collection[str]] = (False, ())
         found = {table: before.get(table, not_counted) for table in self._tables}
         return {
@@ -427,27 +457,27 @@ class TenantCounters:
         }
 
     def take_back(self, counters: Iterable[WindowCounter]) -> None:
-        """Note that these were looked up for nothing: a look-up for a moment to come keeps nothing."""
+        """Undo the look-up of a request that was not reserved, so that a future time keeps no counter."""
         until = self._horizon.newest + _MINUTE
         for counter in counters:
             counter.asked_until = min(counter.asked_until, until)
 
     def tidy(self, active: Collection[WindowCounter]) -> None:
-        """Compact what was handed to `to_deactivate` and is not active: open calls and queued requests count in the active ones."""
+        """Compact the counters in `to_deactivate` that are not active."""
         for counter in set(chain.from_iterable(self.to_deactivate)).difference(active):
             counter.table.deactivate(counter)
         self.to_deactivate.clear()
 
     def forget(self, active: Collection[WindowCounter]) -> None:
-        """Drop the counters whose time is over, but for active ones."""
+        """Drop inactive counters whose time is over."""
         for table in self._tables:
             table.forget(self._horizon.oldest, active)
 
     def pages(self, *, limited: bool, at: datetime | None = None) -> Iterator[list[WindowCounter]]:
         """Yield all counters, page by page.
 
-        With `limited`, only those of lasting scopes with a ceiling, in the newest windows, if these are not over `at` a
-        moment.
+        With `limited`, only counters of lasting scopes with a ceiling, in the newest windows. With `at`,
+        windows that are over at that time are left out too.
         """
         tables = [table for table in self._tables if not (limited and table.kind in limit_types.SHORT_LIVED)]
         places = [(table, bucket, id_) for table in tables for bucket in table.buckets for id_ in bucket]
@@ -482,34 +512,41 @@ class TenantCounters:
 
 
 Denial = tuple[Declined | Blocked, Sequence[WindowCounter]]
-"""Why nothing is reserved, and the counters that lack headroom."""
+"""The reason why a request is not reserved, and the counters without headroom."""
 
 
 def fits_own_limits(request: ReservationRequest, counters: Sequence[WindowCounter]) -> bool:
-    """Say whether `request` fits under the ceilings that it brings itself."""
+    """Return whether `request` fits under its own ceilings."""
     return not any(
         _over(request.amount, counter, ceiling) for counter, ceiling in _own_ceilings(request, counters)
     )
 
 
 def denial(request: ReservationRequest, counters: Sequence[WindowCounter]) -> Denial | None:
-    """Return why `request` does not fit, for good if that is so anywhere; None if it fits."""
+    """Return why `request` does not fit, or None.
+
+    The answer is final if the request can never fit into one of the counters.
+    """
     found = list(_shortages(request, counters))
     if not found:
         return None
+    # A final shortage wins, because waiting for the others would not help.
     final = next((shortage for shortage in found if shortage.is_final), None)
     answer = found[0].blocked() if final is None else final.declined()
     return answer, [shortage.counter for shortage in found]
 
 
 def behind(request: ReservationRequest, held: Blocked) -> Blocked:
-    """Return the answer for a request that would fit, but comes behind one that is `held` on the same counter."""
+    """Return the answer for a request that fits, but is behind a `held` one on the same counter."""
     return replace(held, asked=request.amount.units[limit_types.UNITS.index(held.unit)])
 
 
 @dataclass(frozen=True, slots=True)
 class InsufficientHeadroom:
-    """A request does not fit into one counter: `used` is spent, held and in doubt together, `held` may come back."""
+    """A request does not fit into one counter.
+
+    `used` is spent plus held, `held` may be returned.
+    """
 
     counter: WindowCounter
     unit: limit_types.Unit
@@ -520,7 +557,7 @@ class InsufficientHeadroom:
 
     @property
     def is_final(self) -> bool:
-        """Whether the request would not fit even if all that is held came back."""
+        """Whether the request would not fit even if all held amounts were returned."""
         return self.used - self.held + self.asked > self.most
 
     def declined(self) -> Declined:
@@ -539,7 +576,7 @@ class InsufficientHeadroom:
 def _shortages(
     request: ReservationRequest, counters: Sequence[WindowCounter]
 ) -> Iterator[InsufficientHeadroom]:
-    """Yield every counter and unit in which `request` does not fit under a ceiling, the counter's or one of its own."""
+    """Yield every counter and unit in which `request` exceeds a ceiling, the counter's or its own."""
     ceilings = [(counter, counter.cap.ceiling) for counter in counters]
     for counter, ceiling in [*ceilings, *_own_ceilings(request, counters)]:
         for unit, asked, most, used, back in zip(

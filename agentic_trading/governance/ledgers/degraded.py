@@ -1,4 +1,4 @@
-"""A ledger for when its server cannot be reached: nothing new begins, and what was paid is booked when the server is back."""
+"""A ledger wrapper for outages. New calls are refused, and charges are booked when the server is back."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -25,18 +25,20 @@ from agentic_trading.logger import get_logger
 log = get_logger()
 
 REMEMBERED_S = 86_400.0
-"""A call that has not ended for so long, a day, will not end any more."""
+"""The time in seconds, a day, after which an open call is considered ended elsewhere."""
 
 Write = Callable[[], Awaitable[ledger_api.Settlement | None]]
 
 
 class DegradedModeLedger:
-    """Keeps the promises of `Ledger` to the calls that have begun, while `ledger` is away.
+    """A `Ledger` that completes calls in flight while the server of `ledger` is unreachable.
 
-    What cannot be booked now is booked by the first `expire_leases` that reaches the server; until then the answer is
-    what will be booked, and the same call does not begin a second time. A new one is refused
-    (`LedgerUnavailableError`). What a rebuilt ledger does not know is charged there all the same, perhaps twice, as the
-    log may know it.
+    - Charges and releases that fail are pending. The first `expire_leases` that reaches the server writes
+      them. Until then the caller gets the settlement that will be booked, and the same call cannot begin
+      again.
+    - New calls are refused with `LedgerUnavailableError`.
+    - A call that a rebuilt ledger does not contain is charged there again. It may be charged twice, because
+      the log may contain it.
     """
 
     def __init__(self, ledger: ledger_api.Ledger, *, clock: Clock) -> None:
@@ -48,7 +50,10 @@ class DegradedModeLedger:
     async def reserve(
         self, request: ledger_api.ReservationRequest
     ) -> ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked:
-        """Set the amount aside, once nothing of the call is pending; never wait."""
+        """Reserve the amount, after writing the call's pending changes.
+
+        Does not wait for headroom.
+        """
         await self._pending.flush(request.reservation_id)
         answer = await self._ledger.reserve(request)
         self._note(request, answer)
@@ -57,19 +62,25 @@ class DegradedModeLedger:
     async def wait_for_reservation(
         self, request: ledger_api.ReservationRequest
     ) -> ledger_api.Reservation | ledger_api.Declined:
-        """Wait until `request` can be answered for good; the queue is the server's."""
+        """Wait until the request is reserved or finally declined.
+
+        The server keeps the queue.
+        """
         await self._pending.flush(request.reservation_id)
         answer = await self._ledger.wait_for_reservation(request)
         self._note(request, answer)
         return answer
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = ledger_api.LEASE_S) -> None:
-        """Note that the request is about to be sent; what could not be noted must not be sent."""
+        """Record that the request is about to be sent.
+
+        If this raises, the request must not be sent.
+        """
         try:
             await self._ledger.dispatch(reservation_id, lease_s=lease_s)
         except LedgerUnavailableError:
-            # Whether it was noted is not known, nor whether another run notes it next and sends: what is dispatched by
-            # then is not ours to take back. Its lease ends it as in doubt.
+            # The server may have recorded this dispatch, or another run may dispatch the call next and send it. A
+            # call in state dispatched must not be released here, because it may have been sent. Its lease ends it.
             if reservation_id not in self._pending:
                 self._pending.add(reservation_id, partial(self._release, reservation_id), None)
             raise
@@ -79,18 +90,18 @@ class DegradedModeLedger:
         self._in_flight.send(reservation_id)
 
     async def state_of(self, reservation_id: str) -> ledger_api.ReservationState | None:
-        """Return how far a call has come."""
+        """Return the state of a call."""
         return await self._ledger.state_of(reservation_id)
 
     async def settle(self, reservation_id: str, actual: Amount) -> ledger_api.Settlement:
-        """Charge what a dispatched call used; without the server, as soon as it is back."""
+        """Charge the usage of a dispatched call, during an outage as soon as the server is back."""
         reserved = self._in_flight.reserved(reservation_id) or actual
         return await self._charged(
             ledger_api.Settlement(reservation_id, actual, reserved, overrun_of(actual, reserved))
         )
 
     async def release(self, reservation_id: str) -> None:
-        """Give back what was never dispatched; without the server, as soon as it is back."""
+        """Release a call that was never dispatched, during an outage as soon as the server is back."""
         if self._pending.settlement(reservation_id) is not None:
             allowed = (ledger_api.ReservationState.RESERVED, ledger_api.ReservationState.RELEASED)
             raise ReservationStateError(
@@ -101,14 +112,14 @@ class DegradedModeLedger:
             await self._pending.write_now(reservation_id)
 
     async def in_doubt(self, reservation_id: str) -> ledger_api.Settlement:
-        """Charge a dispatched call in full; without the server, as soon as it is back."""
+        """Charge a dispatched call in full, during an outage as soon as the server is back."""
         reserved = self._in_flight.reserved(reservation_id) or NOTHING
         return await self._charged(
             ledger_api.Settlement(reservation_id, reserved, reserved, NOTHING, in_doubt=True)
         )
 
     async def expire_leases(self) -> Sequence[ledger_api.ExpiredReservation]:
-        """Book what could not be booked, and end the calls whose lease has run out."""
+        """Write pending changes, then end the calls whose lease has run out."""
         await self._pending.flush_all()
         ended = await self._ledger.expire_leases()
         for one in ended:
@@ -117,41 +128,41 @@ class DegradedModeLedger:
         return ended
 
     async def acknowledge_expired(self, reservation_id: str) -> None:
-        """Return this one no more from `expire_leases`."""
+        """Stop returning this call from `expire_leases`."""
         await self._ledger.acknowledge_expired(reservation_id)
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
-        """Count against these limits from the next request on."""
+        """Replace the tenant's limits, from the next request on."""
         await self._ledger.apply_limits(tenant, limits, version=version)
 
     def awaited_limits(self, tenant: str) -> int:
-        """Return a number other than 0 if limits are to be read and applied once more."""
+        """Return a nonzero number if limits must be read and applied again."""
         return self._ledger.awaited_limits(tenant)
 
     def confirm_limits(self, tenant: str, awaited: int) -> None:
-        """Reserve again."""
+        """Resume reserving."""
         self._ledger.confirm_limits(tenant, awaited)
 
     async def fence(self, tenant: str) -> None:
-        """Let nothing more begin until `restore`."""
+        """Stop reserving and dispatching until `restore`."""
         await self._ledger.fence(tenant)
 
     async def entries(self, tenant: str) -> Sequence[ledger_api.LedgerEntry]:
-        """Return every call that was charged and is still known by itself."""
+        """Return every charged call that is still kept singly."""
         return await self._ledger.entries(tenant)
 
     async def restore(
         self, tenant: str, entries: Iterable[ledger_api.LedgerEntry]
     ) -> ledger_api.LedgerCheckpoint:
-        """Book a tenant's past calls once more, and open admission."""
+        """Replace the tenant's calls by these entries, and reopen the ledger."""
         return await self._ledger.restore(tenant, entries)
 
     async def checkpoint(self, tenant: str) -> ledger_api.LedgerCheckpoint:
-        """Return how far the tenant's ledger has come."""
+        """Return how far the tenant's ledger has progressed."""
         return await self._ledger.checkpoint(tenant)
 
     async def require_at_least(self, tenant: str, checkpoint: ledger_api.LedgerCheckpoint) -> None:
-        """Take note of how far the ledger had come once."""
+        """Require that the ledger has reached this checkpoint."""
         await self._ledger.require_at_least(tenant, checkpoint)
 
     async def balances(
@@ -161,15 +172,18 @@ class DegradedModeLedger:
         return await self._ledger.balances(tenant, limited=limited, at=at)
 
     async def waiting(self, tenant: str) -> Sequence[ledger_api.QueuedReservation]:
-        """Return the requests of a tenant that wait for headroom."""
+        """Return the tenant's queued requests."""
         return await self._ledger.waiting(tenant)
 
     def statistics(self) -> ledger_api.LedgerStatistics:
-        """Return the counts of this process since the start."""
+        """Return the counts of this process since its start."""
         return self._ledger.statistics()
 
     async def aclose(self) -> None:
-        """Book what is pending and close the ledger; what cannot be reached runs out by its lease."""
+        """Write pending changes and close the ledger.
+
+        Calls that cannot be written end by their lease.
+        """
         with suppress(LedgerError):
             await self._pending.flush_all()
         await self._ledger.aclose()
@@ -187,8 +201,13 @@ class DegradedModeLedger:
             self._in_flight.add(counted, self._clock.monotonic())
 
     async def _charged(self, settlement: ledger_api.Settlement) -> ledger_api.Settlement:
-        """Charge now or as soon as the server is back; a settlement replaces a pending doubt, else the first one counts."""
+        """Charge now or when the server is back.
+
+        A settlement replaces a pending doubt, otherwise the first one wins.
+        """
         id_ = settlement.reservation_id
+        # An answer is more exact than a doubt. Otherwise the first charge wins, because a call is charged
+        # once.
         before = self._pending.settlement(id_)
         if before is None or (before.in_doubt and not settlement.in_doubt):
             self._pending.add(id_, partial(self._charge, settlement), settlement)
@@ -219,7 +238,7 @@ class _Call:
 
 @dataclass(slots=True)
 class InFlightCalls:
-    """The calls that were reserved here and have not ended here, oldest first."""
+    """The calls that were reserved and have not ended in this process, oldest first."""
 
     _calls: dict[str, _Call] = field(default_factory=dict)
 
@@ -227,7 +246,7 @@ class InFlightCalls:
         return len(self._calls)
 
     def add(self, request: ledger_api.ReservationRequest, now_s: float) -> None:
-        """Remember what was reserved; what was sent from here meanwhile stays sent."""
+        """Remember a reservation. A call that was sent in the meantime stays sent."""
         id_ = request.reservation_id
         known = self._calls.get(id_)
         if known is None or not known.is_sent:
@@ -241,26 +260,27 @@ class InFlightCalls:
             call.is_sent = True
 
     def reserved(self, reservation_id: str) -> Amount | None:
-        """Return what was set aside for a call, if that was here."""
+        """Return the amount reserved for a call, or None if it was reserved elsewhere."""
         call = self._calls.get(reservation_id)
         return None if call is None else call.request.amount
 
     def sent(self, reservation_id: str) -> ledger_api.ReservationRequest | None:
-        """Return the request of a call that this process has sent."""
+        """Return the request of a call that this process has sent, otherwise None."""
         call = self._calls.get(reservation_id)
         return call.request if call is not None and call.is_sent else None
 
     def end(self, reservation_id: str) -> None:
-        """Forget a call that is settled."""
+        """Forget a settled call."""
         self._calls.pop(reservation_id, None)
 
     def end_unsent(self, reservation_id: str) -> None:
-        """Forget a call that will not be sent from here."""
+        """Forget a call unless this process has sent it."""
         if self.sent(reservation_id) is None:
             self.end(reservation_id)
 
     def forget_old(self, now_s: float) -> None:
-        """Forget the calls that were reserved long ago: their leases are over, and another process has ended them."""
+        """Forget calls reserved long ago."""
+        # Their leases are over, and another process has ended them. Without this the dictionary would grow.
         for id_ in [id_ for id_, call in self._calls.items() if call.noted_s + REMEMBERED_S <= now_s]:
             del self._calls[id_]
 
@@ -274,9 +294,10 @@ class _Pending:
 
 @dataclass(slots=True)
 class PendingWrites:
-    """The writes that the server has not confirmed, the newest one of each call; each is tried by one task at a time.
+    """Writes that the server has not confirmed, the newest of each call.
 
-    A write that charges comes with the settlement that its caller gets; one that gives back with None.
+    One task at a time tries each of them. A charge is stored with the settlement that its caller gets, a
+    release with None.
     """
 
     _writes: dict[str, _Pending] = field(default_factory=dict)
@@ -288,16 +309,19 @@ class PendingWrites:
         return len(self._writes)
 
     def settlement(self, reservation_id: str) -> ledger_api.Settlement | None:
-        """Return what will be charged; None if nothing is pending, or only to be given back."""
+        """Return the pending charge, or None if there is none or only a release."""
         pending = self._writes.get(reservation_id)
         return None if pending is None else pending.settlement
 
     def add(self, reservation_id: str, write: Write, settlement: ledger_api.Settlement | None) -> None:
-        """Make this the pending write of the call, in place of the one before."""
+        """Set the pending write of the call, replacing an earlier one."""
         self._writes[reservation_id] = _Pending(write, settlement)
 
     async def write_now(self, reservation_id: str) -> ledger_api.Settlement | None:
-        """Try the write that was just added; return what was booked, or what will be if the server is away."""
+        """Try the write just added.
+
+        Return the booked settlement, or during an outage the one to be booked.
+        """
         pending = self._writes[reservation_id]
         try:
             return await self._write(reservation_id, pending)
@@ -305,19 +329,20 @@ class PendingWrites:
             return pending.settlement
 
     async def flush(self, reservation_id: str) -> None:
-        """Write what is pending of a call; raises `LedgerUnavailableError` if that cannot be."""
+        """Write a call's pending change. Raises `LedgerUnavailableError` if that fails."""
         while (pending := self._writes.get(reservation_id)) is not None:
             await self._write_late(reservation_id, pending)
 
     async def flush_all(self) -> None:
-        """Write all that is pending and not being written; a tenant's ledger that has gone back delays no other's."""
+        """Write all pending changes that no other task is writing."""
         for id_, pending in list(self._writes.items()):
             if not pending.lock.locked():
+                # Otherwise one tenant's closed ledger would delay the writes of all others.
                 with suppress(LedgerRolledBackError):
                     await self._write_late(id_, pending)
 
     async def _write_late(self, id_: str, pending: _Pending) -> None:
-        """Write after the caller has its answer: a charge that cannot be booked is at least logged."""
+        """Write after the caller has its answer. A charge that cannot be booked is logged."""
         try:
             await self._write(id_, pending)
         except LedgerUnavailableError:
@@ -349,10 +374,11 @@ class PendingWrites:
 async def charge(
     ledger: ledger_api.Ledger, settlement: ledger_api.Settlement, sent: ledger_api.ReservationRequest | None
 ) -> ledger_api.Settlement:
-    """Charge a call; one that was `sent` from here is charged even if the ledger does not know it.
+    """Charge a call.
 
-    A ledger that was rebuilt from a log may not know a call, or may have another run's reservation of it. Repeated
-    after an outage, wherever that came, it charges once.
+    A call `sent` by this process is charged even if the ledger does not contain it. A ledger rebuilt from a
+    log may lack the call, or contain another run's reservation of it. Repeating this after an outage at any
+    point charges once.
     """
     id_, charged = settlement.reservation_id, settlement.charged
     try:
@@ -363,6 +389,8 @@ async def charge(
     else:
         if sent is None or not booked.in_doubt or booked.reserved == sent.amount:
             return booked
+    # The call was paid, so that it must be charged. If the log contains it too it counts twice, which is
+    # dearer than the truth but never below it (decision 19).
     with suppress(ReservationConflictError):  # another run has reserved it meanwhile
         made = await ledger.reserve(replace(sent, amount=NOTHING, limits=()))  # nothing always fits
         if not isinstance(made, ledger_api.Reservation):

@@ -1,4 +1,4 @@
-"""The ledger of one process: in memory, each step one piece that nothing interrupts, one `TenantLedger` for each tenant."""
+"""The in-memory ledger of one process. Each step is atomic. There is one `TenantLedger` per tenant."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -23,10 +23,13 @@ from agentic_trading.llm.interaction import reservation_id
 
 
 class TenantLedger:
-    """Each step is taken whole and at once; only `serve` looks at the queue again."""
+    """The ledger of one tenant.
+
+    Each step is atomic, and only `serve` checks queued requests again.
+    """
 
     tidy_after: ClassVar[int] = 64
-    """After so many calls their counters are compacted."""
+    """The number of ended calls after which their counters are compacted."""
 
     __slots__ = (
         "_horizon", "_reserved_lease_s", "_statistics", "calls", "counters", "epoch", "queue", "version",
@@ -51,11 +54,15 @@ class TenantLedger:
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing would be lost with it."""
+        """Whether this ledger can be dropped without loss."""
         return self.epoch.is_none and not self.queue.requests
 
     def known(self, id_: str, request: ledger_api.ReservationRequest) -> ledger_api.Reservation | None:
-        """Return the reservation that the same request got before, if it still has one."""
+        """Return the current reservation of the same request, or None.
+
+        Raises `ReservationConflictError` if it was reserved with other scopes, another amount or other
+        limits.
+        """
         self.epoch.check()
         call = self.calls.get(id_)
         if call is None or call.state is ledger_api.ReservationState.RELEASED:
@@ -69,7 +76,10 @@ class TenantLedger:
     def counters_of(
         self, request: ledger_api.ReservationRequest, at: datetime
     ) -> list[counter_types.WindowCounter]:
-        """Return the counters that `request` is counted in; raises `ClosedWindowError` for a moment too long ago."""
+        """Return the counters of a request.
+
+        Raises `ClosedWindowError` if the time is too old.
+        """
         if at < self._horizon.newest and at < self._horizon.oldest:
             raise ClosedWindowError(request.key, at, self._horizon.oldest)
         if request.limits:
@@ -84,7 +94,10 @@ class TenantLedger:
         now: datetime,
         counters: Sequence[counter_types.WindowCounter],
     ) -> tuple[reservation_table.ReserveAnswer, Sequence[counter_types.WindowCounter]]:
-        """Reserve under `id_`, or say why not and which counters lack headroom; queued requests go first."""
+        """Reserve under `id_`, or return a denial and the counters without headroom.
+
+        Queued requests go first.
+        """
         if (
             self.queue.requests or not reservation_table.fits(request, counters)
         ) and not request.is_for_nothing:
@@ -94,6 +107,8 @@ class TenantLedger:
                     self._statistics.refuse()
                 self.counters.take_back(counters)
                 return denied
+        # The check above and this hold must stay without an await in between, because another task would pass
+        # the ceiling.
         reservation_table.hold(counters, request.amount)
         self.calls.in_flight[id_] = reservation_table.ReservationEntry(
             request, at, counters, now, self._reserved_lease_s
@@ -114,7 +129,7 @@ class TenantLedger:
     def settle(
         self, id_: str, call: reservation_table.ReservationEntry, actual: Amount
     ) -> ledger_api.Settlement:
-        """Charge what a call used in place of what is booked so far: its reservation, in flight or in doubt."""
+        """Charge the actual usage in place of the amount booked so far, in flight or in doubt."""
         reserved, doubtful = call.request.amount, call.charged
         if doubtful is None:
             reservation_table.post_charge(call.counters, actual, reserved, NOTHING)
@@ -125,7 +140,7 @@ class TenantLedger:
         return self._charged(id_, call, actual, doubtful, reservation_table.SETTLED)
 
     def doubt(self, id_: str, call: reservation_table.ReservationEntry) -> ledger_api.Settlement:
-        """Charge a dispatched call in full."""
+        """Charge a dispatched call in full, in doubt."""
         amount = call.request.amount
         reservation_table.post_charge(call.counters, amount, amount, NOTHING)
         reservation_table.post_in_doubt(call.counters, amount)
@@ -141,7 +156,7 @@ class TenantLedger:
         return list(self.calls.unrecorded(now, again_at=now + timedelta(seconds=self._reserved_lease_s)))
 
     def apply_limits(self, limits: counter_types.LimitSet, version: int) -> None:
-        """Count against other limits; counters that they need and that were not kept start with the calls known."""
+        """Replace the limits. Counters that are new start with the remembered calls."""
         self.version = version
         self.epoch.sequence += 1
         self.counters.tidy(self._active())
@@ -150,14 +165,14 @@ class TenantLedger:
         self._count_calls(before)
 
     def fence(self) -> None:
-        """Let nothing begin until `restore`."""
+        """Stop reserving and dispatching until `restore`."""
         if self.epoch.fence is None:
             _close(self, Fence("a log that is being booked again", has_gone_back=False))
 
     def restore(self, entries: Iterable[tuple[ledger_api.LedgerEntry, datetime]]) -> None:
-        """Forget every call that was over when it was fenced, book these for their moments, begin the next epoch.
+        """Replace all calls that had ended before the fence by these entries, and begin the next epoch.
 
-        What a ledger that was found to have gone back takes for calls in flight is forgotten too.
+        Calls in flight stay, unless the ledger was found to have gone back.
         """
         fence = self.epoch.fence or Fence("", has_gone_back=False)
         carried = fence.ended | ({} if fence.has_gone_back else self.calls.in_flight)
@@ -172,7 +187,7 @@ class TenantLedger:
         self.epoch.begin_again()
 
     def require_at_least(self, checkpoint: ledger_api.LedgerCheckpoint) -> None:
-        """Let nothing be reserved any more if this ledger has not come as far as `checkpoint`."""
+        """Close the ledger if it has not reached `checkpoint`."""
         fence = self.epoch.require_at_least(checkpoint)
         if fence is not None:
             _close(self, fence)
@@ -194,7 +209,7 @@ class TenantLedger:
         self.queue.serve(look)
 
     def leave(self, queued: reservation_table.QueuedRequest, now: datetime) -> None:
-        """Forget a cancelled request, with the reservation that it may just have got."""
+        """Remove a cancelled request. If it just got a reservation, release that."""
         answer = queued.answer
         if not answer.cancelled() and answer.exception() is None:
             id_ = queued.request.reservation_id
@@ -205,19 +220,19 @@ class TenantLedger:
         self.serve(now)
 
     def tidy(self) -> None:
-        """Compact the counters of ended calls, once these are more than those that may still change."""
+        """Compact the counters of ended calls once they outnumber the calls that may still change."""
         may_change = len(self.calls.in_flight) + len(self.calls.in_doubt) + len(self.queue.requests)
         if len(self.counters.to_deactivate) >= max(self.tidy_after, may_change):
             self.counters.tidy(self._active())
 
     def forget(self) -> None:
-        """Drop finished calls and idle counters, as far back as the horizon says."""
+        """Drop ended calls and idle counters that are older than the horizon."""
         for call in self.calls.forget(self._horizon.oldest):
             reservation_table.post_in_doubt(call.counters, NOTHING, call.booked)
         self.counters.forget(self._active())
 
     def _active(self) -> set[counter_types.WindowCounter]:
-        """Return the counters that may still change by what is known."""
+        """Return the counters that may still change."""
         return self.calls.counters() | self.queue.counters()
 
     def _charged(
@@ -237,7 +252,6 @@ class TenantLedger:
     def _end(
         self, id_: str, call: reservation_table.ReservationEntry, state: ledger_api.ReservationState
     ) -> None:
-        """Take a call out of flight."""
         call.state = state
         self.epoch.sequence += 1
         self._keep(id_, call)
@@ -245,7 +259,7 @@ class TenantLedger:
             self.epoch.fence.note(id_, call)
 
     def _carry(self, id_: str, call: reservation_table.ReservationEntry) -> None:
-        """Count a call of before in the counters of now."""
+        """Count a call of an earlier epoch in the current counters."""
         self.counters.move_to(call.at)
         call.counters = self.counters.of(call.request, call.at)
         _count(call, call.counters)
@@ -255,13 +269,13 @@ class TenantLedger:
             self._keep(id_, call)
 
     def _keep(self, id_: str, call: reservation_table.ReservationEntry) -> None:
-        """Remember a call that has ended."""
         if self.calls.end(id_, call):
             self.counters.to_deactivate.append(call.counters)
             call.counters = ()
 
     def _count_own(self, request: ledger_api.ReservationRequest) -> None:
-        """Have counted what a request's own limits are about: for every id, as another's may be about the same."""
+        """Count every id in the tables that the request's own limits need."""
+        # Every id is counted, because another request may set a limit on the same scope.
         lacking = [limit for limit in request.limits if self.counters.lack(limit)]
         if lacking:
             before = self.counters.counted()
@@ -270,7 +284,7 @@ class TenantLedger:
             self._count_calls(before)
 
     def _count_calls(self, before: counter_types.CountedIds) -> None:
-        """Count the remembered calls where they were not counted before; queued requests are counted there too."""
+        """Add the remembered calls and queued requests to counters that are new since `before`."""
         more = self.counters.new_since(before)
         for call in self.calls if more else ():
             found = self.counters.of(call.request, call.at, more)
@@ -287,7 +301,7 @@ class TenantLedger:
 def _other_moment(
     call: reservation_table.ReservationEntry, at: datetime | None, horizon: counter_types.RetentionHorizon
 ) -> datetime | None:
-    """Return the moment of a call, None if `at` is in all of its windows."""
+    """Return the time of a call, or None if `at` is in all its windows."""
     spans = None if at is None else horizon.windows.at(at)
     if spans is not None and all(spans[one.table.window] == one.time_window for one in call.counters):
         return None
@@ -302,7 +316,7 @@ def _close(ledger: TenantLedger, fence: Fence) -> None:
 def _look_up(
     counters: counter_types.TenantCounters, queued: reservation_table.QueuedRequest, present: datetime
 ) -> None:
-    """Find the counters of a queued request, after these may have changed."""
+    """Refresh the counters of a queued request after limits or time have changed."""
     found = counters.of(queued.request, queued.request.at or present)
     counters.take_back(found)
     if found != queued.counters:
@@ -315,9 +329,10 @@ def _booked(
     ended: Collection[str],
     carried: Mapping[str, reservation_table.ReservationEntry],
 ) -> dict[str, reservation_table.ReservationEntry]:
-    """Return past calls; of those that have ended since, an entry in doubt is older than what is known.
+    """Return the past calls to book, by reservation id.
 
-    A call that is known goes to the windows of its reservation.
+    An `in_doubt` entry of a call that has ended since the fence is left out, because the ledger's record is
+    newer. A call that the ledger has is booked in the windows of its reservation.
     """
     found = {}
     for entry, moment in entries:
@@ -331,7 +346,7 @@ def _booked(
 
 
 def _count(call: reservation_table.ReservationEntry, counters: Sequence[counter_types.WindowCounter]) -> None:
-    """Count a call in counters that do not know it, as far as it has come."""
+    """Add a call to counters that do not contain it yet, in its current state."""
     if call.charged is None:
         reservation_table.hold(counters, call.booked)
     else:
@@ -341,7 +356,10 @@ def _count(call: reservation_table.ReservationEntry, counters: Sequence[counter_
 
 
 _FORGET_AFTER_UNSUCCESSFUL = 1000
-"""Requests that are not reserved make counters too, and do not move time on: after so many of them idle ones go."""
+"""Denied requests create counters too, but do not advance the horizon.
+
+After this many, idle counters are dropped.
+"""
 
 _MAY_DISPATCH = (ledger_api.ReservationState.RESERVED,)
 _MAY_RELEASE = (ledger_api.ReservationState.RESERVED, ledger_api.ReservationState.RELEASED)
@@ -353,14 +371,18 @@ _MAY_CHARGE = (
 
 
 class MemoryLedger:
-    """Keeps the promise of `Ledger` within one event loop.
+    """A `Ledger` within one event loop. It is lost when the process ends.
 
-    `zone` is where days and months begin. A finished call is remembered for `keep` at least, by the newest moment that
-    something was reserved for; so are the counters of ended windows, and of inactive calls and traces. A counter that a
-    limit needs, one applied or a request's own, starts with the calls that are remembered; `counted` are counters kept
-    where no limit needs them yet. `limits` hold for every tenant until others are
-    applied for it. `clock` is the present, by which leases run; a call not dispatched within `reserved_lease_s` is
-    refunded by the next `expire_leases`.
+    Args:
+        limits: The limits of every tenant, until others are applied for it.
+        zone: The time zone in which days and months begin.
+        keep: How long ended calls are kept at least, measured by the newest time that was reserved for.
+            Counters of ended windows and of inactive calls and traces are kept as long.
+        counted: Counters that are kept without a limit. Other counters start with the remembered calls when
+            an applied limit or a request's own limit first needs them.
+        clock: The present, used for leases.
+        reserved_lease_s: Seconds until a reservation that was not dispatched is refunded by `expire_leases`.
+
     """
 
     def __init__(
@@ -387,7 +409,7 @@ class MemoryLedger:
     async def reserve(
         self, request: ledger_api.ReservationRequest
     ) -> ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked:
-        """Set the amount aside, or say why not; never wait."""
+        """Reserve the amount, or return why that is not possible. Does not wait."""
         id_ = request.reservation_id
         ledger = self._ledgers.get(_owner(id_)) or self._ledger_of(request.tenant)
         known = ledger.known(id_, request)
@@ -407,7 +429,7 @@ class MemoryLedger:
     async def wait_for_reservation(
         self, request: ledger_api.ReservationRequest
     ) -> ledger_api.Reservation | ledger_api.Declined:
-        """Wait until `request` can be answered for good: in order of arrival less priority."""
+        """Wait until the request is reserved or finally declined, in order of arrival minus priority."""
         id_ = request.reservation_id
         ledger = self._ledger_of(request.tenant)
         known = ledger.known(id_, request)
@@ -429,6 +451,8 @@ class MemoryLedger:
         try:
             return await future
         except asyncio.CancelledError:
+            # Otherwise a reservation that was made in the same turn of the loop would hold money until its
+            # lease ends.
             ledger.leave(queued, self._clock.now())
             raise
         finally:
@@ -436,7 +460,10 @@ class MemoryLedger:
             self._forget(ledger)
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = ledger_api.LEASE_S) -> None:
-        """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
+        """Record that the request is about to be sent.
+
+        Raises `ReservationStateError` the second time.
+        """
         ledger, call = self._call(reservation_id, "dispatch", _MAY_DISPATCH)
         ledger.epoch.check()
         call.state = reservation_table.DISPATCHED
@@ -444,13 +471,16 @@ class MemoryLedger:
         ledger.epoch.sequence += 1
 
     async def state_of(self, reservation_id: str) -> ledger_api.ReservationState | None:
-        """Return how far a call has come; None for one never reserved, or forgotten."""
+        """Return the state of a call. None if it was never reserved or is forgotten."""
         ledger = self._ledgers.get(_owner(reservation_id))
         call = None if ledger is None else ledger.calls.get(reservation_id)
         return None if call is None else call.state
 
     async def settle(self, reservation_id: str, actual: Amount) -> ledger_api.Settlement:
-        """Charge what a dispatched call used and give back the rest; the second time changes nothing."""
+        """Charge the actual usage of a dispatched call and return the rest.
+
+        Repeating has no effect.
+        """
         ledger, call = self._call(reservation_id, "settle", _MAY_CHARGE)
         if call.state is reservation_table.SETTLED:
             return call.settlement(reservation_id)
@@ -460,7 +490,7 @@ class MemoryLedger:
         return settlement
 
     async def release(self, reservation_id: str) -> None:
-        """Give back all of a reservation that was never dispatched; twice is harmless."""
+        """Release a reservation that was never dispatched. Repeating is harmless."""
         ledger, call = self._call(reservation_id, "release", _MAY_RELEASE)
         if call.state is ledger_api.ReservationState.RESERVED:
             ledger.give_back(reservation_id, call)
@@ -468,7 +498,10 @@ class MemoryLedger:
                 ledger.serve(self._clock.now())
 
     async def in_doubt(self, reservation_id: str) -> ledger_api.Settlement:
-        """Charge a dispatched call in full; a later `settle` corrects it. Twice is harmless."""
+        """Charge a dispatched call in full.
+
+        A later `settle` corrects it. Repeating is harmless.
+        """
         ledger, call = self._call(reservation_id, "doubt", _MAY_CHARGE)
         if call.charged is not None:
             return call.settlement(reservation_id)
@@ -488,41 +521,50 @@ class MemoryLedger:
         return expired
 
     async def acknowledge_expired(self, reservation_id: str) -> None:
-        """Return this one no more from `expire_leases`."""
+        """Stop returning this call from `expire_leases`."""
         self._ledger_of(ledger_api.tenant_of(reservation_id)).calls.expired.pop(reservation_id, None)
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
-        """Count against these limits from the next request on; an older version, or the same, changes nothing."""
+        """Replace the tenant's limits, from the next request on.
+
+        A version that is not newer is ignored.
+        """
         ledger = self._ledger_of(tenant)
         if version > ledger.version:
             ledger.apply_limits(counter_types.LimitSet(limits, self._counted), version)
             ledger.serve(self._clock.now())
 
     def awaited_limits(self, tenant: str) -> int:  # noqa: ARG002 - of the port
-        """Return 0: this ledger is lost with its process, limits included."""
+        """Return 0, because this ledger is lost with its process, including its limits."""
         return 0
 
     def confirm_limits(self, tenant: str, awaited: int) -> None:
         """Do nothing."""
 
     async def fence(self, tenant: str) -> None:
-        """Let nothing more begin until `restore`; what is in flight may end."""
+        """Stop reserving and dispatching until `restore`. Calls in flight may end."""
         self._ledger_of(tenant).fence()
 
     async def entries(self, tenant: str) -> list[ledger_api.LedgerEntry]:
-        """Return every call that was charged and is still remembered."""
+        """Return every charged call that is still remembered."""
         ledger = self._ledger_of(tenant)
         return ledger.calls.entries(with_dispatched=ledger.epoch.has_gone_back)
 
     async def restore(
         self, tenant: str, entries: Iterable[ledger_api.LedgerEntry]
     ) -> ledger_api.LedgerCheckpoint:
-        """Forget all that is known of a tenant's calls, book these entries in their place, and open admission again.
+        """Replace the tenant's calls by these entries, and reopen the ledger.
 
-        Of several entries of one call the last holds. Raises `ReservationRequestError` for one that is another tenant's,
-        has no moment or is neither settled nor in doubt; nothing is then forgotten.
+        If a call has several entries, the last one is used.
+
+        Raises:
+            ReservationRequestError: If an entry is of another tenant, has no time, or is neither settled nor
+                in doubt. The ledger is then unchanged.
+
         """
         found = {entry.request.reservation_id: entry for entry in entries}
+        # All entries are checked before the first change, so that an invalid entry leaves the ledger as it
+        # was.
         checked = [(entry, _moment_of(tenant, entry)) for entry in found.values()]
         ledger = self._ledger_of(tenant)
         ledger.restore(checked)
@@ -530,24 +572,28 @@ class MemoryLedger:
         return ledger.epoch.checkpoint
 
     async def checkpoint(self, tenant: str) -> ledger_api.LedgerCheckpoint:
-        """Return how far the tenant's ledger has come."""
+        """Return how far the tenant's ledger has progressed."""
         return self._ledger_of(tenant).epoch.checkpoint
 
     async def require_at_least(self, tenant: str, checkpoint: ledger_api.LedgerCheckpoint) -> None:
-        """Take note of how far the ledger had come once; behind that, or in another epoch, nothing is reserved."""
+        """Require that the ledger has reached this checkpoint.
+
+        Otherwise it stops reserving until `restore`.
+        """
         self._ledger_of(tenant).require_at_least(checkpoint)
 
     async def balances(
         self, tenant: str, *, limited: bool = False, at: datetime | None = None
     ) -> list[ledger_api.Balance]:
-        """Return counters of a tenant; those of ended windows for as long as they are kept.
+        """Return counters of a tenant, including those of ended windows that are still kept.
 
-        Very many are read page by page, between which others go on.
+        Many counters are read page by page, and other tasks run in between.
         """
         ledger = self._ledger_of(tenant)
         found: list[ledger_api.Balance] = []
         for piece in ledger.counters.pages(limited=limited, at=at):
             if found:
+                # Otherwise reading many counters would block all calls of the process.
                 await asyncio.sleep(0)
             found += map(reservation_table.counter_balance, piece)
         return found
@@ -565,7 +611,7 @@ class MemoryLedger:
         )
 
     async def aclose(self) -> None:
-        """Nothing was opened."""
+        """Do nothing, because this ledger opens no connection."""
 
     def _ledger_of(self, tenant: str) -> TenantLedger:
         owner = _owner(reservation_id(tenant, "", 1))
@@ -592,7 +638,7 @@ class MemoryLedger:
         return ledger, call
 
     def _forget(self, ledger: TenantLedger) -> None:
-        """Drop finished calls and idle counters; looks at all that is in use, and is therefore seldom done."""
+        """Drop ended calls and idle counters, if it is time to."""
         if len(ledger.counters.to_deactivate) >= ledger.tidy_after:
             ledger.tidy()
         if (
@@ -609,23 +655,23 @@ class MemoryLedger:
 
 
 def _owner(reservation_id: str) -> str:
-    """Return the part of a reservation's id that names its tenant."""
+    """Return the tenant's part of a reservation id."""
     return reservation_id.partition(":")[0]
 
 
 def _moment_of(tenant: str, entry: ledger_api.LedgerEntry) -> datetime:
-    """Return the moment of a past call; raises `ReservationRequestError` for what cannot be one."""
+    """Return the time of a past call. Raises `ReservationRequestError` for an invalid entry."""
     request = entry.request
     if request.tenant != tenant:
         raise ReservationRequestError(
-            request.key, f"belongs to tenant {request.tenant!r}; allowed is {tenant!r}"
+            request.key, f"belongs to tenant {request.tenant!r}. Allowed: {tenant!r}"
         )
     if entry.state not in {ledger_api.ReservationState.SETTLED, ledger_api.ReservationState.IN_DOUBT}:
         raise ReservationRequestError(
-            request.key, f"is a ledger entry in state {entry.state}; allowed are settled and in_doubt"
+            request.key, f"is a ledger entry in state {entry.state}. Allowed: settled, in_doubt"
         )
     if request.at is None:
         raise ReservationRequestError(
-            request.key, "is a ledger entry without a moment; allowed are requests with `at`"
+            request.key, "is a ledger entry without a time. Set `at` in its request"
         )
     return request.at

@@ -1,4 +1,7 @@
-"""The ledger of many processes: on a Redis or Valkey, each step one script. Queued requests wait in each process."""
+"""The ledger of many processes, on a Redis or Valkey server. Each step is one script.
+
+Queued requests wait in their own process.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
@@ -40,18 +43,21 @@ from agentic_trading.governance.redis import ScriptReply
 from agentic_trading.ids import NewId, random_id
 
 LOOK_S = 1.0
-"""How long a queued request waits to be woken before it looks again; longer if very many are queued."""
+"""Seconds after which a queued request is checked again if it is not woken.
+
+Longer if very many are queued.
+"""
 
 _LOOKS_A_SECOND = 200  # of all queued requests together
 _LEASE_LOOKS = 3
 _LISTENING_S = 0.5  # the longest wait until the process listens
 
 WakeUps = AsyncGenerator[tuple[str, str]]
-"""Which requests are woken: a queue, and the places in it, one per line of text; `*` is all, empty is none."""
+"""Wake-ups: a queue and the places in it, one per line. `*` means all, an empty text means no place."""
 
 
 class LookResult(NamedTuple):
-    """The answer to one look; `is_new`: this look made the reservation."""
+    """The answer to one check. `is_new`: this check made the reservation."""
 
     answer: ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked
     is_new: bool = False
@@ -59,7 +65,7 @@ class LookResult(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class RedisQueuedRequest:
-    """A request in a queue on the server; `place` is what the first look has given it, empty before."""
+    """A request in a queue on the server. `place` is empty until its first check."""
 
     queue: str
     place: str = ""
@@ -67,14 +73,14 @@ class RedisQueuedRequest:
 
 
 class QueueCalls(Protocol):
-    """What a queued request calls on the ledger."""
+    """The ledger's calls for one queued request."""
 
     async def look(self, queued: RedisQueuedRequest) -> LookResult:
-        """Try to reserve, and take or keep the place."""
+        """Try to reserve. Otherwise take or keep the place."""
         ...
 
     async def give_back(self) -> None:
-        """Release what was just reserved."""
+        """Release the new reservation."""
         ...
 
     async def leave(self, place: str) -> None:
@@ -83,7 +89,10 @@ class QueueCalls(Protocol):
 
 
 class RedisWaitQueue:
-    """Lets blocked requests wait until a look has a final answer; the server wakes them, or `look_s` has passed."""
+    """Waits for blocked requests until they have a final answer.
+
+    A request is checked again when the server wakes it, or after `look_s` seconds.
+    """
 
     def __init__(self, wake_ups: Callable[[], WakeUps], look_s: float = LOOK_S) -> None:
         self._wake_ups = wake_ups
@@ -98,16 +107,19 @@ class RedisWaitQueue:
 
     @property
     def look_s(self) -> float:
-        """How long a queued request waits to be woken before it looks again."""
+        """Seconds after which a queued request is checked again if it is not woken."""
         return max(self._look_s, len(self._by_place) / _LOOKS_A_SECOND)
 
     @property
     def lease_s(self) -> float:
-        """For how long a queued request keeps its place after a look."""
+        """Seconds for which a queued request keeps its place after a check."""
         return _LEASE_LOOKS * self.look_s
 
     async def wait(self, queue: str, calls: QueueCalls) -> ledger_api.Reservation | ledger_api.Declined:
-        """Look until the answer is final; a cancelled wait gives up its place, and what it has just reserved."""
+        """Check until the answer is final.
+
+        A cancelled wait gives up its place and a new reservation.
+        """
         with self._joined(queue) as queued:
             try:
                 while isinstance(answer := await self._look(queued, calls), ledger_api.Blocked):
@@ -124,14 +136,16 @@ class RedisWaitQueue:
             return answer
 
     def set_place(self, queued: RedisQueuedRequest, place: str) -> None:
-        """Keep the place that a look has given; a wake-up for it may have come before, so the request looks again."""
+        """Store the place from a check, and check once more."""
+        # A wake-up for the new place may have come before its place was stored here, so that the request must
+        # check again.
         if place != queued.place:
             queued.place = place
             self._by_place[queued.queue, place] = queued
             queued.woken.set()
 
     async def aclose(self) -> None:
-        """Stop listening for wake-ups; harmless twice."""
+        """Stop listening for wake-ups. Repeating is harmless."""
         if self._listener is not None:
             self._listener.cancel()
         await self._tasks.aclose()
@@ -148,7 +162,9 @@ class RedisWaitQueue:
     async def _look(
         self, queued: RedisQueuedRequest, calls: QueueCalls
     ) -> ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked:
-        """Finish a look even if cancelled: only then is it known whether there is a reservation to give back."""
+        """Finish a check even if cancelled."""
+        # The check is shielded, because a check that is cut off would hide whether it made a reservation to
+        # release.
         outcomes: list[LookResult | Exception] = []
         try:
             await run_shielded(_keep_outcome(outcomes, calls.look(queued)))
@@ -163,10 +179,11 @@ class RedisWaitQueue:
         return outcome.answer
 
     async def _listen(self) -> None:
-        """Start to listen for wake-ups, and wait until that has begun; requests look again without them too."""
+        """Start to listen for wake-ups, and wait until that has begun."""
         if self._listening is None:
             self._listening = asyncio.Event()
             self._listener = self._tasks.start(self._deliver_wake_ups(self._listening), name="wake-ups")
+        # Requests are checked without wake-ups too, so that a lost subscription only delays them.
         with suppress(TimeoutError):
             async with asyncio.timeout(_LISTENING_S):
                 await self._listening.wait()
@@ -189,8 +206,9 @@ class RedisWaitQueue:
 async def _keep_outcome(
     outcomes: list[LookResult | Exception], look: Coroutine[Any, Any, LookResult]
 ) -> None:
-    """Append the outcome of a look, an error too: `run_shielded` loses it when the caller is cancelled."""
+    """Append the result or the error of a check."""
     try:
+        # `run_shielded` would lose the result when the caller is cancelled.
         outcomes.append(await look)
     except Exception as e:  # noqa: BLE001 - raised again by the caller
         outcomes.append(e)
@@ -201,10 +219,15 @@ ALWAYS: Final[CountedWindows] = (
       for window in (Window.NONE, Window.DAY, Window.MONTH)),
     (ScopeKind.TRACE, Window.NONE),
 )  # fmt: skip
-"""What is counted even where no limit needs it."""
+"""Windows that are counted even without a limit, for every id.
+
+Other windows are counted from the time that a limit is applied to them, or that a request sets its own limit in
+them. A limit on a minute or an hour that was not counted so far therefore begins at zero. Windows of calls are only
+counted for requests with a limit on them.
+"""
 
 MOST_RECENT_S: Final = 10.0
-"""How far back a fenced ledger can remember what has ended."""
+"""How many seconds a fenced ledger can look back for ended calls."""
 
 _TRIES: Final = 8
 _BATCH: Final = 100
@@ -213,23 +236,31 @@ _TIMES = Struct("<5d")
 
 
 class RedisLedger:
-    """Keeps the promise of `Ledger` among all processes that use the same server and namespace.
+    """A `Ledger` shared by all processes with the same server and namespace.
 
-    The server's clock is the only one: of leases, and of the present for a request that names no moment. Days and months
-    begin in `zone`, the same for all. `limits` hold for tenants without applied ones, which stand on
-    the server. `reserved_lease_s` is how long a reservation may wait for its dispatch. Counters of ended windows are
-    kept for `keep` after their end and their last use (then nothing may be reserved for their time), and so are the totals
-    of agents and principals that never had a ceiling; other totals for ever, ended calls for
-    `call_keep`, longer than a worker accepts an envelope. A queued request looks every `look_s` seconds even if
-    the server wakes it not; after three times that without a look, as its process was killed, its place is gone. Sums are exact up to `LARGEST`.
-    What ended up to `recorded_within_s` (ten at most) before a `fence`, `restore` keeps: its record may be on its way.
+    Leases, and the windows of requests without `at`, follow the server's clock. A queued request loses its
+    place after three times `look_s` without a check, because its process was killed. Sums are exact up to
+    `LARGEST`. The first step opens the ledger. Create it outside of the event loop, because it reads files.
 
-    `counted` is counted for every id from the first call on. Other windows are counted from the moment that a limit
-    is applied for them, or that a request limits itself in them (for calls: by the requests that do); a limit on a minute or
-    an hour that was not counted so far begins at zero.
+    Args:
+        limits: The limits of tenants that have no applied limits on the server.
+        zone: The time zone in which days and months begin, the same for all processes.
+        keep: How long counters of ended windows are kept after their end and their last use. After that their
+            time can no longer be reserved for. Totals of agents and principals that never had a ceiling are
+            kept as long. Other totals are kept forever.
+        call_keep: How long ended calls are kept. Must be longer than a worker accepts an envelope.
+        reserved_lease_s: Seconds that a reservation may wait for its dispatch.
+        look_s: Seconds after which a queued request is checked again if the server does not wake it.
+        counted: Windows that are counted even without a limit (see `ALWAYS`).
+        recorded_within_s: Seconds before a `fence` (at most 10). `restore` keeps calls that ended within
+            them, because their records may not have reached the log yet.
+        is_checked_elsewhere: Do not check the server's settings.
 
-    `open` raises `LedgerSettingsError` if the server may forget what it has acknowledged; with `is_checked_elsewhere` it
-    does not look. `reserve` and `checkpoint` raise it where others of the tenant count in another zone. The first step opens by itself. Do not make it on the loop: it reads files.
+    Raises:
+        ValueError: If `call_keep` is not above 0, or is longer than `keep`.
+        LedgerSettingsError: By the first step if the server may lose acknowledged writes. By `reserve` and
+            `checkpoint` if the tenant is counted in another zone.
+
     """
 
     def __init__(
@@ -250,7 +281,7 @@ class RedisLedger:
         new_id: NewId = random_id,
     ) -> None:
         if not timedelta(0) < call_keep <= keep:
-            raise ValueError(f"call_keep is {call_keep}; allowed is more than 0, up to {keep} (`keep`)")
+            raise ValueError(f"call_keep is {call_keep}. Allowed: more than 0, up to {keep} (`keep`)")
         self._server = ScriptServer(url)
         self._call_keep_ms = call_keep // timedelta(milliseconds=1)
         self._reserved_lease_s = reserved_lease_s
@@ -267,13 +298,13 @@ class RedisLedger:
         self._in_flight: set[str] = set()
 
     async def open(self) -> None:
-        """Check whether the server keeps what it acknowledges; harmless twice."""
+        """Check that the server keeps acknowledged writes. Repeating is harmless."""
         await self._steps.check()
 
     async def reserve(
         self, request: ledger_api.ReservationRequest
     ) -> ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked:
-        """Set the amount aside, or say why not; never wait."""
+        """Reserve the amount, or return why that is not possible. Does not wait."""
         answer = (await self.look(request, None)).answer
         self._statistics.counts["held"] += isinstance(answer, ledger_api.Blocked)
         return answer
@@ -281,11 +312,11 @@ class RedisLedger:
     async def wait_for_reservation(
         self, request: ledger_api.ReservationRequest
     ) -> ledger_api.Reservation | ledger_api.Declined:
-        """Wait until `request` can be answered for good: in order of arrival less priority."""
+        """Wait until the request is reserved or finally declined, in order of arrival minus priority."""
         return await self._queue.wait(self._tenants.of(request.tenant).keys.queue, _QueueCalls(self, request))
 
     async def dispatch(self, reservation_id: str, *, lease_s: float = ledger_api.LEASE_S) -> None:
-        """Note that the request is about to be sent; a second time raises `ReservationStateError`."""
+        """Record that the request is about to be sent. The second time raises `ReservationStateError`."""
         tenant = self._tenants.of(ledger_api.tenant_of(reservation_id))
         reply = await self._steps.run(
             tenant, "dispatch", reservation_id, _ms(lease_s), calls=(reservation_id,)
@@ -293,7 +324,7 @@ class RedisLedger:
         _check(tenant, reply, reservation_id, "dispatch", (ledger_api.ReservationState.RESERVED,))
 
     async def state_of(self, reservation_id: str) -> ledger_api.ReservationState | None:
-        """Return how far a call has come; None for one never reserved, or forgotten."""
+        """Return the state of a call. None if it was never reserved or is forgotten."""
         tenant = self._tenants.of(ledger_api.tenant_of(reservation_id))
         reply = await self._steps.run(tenant, "look", calls=(reservation_id,))
         state = reply.rest[0]
@@ -302,15 +333,15 @@ class RedisLedger:
         return ledger_api.ReservationState(state.decode()) if state else None
 
     async def settle(self, reservation_id: str, actual: Amount) -> ledger_api.Settlement:
-        """Charge what a dispatched call used and give back the rest; the second time changes nothing."""
+        """Charge the usage of a dispatched call and return the rest. Repeating has no effect."""
         return await self._end(reservation_id, "settle", ledger_api.ReservationState.SETTLED, actual)
 
     async def release(self, reservation_id: str) -> None:
-        """Give back all of a reservation that was never dispatched; twice is harmless."""
+        """Release a reservation that was never dispatched. Repeating is harmless."""
         await self._end(reservation_id, "release", ledger_api.ReservationState.RELEASED, NOTHING)
 
     async def in_doubt(self, reservation_id: str) -> ledger_api.Settlement:
-        """Charge a dispatched call in full; a later `settle` corrects it. Twice is harmless."""
+        """Charge a dispatched call in full. A later `settle` corrects it. Repeating is harmless."""
         return await self._end(reservation_id, "doubt", ledger_api.ReservationState.IN_DOUBT, NOTHING)
 
     async def expire_leases(self) -> Sequence[ledger_api.ExpiredReservation]:
@@ -327,36 +358,37 @@ class RedisLedger:
         return ended
 
     async def acknowledge_expired(self, reservation_id: str) -> None:
-        """Return this one no more from `expire_leases`, in any process."""
+        """Stop returning this call from `expire_leases`, in all processes."""
         await self._steps.run(
             self._tenants.of(ledger_api.tenant_of(reservation_id)), "acknowledge", reservation_id
         )
 
     async def apply_limits(self, tenant: str, limits: Sequence[Limit], *, version: int) -> None:
-        """Have these limits on the server; every process counts by them from its next request on."""
+        """Replace the limits on the server, for the next request of every process."""
         of = self._tenants.of(tenant)
         await self._steps.run(of, "apply_limits", version, replies.limits_text(limits))
         of.freshness.applied(version)
 
     def awaited_limits(self, tenant: str) -> int:
-        """Return a number other than 0 if the server's limits may be older than those that this process has counted by."""
+        """Return a nonzero number if the server's limits may be older than those used here."""
         of = self._tenants.find(tenant)
         return 0 if of is None else of.freshness.awaited()
 
     def confirm_limits(self, tenant: str, awaited: int) -> None:
-        """Reserve again."""
+        """Resume reserving."""
         self._tenants.of(tenant).freshness.confirm(awaited)
 
     async def fence(self, tenant: str) -> None:
-        """Let nothing begin in any process until `restore`; what ends from now on is remembered, and what just has."""
+        """Close the ledger for all processes until `restore`, which keeps calls that end from now on."""
         await self._steps.run(self._tenants.of(tenant), "fence", self._recorded_within_ms)
 
     async def entries(self, tenant: str) -> Sequence[ledger_api.LedgerEntry]:
-        """Return every call that was charged, for as long as `call_keep` after its end; looks at all keys of the server."""
+        """Return every charged call until `call_keep` after its end. Scans all keys of the server."""
         of = self._tenants.of(tenant)
         for _ in range(_TRIES):
             before = await self._steps.run(of, "look")
             found = await charged_calls(self._server, of, before)
+            # A rebuild in between would mix the calls of two epochs.
             if (await self._steps.run(of, "look")).epoch_id == before.epoch_id:
                 return found
         raise LedgerUnavailableError("it is rebuilt faster than its calls can be read")
@@ -364,8 +396,9 @@ class RedisLedger:
     async def restore(
         self, tenant: str, entries: Iterable[ledger_api.LedgerEntry]
     ) -> ledger_api.LedgerCheckpoint:
-        """Begin the next epoch with what the log knows; until all is booked, nothing begins in any process."""
+        """Begin the next epoch with the log's entries. Stays closed until all are booked."""
         of = self._tenants.of(tenant)
+        # Calls may end meanwhile. The script then asks for a new list, because it would otherwise drop them.
         begun = None
         while begun is None or begun.word == b"AGAIN":  # what there is to be carried over has changed
             await self.fence(tenant)
@@ -381,13 +414,13 @@ class RedisLedger:
         return opened.checkpoint
 
     async def checkpoint(self, tenant: str) -> ledger_api.LedgerCheckpoint:
-        """Return how far the tenant's ledger has come, closed or not; raises for a server that answers and takes nothing, too."""
+        """Return how far the tenant's ledger has progressed, closed or not."""
         of = self._tenants.of(tenant)
-        await self._server.require_room()
+        await self._server.require_room()  # because a full server still answers reads
         return (await self._steps.run(of, "look", of.planner.zone)).checkpoint
 
     async def require_at_least(self, tenant: str, checkpoint: ledger_api.LedgerCheckpoint) -> None:
-        """Take note of how far the ledger had come once; the next step finds out if it is before that again."""
+        """Require that the ledger has reached this checkpoint. The next step checks it."""
         of = self._tenants.of(tenant)
         of.require_at_least(checkpoint)
         self._tenants.keep(of)
@@ -395,7 +428,7 @@ class RedisLedger:
     async def balances(
         self, tenant: str, *, limited: bool = False, at: datetime | None = None
     ) -> Sequence[ledger_api.Balance]:
-        """Return counters of a tenant; each is exact by itself, while others may go on between two of them."""
+        """Return counters of a tenant. Each is exact, but others may change meanwhile."""
         of = self._tenants.of(tenant)
         _, *limits, newest = (await self._steps.run(of, "look")).rest
         limit_set = of.limit_set(replies.read_limits(limits))
@@ -406,15 +439,15 @@ class RedisLedger:
         return await every_balance(self._server, tenant, of.keys, limit_set)
 
     async def waiting(self, tenant: str) -> Sequence[ledger_api.QueuedReservation]:
-        """Return a tenant's queued requests, of all processes, in the order in which they will be served."""
+        """Return a tenant's queued requests of all processes, in the order in which they will be served."""
         return list(replies.waiting((await self._steps.run(self._tenants.of(tenant), "waiting")).rest[0]))
 
     def statistics(self) -> ledger_api.LedgerStatistics:
-        """Return the counts of this process since the start."""
+        """Return the counts of this process since its start."""
         return self._statistics.snapshot(in_flight=len(self._in_flight), waiting=len(self._queue))
 
     async def aclose(self) -> None:
-        """Close the connections; harmless twice."""
+        """Close the connections. Repeating is harmless."""
         await self._queue.aclose()
         await self._server.aclose()
 
@@ -425,7 +458,7 @@ class RedisLedger:
     async def look(
         self, request: ledger_api.ReservationRequest, queued: RedisQueuedRequest | None
     ) -> LookResult:
-        """Reserve, or take or keep a place in the queue; limits and windows are those that the server has."""
+        """Reserve, or take or keep a place in the queue, by the server's limits and windows."""
         tenant = self._tenants.of(request.tenant)
         place = "" if queued is None else queued.place
         present_s = self._clock.monotonic() + self._steps.server_ahead_s
@@ -435,8 +468,10 @@ class RedisLedger:
             await self._count_own(tenant, request)
             facts = _facts(tenant, request, place, present_s, leases_ms)
             reply = await self._steps.run(tenant, "reserve", *facts, calls=(request.reservation_id,))
+            # The ceilings travel with the request, because the server does not merge limits (decision 57).
             if reply.word == b"STALE":
                 tenant.apply_limits(replies.read_limits(reply.rest))
+            # Its minute has passed on the server, so that its windows must be computed again.
             elif reply.word == b"MOVED":
                 present_s = reply.now_ms / 1000
             else:
@@ -455,7 +490,7 @@ class RedisLedger:
             self._queue.set_place(queued, reply.rest[3].decode())
 
     async def _count_own(self, tenant: RedisTenantState, request: ledger_api.ReservationRequest) -> None:
-        """Have counted what the request's own limits are about, from now on and for every id."""
+        """Count every id, from now on, in the windows of the request's own limits."""
         missing = tenant.planner.missing(request) if request.limits else ()
         for kind, window in missing:
             await self._steps.run(tenant, "count", f"{kind}/{window}")
@@ -477,7 +512,8 @@ class RedisLedger:
         return settlement
 
     async def _book_all(self, of: RedisTenantState, entries: Iterable[ledger_api.LedgerEntry]) -> None:
-        """Book past calls, many at once: the server waits for its disk once for all of them, and meanwhile more are sent."""
+        """Book past calls, many at once."""
+        # Many at once, because the server syncs its disk once per bundle.
         room = asyncio.Semaphore(_BOOKED_AT_ONCE)
         try:
             async with asyncio.TaskGroup() as group:
@@ -521,7 +557,7 @@ def _booked(tenant: RedisTenantState, entry: ledger_api.LedgerEntry, keep_ms: in
     request = entry.request
     if request.at is None:
         raise ReservationRequestError(
-            request.key, "is a ledger entry without a moment; allowed are requests with `at`"
+            request.key, "is a ledger entry without a time. Set `at` in its request"
         )
     plan = tenant.planner.plan(request, request.at)
     yield from (request.reservation_id, request.payload_hash, entry.state, keep_ms)
@@ -536,11 +572,11 @@ class _QueueCalls:
         self._request = request
 
     async def look(self, queued: RedisQueuedRequest) -> LookResult:
-        """Try to reserve, and take or keep the place."""
+        """Try to reserve. Otherwise take or keep the place."""
         return await self._ledger.look(self._request, queued)
 
     async def give_back(self) -> None:
-        """Release what was just reserved."""
+        """Release the new reservation."""
         await self._ledger.release(self._request.reservation_id)
 
     async def leave(self, place: str) -> None:
@@ -570,7 +606,7 @@ def _check(
     step: str,
     allowed: Sequence[ledger_api.ReservationState],
 ) -> None:
-    """Raise the error that a step's answer stands for."""
+    """Raise the error of a failed step."""
     if reply.word == b"STATE":
         raise ReservationStateError(
             reservation_id, step, ledger_api.ReservationState(reply.rest[0].decode()), allowed

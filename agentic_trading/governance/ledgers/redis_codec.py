@@ -1,4 +1,4 @@
-"""The values of the Redis ledger in the words of the port: replies, limits, the state of a tenant, and the steps."""
+"""Conversion between the Redis ledger and the port: replies, limits, tenant state and steps."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +29,10 @@ from agentic_trading.redis import within_time
 
 
 class TenantLimits(NamedTuple):
-    """The limits of a tenant as they stand on the server; `revision` grows with each change, 0 for none so far."""
+    """A tenant's limits on the server.
+
+    `revision` grows with each change and is 0 without limits.
+    """
 
     revision: int
     version: int
@@ -38,7 +41,7 @@ class TenantLimits(NamedTuple):
 
 
 def read_limits(facts: Sequence[bytes]) -> TenantLimits:
-    """Return limits as the server keeps them."""
+    """Parse limits from the server."""
     revision, version, limits, counted = facts[:4]
     rows = orjson.loads(limits) if limits else []
     pairs = (pair.split("/") for pair in counted.decode().split())
@@ -53,9 +56,9 @@ def read_limits(facts: Sequence[bytes]) -> TenantLimits:
 
 
 def read_newest(facts: Sequence[bytes | None], at: datetime | None = None) -> dict[Window, str]:
-    """Return the ids of the newest windows that something was counted in, as `look.lua` returns them.
+    """Return the ids of the newest counted windows, as returned by `look.lua`.
 
-    Windows that are over `at` a moment are left out.
+    With `at`, windows that are over at that time are left out.
     """
     found = {Window.NONE: ""}
     for window, fact in zip((Window.MINUTE, Window.HOUR, Window.DAY, Window.MONTH), facts, strict=True):
@@ -67,7 +70,7 @@ def read_newest(facts: Sequence[bytes | None], at: datetime | None = None) -> di
 
 
 def limits_text(limits: Sequence[Limit]) -> bytes:
-    """Return limits as the server keeps them."""
+    """Serialize limits for the server."""
     return orjson.dumps([
         [one.scope, one.id, one.window, one.nusd, one.tokens, one.calls] for one in limits
     ])  # fmt: skip
@@ -76,7 +79,10 @@ def limits_text(limits: Sequence[Limit]) -> bytes:
 def answer(
     request: ledger_api.ReservationRequest, reply: ScriptReply, planner: ReservationPlanner
 ) -> ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocked:
-    """Return the answer of `reserve.lua` to a request; raises what is wrong with the request."""
+    """Parse the answer of `reserve.lua`.
+
+    Raises `ReservationRequestError` for an invalid request.
+    """
     rest = reply.rest
     match reply.word:
         case b"RESERVED" | b"KNOWN":
@@ -102,7 +108,7 @@ def answer(
 def refusal(
     request: ledger_api.ReservationRequest, counter: bytes, unit: int, left: int
 ) -> ledger_api.Declined:
-    """Return the final answer; `unit` is counted from 1."""
+    """Return the final answer. `unit` is counted from 1."""
     of = CounterKey.named(counter.decode())
     return ledger_api.Declined(
         of.kind, of.id, of.window, UNITS[unit - 1], request.amount.units[unit - 1], left
@@ -110,13 +116,13 @@ def refusal(
 
 
 def held(asked: int, counter: bytes, unit: int, left: int) -> ledger_api.Blocked:
-    """Return the answer for now; `unit` is counted from 1."""
+    """Return the answer for now. `unit` is counted from 1."""
     of = CounterKey.named(counter.decode())
     return ledger_api.Blocked(of.kind, of.id, of.window, UNITS[unit - 1], asked, left)
 
 
 def settlement(reservation_id: str, facts: Sequence[Any]) -> tuple[ledger_api.Settlement, bool]:
-    """Return what a call was charged, and whether that was just now."""
+    """Return the settlement of a call, and whether it was made by this step."""
     changed, state, late, *amounts = facts
     charged, reserved = _amount(amounts[:3]), _amount(amounts[3:])
     in_doubt = state == b"in_doubt"
@@ -129,7 +135,7 @@ def settlement(reservation_id: str, facts: Sequence[Any]) -> tuple[ledger_api.Se
 def expired(
     facts: Sequence[Any], planner: ReservationPlanner
 ) -> Iterator[tuple[ledger_api.ExpiredReservation, bool]]:
-    """Return the calls that `expire.lua` names, each with whether it has just ended them."""
+    """Yield the calls that `expire.lua` returns, each with whether this step ended it."""
     for id_, state, names, *amount, is_new in _rows(facts, 7):
         counters = counters_of(names)
         scope_ids = {counter.kind: counter.id for counter in counters}
@@ -138,12 +144,12 @@ def expired(
 
 
 def counters_of(names: bytes) -> list[CounterKey]:
-    """Return the counters of a call, as the server keeps their names."""
+    """Parse the counter names of a call."""
     return [CounterKey.named(name) for name in names.decode().splitlines()]
 
 
 def waiting(facts: Sequence[Any]) -> Iterator[ledger_api.QueuedReservation]:
-    """Return the queued requests."""
+    """Yield the queued requests."""
     for priority, id_, since_ms, counter, unit, asked, left in _rows(facts, 7):
         yield ledger_api.QueuedReservation(
             reservation_id=id_.decode(),
@@ -154,7 +160,7 @@ def waiting(facts: Sequence[Any]) -> Iterator[ledger_api.QueuedReservation]:
 
 
 def read_time(ms: float) -> datetime:
-    """Return the moment so many ms after 1970."""
+    """Return the time from milliseconds since 1970."""
     return datetime.fromtimestamp(ms / 1000, UTC)
 
 
@@ -168,10 +174,10 @@ def _rows(facts: Sequence[Any], width: int) -> Iterator[Sequence[Any]]:
 
 
 class LimitFreshness:
-    """Whether the limits on the server are not older than those that this process has counted by.
+    """Whether the server's limits are at least as new as those that this process has counted by.
 
-    A server that was set back, or a rebuild, may have older ones. Housekeeping then reads the controls again, applies the
-    limits and confirms. Until then requests wait.
+    They may be older after a server was set back or rebuilt. Requests then wait until housekeeping has read
+    the controls, applied the limits and confirmed them.
     """
 
     def __init__(self) -> None:
@@ -182,33 +188,37 @@ class LimitFreshness:
         self._fresh.set()
 
     def awaited(self) -> int:
-        """Return the number of what has to be confirmed, 0 for nothing; who asks has promised to confirm."""
+        """Return the number to confirm, or 0.
+
+        A process that calls this must also call `confirm`.
+        """
+        # Requests only wait in a process that confirms, because each would otherwise wait until its time-out.
         self._is_followed = True
         return 0 if self._fresh.is_set() else self._expiries
 
     def confirm(self, awaited: int) -> None:
-        """Let requests go on, unless something has happened since."""
+        """Resume requests, unless limits have expired again since."""
         if awaited == self._expiries:
             self._fresh.set()
 
     def applied(self, version: int) -> None:
-        """Take note of limits that this process has applied."""
+        """Note limits that this process has applied."""
         self._version = max(self._version, version)
 
     def read(self, version: int) -> None:
-        """Take note of limits on the server; older ones than before are not fresh."""
+        """Note limits read from the server. If they are older than before, they expire."""
         if version < self._version:
             self.expire()
         self._version = max(self._version, version)
 
     def expire(self) -> None:
-        """Have limits read once more."""
+        """Require that limits are read again."""
         if self._is_followed:
             self._expiries += 1
             self._fresh.clear()
 
     async def wait(self, tenant: str) -> None:
-        """Wait until limits are fresh; raises `LedgerUnavailableError` if they are not within two seconds."""
+        """Wait until limits are fresh. Raises `LedgerUnavailableError` after two seconds."""
         if self._fresh.is_set():
             return
         try:
@@ -222,7 +232,7 @@ class LimitFreshness:
 
 
 class RedisTenantState(SequenceGuard):
-    """What a process knows of one tenant's ledger; it grows with each answer."""
+    """A process's view of one tenant's ledger, updated by each answer."""
 
     def __init__(
         self,
@@ -243,14 +253,17 @@ class RedisTenantState(SequenceGuard):
         planner.apply_limits(LimitSet(limits, counted))
 
     def apply_limits(self, limits: TenantLimits) -> None:
-        """Count by the server's limits from now on; before a first `apply_limits`, by those of this process."""
+        """Count by the server's limits.
+
+        Before the first `apply_limits`, those of this process are used.
+        """
         self.freshness.read(limits.version)
         self.revision = limits.revision
         self.planner.apply_limits(self.limit_set(limits))
 
     @override
     def read(self, raw: Sequence[Any]) -> ScriptReply:
-        """Return an answer; after a rebuild by another process, limits are to be read once more."""
+        """Parse an answer. After a rebuild by another process, limits must be read again."""
         before = self.known.epoch
         reply = super().read(raw)
         if before and self.known.epoch > before:
@@ -263,18 +276,21 @@ class RedisTenantState(SequenceGuard):
         return LimitSet(held_to, (*self._counted, *limits.counted))
 
     def counts_elsewhere(self, reply: ScriptReply) -> LedgerSettingsError:
-        """Return the error for a server that counts this tenant in another zone than this process."""
+        """Return the error if the server counts this tenant in another zone than this process."""
         own, found = self.planner.zone, reply.rest[0].decode()
         how = "set AGENTIC_ZONE (`zone`) to that of the server, or begin another by `budget rebuild`"
         return LedgerSettingsError(f"zone of {self.name!r}", found, f"{own}, as in this process: {how}")
 
     def gone_back(self, reply: ScriptReply) -> LedgerRolledBackError:
-        """Return the error for an answer from a fenced ledger."""
+        """Return the error for an answer from a closed ledger."""
         return LedgerRolledBackError(self.name, reply.closed.decode(), str(reply.checkpoint))
 
 
 class RedisTenants:
-    """The tenants of one process: those whose ledger has taken a step, and others only while a step uses them."""
+    """The tenants of one process.
+
+    Tenants whose ledger has taken a step are kept, others only while a step uses them.
+    """
 
     def __init__(
         self,
@@ -288,10 +304,11 @@ class RedisTenants:
         self._limits = limits
         self._counted = counted
         self._begun: dict[str, RedisTenantState] = {}
+        # Weak, because a caller can ask for any tenant name and the process would otherwise keep them all.
         self._others: WeakValueDictionary[str, RedisTenantState] = WeakValueDictionary()
 
     def of(self, name: str) -> RedisTenantState:
-        """Return what is known of a tenant."""
+        """Return the state of a tenant."""
         found = self._begun.get(name) or self._others.get(name)
         if found is None:
             keys = LedgerKeys.of(self._namespace, name)
@@ -300,11 +317,11 @@ class RedisTenants:
         return found
 
     def find(self, name: str) -> RedisTenantState | None:
-        """Return what is known of a tenant whose ledger has taken a step."""
+        """Return the state of a tenant whose ledger has taken a step, otherwise None."""
         return self._begun.get(name)
 
     def keep(self, tenant: RedisTenantState) -> None:
-        """Keep what is known of a tenant for as long as the process lives."""
+        """Keep the state of a tenant as long as the process lives."""
         self._begun[tenant.name] = tenant
 
     def begun(self) -> Sequence[RedisTenantState]:
@@ -313,7 +330,10 @@ class RedisTenants:
 
 
 class RedisSteps:
-    """Takes the steps of one process, each a script; every answer says how far the tenant's ledger has come."""
+    """Runs the ledger's scripts for one process.
+
+    Every answer contains the ledger's checkpoint.
+    """
 
     def __init__(
         self, server: ScriptServer, tenants: RedisTenants, clock: Clock, process: str, *, is_checked: bool
@@ -324,10 +344,10 @@ class RedisSteps:
         self._process = process
         self._is_checked = is_checked
         self.server_ahead_s = 0.0
-        """By how much the server's clock is ahead of our monotonic one."""
+        """Seconds by which the server's clock is ahead of the local monotonic clock."""
 
     async def check(self) -> None:
-        """Check once whether the server keeps what it acknowledges."""
+        """Check once that the server keeps acknowledged writes."""
         if not self._is_checked:
             await self._server.check()
         self._is_checked = True
@@ -335,7 +355,10 @@ class RedisSteps:
     async def run(
         self, tenant: RedisTenantState, script: str, *args: Any, calls: Sequence[str] = ()
     ) -> ScriptReply:
-        """Run a script for a tenant and these calls; raises what says that nothing may be counted here."""
+        """Run a script for a tenant and these calls.
+
+        Raises `LedgerRolledBackError` for a closed ledger, and `LedgerSettingsError` for another zone.
+        """
         if not self._is_checked:
             await self.check()
         facts = (*tenant.known_facts, self._process, *args)
@@ -350,7 +373,10 @@ class RedisSteps:
         return reply
 
     async def forget(self, tenant: RedisTenantState, at_once: int) -> None:
-        """Drop what is over, in steps of so many counters; what has a ceiling is known by the server's limits."""
+        """Drop counters whose time is over, `at_once` per step.
+
+        The server needs to have the same limits.
+        """
         dropped = at_once
         while dropped == at_once:
             reply = await self.run(
@@ -362,7 +388,7 @@ class RedisSteps:
                 dropped = reply.rest[0]
 
     async def ids(self, tenant: RedisTenantState, script: str, *args: int) -> list[str]:
-        """Run a script that names calls."""
+        """Run a script that returns call ids."""
         return [id_.decode() for id_ in (await self.run(tenant, script, *args)).rest[0]]
 
 
@@ -374,9 +400,9 @@ _CALL_FIELDS = (
 async def charged_calls(
     server: ScriptServer, tenant: RedisTenantState, look: ScriptReply
 ) -> list[ledger_api.LedgerEntry]:
-    """Return the calls that were charged; those of a ledger that has gone back that were dispatched, too.
+    """Return the charged calls. If the ledger has gone back, dispatched ones too.
 
-    While a rebuild is under way or has broken off, those of the epochs of before are among them.
+    During a rebuild, or after one that was aborted, calls of the previous epochs are included.
     """
     has_gone_back = look.closed not in {b"", REBUILDING}
     epoch_ids = {look.epoch_id}
@@ -394,6 +420,8 @@ async def charged_calls(
                 at = tenant.planner.moment_of(counters) or read_time(look.now_ms)
                 reserved, charged = _amount(amounts[:3]), _amount(amounts[3:] if is_over else amounts[:3])
                 is_limited = any(counter.kind is ScopeKind.CALL for counter in counters)
+                # The server does not keep a request's own limits. Without one on the call its charge would
+                # not be counted for the next attempt.
                 own = (COUNTED_BY_CALL,) if is_limited else ()
                 request = ledger_api.ReservationRequest(key, attempt, scope_ids, reserved, at, own)
                 found[id_] = ledger_api.LedgerEntry(

@@ -1,4 +1,4 @@
-"""The counters on the server that a request is counted in: names, ceilings, for how long; and balances."""
+"""The counters of a request on the server: names, ceilings and retention. Also balances."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
@@ -32,7 +32,7 @@ class CounterKey(NamedTuple):
 
     @classmethod
     def named(cls, name: str) -> Self:
-        """Return the counter of this name on the server."""
+        """Parse the name of a counter."""
         kind, window, window_id, id_ = name.split("/", 3)
         return cls(
             limit_types.ScopeKind(kind),
@@ -56,9 +56,9 @@ def _one_line(id_: str) -> str:
 
 
 class ReservationPlan(NamedTuple):
-    """Where to count a request: the arguments of `reserve.lua` about counters.
+    """The arguments of `reserve.lua` about counters.
 
-    `names` are one per line, `times` are since, until and at in ms.
+    `names` has one name per line. `times` are since, until and at, in ms.
     """
 
     names: str
@@ -68,14 +68,17 @@ class ReservationPlan(NamedTuple):
 
 
 class _Counters(NamedTuple):
-    """The counters of a scope in each of its windows: how their names begin, and their rules."""
+    """The name prefixes and rules of a scope's counters, one per window."""
 
     prefixes: tuple[str, ...]
     rules: bytes
 
 
 class ReservationPlanner:
-    """Plans where the requests of one tenant are counted; scopes with the same ceilings are planned once a minute."""
+    """Plans the counters of one tenant's requests.
+
+    Scopes with equal ceilings are planned once a minute.
+    """
 
     def __init__(self, zone: tzinfo, keep: timedelta, call_keep: timedelta) -> None:
         self.zone = str(zone)
@@ -92,7 +95,10 @@ class ReservationPlanner:
         self._planned.clear()
 
     def limited_totals(self) -> str:
-        """Return the names of the totals that have a ceiling, `*` for those of every id: what `forget.lua` leaves alone."""
+        """Return the names of totals with a ceiling, for `forget.lua`, which keeps them.
+
+        `*` means every id.
+        """
         return "\n".join(
             CounterKey(kind, limit_types.Window.NONE, "", id_).name
             for kind in sorted(limit_types.NAMED_BY_CALLERS)
@@ -101,7 +107,7 @@ class ReservationPlanner:
         )
 
     def moment_of(self, counters: Iterable[CounterKey]) -> datetime | None:
-        """Return a moment in the windows of all these counters, None if no window of theirs ends: the start of the shortest."""
+        """Return the start of the shortest window of these counters, or None if all are endless."""
         ids = {counter.window: counter.window_id for counter in counters}
         for window in (
             limit_types.Window.MINUTE,
@@ -114,17 +120,14 @@ class ReservationPlanner:
         return None
 
     def other_moment_of(self, counters: Collection[CounterKey], at: datetime | None) -> datetime | None:
-        """Return a moment in the windows of these counters, None if `at` is in all of them already."""
+        """Return a time in the windows of these counters, or None if `at` is in all of them."""
         spans = None if at is None else self._windows.at(at)
         if spans is not None and all(spans[one.window].id == one.window_id for one in counters):
             return None
         return self.moment_of(counters)
 
     def missing(self, request: ReservationRequest) -> list[tuple[limit_types.ScopeKind, limit_types.Window]]:
-        """Return what the request's own limits need and is not counted.
-
-        A call's are left out: all attempts of a call carry the same limits, so they are counted by these.
-        """
+        """Return the windows of the request's own limits that are not counted yet."""
         return [
             (limit.scope, limit.window)
             for limit in request.limits
@@ -133,7 +136,7 @@ class ReservationPlanner:
         ]
 
     def plan(self, request: ReservationRequest, present: datetime) -> ReservationPlan:
-        """Return where to count `request`: in the windows of its moment, or of the present."""
+        """Return the counters of `request`, in the windows of its `at` or of `present`."""
         time_windows = self._windows.at(request.at or present)
         if time_windows is not self._time_windows:
             self._time_windows = time_windows
@@ -187,15 +190,17 @@ class ReservationPlanner:
     def _ends(
         self, kind: limit_types.ScopeKind, window: limit_types.Window, *, is_open: bool
     ) -> tuple[float, float]:
-        """Return when a counter's window is over, and for how long after that it is kept; 0 for never, and for ever.
+        """Return the end of a counter's window and how long it is kept after that, in ms.
 
-        A total is kept for ever, but for one without a ceiling whose scope a caller names: else each name would stay.
+        0 means never, and forever.
         """
         if kind in limit_types.SHORT_LIVED:
             return 0, self._call_keep_ms
         over_by = self._time_windows[window].over_by
         if over_by is not None:
             return over_by.timestamp() * 1000, self._keep_ms
+        # Totals are kept forever, except those that callers can create under any name. These would otherwise
+        # pile up.
         return 0, self._keep_ms if is_open and kind in limit_types.NAMED_BY_CALLERS else 0
 
     def _own(self, request: ReservationRequest, names: list[str]) -> bytes:
@@ -218,7 +223,7 @@ def _ms(time_window: timedelta) -> int:
 
 
 def read_balance(tenant: str, name: bytes, packed: bytes, limits: LimitSet) -> Balance:
-    """Return a counter as the server keeps it."""
+    """Parse a counter."""
     of = CounterKey.named(name.decode())
     numbers = [int(number) for number in _COUNTER.unpack(packed)[:9]]
     return Balance(
@@ -243,6 +248,7 @@ async def every_balance(
     """Return all counters in the order of their names."""
     pages = [sorted(page) async for page in server.pages(keys.counters)]
     found: list[Balance] = []
+    # HSCAN may return an entry twice, so that equal names are skipped.
     last = b""
     for number, (name, packed) in enumerate(merge(*pages), start=1):
         if name != last:
@@ -260,7 +266,7 @@ async def limited_balances(
     limits: LimitSet,
     newest: Mapping[limit_types.Window, str],
 ) -> list[Balance]:
-    """Return the counters of agents, workflows and the tenant that have a ceiling, in the newest windows; found by name."""
+    """Return the counters of lasting scopes that have a ceiling, in the newest windows."""
     names: set[str] = set()
     for kind in limit_types.ScopeKind:
         if kind not in limit_types.SHORT_LIVED:

@@ -1,4 +1,4 @@
-"""The calls of one tenant in the memory ledger: those that may still change, and those that are over, while remembered."""
+"""The calls of one tenant in the memory ledger: open ones, and ended ones as long as they are remembered."""
 
 import asyncio
 from bisect import insort
@@ -22,9 +22,10 @@ IN_DOUBT = ledger_api.ReservationState.IN_DOUBT
 
 @dataclass(slots=True, eq=False)
 class ReservationEntry:
-    """A request that was reserved for the moment `at`, and `charged` once it was settled or came into doubt.
+    """A reservation for the time `at`.
 
-    It knows its counters for as long as what it booked in them may change. Its lease runs for `lease_s` from `since`.
+    `charged` is set when it is settled or in doubt. `counters` are kept as long as the booked amount may
+    change. The lease runs for `lease_s` from `since`.
     """
 
     request: ledger_api.ReservationRequest
@@ -38,24 +39,24 @@ class ReservationEntry:
 
     @property
     def booked(self) -> Amount:
-        """What it counts for now, held or spent."""
+        """The amount that the call counts for now, held or spent."""
         if self.charged is not None:
             return self.charged
         return NOTHING if self.state is ledger_api.ReservationState.RELEASED else self.request.amount
 
     def settlement(self, id_: str) -> ledger_api.Settlement:
-        """Return what it was charged, as the port shows it."""
+        """Return the charge as a `Settlement`."""
         charged, reserved = self.booked, self.request.amount
         more = overrun_of(charged, reserved)
         return ledger_api.Settlement(id_, charged, reserved, more, self.is_late, self.state is IN_DOUBT)
 
     def is_silent(self, now: datetime) -> bool:
-        """Whether its lease is over; one of 0 s is at once."""
+        """Whether the lease is over. A lease of 0 s is over at once."""
         return now >= self.since + timedelta(seconds=self.lease_s)
 
 
 def fits(request: ledger_api.ReservationRequest, counters: Sequence[WindowCounter]) -> bool:
-    """Say whether `request` fits under every ceiling, the counters' and its own."""
+    """Return whether `request` fits under every ceiling, the counters' and its own."""
     nusd, tokens, calls = request.amount.nusd, request.amount.tokens, request.amount.calls
     for counter in counters:
         if nusd > counter.left_nusd or tokens > counter.left_tokens or calls > counter.left_calls:
@@ -64,7 +65,7 @@ def fits(request: ledger_api.ReservationRequest, counters: Sequence[WindowCounte
 
 
 def hold(counters: Iterable[WindowCounter], amount: Amount) -> None:
-    """Count `amount` as held in every counter."""
+    """Add `amount` to the held amount of every counter."""
     nusd, tokens, calls = amount.nusd, amount.tokens, amount.calls
     for counter in counters:
         counter.left_nusd -= nusd
@@ -73,7 +74,7 @@ def hold(counters: Iterable[WindowCounter], amount: Amount) -> None:
 
 
 def release_hold(counters: Iterable[WindowCounter], amount: Amount) -> None:
-    """Count `amount` as held no more."""
+    """Subtract `amount` from the held amount of every counter."""
     for counter in counters:
         counter.left_nusd += amount.nusd
         counter.left_tokens += amount.tokens
@@ -81,7 +82,7 @@ def release_hold(counters: Iterable[WindowCounter], amount: Amount) -> None:
 
 
 def post_charge(counters: Sequence[WindowCounter], new: Amount, instead_of: Amount, spent: Amount) -> None:
-    """Count `new` as spent, in place of what was counted before, of which `spent` was spent already."""
+    """Book `new` as spent in place of `instead_of`, the earlier amount, of which `spent` was spent."""
     back_nusd, back_tokens = instead_of.nusd - new.nusd, instead_of.tokens - new.tokens
     nusd, tokens, calls = new.nusd - spent.nusd, new.tokens - spent.tokens, new.calls - spent.calls
     for counter in counters:
@@ -96,7 +97,7 @@ def post_charge(counters: Sequence[WindowCounter], new: Amount, instead_of: Amou
 
 
 def post_in_doubt(counters: Iterable[WindowCounter], new: Amount, instead_of: Amount = NOTHING) -> None:
-    """Count `new` as in doubt, in place of what was before."""
+    """Book `new` as in doubt in place of `instead_of`."""
     for counter in counters:
         counter.in_doubt = Amount(
             *(
@@ -107,14 +108,14 @@ def post_in_doubt(counters: Iterable[WindowCounter], new: Amount, instead_of: Am
 
 
 def overrun_of(actual: Amount, reserved: Amount) -> Amount:
-    """Return by how much `actual` passes `reserved`, unit by unit."""
+    """Return by how much `actual` exceeds `reserved`, unit by unit."""
     if actual.nusd <= reserved.nusd and actual.tokens <= reserved.tokens and actual.calls <= reserved.calls:
         return NOTHING
     return Amount(*(max(0, used - kept) for used, kept in zip(actual.units, reserved.units, strict=True)))
 
 
 def counter_balance(counter: WindowCounter) -> ledger_api.Balance:
-    """Return a counter as the port shows it."""
+    """Return the `Balance` of a counter."""
     return ledger_api.Balance(
         tenant=counter.table.tenant,
         scope=counter.table.kind,
@@ -138,7 +139,7 @@ _Packed = tuple[
 
 
 class ReservationTable:
-    """The calls of one tenant, by reservation id, in the order in which they came into their state."""
+    """The calls of one tenant by reservation id, in the order in which they reached their state."""
 
     __slots__ = ("expired", "in_doubt", "in_flight", "past")
 
@@ -149,14 +150,14 @@ class ReservationTable:
         self.expired: dict[str, datetime] = {}  # when those not acknowledged are returned again
 
     def get(self, id_: str) -> ReservationEntry | None:
-        """Return a call if it is remembered; one that is over as a copy."""
+        """Return a call if it is remembered. An ended call is returned as a copy."""
         call = self.in_flight.get(id_) or self.in_doubt.get(id_)
         if call is None and id_ in self.past.calls:
             call = self.past.get(id_)
         return call
 
     def end(self, id_: str, call: ReservationEntry) -> bool:
-        """Take a call out of flight; return whether it is over for good, not in doubt."""
+        """Take a call out of flight. Return whether its charge is final, so not in doubt."""
         self.in_flight.pop(id_, None)
         if call.state is IN_DOUBT:
             self.in_doubt[id_] = call
@@ -168,12 +169,12 @@ class ReservationTable:
         return True
 
     def counters(self) -> set[WindowCounter]:
-        """Return the counters of the calls that may still change what they booked."""
+        """Return the counters of the calls whose booked amount may still change."""
         still_open = chain(self.in_flight.values(), self.in_doubt.values())
         return {counter for call in still_open for counter in call.counters}
 
     def entries(self, *, with_dispatched: bool) -> list[ledger_api.LedgerEntry]:
-        """Return the calls that were charged, and those dispatched if asked for, with the moments that they were counted at."""
+        """Return the charged calls, and dispatched ones if asked for, with the times they were counted at."""
         return [
             ledger_api.LedgerEntry(replace(call.request, at=call.at), call.state, call.booked)
             for call in self
@@ -181,7 +182,10 @@ class ReservationTable:
         ]
 
     def unrecorded(self, now: datetime, again_at: datetime) -> Iterator[ledger_api.ExpiredReservation]:
-        """Yield the calls that ran out, are due to be returned and have not gone on since; those are due `again_at`."""
+        """Yield the expired calls that are due and have not changed since.
+
+        They are due again at `again_at`.
+        """
         for id_ in [id_ for id_, due_at in self.expired.items() if due_at <= now]:
             call = self.get(id_)
             if call is not None and call.state in {ledger_api.ReservationState.RELEASED, IN_DOUBT}:
@@ -194,7 +198,7 @@ class ReservationTable:
                 del self.expired[id_]
 
     def forget(self, before: datetime) -> list[ReservationEntry]:
-        """Drop what has ended and was for a moment before this one; return those that were in doubt."""
+        """Drop ended calls for times before this one. Return those that were in doubt."""
         self.past.forget(before)
         old = [id_ for id_, call in self.in_doubt.items() if call.at < before]
         return [self.in_doubt.pop(id_) for id_ in old]
@@ -204,18 +208,20 @@ class ReservationTable:
 
 
 class CompletedReservations:
-    """Oldest ends first. A call is kept as tuples of plain values, which the garbage collector does not walk through.
+    """Ended calls, oldest end first. Each is kept as tuples of plain values."""
 
-    As objects, a day's calls would cost every other call more than all the rest of the ledger.
-    """
-
+    # As objects, a day's calls would cost every other call more than the rest of the ledger, because the
+    # garbage collector walks through objects but not through tuples of plain values (decision 18).
     __slots__ = ("calls",)
 
     def __init__(self) -> None:
         self.calls: dict[str, _Packed] = {}
 
     def add(self, id_: str, call: ReservationEntry) -> None:
-        """Keep a call that was settled or released, in place of what was known under its id."""
+        """Keep a call that was settled or released.
+
+        It replaces an earlier call with the same id.
+        """
         request, charged = call.request, call.booked
         amount, ids = request.amount, request.scope_ids.get
         if id_ in self.calls:  # released, and begun again: now it is the youngest
@@ -228,15 +234,15 @@ class CompletedReservations:
         )  # fmt: skip
 
     def drop(self, id_: str) -> None:
-        """Forget what was known under an id: it was released, and begun again."""
+        """Forget an id, because its released call was reserved again."""
         self.calls.pop(id_, None)
 
     def get(self, id_: str) -> ReservationEntry:
-        """Return a call as it ended, with the moment that it was counted at as its request's."""
+        """Return an ended call. Its request's `at` is the time that it was counted at."""
         return _unpacked(self.calls[id_])
 
     def forget(self, before: datetime) -> None:
-        """Drop the calls of before a moment, up to the first that is not."""
+        """Drop the calls for times before this one, up to the first that is not."""
         over = takewhile(lambda known: known[1][0] < before, self.calls.items())
         for id_ in [id_ for id_, _ in over]:
             del self.calls[id_]
@@ -265,7 +271,10 @@ ReserveAnswer = ledger_api.Reservation | ledger_api.Declined | ledger_api.Blocke
 
 @dataclass(slots=True, eq=False)
 class QueuedRequest:
-    """A request in the queue; `held` and the counters `lacking` headroom say why, as of the last look."""
+    """A queued request.
+
+    `held` and `lacking` are the reason and the counters without headroom at the last check.
+    """
 
     request: ledger_api.ReservationRequest
     counters: Sequence[WindowCounter]
@@ -277,7 +286,10 @@ class QueuedRequest:
 
 
 class WaitQueue:
-    """The queued requests of one tenant, by their rank and then by arrival; iteration leaves out cancelled ones."""
+    """The queued requests of one tenant by rank, then by arrival.
+
+    Iteration leaves out cancelled ones.
+    """
 
     __slots__ = ("_arrivals", "requests")
 
@@ -286,14 +298,16 @@ class WaitQueue:
         self._arrivals = count()
 
     def add(self, queued: QueuedRequest) -> None:
-        """Take the last place within the rank."""
+        """Add a request behind the others of its rank."""
         queued.place = (_rank(queued.request, queued.since), next(self._arrivals))
         insort(self.requests, queued, key=_place)
 
     def denial(
         self, request: ledger_api.ReservationRequest, counters: Sequence[WindowCounter], now: datetime
     ) -> Denial | None:
-        """Return why an earlier request waits that shares a lacking counter with `request`; None if none does."""
+        """Return a denial if an earlier request waits for a counter of this one, otherwise None."""
+        # Only earlier ranks block. Without this a small newcomer would always take the headroom that a large
+        # request waits for (decision 6).
         for queued in self.requests:
             if queued.place[0] > _rank(request, now):
                 break
@@ -303,7 +317,12 @@ class WaitQueue:
         return None
 
     def serve(self, look: Callable[[QueuedRequest], ReserveAnswer]) -> None:
-        """Answer every request that can be answered, in order; each is checked against those before it only."""
+        """Answer every request that can be answered, in order.
+
+        Each is checked only against those before it.
+        """
+        # The queue is rebuilt while it is served, so that a request is only held behind earlier ones that
+        # still wait.
         requests, self.requests = self.requests, []
         for queued in requests:
             if queued.answer.done():  # cancelled
@@ -347,5 +366,9 @@ def _place(queued: QueuedRequest) -> tuple[float, int]:
 
 
 def _rank(request: ledger_api.ReservationRequest, since: datetime) -> float:
-    """Return when a request came, less its priority in seconds: it is overtaken only by what came that much later."""
+    """Return the arrival time minus the priority in seconds.
+
+    Because a rank never changes, a request is only overtaken by requests that arrive within their priority
+    after it.
+    """
     return since.timestamp() - request.priority

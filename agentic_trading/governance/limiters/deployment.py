@@ -1,4 +1,4 @@
-"""One deployment in the memory limiter: its buckets, its queue, its breaker, its calls in flight, and the limiter itself."""
+"""The memory limiter, and the state of one deployment: buckets, queue, breaker and calls in flight."""
 
 from bisect import bisect_left, insort
 from collections import deque
@@ -14,9 +14,10 @@ MINUTE_MS = 60_000
 
 @dataclass(slots=True)
 class TokenBucket:
-    """What is left of a minute's limit: full at first, filling evenly, below zero while it is overdrawn.
+    """The rest of a minute's limit.
 
-    The level counts `MINUTE_MS` to one, so that what a millisecond adds is a whole number (the limit itself).
+    It begins full, fills evenly, and is below zero while overdrawn. The level has `MINUTE_MS` units per call
+    or token, so that each millisecond adds a whole number: the limit itself.
     """
 
     per_minute: int
@@ -24,7 +25,7 @@ class TokenBucket:
     level: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin full."""
+        """Begins full."""
         self.level = self.full
 
     @property
@@ -34,28 +35,37 @@ class TokenBucket:
 
     @property
     def left(self) -> int:
-        """What may be taken at once, whole ones only."""
+        """The whole units that can be taken now."""
         return max(0, self.level // MINUTE_MS)
 
     def fill(self, now_ms: int) -> None:
-        """Fill up to the present; a clock that went back adds nothing."""
+        """Fill up to the present. A clock that went back adds no units."""
         if now_ms > self.at_ms:
             self.level = min(self.full, self.level + self.per_minute * (now_ms - self.at_ms))
         self.at_ms = now_ms
 
     def wait_ms(self, amount: int, ahead: int = 0) -> int:
-        """Return after how long `amount` is there beyond what is `ahead`; more than a full bucket needs a full one."""
+        """Return the wait until `amount` is available after `ahead` units.
+
+        More than a full bucket waits for a full one.
+        """
         short = min(amount * MINUTE_MS, self.full) + ahead * MINUTE_MS - self.level
         return -(-short // self.per_minute) if short > 0 else 0
 
     def take(self, amount: int) -> None:
-        """Take `amount`, there or not; a negative one is given back, up to full."""
+        """Take `amount`, even if it is not available.
+
+        A negative amount is given back, up to the full level.
+        """
         self.level = min(self.full, self.level - amount * MINUTE_MS)
 
 
 @dataclass(slots=True)
 class SlidingWindowCounter:
-    """Two counts over a window that moves slot by slot: all of the last `window_ms`, and up to one slot more."""
+    """Two counts over a window that moves slot by slot.
+
+    It covers the last `window_ms` and up to one slot more.
+    """
 
     slot_ms: int
     slots: int
@@ -65,11 +75,11 @@ class SlidingWindowCounter:
 
     @classmethod
     def over(cls, window_s: float, slots: int) -> "SlidingWindowCounter":
-        """Return an empty counter of a window in so many slots."""
+        """Return an empty counter of a window with this number of slots."""
         return cls(slot_length_ms(window_s, slots), slots)
 
     def move_to(self, now_ms: int) -> None:
-        """Forget what has passed, and what a clock that went back has not come to yet."""
+        """Drop slots that are too old, and future slots after a clock went back."""
         slot = now_ms // self.slot_ms
         while self._kept and self._kept[0][0] < slot - self.slots:
             self._forget(self._kept.popleft())
@@ -77,7 +87,7 @@ class SlidingWindowCounter:
             self._forget(self._kept.pop())
 
     def add(self, now_ms: int, first: int, second: int) -> None:
-        """Count at the present; `move_to` it first."""
+        """Add to the present slot. Call `move_to` before."""
         slot = now_ms // self.slot_ms
         if not self._kept or self._kept[-1][0] != slot:
             self._kept.append([slot, 0, 0])
@@ -88,7 +98,7 @@ class SlidingWindowCounter:
         self.second += second
 
     def take_back(self, at_ms: int, first: int, second: int) -> None:
-        """Undo what was counted at `at_ms`, if it has not passed."""
+        """Undo a count at `at_ms`, if it is still in the window."""
         slot = at_ms // self.slot_ms
         for kept in self._kept:
             if kept[0] == slot:
@@ -98,7 +108,10 @@ class SlidingWindowCounter:
                 self.second -= second
 
     def next_ms(self, now_ms: int) -> int:
-        """Return after how long the oldest of the second count passes; at least 1."""
+        """Return the wait until the oldest slot with a second count leaves the window.
+
+        At least 1.
+        """
         oldest = next((slot for slot, _, second in self._kept if second), now_ms // self.slot_ms)
         return max(1, (oldest + self.slots + 1) * self.slot_ms - now_ms)
 
@@ -118,18 +131,18 @@ def slot_length_ms(window_s: float, slots: int) -> int:
 
 
 SLOTS = 10
-"""In how many parts the window moves."""
+"""The number of slots of the breaker's window."""
 
 PROBE_LOOK_MS = 1000
-"""After how long it is worth trying again while probes are in flight."""
+"""The wait before another try while probes are in flight."""
 
 
 @dataclass(slots=True)
 class CircuitBreaker:
     """One deployment's circuit. An `era` ends when it opens and when it closes.
 
-    A call counts in the era that it was permitted in, and in no other: what was sent before the circuit changed says
-    nothing of now. A call in an era that began by opening is a probe.
+    A call only counts in the era in which it was permitted. A call in an era that began by opening is a
+    probe.
     """
 
     config: limiter_api.CircuitBreakerConfig
@@ -139,11 +152,11 @@ class CircuitBreaker:
     ended: SlidingWindowCounter = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin closed, with nothing counted."""
+        """Begins closed, without counts."""
         self.ended = SlidingWindowCounter.over(self.config.window_s, SLOTS)
 
     def state(self, now_ms: int) -> limiter_api.CircuitState:
-        """Return how the circuit stands."""
+        """Return the state of the circuit."""
         if not self.open_until_ms:
             return limiter_api.CircuitState.CLOSED
         return (
@@ -153,13 +166,11 @@ class CircuitBreaker:
         )
 
     def open_for_ms(self, now_ms: int) -> int:
-        """Return for how long no call may go; 0 if one may, as a probe where it is half open.
-
-        While it is open that is never longer than `wait_open_s`, wherever a clock has jumped to.
-        """
+        """Return how long calls are stopped. 0 if a call may run, as a probe if half open."""
         if not self.open_until_ms:
             return 0
         open_ms = round(self.config.wait_open_s * 1000)
+        # Otherwise a clock that jumped back would keep the circuit open for the length of the jump.
         self.open_until_ms = min(self.open_until_ms, now_ms + open_ms)
         if now_ms < self.open_until_ms:
             return self.open_until_ms - now_ms
@@ -172,7 +183,8 @@ class CircuitBreaker:
         return self.era
 
     def release(self, era: int, outcome: limiter_api.PermitOutcome, now_ms: int) -> None:
-        """Count a call of `era` out; only what was answered or failed can change the state."""
+        """Count a call of `era` out. Only answered and failed calls change the state."""
+        # A call from an earlier era would count the provider's health before the circuit changed.
         if era != self.era:
             return
         if self.open_until_ms:
@@ -197,17 +209,20 @@ class CircuitBreaker:
 
 
 LOOKED_AT = 64
-"""So many in front keep what they need; a request behind them waits until they have moved."""
+"""The number of requests in front whose needs are reserved.
+
+Requests behind them wait until these have moved.
+"""
 
 PLACE_S = 5.0
-"""For how long after its wait a place is kept without another `acquire`."""
+"""Seconds after its wait for which a place is kept without another `acquire`."""
 
 KEPT_S = 172_800.0
-"""A deployment without a step in two days starts over: longer than any lease, cooldown and window."""
+"""Seconds after its last step until a deployment starts again: longer than any lease, cooldown and window."""
 
 
 _Rank = tuple[int, int, str]
-"""When it came, in ms, less its priority in seconds; ticket; id: smaller is better."""
+"""Arrival in ms minus priority in seconds, then ticket, then id. Smaller is better."""
 
 
 @dataclass(slots=True)
@@ -220,7 +235,7 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class QueueAhead:
-    """The requests with a better place: how many, and the tokens that the first `LOOKED_AT` of them need."""
+    """The requests with a better place: their number, and the tokens that the first `LOOKED_AT` need."""
 
     count: int = 0
     tokens: int = 0
@@ -231,7 +246,7 @@ EMPTY_QUEUE = QueueAhead()
 
 @dataclass(slots=True)
 class DeploymentQueue:
-    """The places of waiting requests; one that is not renewed in time is gone."""
+    """The places of waiting requests. A place that is not renewed in time is dropped."""
 
     _places: dict[str, _Place] = field(default_factory=dict)
     _order: list[_Rank] = field(default_factory=list)
@@ -250,7 +265,7 @@ class DeploymentQueue:
         self._first_over_ms = min((place.until_ms for place in self._places.values()), default=inf)
 
     def ahead_of(self, request: limiter_api.PermitRequest, now_ms: int) -> QueueAhead:
-        """Return what has a better place than `request` has, or would get."""
+        """Return the requests with a better place than `request` has or would get."""
         if not self._places:
             return EMPTY_QUEUE
         rank = self._rank(request, now_ms)
@@ -261,7 +276,10 @@ class DeploymentQueue:
         return QueueAhead(count - is_moving_back, sum(self._places[id_].tokens for id_ in others))
 
     def keep(self, request: limiter_api.PermitRequest, tokens: int, until_ms: int, now_ms: int) -> None:
-        """Give or renew a place; another priority moves it, its ticket and when it came stay."""
+        """Give or renew a place.
+
+        Another priority moves it, but ticket and arrival time stay.
+        """
         rank, known = self._rank(request, now_ms), self._places.get(request.id)
         self.remove(request.id)
         self._tickets = max(self._tickets, rank[1] + 1)
@@ -270,7 +288,7 @@ class DeploymentQueue:
         self._first_over_ms = min(self._first_over_ms, until_ms)
 
     def remove(self, id_: str) -> None:
-        """Drop a place; harmless without one."""
+        """Drop a place. Harmless without one."""
         place = self._places.pop(id_, None)
         if place is not None:
             del self._order[bisect_left(self._order, place.rank)]
@@ -282,17 +300,17 @@ class DeploymentQueue:
 
 
 RETRY_SLOTS = 12
-"""In how many parts the window of the retry budget moves."""
+"""The number of slots of the retry budget's window."""
 
 SLOT_LOOK_MS = 50
-"""After how long the first in the queue looks for a permit in flight to be free; those behind a little later."""
+"""The wait until the first in the queue checks again for a free permit. Those behind wait a little longer."""
 
 SLOT_LOOK_MORE_MS = 5
 
 
 @dataclass(slots=True)
 class _InFlight:
-    """A call in flight: what was taken for it, and when."""
+    """A call in flight: the units taken for it, and when."""
 
     permit: limiter_api.Permit
     acquired_ms: int
@@ -302,7 +320,7 @@ class _InFlight:
 
 
 class DeploymentLimiter:
-    """The state of one deployment; every method is one step, at `now_ms`."""
+    """The state of one deployment. Every method is one step, at `now_ms`."""
 
     def __init__(
         self,
@@ -330,7 +348,7 @@ class DeploymentLimiter:
     def acquire(
         self, request: limiter_api.PermitRequest, place_s: float, now_ms: int
     ) -> limiter_api.Permit | limiter_api.Throttled | limiter_api.NotPermitted:
-        """Permit, queue or deny."""
+        """Permit, queue or refuse a request."""
         self._advance_to(now_ms)
         known = self._in_flight.get(request.id)
         if known is not None:
@@ -353,7 +371,7 @@ class DeploymentLimiter:
         cooldown_s: float | None,
         now_ms: int,
     ) -> None:
-        """End a call in flight; an unknown one is left alone."""
+        """End a call in flight. An unknown one is ignored."""
         self._advance_to(now_ms)
         call = self._in_flight.pop(id_, None)
         if call is None:
@@ -373,7 +391,7 @@ class DeploymentLimiter:
             )
 
     def cancel(self, id_: str, now_ms: int) -> None:
-        """Forget a request that is withdrawn."""
+        """Forget a request."""
         self._queue.remove(id_)
         self.release(id_, limiter_api.PermitOutcome.UNUSED, None, None, now_ms)
 
@@ -395,7 +413,7 @@ class DeploymentLimiter:
         )
 
     def _advance_to(self, now_ms: int) -> None:
-        """Fill the buckets, and forget what has passed: counts, places, leases."""
+        """Fill the buckets, and drop old counts, places and leases."""
         if self._requests is not None:
             self._requests.fill(now_ms)
         if self._tokens is not None:
@@ -406,6 +424,7 @@ class DeploymentLimiter:
         self._cooldown_until_ms = min(self._cooldown_until_ms, _after(limiter_api.LONGEST_COOLDOWN_S, now_ms))
         if now_ms >= self._first_over_ms:
             for id_ in [id_ for id_, call in self._in_flight.items() if call.until_ms <= now_ms]:
+                # Neutral, because a crash of this process would otherwise count against the provider.
                 self._breaker.release(self._in_flight.pop(id_).era, limiter_api.PermitOutcome.NEUTRAL, now_ms)
             self._first_over_ms = min((call.until_ms for call in self._in_flight.values()), default=inf)
 
@@ -422,7 +441,7 @@ class DeploymentLimiter:
         return None
 
     def _throttled(self, request: limiter_api.PermitRequest, now_ms: int) -> limiter_api.Throttled | None:
-        """Return what is lacking, or None: first for the request alone, then beyond what those ahead of it need."""
+        """Return the wait for a request, or None. Requests in front of it count as well."""
         if now_ms < self._cooldown_until_ms:
             return limiter_api.Throttled(
                 self._deployment, "cooldown", (self._cooldown_until_ms - now_ms) / 1000
@@ -446,7 +465,7 @@ class DeploymentLimiter:
     def _waits(
         self, tokens: int, ahead: int, tokens_ahead: int
     ) -> list[tuple[int, limiter_api.ThrottleReason]]:
-        """Return after how many milliseconds each limit would permit one, when `ahead` have gone before."""
+        """Return the wait in milliseconds by each limit, with `ahead` requests in front."""
         room = self._limits.concurrent
         is_full = room is not None and len(self._in_flight) + ahead >= room
         return [
@@ -478,7 +497,7 @@ def _first(pair: tuple[int, limiter_api.ThrottleReason]) -> int:
 
 
 def _after(seconds: float, now_ms: int) -> int:
-    """Return the millisecond that comes `seconds` after now, at least one later."""
+    """Return the time `seconds` after now in milliseconds, at least one later."""
     return now_ms + max(1, round(seconds * 1000))
 
 
@@ -487,10 +506,16 @@ def _bucket(per_minute: int | None, now_ms: int) -> TokenBucket | None:
 
 
 class MemoryLimiter:
-    """Keep the port's promise among the tasks of one process; time is the clock's `monotonic`.
+    """A `Limiter` for the tasks of one process. Its time is the clock's `monotonic`.
 
-    `limits` are those of named deployments, `default` those of every other one by itself. `place_s` is how long after
-    its `retry_after_s` a place in the queue is kept without another `acquire`.
+    Args:
+        limits: The limits of single deployments.
+        default: The limits of every other deployment.
+        breaker: When a circuit opens and closes.
+        retries: How many retries are allowed.
+        place_s: Seconds after its wait for which a place in the queue is kept without another `acquire`.
+        clock: The clock.
+
     """
 
     def __init__(
@@ -517,7 +542,7 @@ class MemoryLimiter:
     async def acquire(
         self, request: limiter_api.PermitRequest
     ) -> limiter_api.Permit | limiter_api.Throttled | limiter_api.NotPermitted:
-        """Return a permit, or for how long there is none."""
+        """Return a permit, or how long to wait for one."""
         now_ms = self._now_ms()
         return self._limiter_of(request.deployment, now_ms).acquire(request, self._place_s, now_ms)
 
@@ -529,12 +554,12 @@ class MemoryLimiter:
         tokens: int | None = None,
         cooldown_s: float | None = None,
     ) -> None:
-        """End a permit; harmless twice, and after its lease."""
+        """End a permit. Repeating is harmless, also after its lease."""
         now_ms = self._now_ms()
         self._limiter_of(permit.deployment, now_ms).release(permit.id, outcome, tokens, cooldown_s, now_ms)
 
     async def cancel(self, request: limiter_api.PermitRequest) -> None:
-        """Forget an attempt that was not sent and will not be."""
+        """Forget an attempt that was not sent and will not be sent."""
         now_ms = self._now_ms()
         self._limiter_of(request.deployment, now_ms).cancel(request.id, now_ms)
 
@@ -544,11 +569,12 @@ class MemoryLimiter:
         return self._limiter_of(deployment, now_ms).status(now_ms)
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because no connection is open."""
 
     def _limiter_of(self, deployment: limiter_api.Deployment, now_ms: int) -> DeploymentLimiter:
         limiter = self._limiters.pop(deployment, None)
         if limiter is None:
+            # Otherwise deployments that were used once would stay in memory until the process ends.
             self._forget(now_ms - round(KEPT_S * 1000))
             limits = self._limits.get(deployment, self._default)
             limiter = DeploymentLimiter(deployment, limits, self._breaker, self._retries, now_ms=now_ms)
@@ -557,7 +583,7 @@ class MemoryLimiter:
         return limiter
 
     def _forget(self, before_ms: int) -> None:
-        """Drop the deployments whose last step was before a moment, so that names used once do not stay."""
+        """Drop the deployments whose last step was before a time."""
         for deployment in list(self._limiters):
             if self._stepped_ms[deployment] > before_ms:
                 break

@@ -1,4 +1,4 @@
-"""Rates and breakers shared by every process that uses the same Redis."""
+"""Rate limits and circuit breakers shared by all processes with the same Redis."""
 
 import json
 from collections.abc import Mapping
@@ -18,13 +18,22 @@ CONNECTS_WITHIN_S = 0.5
 
 
 class RedisLimiter:
-    """Keep the port's promise among all processes that name the same server and `namespace`.
+    """A `Limiter` shared by all processes with the same server and `namespace`.
 
-    Every method is one script, so one step, at the server's time. Limits and rules are each process's own: where they
-    differ, each goes by its own, on the same buckets. `limits` are those of named deployments, `default` those of every
-    other one by itself. A deployment that the server forgets starts over.
+    Every method is one script, so one atomic step, in the server's time. Limits and rules belong to each
+    process. If they differ, each process uses its own on the shared buckets. A deployment that the server
+    forgets starts again. Create the limiter before the event loop runs, or in a thread, because it reads its
+    scripts from disk.
 
-    Make it before the loop runs, or in a thread: it reads its scripts from disk.
+    Args:
+        url: The server.
+        limits: The limits of single deployments.
+        default: The limits of every other deployment.
+        breaker: When a circuit opens and closes.
+        retries: How many retries are allowed.
+        place_s: Seconds after its wait for which a place in the queue is kept without another `acquire`.
+        namespace: The first part of all keys.
+
     """
 
     def __init__(
@@ -51,7 +60,7 @@ class RedisLimiter:
     async def acquire(
         self, request: limiter_api.PermitRequest
     ) -> limiter_api.Permit | limiter_api.Throttled | limiter_api.NotPermitted:
-        """Return a permit, or for how long there is none."""
+        """Return a permit, or how long to wait for one."""
         answer = await self._run(
             "acquire", request.deployment, request.id, request.tokens, request.priority, _ms(request.lease_s), int(request.is_retry)
         )  # fmt: skip
@@ -65,7 +74,7 @@ class RedisLimiter:
         tokens: int | None = None,
         cooldown_s: float | None = None,
     ) -> None:
-        """End a permit; harmless twice, and after its lease."""
+        """End a permit. Repeating is harmless, also after its lease."""
         used = -1 if tokens is None else min(max(tokens, 0), limiter_api.MOST_TOKENS)
         cooldown_ms = (
             _ms(min(cooldown_s, limiter_api.LONGEST_COOLDOWN_S))
@@ -75,7 +84,7 @@ class RedisLimiter:
         await self._run("release", permit.deployment, permit.id, str(outcome), used, cooldown_ms)
 
     async def cancel(self, request: limiter_api.PermitRequest) -> None:
-        """Forget an attempt that was not sent and will not be."""
+        """Forget an attempt that was not sent and will not be sent."""
         await self._run("cancel", request.deployment, request.id)
 
     async def status(self, deployment: limiter_api.Deployment) -> limiter_api.DeploymentStatus:
@@ -96,7 +105,7 @@ class RedisLimiter:
         )
 
     async def aclose(self) -> None:
-        """Close the connections; permits in flight end by their leases."""
+        """Close the connections. Permits in flight end by their leases."""
         try:
             await self._bundles.aclose()
         finally:
@@ -124,7 +133,7 @@ class RedisLimiter:
 
 
 def _script(name: str) -> Script:
-    """Return a script behind the common part; reads files."""
+    """Return a script with the common part in front. Reads files."""
     folder = resources.files("agentic_trading.governance.limiters") / "scripts"
     return Script.of("\n".join((folder / f"{part}.lua").read_text("utf-8") for part in ("deployment", name)))
 
@@ -153,7 +162,7 @@ def _read(
 def _shared_rules(
     breaker: limiter_api.CircuitBreakerConfig, retries: limiter_api.RetryBudget, place_s: float
 ) -> dict[str, int | float]:
-    """Spell the rules as the scripts read them: whole milliseconds."""
+    """Return the rules for the scripts, in whole milliseconds."""
     return {
         "ended_slot_ms": deployments.slot_length_ms(breaker.window_s, deployments.SLOTS),
         "ended_slots": deployments.SLOTS,

@@ -92,7 +92,7 @@ async def test_a_server_that_may_forget_what_it_acknowledged_is_refused(tmp_path
         await refused(
             tmp_path,
             LedgerSettingsError,
-            "appendfsync = 'everysec'; allowed is always",
+            "appendfsync = 'everysec'. Allowed: always",
             ledger_url=server.url,
             budget_usd=Decimal(5),
         )
@@ -108,7 +108,7 @@ async def test_a_run_in_another_zone_than_the_servers_is_refused(
     in_its_own = replace(in_utc, config=in_utc.config.model_copy(update={"zone": "America/New_York"}))
 
     await session_run.refuse_unusable_server(in_its_own)
-    with pytest.raises(LedgerSettingsError, match=r"'America/New_York'; allowed is UTC, .*AGENTIC_ZONE"):
+    with pytest.raises(LedgerSettingsError, match=r"'America/New_York'. Allowed: UTC, .*AGENTIC_ZONE"):
         await session_run.refuse_unusable_server(in_utc)
 
 

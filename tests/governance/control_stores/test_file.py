@@ -90,7 +90,7 @@ async def test_a_document_is_json_to_look_at(tmp_path: Path, board: FileControlS
         ("", "document: Invalid JSON"),
         ("{", "document: Invalid JSON"),
         ("[]", "document: Input should be an object"),
-        ("{}", "version: is not there or 0"),
+        ("{}", "version: is missing or 0"),
         ('{"version": "x"}', "version: Input should be a valid integer"),
         ('{"version": 1, "pauses": []}', "pauses: Extra inputs are not permitted"),
         ('{"version": 1, "limits": [{"scope": "tenant", "id": "*", "window": "day"}]}', "has no ceiling"),

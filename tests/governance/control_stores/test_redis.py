@@ -97,7 +97,7 @@ async def test_what_is_no_document_is_an_error_and_stays(
         await put(client, key)
         before = await client.dump(key)
 
-        with pytest.raises(ControlsUnreadableError, match="nothing was changed"):
+        with pytest.raises(ControlsUnreadableError, match="It was not changed"):
             await board.read("acme")
         with pytest.raises(ControlsUnreadableError):
             await halt(board)

@@ -206,12 +206,12 @@ async def test_of_two_bookings_of_a_call_the_last_holds() -> None:
 @pytest.mark.parametrize(
     ("booking", "complaint"),
     [
-        (LedgerEntry(ask(1, tenant="other"), ReservationState.SETTLED, Amount(1, 0)), "allowed is 'acme'"),
+        (LedgerEntry(ask(1, tenant="other"), ReservationState.SETTLED, Amount(1, 0)), "Allowed: 'acme'"),
         (
             LedgerEntry(ask(1, at=None), ReservationState.SETTLED, Amount(1, 0)),
-            "allowed are requests with `at`",
+            "Set `at` in its request",
         ),
-        (LedgerEntry(ask(1), ReservationState.RESERVED, Amount(1, 0)), "allowed are settled and in_doubt"),
+        (LedgerEntry(ask(1), ReservationState.RESERVED, Amount(1, 0)), "Allowed: settled, in_doubt"),
     ],
 )
 async def test_what_cannot_be_booked_again_is_refused_and_nothing_is_forgotten(

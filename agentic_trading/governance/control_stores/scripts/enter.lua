@@ -1,6 +1,6 @@
--- Enter a tenant in the index, and forget the tenants that were not entered for a while.
--- In a script of its own: the index has another hash slot than a tenant's keys.
--- KEYS[1]: the index · ARGV: the tenant, for how long it is kept (ms)
+-- Enter a tenant in the index, and drop the tenants that were not entered for a while.
+-- A separate script, because the index has another hash slot than a tenant's keys.
+-- KEYS[1]: the index · ARGV: the tenant, how long it is kept (ms)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 redis.call('ZADD', KEYS[1], string.format('%.0f', now), ARGV[1])

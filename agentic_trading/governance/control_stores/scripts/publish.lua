@@ -1,4 +1,4 @@
--- Keep the status of a worker, and forget the workers that have published nothing for a while.
+-- Store the status of a worker, and drop the workers that have not published for a while.
 -- KEYS[1]: statuses, by worker · KEYS[2]: when, by worker · ARGV: the worker, its status, for how long it is kept (ms)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)

@@ -1,5 +1,5 @@
--- Return worker, status, worker, status, … of those that have published within a while.
--- KEYS[1]: statuses, by worker · KEYS[2]: when, by worker · ARGV: how long a while is (ms)
+-- Return worker, status, worker, status, … of the workers that have published recently.
+-- KEYS[1]: statuses, by worker · KEYS[2]: when, by worker · ARGV: how recently (ms)
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local workers = redis.call('ZRANGEBYSCORE', KEYS[2], '(' .. string.format('%.0f', now - ARGV[1]), '+inf')

@@ -1,5 +1,5 @@
--- Put a document in the place of the version before it.
--- KEYS[1]: the tenant's hash · ARGV: the new version, its document · returns 1 if it was put, 0 if not, -1 for a foreign hash
+-- Replace the version before a document by it.
+-- KEYS[1]: the tenant's hash · ARGV: the new version, its document · returns 1 if replaced, 0 if not, -1 for a foreign hash
 local version = redis.call('HGET', KEYS[1], 'version')
 if not version and redis.call('EXISTS', KEYS[1]) == 1 then
   return -1

@@ -1,3 +1,3 @@
--- Name this call no more: that its lease has run out is on record.
+-- Stop reporting this call, because its expired lease is recorded.
 redis.call('ZREM', EXPIRED, ARGV[FIRST])
 return answer('DONE')

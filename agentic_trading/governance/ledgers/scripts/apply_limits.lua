@@ -1,4 +1,4 @@
--- Count against these limits from now on, if they are newer than those before; wake the queue.
+-- Replace the limits if these are newer, and wake the queue.
 local version, limits = ARGV[FIRST], ARGV[FIRST + 1]
 local newer = tonumber(version) > tonumber(redis.call('HGET', LIMITS, 'version') or '0')
 if newer then

@@ -1,4 +1,4 @@
--- Book a past call from the log; the second time changes nothing.
+-- Book a past call from the log. Repeating has no effect.
 local id, payload, state, keep = unpack(ARGV, FIRST, FIRST + 3)
 local amount, charged = {unpack(ARGV, FIRST + 4, FIRST + 6)}, {unpack(ARGV, FIRST + 7, FIRST + 9)}
 local rules = ARGV[FIRST + 10]
@@ -7,14 +7,14 @@ local key = KEYS[FIRST_CALL]
 local call = find(key)
 local names = call and call.names or split(ARGV[FIRST + 11]) -- a charge goes to the windows of its reservation
 if call and (not call.is_carried or state == 'in_doubt' and not call.is_under_way) then
-  return answer('DONE') -- booked, or ended after what the log knows of it
+  return answer('DONE') -- booked already, or ended after the log's record
 end
-local asked = redis.call('HMGET', key, 'state', 'payload') -- of before the rebuild: a log may not know the request's own limits
+local asked = redis.call('HMGET', key, 'state', 'payload') -- the hash from before the rebuild, because a log may lack the request's own limits
 if asked[2] and asked[1] ~= 'released' then
   payload = asked[2]
 end
 step()
-if call then -- in flight when the ledger was fenced: the log knows how it ended
+if call then -- in flight when the ledger was fenced, and the log has its end
   local sums = call.is_under_way and call.amount or call.charged
   local back = {-sums[1], -sums[2], -sums[3]}
   if call.is_under_way then

@@ -1,5 +1,5 @@
--- Calls: a hash each, that goes some time after the call has ended. One with another mark was made before a rebuild.
--- The sums are text, as they came: they never pass through arithmetic.
+-- Calls: one hash each, which expires some time after the call has ended. A hash with another mark is from before a rebuild.
+-- The amounts stay text, so that they do not pass through floating-point arithmetic.
 local NOTHING = {0, 0, 0}
 
 local function find(key)
@@ -15,7 +15,7 @@ local function find(key)
   }
 end
 
--- End a call that is under way, or correct one that is in doubt: charge it, and wake the queue.
+-- End a call in flight, or correct one in doubt. Charge it, and wake the queue.
 local function finish(key, id, call, state, charged, keep)
   local amount, spent, held, doubt = call.amount, NOTHING, NOTHING, NOTHING
   if call.state == 'in_doubt' then

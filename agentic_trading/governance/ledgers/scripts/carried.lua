@@ -1,4 +1,4 @@
--- Name the calls that a rebuild takes over, if they are not booked: under way, and ended since the ledger was fenced.
+-- Return the calls that a rebuild keeps unless they are booked: in flight, or ended since the ledger was fenced.
 local found = redis.call('ZRANGE', LEASES, 0, -1)
 for _, id in ipairs(closed and redis.call('ZRANGEBYSCORE', ENDED, redis.call('HGET', META, 'since'), '+inf') or {}) do
   found[#found + 1] = id

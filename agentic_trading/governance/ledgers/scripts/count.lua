@@ -1,4 +1,4 @@
--- Count scopes of a kind in a window from now on, for every id.
+-- Count every id of a kind of scope in a window from now on.
 local pair = ARGV[FIRST]
 local counted = redis.call('HGET', LIMITS, 'counted') or ''
 if not string.find('\n' .. counted, '\n' .. pair .. '\n', 1, true) then

@@ -1,4 +1,4 @@
--- Note that a reserved call is about to be sent, and for how long it may take.
+-- Record that a reserved call is about to be sent, with its lease.
 local id, lease = ARGV[FIRST], tonumber(ARGV[FIRST + 1])
 if closed then
   return answer('BACK')

@@ -1,4 +1,4 @@
--- Settle a call, release it, or put it in doubt; the second time changes nothing.
+-- Settle a call, release it, or put it in doubt. Repeating has no effect.
 local id, wanted, keep = ARGV[FIRST], ARGV[FIRST + 1], ARGV[FIRST + 2]
 local charged = {ARGV[FIRST + 3], ARGV[FIRST + 4], ARGV[FIRST + 5]}
 local key = KEYS[FIRST_CALL]

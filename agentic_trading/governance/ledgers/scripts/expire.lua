@@ -1,5 +1,5 @@
--- End those of the given calls whose lease has run out: give back what was never sent, charge the rest in full. Name
--- them, and those of before that no process has acknowledged since and that have not gone on.
+-- End the given calls whose lease has run out: refund calls that were never sent, charge the others in full. Return
+-- them, and earlier ones that were not acknowledged and have not changed since.
 local keep, again = ARGV[FIRST], now + ARGV[FIRST + 1]
 local ended = {}
 for i = FIRST_CALL, #KEYS do

@@ -1,5 +1,5 @@
--- Let nothing more be reserved or sent until the log is booked; what is under way may end. What has ended in the last so
--- many ms counts as if it ended now: its record may still be on its way to the log.
+-- Stop reserving and sending until the log is booked. Calls in flight may end. Calls that ended in the last ARGV ms
+-- count as ending now, because their records may not have reached the log.
 local since, known = now_us - 1000 * ARGV[FIRST], redis.call('HGET', META, 'since')
 if not closed then
   close(REBUILDING, since)

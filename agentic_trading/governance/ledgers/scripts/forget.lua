@@ -1,5 +1,5 @@
--- Drop counters whose time is over, unless a call in flight holds something, and queued requests whose process is gone.
--- Of the processes that have taken steps, the latest stay known. A total that has or had a ceiling is not dropped.
+-- Drop counters whose time is over, unless a call in flight holds an amount, and queued requests of dead processes.
+-- Keep the latest processes that have taken steps. A total that has or had a ceiling is not dropped.
 local MOST_FIELDS, LATEST = 160, 64
 local ENDED_US = 20000000 -- longer than any `fence` looks back
 local most, revision, limited = ARGV[FIRST], ARGV[FIRST + 1], '\n' .. ARGV[FIRST + 2] .. '\n'
@@ -27,7 +27,7 @@ for _, name in ipairs(over) do
     redis.call('HDEL', COUNTERS, name)
     redis.call('ZREM', ENDS, name)
     strike(name)
-    if counter[10] > tonumber(gone or '0') then -- from here on nothing is reserved for a moment before
+    if counter[10] > tonumber(gone or '0') then -- from now on, requests for earlier times are refused
       gone = string.format('%.0f', counter[10])
       redis.call('HSET', META, 'gone', gone)
     end
@@ -39,7 +39,7 @@ end
 local places = redis.call('HKEYS', WAITERS)
 for _, place in ipairs(places) do
   local queued = waiter(place)
-  if queued and queued.lease <= now then -- waking the next has perhaps taken out others that are dead
+  if queued and queued.lease <= now then -- waking the next may have removed other dead ones
     wake(leave(place))
   end
 end

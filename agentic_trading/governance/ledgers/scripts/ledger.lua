@@ -1,8 +1,8 @@
--- What every script of the ledger goes on with: the keys of its state, and whether the caller knows its limits.
+-- The common part of the ledger's scripts: the keys of its state, and the check of the caller's limits.
 local LIMITS, COUNTERS, ENDS, LEASES, LINE, WAITERS, INDEX, ENDED, EXPIRED = unpack(KEYS, 2, 10)
 local FIRST_CALL = 11 -- in KEYS
 
--- Whether the caller goes by other limits than these, and the answer that names them.
+-- Whether the caller has other limits, and the answer with the current ones.
 local function is_stale(revision)
   return (redis.call('HGET', LIMITS, 'revision') or '0') ~= revision
 end

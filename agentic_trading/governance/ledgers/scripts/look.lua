@@ -1,6 +1,5 @@
--- Say how far the ledger has come, what its limits are, how far a call has come if one is named, and which windows
--- are the newest that something was counted in: an end and an id, for minute, hour, day and month. A process may name
--- its zone: it must be that of the ledger.
+-- Return the checkpoint, the limits, the state of a call if one is given, and the newest counted windows (end and id of
+-- minute, hour, day and month). A process may pass its zone, which must be the ledger's.
 if zone and ARGV[FIRST] and zone ~= ARGV[FIRST] then
   return answer('ZONE', zone)
 end

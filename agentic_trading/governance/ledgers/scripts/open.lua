@@ -1,4 +1,4 @@
--- Let calls run again: the log is booked. Another rebuild that began meanwhile stays closed.
+-- Open the ledger, because the log is booked. If another rebuild has begun since, it stays closed.
 if epoch == tonumber(ARGV[FIRST]) then
   step()
   redis.call('HDEL', META, 'closed', 'since', 'unbooked')

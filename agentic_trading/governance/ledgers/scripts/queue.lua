@@ -1,7 +1,7 @@
--- The queue. A request in it has a place, `<rank>.<ticket>`: the lower goes first. The rank is when it came, in ms, less
--- its priority in seconds: who waits is overtaken only by what came that much later. LINE holds `<counter>\n<place>` for
--- each counter that it lacks or comes behind another in; WAITERS says which request has a place, until when it counts
--- as alive, and what it lacks.
+-- The queue. A request in it has a place, `<rank>.<ticket>`. The lowest goes first. The rank is the arrival in ms minus
+-- the priority in seconds, so that a request is only overtaken by requests that arrive within their priority after it.
+-- LINE has `<counter>\n<place>` for each counter that the request waits for. WAITERS has the request of a place, until
+-- when it counts as alive, and the counters that it lacks.
 local PLACE = 30 -- its length
 
 local function waiter(place)
@@ -9,7 +9,7 @@ local function waiter(place)
   return packed and cmsgpack.unpack(packed)
 end
 
--- Take a request out of the queue; return the counters that it was queued for.
+-- Remove a request from the queue. Return the counters that it was queued for.
 local function leave(place)
   local gone = waiter(place)
   if not gone then

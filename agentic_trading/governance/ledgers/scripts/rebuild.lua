@@ -1,6 +1,6 @@
--- Begin the next epoch, closed until all that the log knows is booked. Forget all calls and counters but for those
--- of the given calls that have ended since the ledger was closed, and that are in flight: if it was found to have gone
--- back, forget the latter too, as they may be over. If the ledger has gone on since the calls were named, they have to be named again.
+-- Begin the next epoch, closed until the log is booked. Keep the given calls that have ended since the ledger was closed
+-- or are in flight, with their counters, and drop all others. If the ledger has gone back, drop calls in flight too,
+-- because they may be over. If calls have changed since the caller read the list, it has to be read again.
 local KEEP_MS = 691200000 -- 8 days
 local is_healthy = closed == REBUILDING
 local since, given, carried, counted = redis.call('HGET', META, 'since'), {}, {}, {}
@@ -48,7 +48,7 @@ for i = FIRST_CALL, #KEYS do
   if stays or has_ended then
     carry(KEYS[i], call)
   else
-    if call and call.state == 'dispatched' then -- what it was sent for is not booked yet
+    if call and call.state == 'dispatched' then -- its charge is not booked yet
       redis.call('PEXPIRE', KEYS[i], KEEP_MS)
     else
       redis.call('DEL', KEYS[i])
@@ -58,7 +58,7 @@ for i = FIRST_CALL, #KEYS do
   end
 end
 
--- Until the ledger is open, the epochs of before name what is not booked yet: this rebuild may break off.
+-- Until the ledger is open, previous epochs are listed as not booked, because this rebuild may be aborted.
 local unbooked = (redis.call('HGET', META, 'unbooked') or '') .. ' ' .. epoch_id
 epoch = math.max(epoch, known) + 1
 epoch_id, sequence, own = new_epoch_id(), 0, 0

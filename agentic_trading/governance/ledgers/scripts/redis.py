@@ -1,4 +1,4 @@
-"""The server that keeps the ledger: it runs scripts, and reports which queued requests it wakes."""
+"""The server of the ledger: it runs scripts, and reports which queued requests it wakes."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -40,17 +40,17 @@ _PIECES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
 
 
 class ScriptServer:
-    """The server; whatever fails there is a `LedgerUnavailableError`."""
+    """The connection to the server. Every failure is a `LedgerUnavailableError`."""
 
     def __init__(self, url: str) -> None:
-        """Read the scripts; no connection is made before it is needed."""
+        """Reads the scripts. Connects on first use."""
         self._scripts = _scripts()
         pool: Any = pool_of(url, connections=12)  # it has hardly any types
         self._redis: Any = Redis.from_pool(pool)
         self._bundles = BundledScripts(pool, _unavailable)
 
     async def check(self) -> None:
-        """Raise `LedgerSettingsError` for a server that may forget what it has acknowledged."""
+        """Raise `LedgerSettingsError` if the server may lose acknowledged writes."""
         async with _reaching():
             try:
                 unsafe = await unsafe_setting(self._redis)
@@ -62,26 +62,36 @@ class ScriptServer:
             raise LedgerSettingsError(*unsafe)
 
     async def require_room(self) -> None:
-        """Raise `LedgerUnavailableError` for a server whose memory is full; one that does not say so is trusted."""
+        """Raise `LedgerUnavailableError` if the server's memory is full.
+
+        Passes if it does not report its memory.
+        """
         memory: Mapping[str, int] = {}
         async with _reaching():
+            # A server that does not allow INFO is trusted, because this check is only an early warning.
             with suppress(ResponseError):
                 memory = await self._redis.info("memory")
         most, used = memory.get("maxmemory", 0), memory.get("used_memory", 0)
+        # A full server still answers reads, so that a worker would report ready and then fail each
+        # reservation.
         if 0 < most < used - memory.get("mem_not_counted_for_evict", 0):
-            why = f"its memory is full: maxmemory is {most} bytes, and nothing is taken until it is raised"
+            why = f"its memory is full: writes fail until maxmemory ({most} bytes) is raised"
             raise LedgerUnavailableError(why, is_sent=False)
 
     async def run(self, name: str, keys: Sequence[str], facts: Sequence[Any]) -> Sequence[Any]:
-        """Run a script; those run at once travel together, each with an answer of its own.
+        """Run a script.
 
-        Cancelled, it may have been run; what is asked for afterwards comes after it.
+        Scripts that run at the same time are sent together, and each gets its own answer. If cancelled, the
+        script may have run. Later scripts run after it.
         """
         answer: Sequence[Any] = await self._bundles.run(self._scripts[name], keys, facts)
         return answer
 
     async def pages(self, key: str) -> AsyncGenerator[list[tuple[bytes, bytes]]]:
-        """Yield all of a hash, page by page, so that a large one blocks no other step; some of it perhaps twice."""
+        """Yield a whole hash, page by page, so that it blocks no other step.
+
+        Entries may repeat.
+        """
         cursor = -1
         while cursor:
             async with _reaching():
@@ -89,9 +99,9 @@ class ScriptServer:
             yield list(page.items())
 
     async def hashes(self, prefix: str, fields: Sequence[str]) -> AsyncGenerator[list[tuple[str, list[Any]]]]:
-        """Yield these fields of all hashes whose key begins so, by the rest of the key; some of them perhaps twice.
+        """Yield fields of all hashes whose key starts with `prefix`, by the rest of the key.
 
-        Goes over all keys of the server, page by page, so that it blocks no other step.
+        They may repeat. Scans all keys of the server, page by page, so that it blocks no other step.
         """
         cursor = -1
         while cursor:
@@ -107,7 +117,7 @@ class ScriptServer:
             yield list(zip(names, found, strict=True))
 
     async def values(self, key: str, names: Sequence[str]) -> AsyncGenerator[list[tuple[bytes, bytes]]]:
-        """Yield what a hash has of these names, page by page."""
+        """Yield the named entries of a hash, page by page."""
         for start in range(0, len(names), _PAGE):
             page = [name.encode() for name in names[start : start + _PAGE]]
             async with _reaching():
@@ -115,7 +125,7 @@ class ScriptServer:
             yield [(name, value) for name, value in zip(page, found, strict=True) if value is not None]
 
     async def members(self, key: str, prefix: str) -> list[str]:
-        """Return the members of an index that begin so, in their order."""
+        """Return the members of an index with this prefix, in order."""
         found: list[str] = []
         after, end = f"[{prefix}".encode(), f"({prefix}".encode() + b"\xff"
         while True:
@@ -127,10 +137,10 @@ class ScriptServer:
             after = b"(" + page[-1]
 
     async def wake_ups(self, namespace: str, clock: Clock) -> AsyncGenerator[tuple[str, str]]:
-        """Yield which requests are woken, in the queues of all tenants; listen again after the server was away.
+        """Yield wake-ups of the queues of all tenants.
 
-        A wake-up of none says that it listens; one of all in every queue that it begins now, perhaps again: wake-ups may
-        have been missed.
+        Reconnects after the server was away. An empty wake-up means that it is listening. A wake-up of
+        everything means that listening has just begun, so earlier wake-ups may have been missed.
         """
         pattern = _literal(namespace) + ":{*}:ledger:line"
         while True:
@@ -145,7 +155,10 @@ class ScriptServer:
             await clock.sleep(_LISTEN_S)
 
     async def aclose(self) -> None:
-        """Close the connections after the last answer; harmless twice. Cancelled, it fails what is still queued."""
+        """Close the connections after the last answer. Repeating is harmless.
+
+        If cancelled, queued scripts fail.
+        """
         try:
             await self._bundles.aclose()
         finally:
@@ -153,7 +166,7 @@ class ScriptServer:
 
 
 def _woken(message: Any) -> tuple[str, str]:
-    """Return the queue and the places that a message is about: none without a message, all where listening begins."""
+    """Return the queue and the places of a message."""
     if message is None:
         return "", ""
     if message["type"] == "psubscribe":
@@ -162,7 +175,7 @@ def _woken(message: Any) -> tuple[str, str]:
 
 
 def _literal(text: str) -> str:
-    """Return a pattern for just this text."""
+    """Escape a text for a glob pattern."""
     return "".join(f"\\{char}" if char in "*?[]^\\" else char for char in text)
 
 
@@ -176,12 +189,12 @@ async def _reaching() -> AsyncGenerator[None]:
 
 
 def _unavailable(e: Exception) -> LedgerUnavailableError:
-    """Return the ledger's error for the server's."""
+    """Return the ledger's error for an error of the server."""
     why = failure_text(e)
     if "WRONGTYPE" in why:
         why += (
-            "; another program has written under one of its keys, which begin with its namespace and a brace (`agentic:{`): "
-            "move that away, and book the logs by `agentic-trading budget rebuild`"
+            ". Another program has written to one of its keys, which begin with its namespace and a brace "
+            "(`agentic:{`). Move that key away, then run `agentic-trading budget rebuild`"
         )
     error = LedgerUnavailableError(why, is_sent=not is_refused(e))
     error.__cause__ = e
@@ -189,7 +202,7 @@ def _unavailable(e: Exception) -> LedgerUnavailableError:
 
 
 def _scripts() -> dict[str, Script]:
-    """Return all of them by name; reads files."""
+    """Return all scripts by name. Reads files."""
     folder = files(__package__)
     found = {}
     for name, pieces in _PIECES.items():

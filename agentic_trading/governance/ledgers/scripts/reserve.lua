@@ -1,10 +1,10 @@
--- Set an amount aside in all counters of a call, or say why not, and queue for it.
+-- Reserve an amount in all counters of a call. Otherwise return why not, and queue the request.
 local CALL = KEYS[FIRST_CALL]
 local id, payload, revision, priority, place = unpack(ARGV, FIRST, FIRST + 4)
 local amount_text = {ARGV[FIRST + 5], ARGV[FIRST + 6], ARGV[FIRST + 7]}
--- The minute that the windows are of, or the moment of the request (-1 for none); leases in ms, 0 for one that does not wait.
+-- The minute of the windows, or the time of the request (-1: none). Leases in ms, 0 if the request does not wait.
 local since, till, at, lease, wait = struct.unpack('<ddddd', ARGV[FIRST + 8])
--- For each counter: its end, how long it is kept, its ceilings. For each limit of the request's own: a counter, ceilings.
+-- For each counter: its end, its retention, its ceilings. For each own limit of the request: a counter, ceilings.
 local rules, own_limits = ARGV[FIRST + 9], ARGV[FIRST + 10]
 local names = split(ARGV[FIRST + 11])
 local is_new = place == ''
@@ -19,7 +19,7 @@ end
 if closed then
   return answer('BACK')
 end
-if zone and zone ~= ARGV[FIRST + 12] then -- another day would have a budget of its own
+if zone and zone ~= ARGV[FIRST + 12] then -- otherwise each zone would have its own budget per day
   return answer('ZONE', zone)
 end
 local before = redis.call('HMGET', CALL, 'mark', 'state', 'payload', 'names')
@@ -30,7 +30,7 @@ if before[1] == epoch_id and before[2] ~= 'released' then
   end
   return answer('KNOWN', before[2], before[4])
 end
-if is_stale(revision) or known ~= epoch then -- a rebuild may have come back to a revision that had other limits
+if is_stale(revision) or known ~= epoch then -- a rebuild may reach the same revision with other limits
   return stale()
 end
 if till > 0 and (now < since or now >= till) then
@@ -46,11 +46,11 @@ local is_for_nothing = own_limits == '' and amount[1] == 0 and amount[2] == 0 an
 local packed, counters = read(names), {}
 local short, refused, held
 
--- Say for which units the amount does not fit under three ceilings of a counter, which is the exception.
+-- Note the units in which the amount exceeds the ceilings of a counter. This is rare.
 local function fall_short(i, counter, ceilings)
   for unit = 1, 3 do
     local most, spent, back = ceilings[unit], counter[unit], counter[unit + 3]
-    if amount[unit] > most - spent - back and not is_for_nothing then -- not the sum: that may be past what is exact
+    if amount[unit] > most - spent - back and not is_for_nothing then -- not the sum, because it may exceed the exact numbers
       short = short or {}
       if short[#short] ~= names[i] then
         short[#short + 1] = names[i]
@@ -74,7 +74,7 @@ end
 for i = 1, #names do
   local ends, keep, nusd, tokens, calls = struct.unpack('<ddddd', rules, 40 * i - 39)
   local counter = packed[i] and {struct.unpack(COUNTER, packed[i])} or {0, 0, 0, 0, 0, 0, 0, 0, 0, ends, keep, 0}
-  if keep == 0 then -- it has a ceiling now: from here on it is kept for ever
+  if keep == 0 then -- it has a ceiling now, so that it is kept forever
     counter[11] = 0
   end
   counters[i] = counter
@@ -91,7 +91,7 @@ end
 
 if not held and not is_for_nothing and redis.call('HLEN', WAITERS) > 0 then
   for i = 1, #names do
-    -- A request that does not wait has no place yet: it comes after all others of its rank.
+    -- A request that does not wait has no place yet, so that it comes after all others of its rank.
     local ahead, first = head(names[i], is_new and rank .. '/' or place)
     if ahead then
       held, short = {first.counter, first.unit, first.left}, {names[i]}

@@ -25,7 +25,7 @@ local function shut()
   end
 end
 
--- The tokens that these members of the queue need, and how many of them were dead: those are dropped.
+-- Return the tokens that these members of the queue need, and the number of dead ones, which are dropped.
 local function first_in_line(members)
   local ids, tokens, dead = {}, 0, 0
   for i, member in ipairs(members) do ids[i] = string.sub(member, string.find(member, ':', 1, true) + 1) end
@@ -43,13 +43,13 @@ local function first_in_line(members)
   return tokens, dead
 end
 
--- When it came, in ms, less its priority in seconds: who waits is overtaken only by what came that much later.
+-- Arrival in ms minus priority in seconds. A request is only overtaken by requests within their priority after it.
 local function rank_of(place)
   return (place and place.came or now) - 1000 * priority
 end
 
--- Those with a better place: how many, and the tokens that the first of them need. Dead ones are dropped on the way,
--- unless it is only asked `how_many`: a request that has to wait in any case need not read the whole queue each time.
+-- Return the number of requests with a better place, and the tokens that the first of them need. Dead ones are dropped,
+-- unless only `how_many` is needed: a request that has to wait anyway need not read the whole queue each time.
 local function ahead_of(place, how_many)
   if redis.call('EXISTS', LINE) == 0 then return 0, 0 end
   local rank = rank_of(place)
@@ -63,7 +63,7 @@ local function ahead_of(place, how_many)
   end
 end
 
--- After how long each limit would let one in, when `ahead` have gone before; the longest.
+-- Return the longest wait of all limits, with `ahead` requests in front.
 local function short(ahead, tokens_ahead)
   local wait, reason = 0, 'concurrent'
   if rules.concurrent and redis.call('ZCARD', INSIDE) + ahead >= rules.concurrent then

@@ -1,4 +1,4 @@
--- Forget an attempt that was not sent: its place in the queue, or the permit it was given meanwhile.
+-- Forget an attempt that was not sent: its place in the queue, or a permit that it got in the meantime.
 
 drop_place(id)
 leave('unused', -1, 0)

@@ -1,10 +1,11 @@
--- One deployment, as every script sees it: read, brought to the present, changed in one step, written back.
--- The same arithmetic stands in rate_arithmetic.py and limiters/deployment.py; the tests hold them together.
+-- The common part of the limiter's scripts: read one deployment, advance it to the present, change it, write it back.
+-- limiters/deployment.py has the same arithmetic. Tests compare both.
 --
 -- KEYS     lane: levels, breaker, counts · inside: id by end of lease · permits: what was taken, by id
 --          line: ticket:id by rank · places: member, tokens and end of place, by id
--- ARGV[1]  the deployment's rules as JSON; what has no limit is absent. ARGV[2]: the id of the request.
--- The server's TIME is the only clock, in whole milliseconds. Levels count 60,000 to one; all are whole numbers.
+-- ARGV[1]  the deployment's rules as JSON, without unlimited ones. ARGV[2]: the id of the request.
+-- The server's TIME is the only clock, in whole milliseconds. Levels have 60,000 units per call or token, so that all
+-- numbers are whole.
 
 local LANE, INSIDE, PERMITS, LINE, PLACES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local MINUTE_MS = 60000
@@ -45,7 +46,7 @@ local function bucket_wait(name, per_minute, amount, ahead)
   return short > 0 and math.ceil(short / per_minute) or 0
 end
 
--- Counts that pass: lists of {slot, first, second} ------------------------------------------------------------
+-- Sliding counts: lists of {slot, first, second} ------------------------------------------------------------
 
 local function recent(counts, slot_ms, slots)
   local slot, kept = math.floor(now / slot_ms), {}

@@ -1,4 +1,4 @@
--- Return how the deployment stands, as JSON.
+-- Return the state of the deployment as JSON.
 
 local waiting = 0
 for _, place in ipairs(redis.call('HVALS', PLACES)) do
