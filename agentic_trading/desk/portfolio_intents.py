@@ -98,7 +98,7 @@ class PortfolioIntents:
         changes = {
             symbol: change for symbol, change in changes.items() if change != waiting.get(symbol, ZERO)
         }
-        # Orders that wait with the right quantity are kept. The others are cancelled before they are sized again,
+        # Orders that wait with the right quantity are kept. Others are cancelled before they are sized again,
         # because the limits would otherwise count both the old and the new order.
         withdrawn = [symbol for symbol in changes if symbol in waiting]
         for symbol in withdrawn:

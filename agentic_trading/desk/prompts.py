@@ -47,7 +47,7 @@ def significant(value: float | None, digits: int) -> float | None:
     """
     if value is None:
         return None
-    # Cut digits may differ between machines, because their logarithms and square roots do. Prompts would differ too.
+    # The cut digits may differ between machines, because their logarithms and square roots do.
     rounded = float(f"{value:.{digits}g}")
     if not isfinite(rounded):
         raise ValueError(f"a measure is {value}. Allowed: a finite number, or None")

@@ -160,7 +160,7 @@ def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command
     [
         (
             ["--family", "carry"],
-            "no family of strategies is called 'carry'; allowed: momentum, mean_reversion, volatility",
+            "no strategy family is called 'carry'. Allowed: momentum, mean_reversion, volatility",
         ),
         (["--data", "btcusdt-5m"], "--data is 'btcusdt-5m'; allowed: sp500-sample"),
         (["--provider", "oracle", "--yes"], "--provider is 'oracle'; allowed: rules, recorded, scripted"),
