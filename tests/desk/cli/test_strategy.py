@@ -207,8 +207,8 @@ def test_a_set_that_is_wrong_is_bad_input_with_each_thing_that_is_wrong(
         ("no JSON", "Parse error"),
         ("[1]", "answer**: Type error"),
         ({"params": 7}, "params**: Type error"),
-        ({**SET, "strategy_type": "carry"}, "allowed: momentum, mean_reversion, volatility"),
-        ({**SET, "strategy_type": ["momentum"]}, "allowed: momentum, mean_reversion, volatility"),
+        ({**SET, "strategy_type": "carry"}, "Allowed: momentum, mean_reversion, volatility"),
+        ({**SET, "strategy_type": ["momentum"]}, "Allowed: momentum, mean_reversion, volatility"),
     ],
 )
 def test_a_file_that_holds_no_set_is_bad_input(
