@@ -139,7 +139,10 @@ class CancelReason(StrEnum):
 
 
 class Cancellation(EventBody, frozen=True):
-    """The end of an order that was not filled completely. `quantity` is the unfilled rest."""
+    """The end of an order that was not filled completely.
+
+    `quantity` is the unfilled rest.
+    """
 
     KIND = "order.canceled"
 

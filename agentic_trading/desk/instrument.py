@@ -140,12 +140,18 @@ def _power_of_ten(exponent: int) -> Decimal:
 
 
 def round_down(value: Decimal, step: Decimal) -> Decimal:
-    """Return the largest multiple of `step` that is at most `value`. `value` must not be negative."""
+    """Return the largest multiple of `step` that is at most `value`.
+
+    `value` must not be negative.
+    """
     return EXACT.multiply(EXACT.divide_int(value, step), step)
 
 
 def round_up(value: Decimal, step: Decimal) -> Decimal:
-    """Return the smallest multiple of `step` that is at least `value`. `value` must not be negative."""
+    """Return the smallest multiple of `step` that is at least `value`.
+
+    `value` must not be negative.
+    """
     lower = round_down(value, step)
     return lower if lower == value else EXACT.add(lower, step)
 

@@ -1,4 +1,4 @@
-"""From time slices to intents: ask the analysts, size their assessments, check the limits."""
+"""From time slices to intents: ask analysts, size assessments, check limits."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,7 +77,7 @@ class SymbolDesk:
         del self.bars[:-BARS_SHOWN]
 
     def snapshot(self) -> MarketSnapshot:
-        """Return the market at the close of the newest bar, with its reference market if there is one."""
+        """Return the market at the newest close, with its reference market if known."""
         moment = self.bars[-1].close_time
         source = self.reference_view or self.reference_feed
         return self.view.snapshot(
@@ -95,7 +95,7 @@ class TradingRules:
 
 @dataclass(frozen=True, slots=True)
 class IntentSettings:
-    """Settings of every source of intents: router, exchange, instruments, journal and limits."""
+    """The router, exchange, instruments, journal and limits of a source of intents."""
 
     router: OrderRouter
     exchange: Exchange
@@ -132,7 +132,10 @@ class AnalysisIntents:
         return self._desks[symbol].bars
 
     async def intents(self, time_slice: TimeSlice) -> list[OrderIntent]:
-        """Return the intents approved at the close of a time slice. The others are recorded."""
+        """Return the intents approved at the close of a time slice.
+
+        The others are recorded as denied or skipped.
+        """
         approved: list[OrderIntent] = []
         for assessment in await self._assess(time_slice):
             if (intent := await self._intent(assessment, approved)) is not None:
@@ -178,7 +181,7 @@ class AnalysisIntents:
         )
 
     async def _intent(self, assessment: Assessment, approved: Sequence[OrderIntent]) -> OrderIntent | None:
-        """Return the intent of an assessment, or None if it is denied, skipped, or without a plan."""
+        """Return an assessment's intent, or None if it is denied, skipped, or has no plan."""
         plan = assessment.plan
         if plan is None:
             return None

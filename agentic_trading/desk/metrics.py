@@ -90,7 +90,10 @@ def returns_of(equity: Sequence[float]) -> list[float]:
 
 
 def sharpe_ratio(returns: Sequence[float], *, bars_per_year: float = 1.0) -> float | None:
-    """Return the Sharpe ratio, by default of a single bar. None if the returns do not differ."""
+    """Return the Sharpe ratio, by default of a single bar.
+
+    None if the returns do not differ.
+    """
     moments = _moments(returns)
     return None if moments is None else moments[0] / moments[1] * sqrt(bars_per_year)
 
@@ -149,7 +152,7 @@ def _luck(tried: Sequence[float]) -> float:
 
 
 def _moments(returns: Sequence[float]) -> tuple[float, float] | None:
-    """Return mean and sample deviation. None for fewer than two returns, and for equal returns."""
+    """Return mean and sample deviation, or None if the returns do not differ."""
     count = len(returns)
     if count < 2:
         return None

@@ -1,4 +1,4 @@
-"""From a plan's weights to intents: the purchases and sales that reach these weights."""
+"""From a plan's weights to intents: purchases and sales that reach the weights."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -27,7 +27,10 @@ class PortfolioPlanner(Protocol):
         ...
 
     async def targets(self, at: datetime) -> TargetWeights | None:
-        """Return the target weights at the close `at`. None if there is no plan: holdings stay unchanged."""
+        """Return the target weights at the close `at`.
+
+        None if there is no plan. Holdings then stay unchanged.
+        """
         ...
 
 
@@ -80,7 +83,10 @@ class PortfolioIntents:
         return tuple(self._holdings[symbol].bars)
 
     async def intents(self, time_slice: TimeSlice) -> list[OrderIntent]:
-        """Return the intents approved at the close of a time slice. Denied intents are recorded."""
+        """Return the intents approved at the close of a time slice.
+
+        Denied intents are recorded.
+        """
         wanted = await self._planner.targets(time_slice.at) if time_slice.bars else None
         if wanted is None:
             return []
@@ -146,7 +152,7 @@ class PortfolioIntents:
         return self._instruments[symbol].lots(change.copy_abs()).copy_sign(change)
 
     def _share(self, purchases: Mapping[str, Decimal], facts: Mapping[str, RiskFacts]) -> Decimal:
-        """Return the share of all purchases that the limit on the gross value has room for."""
+        """Return the share of all purchases that the limit on gross value has room for."""
         worth, room = ZERO, ZERO
         for symbol, each in facts.items():
             worth = EXACT.fma(purchases[symbol], each.last_close, worth)
@@ -163,7 +169,7 @@ class PortfolioIntents:
         facts: RiskFacts,
         share: Decimal = Decimal(1),
     ) -> list[OrderIntent]:
-        """Return the intent of a change, or an empty list if a limit denies it. The denial is recorded."""
+        """Return the intent of a change, or an empty list if a recorded limit denies it."""
         instrument, quantity = self._instruments[symbol], change.copy_abs()
         side = Side.BUY if change > 0 else Side.SELL
         sizing = facts.sizing("weight")

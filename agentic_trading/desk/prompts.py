@@ -23,7 +23,10 @@ class Prompt:
 
 
 def load_prompt(package: str, name: str) -> Prompt:
-    """Read `prompts/<name>.md` of an agent's package. Any changed byte changes the version."""
+    """Read `prompts/<name>.md` of an agent's package.
+
+    Any changed byte changes the version.
+    """
     raw = files(package).joinpath("prompts", f"{name}.md").read_bytes()
     return Prompt(text=raw.decode(), version=sha256_hex(raw)[:16])
 

@@ -101,7 +101,10 @@ class ReferenceMarketFeed:
         self._differs = False
 
     def push(self, bar: Bar) -> None:
-        """Add the next bar of the first market, and advance the reference market to the same close."""
+        """Add the next bar of the first market.
+
+        The reference market moves to the same close.
+        """
         if self._differs or self._own.get(bar.open_time) != bar:
             self._differs = True
             return
@@ -111,7 +114,10 @@ class ReferenceMarketFeed:
                 self._closes.append(Close(closed.bar.close_time, float(closed.bar.close)))
 
     def reference_market(self, as_of: datetime) -> ReferenceMarket | None:
-        """Return the reference market as of a moment. None after a bar of the first market has differed."""
+        """Return the reference market as of a moment.
+
+        None after a bar of the first market has differed.
+        """
         if self._differs:
             return None
         return ReferenceMarket(self.symbol, tuple(self._closes)).until(as_of)

@@ -113,7 +113,7 @@ class PaperAccount:
         return EXACT.add(reducing, part), None if part == opening else CancelReason.NO_FUNDS
 
     def _room(self, symbol: str, reducing: Decimal, price: Decimal, liquidity: Liquidity) -> Decimal:
-        """Return the equity less the value of all positions, after closing `reducing` and paying its fee."""
+        """Return equity less all positions, once `reducing` is closed and its fee is paid."""
         room = EXACT.subtract(self._cash, self._costs.fee(price, reducing, liquidity))
         for other, held in self._quantities.items():
             mark = price if other == symbol else self._marks[other]
@@ -123,7 +123,7 @@ class PaperAccount:
         return room
 
     def _shared(self, room: Decimal, wanted: Decimal, liquidity: Liquidity) -> Decimal:
-        """Return the part of `room` for an entry of the value `wanted`: all of it, unless others need it."""
+        """Return the part of `room` for an entry worth `wanted`, shared with `claims`."""
         in_all = EXACT.add(wanted, self.claims)
         if self.claims == 0 or EXACT.multiply(in_all, self._rate(liquidity)) <= room:
             return room

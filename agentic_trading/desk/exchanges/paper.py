@@ -1,4 +1,4 @@
-"""An exchange on paper: deterministic fills from closed bars, on the worse assumption."""
+"""An exchange on paper: deterministic fills from closed bars, assuming the worse."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from agentic_trading.ids import derived_id
 
 @dataclass(frozen=True, slots=True)
 class FillPrice:
-    """The price at which a bar fills an order, and whether the order is maker or taker."""
+    """The price at which a bar fills an order, and whether it is maker or taker."""
 
     price: Decimal
     liquidity: exchange_api.Liquidity
@@ -56,7 +56,10 @@ class OrderState:
         return self.order.order_type == "market" or self.crossing
 
     def has_passed(self, price: Decimal) -> bool:
-        """Return whether opening at `price` would be at or beyond the order's own stop or target."""
+        """Return whether a position opened at `price` would be past its stop or target.
+
+        A price at the stop or target counts too.
+        """
         if self.order.reduce_only:
             return False
         low, high = self.order.stop_loss, self.order.take_profit
@@ -122,7 +125,7 @@ class Matching:
         self._reports: list[exchange_api.ExecutionReport] = []
 
     def run(self) -> list[exchange_api.ExecutionReport]:
-        """Process the bar: change orders and account, and return the fills and cancellations."""
+        """Process the bar: change orders and account, and return the reports in order."""
         active = [state for state in self._states if state.order.active_from <= self._bar.open_time]
         for state in active:
             self._before_open(state)
@@ -201,7 +204,7 @@ class Matching:
         state.resting = state.limit is not None
 
     def _fill(self, state: OrderState, fill_price: FillPrice | None, cause: exchange_api.FillCause) -> bool:
-        """Trade as much of the order as volume, position and money allow. Return whether it traded."""
+        """Trade as much as volume, position and money allow. Return whether it traded."""
         if fill_price is None or state.left == 0:
             return False
         # The plan has passed: a position that is opened here would be at or beyond its own stop or target.
@@ -224,7 +227,7 @@ class Matching:
         return quantity > 0
 
     def _exit(self, state: OrderState, fill_price: FillPrice, cause: exchange_api.FillCause) -> None:
-        """Close the guarded quantity as far as volume allows, and cancel the unfilled rest of the intent."""
+        """Close the guarded quantity as far as volume allows. Cancel the intent's rest."""
         quantity = min(state.guarded, self._volume_left)
         if quantity > 0:
             state.guarded = instrument_api.EXACT.subtract(state.guarded, quantity)
@@ -296,7 +299,7 @@ class Matching:
         )
 
     def _would_take(self, state: OrderState) -> bool:
-        """Return whether a post-only order would trade at once, because it is beyond the last close."""
+        """Return whether a post-only order would trade at once, beyond the last close."""
         if state.limit is None or self._last_close is None:
             return False
         return (
@@ -312,7 +315,7 @@ class Matching:
 def price_at_market(
     side: instrument_api.Side, bar: Bar, costs: TradingCosts, instrument: instrument_api.Instrument
 ) -> FillPrice:
-    """Return the price of an order that takes at the open of the bar: half a spread worse."""
+    """Return the price of a market order: half a spread worse than the open."""
     return FillPrice(costs.taken_at(bar.open, side, instrument), "taker")
 
 
@@ -362,7 +365,7 @@ def price_of_stop(
 
 
 def _is_beyond(side: instrument_api.Side, price: Decimal, limit: Decimal) -> bool:
-    """Return whether `price` is strictly better for `side` than `limit`: lower to buy, higher to sell."""
+    """Return whether `price` is strictly better for `side` than `limit`."""
     return price < limit if side is instrument_api.Side.BUY else price > limit
 
 

@@ -1,1 +1,1 @@
-"""From an approved intent to fills: risk limits, fill strategy, orders and journal."""
+"""From an approved intent to fills: risk limits, fill strategy, orders, journal."""

@@ -75,7 +75,7 @@ class TimedFillStrategy:
 
 
 class ExecutionAgent:
-    """An agent that asks for a fill strategy, checks it again, and records the outcome."""
+    """An agent that asks for a fill strategy, checks it, and records the outcome."""
 
     def __init__(
         self, gateway: Gateway, clock: Clock, limits: FillLimits, settings: ExecutionSettings
@@ -130,7 +130,10 @@ class ExecutionAgent:
     def envelope(
         self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
     ) -> LLMEnvelope:
-        """Return the envelope of a question. Equal arguments give equal envelopes, except creation times."""
+        """Return the envelope of a question.
+
+        Equal arguments give equal envelopes, except creation times.
+        """
         return self._envelope(intent, self._question(intent, instrument, bars, spread_bps), bars, spread_bps)
 
     def _question(
@@ -172,7 +175,10 @@ class ExecutionAgent:
 
 
 def strategy_of(envelope: LLMEnvelope, interaction: LLMInteraction) -> FillStrategy | NoDecision:
-    """Return the strategy in an attempt, or a `NoDecision`. The limits are checked once more."""
+    """Return the strategy in an attempt, or a `NoDecision`.
+
+    The limits are checked once more.
+    """
     result = interaction.result
     if not result.actionable:
         description = result.error or "the answer must not become an order"
@@ -226,7 +232,7 @@ def _context(
 
 
 def _offer(candidates: FillCandidates) -> Mapping[str, Any]:
-    """Return the first candidate in full as `terms`, and the differences of each candidate."""
+    """Return the first candidate in full as `terms`, and each candidate's differences."""
     # Only differences are given, because all candidates in full would take twice the tokens.
     full = {name: terms.model_dump(mode="json") for name, terms in candidates.items()}
     terms = next(iter(full.values()))

@@ -81,12 +81,12 @@ class FillFacts:
         return min(bars * self.limits.bar_seconds, self.limits.max_deadline_s)
 
     def nearest(self, *preferred: OrderType) -> OrderType:
-        """Return the first of these order types that is allowed, otherwise any allowed type."""
+        """Return the first of these order types that is allowed, or any allowed type."""
         allowed = self.limits.allowed_order_types
         return next((kind for kind in preferred if kind in allowed), allowed[0])
 
     def part_of_range(self, part: int) -> Decimal:
-        """Return one `part`-th of a mean bar's range in basis points, within the price band."""
+        """Return one `part`-th of a mean bar's range in bps, within the price band."""
         return min(EXACT.divide(self.mean_range_bps, part), self.limits.price_band_bps)
 
 

@@ -1,4 +1,4 @@
-"""The rules of a fill strategy: its limits, the agreement of its terms, its evidence."""
+"""The rules of a fill strategy: limits, agreement of its terms, and evidence."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,7 +60,10 @@ def terms_of(envelope: LLMEnvelope, choice: FillChoice) -> FillTerms:
 
 
 def terms_violations(terms: FillTerms, limits: FillLimits, quantity: Decimal) -> list[Violation]:
-    """Return the rules that terms break for an order of `quantity`, always in the same order."""
+    """Return the rules that terms break for an order of `quantity`.
+
+    The order of the rules is always the same.
+    """
     return [
         *_outside_limits(terms, limits),
         *_contradictions(terms),
@@ -158,7 +161,7 @@ def _against_schedule(terms: FillTerms, limits: FillLimits, quantity: Decimal) -
 
 
 def _against_price(terms: FillTerms, limits: FillLimits) -> Iterator[Violation]:
-    """Yield terms that could trade at a worse price than the plan's, unless the limits allow it."""
+    """Yield terms that could trade at a worse price than the plan's, if not allowed."""
     if limits.may_cross:
         return
     if terms.on_deadline == "cross":

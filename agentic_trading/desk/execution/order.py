@@ -80,7 +80,7 @@ class OrderIntent(EventBody, frozen=True):
 
     @property
     def reference_price(self) -> Decimal:
-        """The price that the reference `arrival` means: the plan's limit, otherwise the last close."""
+        """The price that `arrival` refers to: the plan's limit, or the last close."""
         return self.limit_price or self.arrival_price
 
 
@@ -113,7 +113,7 @@ class FillLimits(BaseModel, frozen=True):
     may_cross: bool = True
 
     def narrowed_to(self, intent: OrderIntent, instrument: Instrument) -> Self:
-        """Return the limits for one intent: its lifetime, size, price and instrument's grid."""
+        """Return the limits for one intent: its lifetime, size, price and grid."""
         lifetime_s = max(1, int((intent.expires_at - intent.as_of).total_seconds()))
         may_cross = self.may_cross and intent.limit_price is None
         # Without `may_cross` there are no market orders, because their price could be worse than the plan's.

@@ -1,4 +1,4 @@
-"""The way of orders to the exchange: a last risk check, and a record of all reports."""
+"""The router of orders: a last risk check before the exchange, and the journal."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ class TradeJournal:
     async def strategy(
         self, intent: OrderIntent, strategy: FillStrategy, *, request_hash: str, cause: str
     ) -> None:
-        """Record the fill strategy of an intent. Its cause is the interaction that gave it."""
+        """Record the fill strategy of an intent, caused by the interaction that gave it."""
         chosen = StrategyChosen(symbol=intent.symbol, request_hash=request_hash, **dict(strategy))
         await self._record(chosen, strategy_id(intent.intent_id), intent, cause)
 
@@ -71,7 +71,7 @@ class TradeJournal:
         await self._record(order, order.order_id, intent, order.causation_id)
 
     async def report(self, report: exchange_api.ExecutionReport) -> None:
-        """Record a fill or a cancellation, dated by the bar's close. Its cause is the order."""
+        """Record a fill or cancellation, dated by the bar's close and caused by the order."""
         match report:
             case exchange_api.Fill():
                 event_id = report.fill_id
@@ -87,7 +87,10 @@ class TradeJournal:
     async def publish(
         self, body: EventBody, event_id: str, trace_id: str, cause: str, as_of: datetime
     ) -> None:
-        """Record an event of the desk under `event_id`. `cause` is an event, an interaction or an order."""
+        """Record an event of the desk under `event_id`.
+
+        `cause` is the id of an event, an interaction or an order.
+        """
         event = body.as_event(
             event_id=event_id,
             trace_id=trace_id,
@@ -158,7 +161,7 @@ class OrderRouter:
         return orders
 
     async def _submit(self, intent: OrderIntent, order: exchange_api.Order) -> Rejection | None:
-        """Record and submit an order. Return the recorded rejection if the exchange refused it."""
+        """Record and submit an order. Return the recorded rejection if it was refused."""
         await self._journal.order(intent, order)
         self._submitted.append(intent.as_of)  # a refused order counts, because the exchange had to answer it
         try:
@@ -259,7 +262,7 @@ def _gross(
     *,
     nets_exits: bool,
 ) -> Decimal:
-    """Return the value of all positions and open entries at their marks, long and short added."""
+    """Return the value of all positions and open entries, long and short added."""
     worth = ZERO
     for held in account.positions:
         worth = EXACT.fma(held.quantity.copy_abs(), marks[held.symbol], worth)

@@ -204,7 +204,7 @@ def propose_exit(
     trace_id: str,
     causation_id: str,
 ) -> Approved | Rejection:
-    """Propose to close the whole position. Return a `Rejection` if there is no position."""
+    """Propose to close the whole position, or return a `Rejection` without a position."""
     if facts.position == 0:
         return Rejection(rule="reduce_only", was="flat", allowed="an exit where there is a position")
     intent = OrderIntent(
@@ -340,7 +340,7 @@ def _size_rejections(
 
 
 def _market_rejections(limits: RiskLimits, instrument: Instrument, facts: RiskFacts) -> Iterator[Rejection]:
-    """Yield reasons against any entry: the market is halted, or its tick is too coarse."""
+    """Yield reasons against any entry: a halted market, or a tick that is too coarse."""
     if facts.halted:
         yield Rejection(
             rule="halted", was="nothing traded in the last bar", allowed="an entry after a bar with trades"

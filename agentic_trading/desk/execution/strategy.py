@@ -118,7 +118,7 @@ def read_choice(text: str) -> FillChoice:
 
 
 def strategy_id(intent_id: str) -> str:
-    """Return the id of an intent's recorded fill strategy, which is the cause of its orders."""
+    """Return the id of an intent's recorded fill strategy, the cause of its orders."""
     return derived_id("fill.strategy", intent_id)
 
 
@@ -159,10 +159,10 @@ def _named(names: Collection[str]) -> Schema:
 
 @cache
 def asked_fill_schema(names: tuple[FillName, ...], evidence: int) -> Mapping[str, Any]:
-    """Return the schema of an answer that may choose `names`, and cite `evidence` items.
+    """Return the schema of an answer that chooses from `names` and cites evidence.
 
-    An answer that fits it also fits the published schema, which has the same `$id`. Values that must agree
-    are combined under one name.
+    It may cite E1 to E`evidence`. An answer that fits it also fits the published schema, which has the same
+    `$id`. Values that must agree are combined under one name.
     """
     # Every choice is an enum, because some decoders enforce only types and enums.
     return _schema(
@@ -210,7 +210,10 @@ def plan_orders(
 
 
 def slice_quantities(quantity: Decimal, slices: int, lot_size: Decimal) -> list[Decimal]:
-    """Return `slices` equal quantities in whole lots. The remainder is added to the last quantity."""
+    """Return `slices` equal quantities in whole lots.
+
+    The remainder is added to the last quantity.
+    """
     each = round_down(EXACT.divide(quantity, slices), lot_size)
     return [each] * (slices - 1) + [EXACT.fma(each, -(slices - 1), quantity)]
 

@@ -1,4 +1,4 @@
-"""Planning: a model chooses parameters, a template writes code, and a gate checks it."""
+"""Planning: a model chooses parameters, a template writes code, a gate checks it."""
 
 from agentic_trading.lazy import lazy_names
 

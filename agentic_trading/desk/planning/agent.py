@@ -257,7 +257,7 @@ class PlanningAgent:
     async def _ask(
         self, number: int, step: str, cause: str, repeated: TrialResult | None
     ) -> tuple[StrategyParams, str]:
-        """Return a valid set and its interaction id. Raises `GenerationFailedError` after the last answer."""
+        """Return a valid set and its interaction id, or raise `GenerationFailedError`."""
         if self._generator is None:
             template, offered = TEMPLATES[self._settings.family], self._evaluator.offered
             # In a thread, because it reads the template's files and compiles them.
@@ -330,7 +330,7 @@ class PlanningAgent:
         return Plan(champion, tried, deflated, self.trace_id, event_id)
 
     async def _record(self, body: EventBody, step: str, part: str, cause: str) -> str:
-        """Record a body under an id derived from the trace, the step and `part`. Return the id."""
+        """Record a body under an id derived from trace, step and `part`. Return the id."""
         event_id = derived_id(self.trace_id, step, part)
         event = body.as_event(
             event_id=event_id,
@@ -365,7 +365,7 @@ def _ends_all(ended: Round) -> bool:
 
 
 def _read(answer: GatewayReply, generator: TemplateCodeGenerator) -> tuple[StrategyParams, str]:
-    """Return the set of an answer and its interaction id. Raises `GenerationFailedError`."""
+    """Return an answer's set and interaction id, or raise `GenerationFailedError`."""
     if isinstance(answer, NoDecision):
         raise GenerationFailedError((), (), answer.reason)
     envelope = answer.envelope

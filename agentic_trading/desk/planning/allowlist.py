@@ -100,7 +100,7 @@ def _problems_of(body: str) -> tuple[CodeProblem, ...]:
 
 
 def _module_problems(tree: ast.Module) -> Iterator[CodeProblem]:
-    """Yield problems of the top level: it may contain an import of numpy and functions, with one entry."""
+    """Yield problems of the top level: it has an import of numpy, and functions."""
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     for node in tree.body:
         if not isinstance(node, ast.Import | ast.FunctionDef) and not _is_text(node):

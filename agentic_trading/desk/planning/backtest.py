@@ -19,7 +19,10 @@ _LEAST_BUY: Final = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class TradeCosts:
-    """The costs of a trade, in basis points of its value. Their sum must be below 10,000."""
+    """The costs of a trade, in basis points of its value.
+
+    Their sum must be below 10,000.
+    """
 
     fee_bps: float = 10.0
     slippage_bps: float = 5.0
@@ -124,7 +127,10 @@ def hold_equal_weight(
     costs: TradeCosts = TradeCosts(),
     capital: float = 1.0,
 ) -> Backtest:
-    """Buy equal values of all stocks with a price at bar `start`. Hold each until it vanishes."""
+    """Buy equal values of all stocks with a price at bar `start`.
+
+    Each stock is held until it vanishes.
+    """
     alive = np.logical_and.accumulate(~np.isnan(panel.filled[start:]), axis=0)
     weights = np.zeros_like(panel.close)
     weights[start:] = alive / max(alive[0].sum(), 1)
@@ -178,7 +184,7 @@ class _Account:
         return at + 1 + int(priced.argmax()) if priced.any() else due
 
     def _next_stop(self, at: int, due: int) -> int:
-        """Return the bar after the first close that hits a stop, at most `due`. Mark the stopped stocks."""
+        """Mark the first stops from `at` on. Return the bar after them, at most `due`."""
         if self._kept is None:
             return due
         stops = np.where(self._shares > 0, self._entry * self._kept, -1.0)
@@ -192,7 +198,7 @@ class _Account:
         return at + first + 1
 
     def _fill(self, bar: int) -> None:
-        """Trade the decisions of the close before `bar`, and waiting orders, at the open of `bar`."""
+        """Trade the last decisions and waiting orders at the open of `bar`."""
         wanted, price = self._targets[bar - 1], self._prices[bar]
         self._barred &= wanted > 0
         aim = np.where(self._barred | self._leaving, 0.0, wanted)

@@ -55,7 +55,7 @@ class TemplateError(PlanningError):
 
 
 class SandboxStartError(PlanningError):
-    """The sandbox process ended, or was not ready in time, before it was given any code."""
+    """The sandbox process ended, or was not ready in time, before it got any code."""
 
     def __init__(self, output: str) -> None:
         self.output = output

@@ -22,10 +22,11 @@ _SHARPE_OF_A_YEAR: Final = DAYS_PER_YEAR**0.5
 
 @dataclass(frozen=True, slots=True)
 class SampleBars:
-    """The bars of both halves. Sets are chosen by the first and reported on the second.
+    """The bars of both halves: `start` to `split`, and `split` to `end`.
 
-    The halves are `start` to `split` and `split` to `end`, each without its last index. A decision at the
-    close of `start` is filled on the next bar, so the first half has one return less than bars.
+    Each half is without its last index. Sets are chosen by the first half, and reported on the second. A
+    decision at the close of `start` is filled on the next bar, so the first half has one return less than
+    bars.
     """
 
     start: int
@@ -34,7 +35,7 @@ class SampleBars:
 
 
 class Halves(BaseModel, frozen=True):
-    """The figures of the half that sets are chosen by, and of the half that they are reported on."""
+    """The figures of both halves: the first to choose sets by, the second to report."""
 
     in_sample: Performance
     out_of_sample: Performance
@@ -69,7 +70,7 @@ class Evaluation(Halves, frozen=True):
 
     @property
     def sharpe_a_bar(self) -> float | None:
-        """The Sharpe ratio of a single bar in the first half, or None if it is not defined."""
+        """The Sharpe ratio of a single bar in the first half, or None if not defined."""
         yearly = self.in_sample.sharpe
         return None if yearly is None else yearly / _SHARPE_OF_A_YEAR
 
@@ -96,7 +97,10 @@ class Evaluator(Protocol):
     equal_weight: Halves
 
     def evaluate(self, params: StrategyParams) -> Evaluation | RejectedSet:
-        """Return the result of a set, run now or cached. Equal effective sets share a result."""
+        """Return the result of a set, run now or cached.
+
+        Equal effective sets share a result.
+        """
         ...
 
 

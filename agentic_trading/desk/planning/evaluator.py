@@ -1,4 +1,4 @@
-"""From parameters to figures: template, gate, sandbox, promises, backtest and cache."""
+"""From parameters to figures: template, gate, sandbox, promises, backtest, cache."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
@@ -106,7 +106,7 @@ class PanelEvaluator:
         return self._cache.read(key) or self._run(params, code, key)
 
     def hold(self) -> Backtest:
-        """Return the account that buys all stocks at the start of the window and holds them."""
+        """Return the account that buys all stocks at the window's start and holds them."""
         return hold_equal_weight(self.panel, start=self.window.start, costs=self.costs)
 
     def _run(self, params: StrategyParams, code: str, key: str) -> Evaluation | RejectedSet:
@@ -156,7 +156,7 @@ class PanelEvaluator:
         )
 
     def _weights_of(self, job: SandboxJob) -> Floats | Aborted:
-        """Return the weights of code. Sets whose code differs in its comments only share one run."""
+        """Return the weights of code. Code that differs in comments only is run once."""
         header, body = split_header(job.code)
         place = (f"{job.catalyst}\n{body}", job.rebalance.tobytes())
         if place in self._weights:
@@ -191,7 +191,7 @@ class PanelEvaluator:
 
 
 def offers_of(panel: Panel, data_sha256: str = "", *, catalysts: Iterable[str] = ()) -> AvailableParams:
-    """Return the parameters that a panel can serve, with the frames of these catalysts."""
+    """Return the parameters that a panel can serve, with frames of these catalysts."""
     frames = frozenset({"volume", *catalysts})
     return offered_by(PanelFacts(panel.name, len(panel.days), frames, data_sha256 or panel.sha256))
 

@@ -29,7 +29,7 @@ _SAID: Final = "REASONING:"
 
 @dataclass(frozen=True, slots=True)
 class GenerationResult:
-    """The code of a valid answer with its parameters and reasoning, or the answer's errors."""
+    """The code of a valid answer with its parameters, or the errors of the answer."""
 
     success: bool
     code: str | None = None
@@ -115,12 +115,12 @@ class TemplateCodeGenerator:
         raise GenerationFailedError(errors, attempts, outcome.error)
 
     def _extract_json(self, raw_output: str) -> str:
-        """Return the only JSON document of a text. Raises `UnreadableError` for zero or several documents."""
+        """Return the only JSON document of a text, or raise `UnreadableError`."""
         found = only(json_candidates(raw_output, lossless=True))
         return _with_reasoning(found.value, _reasoning_before(raw_output, found.start))
 
     def _validate_params(self, json_str: str) -> StrategyParamRequest:
-        """Return a validated document. Raises `UnreadableError` if it breaks the schema or a rule."""
+        """Return a validated document, or raise `UnreadableError`."""
         answer = exact_value(json_str.encode())
         if broken := find_violations(answer, self._compiled):
             raise UnreadableError(Stage.SCHEMA_VALIDATION, broken)
@@ -158,7 +158,7 @@ class TemplateParameterGenerator:
         self._generator = TemplateCodeGenerator(template, offered)
 
     def _build_prompt(self, tried: Iterable[Mapping[str, Any]] = ()) -> str:
-        """Return a prompt: instructions, answer form, withheld values, and the sets tried so far as JSON."""
+        """Return a prompt with instructions, answer form, withheld values and tried sets."""
         form = render_schema(canonical_bytes(self._generator.schema), sentinel=False)
         evidence = {"withheld": [*self._offered.withheld], "tried": [*tried]}
         return (
@@ -181,7 +181,10 @@ class TemplateParameterGenerator:
 
 
 def reasoning_in(raw_output: str) -> str:
-    """Return the reasoning after `REASONING:` in front of a text's first object, or an empty text."""
+    """Return the reasoning in front of a text's first object, or an empty text.
+
+    It begins with `REASONING:`.
+    """
     try:
         start = json_candidates(raw_output, lossless=True)[0].start
     except UnreadableError:

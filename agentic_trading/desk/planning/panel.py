@@ -93,7 +93,10 @@ class Panel:
     def of_bars(
         cls, name: str, cells: Mapping[tuple[date, str], Sequence[float]], *, sha256: str = ""
     ) -> Self:
-        """Build a panel from the `COLUMNS` of each bar by day and symbol. Raises the same errors as `of`."""
+        """Build a panel from the `COLUMNS` of each bar by day and symbol.
+
+        Raises the same errors as `of`.
+        """
         days, symbols = sorted({day for day, _ in cells}), sorted({symbol for _, symbol in cells})
         bars, stocks = ({each: place for place, each in enumerate(axis)} for axis in (days, symbols))
         table = np.full((len(COLUMNS), len(days), len(symbols)), np.nan)
@@ -114,7 +117,10 @@ def _check(
 
 
 def fill_gaps(close: Floats, most: int) -> Floats:
-    """Return prices with the first `most` bars of each gap filled by the last price. The rest is NaN."""
+    """Return prices with the first `most` bars of each gap filled by the last price.
+
+    The rest of a gap is NaN.
+    """
     bars = np.arange(len(close))[:, None]
     latest = np.maximum.accumulate(np.where(np.isnan(close), -1, bars), axis=0)
     filled = np.take_along_axis(close, np.maximum(latest, 0), axis=0)

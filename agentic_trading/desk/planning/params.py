@@ -40,7 +40,13 @@ REASONING_CHARS: Final = (50, 500)
 
 
 class PlanTerms(BaseModel, frozen=True, extra="forbid"):
-    """The terms of a session's search for a plan: the strategy family, and the number of rounds."""
+    """The terms of a session's search for a plan.
+
+    Attributes:
+        family: The strategy family to choose parameters of.
+        rounds: The number of rounds.
+
+    """
 
     family: Family = "momentum"
     rounds: int = Field(default=5, ge=1)
@@ -48,7 +54,10 @@ class PlanTerms(BaseModel, frozen=True, extra="forbid"):
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The allowed values of a number, like `Literal` for integers. Texts and null are refused."""
+    """The allowed values of a number, like `Literal` for integers.
+
+    Texts and null are refused.
+    """
 
     values: tuple[float, ...]
 
@@ -155,7 +164,10 @@ class _Params(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the canonical JSON. Sets that trade alike have an equal `effective.sha256`."""
+        """The SHA-256 of the canonical JSON.
+
+        Sets that trade alike have an equal `effective.sha256`.
+        """
         return sha256_hex(self.canonical.encode())
 
     @property
@@ -207,11 +219,11 @@ class MomentumStrategyParams(_Momentum[FundamentalCatalyst], frozen=True, extra=
 
 
 class PriceMomentumParams(_Momentum[PriceCatalyst], frozen=True, extra="forbid"):
-    """Momentum on data without fundamentals: the catalyst is a high volume, or not required."""
+    """Momentum on data without fundamentals: with a volume catalyst, or no catalyst."""
 
 
 class MeanReversionParams(_Params, frozen=True, extra="forbid"):
-    """Hold stocks that have fallen far below their mean, until they recover or time is up."""
+    """Hold stocks far below their mean, until they recover or time is up."""
 
     strategy_type: Literal["mean_reversion"] = Field(
         default="mean_reversion", description="the family of the strategy"
@@ -322,7 +334,10 @@ def family_of(name: str) -> Family:
 
 @cache
 def grid_of(*models: type[BaseModel]) -> Grid:
-    """Return the values of each parameter, read from the classes. Values of several classes are merged."""
+    """Return the values of each parameter, read from the classes.
+
+    Values of several classes are merged.
+    """
     grid: dict[str, tuple[Value, ...]] = {}
     for model in models:
         for name, member in model.model_json_schema()["properties"].items():

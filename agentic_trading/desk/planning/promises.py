@@ -54,14 +54,20 @@ class WeightRules:
 
     @classmethod
     def of(cls, params: StrategyParams) -> Self:
-        """Return the rules of `params`. A family of equal weights holds at most 1/n of each stock."""
+        """Return the rules of `params`.
+
+        A family of equal weights holds at most 1/n of each stock.
+        """
         most = params.max_weight if isinstance(params, VolatilityParams) else 1 / params.n_stocks
         return cls(params.n_stocks, most, exits_between=isinstance(params, MeanReversionParams))
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenPromise:
-    """A broken promise, and the first bar that breaks it. None if it is not a single bar."""
+    """A broken promise, and the first bar that breaks it.
+
+    The bar is None if it is not a single bar.
+    """
 
     promise: Promise
     message: str
@@ -71,7 +77,10 @@ class BrokenPromise:
 def broken_promises(
     weights: npt.NDArray[Any], close: Floats, rebalance: Flags, rules: WeightRules
 ) -> tuple[BrokenPromise, ...]:
-    """Return the broken promises, each once with its first bar. `close` is the array that the code got."""
+    """Return the broken promises, each once with its first bar.
+
+    `close` is the array that the code got.
+    """
     if weights.dtype != np.float64 or weights.shape != close.shape:
         allowed = f"float64 {close.shape}"
         return (_broken_form(f"weights are {weights.dtype} {weights.shape}; allowed: {allowed}"),)
@@ -85,7 +94,7 @@ def broken_promises(
 def _checks(
     weights: Floats, vanished: Flags, rebalance: Flags, rules: WeightRules
 ) -> Iterator[tuple[Promise, Flags, Floats, str]]:
-    """Yield each promise with the bars that break it, the figure of each bar, and the allowed value."""
+    """Yield each promise, the bars that break it, their figures, and the allowed value."""
     infinite = (~np.isfinite(weights)).sum(axis=1)
     yield Promise.FINITE, infinite > 0, infinite, "no weight that is NaN or infinite"
     weights = np.nan_to_num(weights, nan=0.0, posinf=0.0, neginf=0.0)
@@ -145,7 +154,7 @@ def broken_by_look_ahead(
 
 
 def _cuts(weights: Floats, job: SandboxJob | None = None) -> list[int]:
-    """Return the numbers of bars to cut the panel to. With a job, rebalance and drawn bars count too."""
+    """Return the numbers of bars to cut the panel to, sorted."""
     last = len(weights) - 1  # the last bar is left out, because no bar is later
     before = np.vstack((np.zeros_like(weights[:1]), weights[:-1]))
     changed = np.flatnonzero((weights != before)[:last].any(axis=1)).tolist()

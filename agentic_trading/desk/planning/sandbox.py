@@ -242,7 +242,7 @@ class Sandbox:
         return json.dumps(words).encode() + b"\n" + b"".join(frame.tobytes() for frame in frames)
 
     def _message(self, job: SandboxJob) -> bytes:
-        """Return a job in the child's format. Raises `ValueError` if it does not fit the panel."""
+        """Return a job in the child's format, or raise `ValueError` if it does not fit."""
         bars, mask = len(self.panel.days), job.rebalance
         if mask.dtype != np.bool_ or mask.shape != (bars,):
             raise ValueError(f"rebalance is {mask.dtype} {mask.shape}. Allowed: bool ({bars},)")
@@ -321,7 +321,7 @@ def _kept(frame: Floats) -> Floats:
 
 
 def _isolation(unshare: str, within_s: float) -> list[str]:
-    """Return the words before a command that remove its network. Empty if the system does not allow it."""
+    """Return the words before a command that remove its network, if allowed."""
     path = shutil.which(unshare)
     if path is None:
         return []

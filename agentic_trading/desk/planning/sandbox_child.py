@@ -189,7 +189,7 @@ class Server:
         resource.setrlimit(resource.RLIMIT_CPU, (self._cpu_s, self._cpu_s + 1))
 
     def _arguments(self, job: dict[str, Any], rebalance: Flags) -> list[npt.NDArray[Any]]:
-        """Return the function's arguments: the first bars of each frame, altered from `altered_from` on."""
+        """Return the function's arguments: the first bars, altered from `altered_from` on."""
         bars, altered_from = job["bars"], job["altered_from"]
         catalyst = self._catalysts.get(job["catalyst"])
         frames = [self._close, self._volume, np.zeros(self._shape) if catalyst is None else catalyst]
@@ -219,7 +219,10 @@ def enter_root(folder: str) -> None:
 
 
 def altered(frame: Floats, start: int) -> Floats:
-    """Return a copy of `frame` with other values from row `start` on: in time, assets and scale."""
+    """Return a copy of `frame` with other values from row `start` on.
+
+    They differ in time, assets and scale.
+    """
     changed = frame.copy()
     changed[start:] = 1.0 + 1.25 * np.roll(frame[start:][::-1], 1, axis=1)
     return changed

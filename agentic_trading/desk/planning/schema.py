@@ -66,7 +66,10 @@ class AvailableParams:
 
     @property
     def warm_up(self) -> int:
-        """The bars that the slowest offered value needs before its first weight. Evaluation starts then."""
+        """The bars that the slowest offered value needs before its first weight.
+
+        Evaluation starts after them.
+        """
         return max(
             (
                 needed_bars(name, value)
@@ -255,7 +258,7 @@ def disagreements(answer: Mapping[str, Any], schema: Mapping[str, Any]) -> list[
 
 
 def offered_in(schema: Mapping[str, Any]) -> Iterator[tuple[param_types.Family, param_types.Grid]]:
-    """Yield the families that a result of `answer_schema` offers, each with its values."""
+    """Yield the families that a result of `answer_schema` offers, with their values."""
     params = schema["properties"]["params"]
     for branch in params.get("anyOf", [params]):
         members = dict(branch["properties"])

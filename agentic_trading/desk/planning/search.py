@@ -53,7 +53,10 @@ class Search:
         return self._tried.get(params.effective.sha256)
 
     def add(self, params: StrategyParams, evaluation: Evaluation) -> TrialResult:
-        """Add a set, unless one that trades alike was tried. Return the set that was tried first."""
+        """Add a set, unless one that trades alike was tried.
+
+        Returns the set that was tried first.
+        """
         tried = TrialResult(len(self._tried) + 1, params, evaluation)
         return self._tried.setdefault(params.effective.sha256, tried)
 
@@ -67,7 +70,10 @@ class Search:
 
     @property
     def deflated_sharpe(self) -> float | None:
-        """The probability that the champion is better than the luck of so many tries. None without one."""
+        """The probability that the champion is better than the luck of so many tries.
+
+        None without a champion.
+        """
         champion = self.champion
         if champion is None:
             return None
@@ -77,7 +83,7 @@ class Search:
 
     @property
     def evidence(self) -> Mapping[str, Any]:
-        """The evidence for a planner: the number of sets tried, the best, and the last, each once."""
+        """The evidence for a planner: the number of sets, the best, the last, each once."""
         best = self._ranked()[:BEST_SHOWN]
         last = [tried for tried in [*self._tried.values()][-LAST_SHOWN:] if tried not in best]
         return {

@@ -90,7 +90,7 @@ class BaseTemplate:
 
 
 class MomentumTemplate(BaseTemplate):
-    """The momentum template: holds the strongest stocks in an upward trend, with a catalyst."""
+    """The momentum template: the strongest stocks in an upward trend with a catalyst."""
 
     family: ClassVar[param_types.Family] = "momentum"
     PARAM_GRID: ClassVar[param_types.Grid] = param_types.grid_of(param_types.MomentumStrategyParams)
@@ -107,7 +107,7 @@ class MomentumTemplate(BaseTemplate):
 
 
 class MeanReversionTemplate(BaseTemplate):
-    """The mean-reversion template: holds stocks far below their mean until they recover."""
+    """The mean-reversion template: stocks far below their mean until they recover."""
 
     family: ClassVar[param_types.Family] = "mean_reversion"
     PARAM_GRID: ClassVar[param_types.Grid] = param_types.grid_of(param_types.MeanReversionParams)
@@ -124,7 +124,7 @@ class MeanReversionTemplate(BaseTemplate):
 
 
 class VolatilityTemplate(BaseTemplate):
-    """The volatility template: holds stocks by their volatility."""
+    """The volatility template: stocks by their volatility."""
 
     family: ClassVar[param_types.Family] = "volatility"
     PARAM_GRID: ClassVar[param_types.Grid] = param_types.grid_of(param_types.VolatilityParams)
