@@ -94,7 +94,7 @@ def broken_promises(
 def _checks(
     weights: Floats, vanished: Flags, rebalance: Flags, rules: WeightRules
 ) -> Iterator[tuple[Promise, Flags, Floats, str]]:
-    """Yield each promise, the bars that break it, their figures, and the allowed value."""
+    """Yield each promise, the bars that break it, their figures, and the limit."""
     infinite = (~np.isfinite(weights)).sum(axis=1)
     yield Promise.FINITE, infinite > 0, infinite, "no weight that is NaN or infinite"
     weights = np.nan_to_num(weights, nan=0.0, posinf=0.0, neginf=0.0)
