@@ -108,8 +108,8 @@ class AnalysisIntents:
     """A source of intents that asks an analyst for each symbol.
 
     Analysts of several symbols are asked concurrently. Their assessments are processed in order of symbol, so
-    the order of the answers does not matter. A symbol is sized after the intents that this time slice has
-    already approved.
+    the order of the answers does not matter. Intents approved earlier in a time slice count when the next
+    symbol is sized.
     """
 
     def __init__(

@@ -158,6 +158,11 @@ class PlanningAgent:
     Raises:
         NotOfferedError: If the panel cannot serve the family.
 
+    Example:
+        settings = PlannerSettings("my-session", LLMProvider.RULES, "rules-1")
+        agent = PlanningAgent(gateway, SystemClock(), evaluator, settings)
+        plan = await agent.plan(3)
+
     """
 
     def __init__(

@@ -59,6 +59,11 @@ class PanelEvaluator:
         NotOfferedError: If the panel is too short for any set.
         ValueError: If the sandbox has the prices of another panel.
 
+    Example:
+        panel = load_panel()
+        with Sandbox(panel) as sandbox:
+            result = PanelEvaluator(panel, sandbox).evaluate(params)
+
     """
 
     def __init__(
