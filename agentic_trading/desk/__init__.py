@@ -1,1 +1,4 @@
-"""The trading desk: market data, analysis, planning and execution, the gateway's first user."""
+"""The trading desk: market data, analysis, planning and execution.
+
+It is the gateway's first user.
+"""

@@ -1,4 +1,4 @@
-"""The decision log: one line for each trigger, call, intent and fill, to be compared byte for byte, and counts."""
+"""The decision log, comparable byte for byte, and the counters of a session."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -80,9 +80,10 @@ KINDS = Kinds[DeskBody](
 
 
 class DecisionLog:
-    """Append lines to a file that `open` empties, and know their digest.
+    """A file of decision lines, and the digest of its lines.
 
-    The digest is the SHA-256 over all lines with their newlines. Raises `StoreError` where the file cannot be written.
+    The digest is the SHA-256 over all lines with their newlines. `open` and `append` raise `StoreError` if
+    the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -91,15 +92,15 @@ class DecisionLog:
 
     @property
     def digest(self) -> str:
-        """The digest of what has been written, in 64 hexadecimal digits."""
+        """The digest of the lines written so far, in 64 hexadecimal digits."""
         return self._digest.hexdigest()
 
     async def open(self) -> None:
-        """Make the file, or empty the one that is there."""
+        """Create the file, or empty an existing file."""
         await asyncio.to_thread(self._write, b"", mode="wb")
 
     async def append(self, lines: Sequence[bytes]) -> None:
-        """Add lines; they are in the file when this returns."""
+        """Append lines. They are in the file when this returns."""
         if not lines:
             return
         block = b"".join(line + b"\n" for line in lines)
@@ -111,15 +112,17 @@ class DecisionLog:
             with self.path.open(mode) as file:
                 file.write(block)
         except OSError as e:
-            raise StoreError(self.path, f"cannot be written ({e.strerror}); free it or the disk") from e
+            raise StoreError(
+                self.path, f"cannot be written ({e.strerror}). Make it writable, or free disk space."
+            ) from e
 
 
 class DecisionLoggingGateway:
-    """Pass everything on to `gateway`, and keep a line of each call and event until `close` takes them.
+    """A gateway that keeps a line of each call and event until `close` returns them.
 
-    A line holds market time and derived ids only: no wall time, latency, cost, worker or path. Lines of one moment
-    are ordered by subject, and within a subject in the order in which they came; each subject is one sequence of
-    steps, so neither the number of workers nor the order of their answers moves a line.
+    A line holds market time and derived ids only: no wall time, latency, cost, worker or path. `close` orders
+    lines by subject, and keeps their order within a subject. Each subject is one sequence of steps, so the
+    number of workers and the order of their answers do not change the lines.
     """
 
     def __init__(self, gateway: Gateway) -> None:
@@ -127,18 +130,19 @@ class DecisionLoggingGateway:
         self._lines: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
-        """Ask, and keep what was asked and what came back."""
+        """Run a call, and keep a line of its question and answer."""
         answer = await self._gateway.ask(envelope)
         self._keep(envelope.subject, _call_line(envelope, answer))
         return answer
 
     async def record(self, event: Event) -> None:
-        """Record, and keep it: all but skips, which decide nothing."""
+        """Record an event, and keep a line of it unless it is `Skipped`."""
         await self._gateway.record(event)
         body = KINDS.of(event)
         match body:
             case Skipped():
                 pass
+            # The subject is empty because a plan concerns all symbols.
             case None | GenerationProposed() | GenerationRejected() | GenerationAccepted() | PlanChosen():
                 self._keep("", _event_line(event))
             case PlanUndecided():
@@ -147,7 +151,7 @@ class DecisionLoggingGateway:
                 self._keep(body.symbol, _event_line(event))
 
     def close(self) -> list[bytes]:
-        """Return the lines kept so far, in order, and forget them."""
+        """Return the kept lines in order, and forget them."""
         lines = [
             canonical_bytes({**line, "step": step})
             for subject in sorted(self._lines)
@@ -162,10 +166,16 @@ class DecisionLoggingGateway:
 
 @dataclass(slots=True)
 class SessionCounters:
-    """Counts of a session; `CountingGateway` counts all that is asked and recorded.
+    """The counts of a session. `CountingGateway` counts each call and event.
 
-    `decisions` and `no_decisions` count by workflow, then by verdict or reason; `cancelled` counts orders by why the
-    rest of them was not filled, `orders_refused` those that the exchange did not take, by its rule. `plans` are those that were chosen, in order.
+    Attributes:
+        decisions: Decisions by workflow, then by verdict.
+        no_decisions: Missing decisions by workflow, then by failure category.
+        intents_rejected: Intents and strategies that our limits denied, by rule.
+        orders_refused: Orders that the exchange refused, by its rule.
+        cancelled: Cancelled orders, by the reason why the rest was not filled.
+        plans: The chosen plans, in order.
+
     """
 
     calls: int = 0
@@ -183,7 +193,7 @@ class SessionCounters:
     fees: Decimal = ZERO
 
     def count(self, event: Event) -> None:
-        """Count one event; kinds that are not the desk's change nothing."""
+        """Count one event. Events of other packages are ignored."""
         body = KINDS.of(event)
         match body:
             case Assessment() | StrategyChosen() | PlanChosen():
@@ -204,6 +214,7 @@ class SessionCounters:
                 assert_never(body)
 
     def _count_denial(self, body: IntentDenied | OrderDenied) -> None:
+        # An empty `order_id` is a denial by our own limits, because none of the strategy's orders was sent.
         refused = isinstance(body, OrderDenied) and body.order_id
         (self.orders_refused if refused else self.intents_rejected)[body.rule] += 1
 
@@ -246,19 +257,19 @@ class SessionCounters:
 
 
 class CountingGateway:
-    """Pass everything on to `gateway`, and count it."""
+    """A gateway that counts its calls and events in `counters`."""
 
     def __init__(self, gateway: Gateway, counters: SessionCounters) -> None:
         self._gateway = gateway
         self._counters = counters
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
-        """Ask, and count the call."""
+        """Count the call, and run it."""
         self._counters.calls += 1
         return await self._gateway.ask(envelope)
 
     async def record(self, event: Event) -> None:
-        """Record, and count the event."""
+        """Count the event, and record it."""
         self._counters.count(event)
         await self._gateway.record(event)
 

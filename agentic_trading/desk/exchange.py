@@ -1,4 +1,4 @@
-"""The port to where orders are filled, and what goes through it."""
+"""The exchange port: orders, fills, cancellations and the account."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,22 +20,31 @@ Liquidity = Literal["maker", "taker"]
 FillCause = Literal["order", "deadline", "stop_loss", "take_profit"]
 
 Share = Annotated[Decimal, Field(gt=0, le=1)]
-"""A part of the volume of one bar."""
+"""A share of the volume of one bar, above 0 and at most 1."""
 
 
 class Order(EventBody, frozen=True):
-    """What the exchange shall do, and until when; made by code from an intent and a fill strategy.
+    """An order for the exchange, made by code from an intent and a fill strategy.
 
-    Only bars that open at or after `active_from` may fill it: that is where a decision cannot reach the
-    bar it was made on. A limit or post-only order has either `limit_price` or `peg_bps`; a pegged one gets
-    its price once, when it becomes active, that many basis points to the passive side of the last close.
-    At `expires_at` what is left is cancelled, or from then on taken at the market (`on_expiry="cross"`).
-    From `void_from` on nothing of it is filled, crossing or not: there the intent of an entry ends. None is for
-    an exit, which goes on. `ioc` ends with the first bar that could fill it; `day` says why `expires_at` may be a
-    midnight.
-    `max_participation` is the share of a bar's volume that the order may take. `reduce_only` never opens
-    or turns a position. `stop_loss` and `take_profit` guard what was filled, from its fill on; what could only be
-    filled at or beyond one of them is cancelled.
+    Only bars that open at or after `active_from` can fill it, so that no order is filled by the bar that it
+    was decided on.
+
+    Attributes:
+        limit_price: The limit. A limit or post-only order has either `limit_price` or `peg_bps`.
+        peg_bps: The distance of the limit from the last close, in basis points to the passive side. The price
+            is set once, when the order becomes active.
+        time_in_force: `ioc` ends with the first bar that could fill the order. `day` only explains why
+            `expires_at` may be a midnight.
+        expires_at: From then on the unfilled rest is cancelled, or taken at the market if `on_expiry` is
+            `cross`.
+        void_from: The end of an entry's intent. From then on the order is not filled, even if it crosses.
+            None for an exit, which stays open.
+        max_participation: The share of a bar's volume that the order may take.
+        reduce_only: The order never opens or reverses a position.
+        stop_loss: Guards the filled quantity from its fill on. A quantity that could only be filled at or
+            beyond the stop is cancelled.
+        take_profit: Guards the filled quantity in the same way.
+
     """
 
     KIND = "order.submitted"
@@ -67,7 +76,7 @@ class Order(EventBody, frozen=True):
         priced = (self.limit_price is not None) + (self.peg_bps is not None)
         if priced != (self.order_type != "market") and not is_unknown(self.order_type):
             raise ValueError(
-                "a market order has no price; a limit or post_only order has limit_price or peg_bps"
+                "a market order has no price. A limit or post_only order has either limit_price or peg_bps."
             )
         if self.expires_at <= self.active_from:
             raise ValueError(f"expires_at {self.expires_at} must be after active_from {self.active_from}")
@@ -75,11 +84,15 @@ class Order(EventBody, frozen=True):
 
 
 class Fill(EventBody, frozen=True):
-    """A part of an order that was traded; money and quantities are exact.
+    """A filled part of an order. Money and quantities are exact.
 
-    `order_id` is the order as submitted, also where its stop or target was what traded: `cause` says which,
-    and `side` is then the opposite one. `fee` is in `fee_currency` and never negative. `time` is when the
-    fill is known: the close of the bar that opened at `bar_open_time`.
+    Attributes:
+        order_id: The submitted order, also if its stop or target traded.
+        side: The side of the trade. A stop or target trades opposite to its order.
+        fee: The fee in `fee_currency`, never negative.
+        cause: The reason for the trade: the order, its deadline, its stop or its target.
+        time: The time at which the fill is known: the close of the bar that opened at `bar_open_time`.
+
     """
 
     KIND = "order.filled"
@@ -101,12 +114,12 @@ class Fill(EventBody, frozen=True):
 
     @property
     def notional(self) -> Decimal:
-        """Price times quantity."""
+        """The price times the quantity."""
         return EXACT.multiply(self.price, self.quantity)
 
     @property
     def cash_change(self) -> Decimal:
-        """What the fill does to cash, its fee included: negative for a purchase."""
+        """The change of the account's cash, fee included. Negative for a purchase."""
         return EXACT.subtract(EXACT.multiply(-self.side.sign, self.notional), self.fee)
 
 
@@ -126,7 +139,10 @@ class CancelReason(StrEnum):
 
 
 class Cancellation(EventBody, frozen=True):
-    """The end of an order that was not filled whole: `quantity` is what is left of it."""
+    """The end of an order that was not filled completely.
+
+    `quantity` is the unfilled rest.
+    """
 
     KIND = "order.canceled"
 
@@ -143,10 +159,10 @@ ExecutionReport = Fill | Cancellation
 
 
 class Position(BaseModel, frozen=True):
-    """What is held of one symbol: `quantity` is negative for a short.
+    """The position in one symbol. The `quantity` of a short is negative.
 
-    `average_price` is that of the open quantity, rounded to 12 decimals: for reading, while money is
-    counted in cash.
+    `average_price` is the average entry price of the open quantity, rounded to 12 decimals. It is for
+    display, because money is counted in cash.
     """
 
     symbol: str
@@ -162,11 +178,16 @@ class Account(BaseModel, frozen=True):
     positions: tuple[Position, ...] = ()
 
     def quantity(self, symbol: str) -> Decimal:
-        """Return the signed quantity held; 0 where there is none."""
+        """Return the signed quantity of a symbol, 0 without a position."""
         return next((held.quantity for held in self.positions if held.symbol == symbol), ZERO)
 
     def equity(self, marks: Mapping[str, Decimal]) -> Decimal:
-        """Return cash plus all positions at their mark; raises `KeyError` for a position without one."""
+        """Return cash plus the value of all positions at their marks.
+
+        Raises:
+            KeyError: If a position has no mark.
+
+        """
         worth = self.cash
         for held in self.positions:
             worth = EXACT.fma(held.quantity, marks[held.symbol], worth)
@@ -175,7 +196,13 @@ class Account(BaseModel, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class OpenOrder:
-    """An order that can still trade: `left` is unfilled, `guarded` is filled and watched by its stop or target."""
+    """An order that can still trade.
+
+    Attributes:
+        left: The unfilled quantity.
+        guarded: The filled quantity that the order's stop or target watches.
+
+    """
 
     order: Order
     left: Decimal
@@ -183,43 +210,60 @@ class OpenOrder:
 
 
 class OrderRefusedError(TradingError):
-    """The exchange does not take an order or a bar; nothing has changed."""
+    """The exchange refused an order or a bar. Its state is unchanged."""
 
     def __init__(self, rule: str, was: object, allowed: str) -> None:
         self.rule = rule
         self.was = was
         self.allowed = allowed
-        super().__init__(f"{rule} is {was}; allowed: {allowed}")
+        super().__init__(f"{rule} is {was}. Allowed: {allowed}")
 
 
 class Exchange(Protocol):
-    """Orders in; fills and cancellations out; cash and positions conserved.
+    """An exchange: it takes orders and bars, and returns fills and cancellations.
 
-    A closed bar is the only source of fills, and an order is filled only by bars that open at or after its
+    Closed bars are the only source of fills, and an order is filled only by bars that open at or after its
     `active_from`. A limit order is filled at its limit or better, and only by a bar that traded beyond the
-    limit: to touch it is not enough. The fills of an order never pass its quantity, and those of its stop and
-    target never what was filled. After every call cash is the starting cash plus the `cash_change` of all
-    fills, and a position is the signed sum of their quantities, to the last digit. Where no bar comes,
-    nothing is filled and orders live on. The same orders and bars, in the same order, give the same reports.
+    limit: touching it is not enough. The fills of an order never exceed its quantity, and those of its stop
+    and target never exceed the filled quantity. After every call, cash is the starting cash plus the
+    `cash_change` of all fills, and a position is the signed sum of their quantities, to the last digit.
+    Without a bar, orders stay open and unfilled. The same orders and bars in the same order give the same
+    reports.
     """
 
     async def submit(self, order: Order) -> None:
-        """Take an order; the same order twice is harmless.
+        """Submit an order. Submitting the same order twice is harmless.
 
-        Raises `OrderRefusedError` for an unknown symbol, a price or quantity off the grid, an id that another order
-        has, and any other reason of a venue. The session records it as `order.denied` and continues.
+        Raises:
+            OrderRefusedError: If the symbol is unknown, a price or quantity is off the grid, another order
+                has the id, or the venue has another reason. The session records it as `order.denied` and
+                continues.
+
         """
         ...
 
     async def cancel(self, order_id: str) -> Cancellation | None:
-        """Take back what is left of an order; None if nothing is. What was filled stays guarded."""
+        """Cancel the unfilled rest of an order. The filled part stays guarded.
+
+        Returns:
+            The cancellation, or None if the order has no unfilled rest.
+
+        """
         ...
 
     async def on_bar(self, bar: Bar) -> list[ExecutionReport]:
-        """Let a closed bar fill orders and deadlines pass; return what happened, in order.
+        """Process a closed bar: fill orders and apply deadlines.
 
-        Bars of a symbol come in order of time. Raises `OrderRefusedError` for an unknown symbol and for a
-        bar that opens before the one before it closed.
+        Args:
+            bar: The next bar of its symbol. The bars of a symbol come in order of time.
+
+        Returns:
+            Fills and cancellations, in the order in which they happened.
+
+        Raises:
+            OrderRefusedError: If the symbol is unknown, or the bar opens before the previous bar of the
+                symbol closed.
+
         """
         ...
 

@@ -1,4 +1,4 @@
-"""What is traded: a symbol, and the steps in which its prices and quantities move."""
+"""Instruments: a symbol, and the steps of its prices and quantities."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal
@@ -9,23 +9,23 @@ from pydantic import BaseModel, Field
 from typing_extensions import override
 
 EXACT = Context(prec=80, rounding=ROUND_HALF_EVEN)
-"""Wide enough that a product of a price and a quantity loses no digit, whatever the thread's own context is."""
+"""A decimal context in which products of prices and quantities keep all digits, in any thread."""
 
 ZERO = Decimal(0)
 BPS = Decimal(10_000)
 
 USDT: Final = "USDT"
-"""What prices are in where nothing else is said."""
+"""The default quote currency."""
 
 FINEST_EXPONENT = -12
 LARGEST_LOT_WORTH = Decimal(10)
-"""What a lot is worth at most, in the quote currency, however coarse the volumes of a source are."""
+"""The maximum value of a lot in the quote currency, however coarse the volumes of a source are."""
 
 Price = Annotated[Decimal, Field(gt=0, max_digits=30, decimal_places=12)]
-"""In the quote currency for one unit of the base currency; at most 1e18, in steps of 1e-12."""
+"""The price of one unit of the base currency, in the quote currency: below 1e18, in steps of 1e-12."""
 
 Quantity = Annotated[Decimal, Field(gt=0, max_digits=30, decimal_places=12)]
-"""In units of the base currency; the direction stands in a `Side`."""
+"""A quantity in units of the base currency. The direction is a separate `Side`."""
 
 
 class Side(StrEnum):
@@ -36,7 +36,7 @@ class Side(StrEnum):
 
     @property
     def sign(self) -> int:
-        """What one unit does to a position: +1 or -1."""
+        """The change of a position by one unit: +1 or -1."""
         return 1 if self is Side.BUY else -1
 
     @property
@@ -45,9 +45,10 @@ class Side(StrEnum):
 
 
 class Instrument(BaseModel, frozen=True):
-    """One symbol and its grid: prices are multiples of `tick_size`, quantities of `lot_size`.
+    """A symbol and its grid of prices and quantities.
 
-    `min_quantity` is the least that an entry may ask for; its slices, and exits, may be smaller.
+    Prices are multiples of `tick_size`, and quantities of `lot_size`. `min_quantity` is the minimum quantity
+    of an entry. Its slices, and exits, may be smaller.
     """
 
     symbol: Annotated[str, Field(min_length=1, max_length=64)]
@@ -57,20 +58,20 @@ class Instrument(BaseModel, frozen=True):
     min_quantity: Quantity = Decimal("0.0001")
 
     def lots(self, quantity: Decimal) -> Decimal:
-        """Return `quantity` rounded down to whole lots; never more than was asked for."""
+        """Return `quantity` rounded down to whole lots."""
         return round_down(quantity, self.lot_size)
 
     def adverse_price(self, price: Decimal, side: Side) -> Decimal:
-        """Return `price` on the grid, rounded against the trader: up to buy, down to sell."""
+        """Return `price` rounded to the grid against the trader: up to buy, down to sell."""
         return _on_grid(price, self.tick_size, upwards=side is Side.BUY)
 
 
 class Instruments(Mapping[str, Instrument]):
-    """The instruments of a session, each on the finest grid that its bars have shown so far.
+    """The instruments of a session, each on the finest grid that its bars have shown.
 
-    A grid begins at whole numbers and only ever becomes finer, a power of ten each, so that what was on it stays on
-    it. It follows from the prices and volumes seen and from nothing else: the same bars give the same grid, be they
-    from a file, a stream or a recording.
+    A grid begins at whole numbers and only becomes finer, by powers of ten, so that a value on the grid stays
+    on it. It depends on the prices and volumes seen only: the same bars give the same grid from a file, a
+    stream or a recording.
     """
 
     def __init__(self, symbols: Iterable[str], quote_currency: str = USDT) -> None:
@@ -87,11 +88,16 @@ class Instruments(Mapping[str, Instrument]):
         }
 
     def see(self, symbol: str, prices: Iterable[Decimal], volume: Decimal) -> None:
-        """Take a closed bar: a tick from its prices, a lot from its volume; raises `KeyError` for another symbol.
+        """Refine the grid of a symbol by a closed bar.
 
-        The least entry is one lot.
+        The prices of the bar refine the tick, and its volume refines the lot. The minimum entry is one lot.
+
+        Raises:
+            KeyError: If the symbol is not in the session.
+
         """
         known, seen = self._known[symbol], tuple(prices)
+        # Checked first because a division takes a tenth of the time that counting the digits would take.
         if _is_on_grid(known, seen, volume):
             return
         tick = min(known.tick_size, *map(step_of, seen))
@@ -113,14 +119,14 @@ class Instruments(Mapping[str, Instrument]):
 
 
 def _is_on_grid(known: Instrument, prices: Sequence[Decimal], volume: Decimal) -> bool:
-    """Return whether a bar shows no finer grid; a division is a tenth of what its digits cost to count."""
+    """Return whether a bar shows no finer grid."""
     if EXACT.remainder(volume, known.lot_size) or _largest_lot(max(prices)) < known.lot_size:
         return False
     return not any(EXACT.remainder(price, known.tick_size) for price in prices)
 
 
 def step_of(value: Decimal) -> Decimal:
-    """Return the power of ten that the last digit of `value` stands for, zeros at its end left out: 1e-12 to 1."""
+    """Return the power of ten of the last nonzero digit of `value`, from 1e-12 to 1."""
     exponent = value.normalize(EXACT).as_tuple().exponent
     return _power_of_ten(exponent if isinstance(exponent, int) else 0)
 
@@ -134,26 +140,32 @@ def _power_of_ten(exponent: int) -> Decimal:
 
 
 def round_down(value: Decimal, step: Decimal) -> Decimal:
-    """Return the largest multiple of `step` that is at most `value`, which must not be negative."""
+    """Return the largest multiple of `step` that is at most `value`.
+
+    `value` must not be negative.
+    """
     return EXACT.multiply(EXACT.divide_int(value, step), step)
 
 
 def round_up(value: Decimal, step: Decimal) -> Decimal:
-    """Return the smallest multiple of `step` that is at least `value`, which must not be negative."""
+    """Return the smallest multiple of `step` that is at least `value`.
+
+    `value` must not be negative.
+    """
     lower = round_down(value, step)
     return lower if lower == value else EXACT.add(lower, step)
 
 
 def shifted(price: Decimal, bps: Decimal) -> Decimal:
-    """Return `price` moved by `bps` hundredths of a percent, exactly."""
+    """Return `price` moved by `bps` basis points, exactly."""
     return EXACT.divide(EXACT.multiply(price, EXACT.add(BPS, bps)), BPS)
 
 
 def limit_from(reference: Decimal, offset_bps: Decimal, side: Side, tick_size: Decimal) -> Decimal:
     """Return the limit price `offset_bps` away from `reference`, in ticks.
 
-    A positive offset is passive: below the reference to buy, above it to sell. Ticks round to the passive
-    side too, so that a limit is never more aggressive than was asked for.
+    A positive offset is passive: below the reference to buy, above it to sell. Rounding is passive too, so
+    that a limit is never more aggressive than requested.
     """
     price = shifted(reference, EXACT.multiply(-side.sign, offset_bps))
     return _on_grid(price, tick_size, upwards=side is Side.SELL)

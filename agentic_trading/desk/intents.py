@@ -1,4 +1,4 @@
-"""What of a time slice becomes an intent: analysts are asked, and their assessments sized and held against the limits."""
+"""From time slices to intents: ask analysts, size assessments, check limits."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,11 +26,11 @@ from agentic_trading.llm.errors import NoDecision
 from agentic_trading.llm.event import EventBody
 
 BARS_SHOWN = 48
-"""How many of the last bars are evidence for the execution agent: four hours of five minutes."""
+"""The number of last bars in the execution agent's evidence: four hours of five minutes."""
 
 
 class Analyst(Protocol):
-    """An agent that judges one symbol."""
+    """An agent that analyses one symbol."""
 
     async def consider(
         self,
@@ -39,16 +39,25 @@ class Analyst(Protocol):
         position: Position | None = None,
         portfolio: PortfolioContext | None = None,
     ) -> Assessment | NoDecision | Skip:
-        """Return what was decided at a close, why nothing was, or why there was nothing to decide; all of it on record."""
+        """Analyse a symbol at a close, and record the outcome.
+
+        Returns:
+            The assessment, a `NoDecision` if there is no usable answer, or a `Skip` if there was no reason to
+            ask.
+
+        """
         ...
 
 
 @dataclass(slots=True)
 class SymbolDesk:
-    """What one symbol needs: its view of the market, its analyst, a market to compare with, and the last bars.
+    """The state of one symbol: market view, analyst, reference market and last bars.
 
-    `reference_view` is the view of another symbol of the session; where there is none, `reference_feed` may know one.
-    `is_due` says that a bar of the decision timeframe has closed with the last bar, so that the analyst shall look.
+    Attributes:
+        reference_view: The view of the reference market, if that is another symbol of the session.
+        reference_feed: The feed of the reference market otherwise, if there is one.
+        is_due: Whether the last bar closed a bar of the decision timeframe, so that the analyst is due.
+
     """
 
     view: MarketView
@@ -59,7 +68,7 @@ class SymbolDesk:
     is_due: bool = False
 
     def push(self, bar: Bar) -> None:
-        """Take the next closed bar."""
+        """Add the next closed bar."""
         closed = self.view.push(bar, as_of=bar.close_time)
         self.is_due = any(each.bar.timeframe is self.view.decision for each in closed)
         if self.reference_feed is not None:
@@ -68,7 +77,7 @@ class SymbolDesk:
         del self.bars[:-BARS_SHOWN]
 
     def snapshot(self) -> MarketSnapshot:
-        """Return the market at the close of the newest bar, with its reference market if there is one."""
+        """Return the market at the newest close, with its reference market if known."""
         moment = self.bars[-1].close_time
         source = self.reference_view or self.reference_feed
         return self.view.snapshot(
@@ -78,7 +87,7 @@ class SymbolDesk:
 
 @dataclass(frozen=True, slots=True)
 class TradingRules:
-    """How an assessment becomes an intent: percent of the equity at risk, and how long the intent lives."""
+    """Rules for intents: the percent of the equity at risk, and an intent's lifetime."""
 
     risk_pct: Decimal = Decimal(1)
     intent_lives: timedelta = timedelta(hours=1)
@@ -86,7 +95,7 @@ class TradingRules:
 
 @dataclass(frozen=True, slots=True)
 class IntentSettings:
-    """What every source of intents needs: where orders go, what they trade, what no order may pass, and where all is on record."""
+    """The router, exchange, instruments, journal and limits of a source of intents."""
 
     router: OrderRouter
     exchange: Exchange
@@ -96,10 +105,11 @@ class IntentSettings:
 
 
 class AnalysisIntents:
-    """Carry the bars of a session to its analysts, and their assessments to intents.
+    """A source of intents that asks an analyst for each symbol.
 
-    Analysts of several symbols are asked at once; their assessments are taken in order of symbol, so that the order of
-    the answers decides nothing, and what was approved for one symbol counts when the next one is sized.
+    Analysts of several symbols are asked concurrently. Their assessments are processed in order of symbol, so
+    the order of the answers does not matter. Intents approved earlier in a time slice count when the next
+    symbol is sized.
     """
 
     def __init__(
@@ -114,7 +124,7 @@ class AnalysisIntents:
         self._rules = rules
 
     def push(self, bar: Bar) -> None:
-        """Take the next closed bar of a symbol."""
+        """Add the next closed bar of a symbol."""
         self._desks[bar.symbol].push(bar)
 
     def bars(self, symbol: str) -> Sequence[Bar]:
@@ -122,7 +132,10 @@ class AnalysisIntents:
         return self._desks[symbol].bars
 
     async def intents(self, time_slice: TimeSlice) -> list[OrderIntent]:
-        """Return what was approved at the close of a time slice; what was not is on record."""
+        """Return the intents approved at the close of a time slice.
+
+        The others are recorded as denied or skipped.
+        """
         approved: list[OrderIntent] = []
         for assessment in await self._assess(time_slice):
             if (intent := await self._intent(assessment, approved)) is not None:
@@ -130,7 +143,7 @@ class AnalysisIntents:
         return approved
 
     async def _assess(self, time_slice: TimeSlice) -> list[Assessment]:
-        """Ask every analyst that is due, all at once; return the assessments in order of symbol."""
+        """Ask all due analysts concurrently. Return the assessments in order of symbol."""
         due = [bar.symbol for bar in time_slice.bars if self._desks[bar.symbol].is_due]
         if not due:
             return []
@@ -168,7 +181,7 @@ class AnalysisIntents:
         )
 
     async def _intent(self, assessment: Assessment, approved: Sequence[OrderIntent]) -> OrderIntent | None:
-        """Return the intent of an assessment, after those approved in this time slice; None is explained on record."""
+        """Return an assessment's intent, or None if it is denied, skipped, or has no plan."""
         plan = assessment.plan
         if plan is None:
             return None
@@ -178,6 +191,7 @@ class AnalysisIntents:
             skipped = IntentSkipped(symbol=assessment.symbol, reason="position_open", position=facts.position)
             await self._record(skipped, assessment, "intent.skipped")
             return None
+        # Open entries of earlier intents are cancelled first. Otherwise they would count in the facts below.
         await self._router.withdraw(assessment.symbol)
         facts = (await self._router.facts(assessment.symbol, assessment.as_of)).with_approved(approved)
         proposed = self._exit(assessment, facts) if held else self._entry(assessment, plan, facts)
@@ -225,7 +239,7 @@ class AnalysisIntents:
 
 
 def _assessment(symbol: str, decided: Assessment | NoDecision | Skip) -> Assessment | None:
-    """Return an analyst's assessment, None where it has none; raises `TypeError` for what no session knows."""
+    """Return an analyst's assessment, or None if there is none."""
     match decided:
         case Assessment():
             return decided
@@ -233,7 +247,7 @@ def _assessment(symbol: str, decided: Assessment | NoDecision | Skip) -> Assessm
             return None
         case other:
             allowed = "an Assessment, a NoDecision or a Skip"
-            raise TypeError(f"the analyst of {symbol} returned {type(other).__name__}; allowed: {allowed}")
+            raise TypeError(f"the analyst of {symbol} returned {type(other).__name__}. Allowed: {allowed}")
 
 
 def holdings(
@@ -242,10 +256,17 @@ def holdings(
     marks: Mapping[str, Decimal],
     markets: Mapping[str, ReferenceMarket],
 ) -> tuple[Holding, ...]:
-    """Return the open positions in order of symbol, at their marks.
+    """Return the open positions at their marks, in order of symbol.
 
-    `orders` are those that can still trade or guard what they filled; `markets` hold the closes of each symbol.
-    Raises `KeyError` for a position without a mark or a market.
+    Args:
+        account: The account with the positions.
+        orders: Orders that can still trade, or that guard their filled quantity.
+        marks: The last price of each symbol.
+        markets: The closes of each symbol.
+
+    Raises:
+        KeyError: If a position has no mark or no market.
+
     """
     guards = list(orders)
     return tuple(
@@ -262,9 +283,10 @@ def holdings(
 def loss_to_stops(
     symbol: str, quantity: Decimal, orders: Iterable[OpenOrder], mark: Decimal
 ) -> Decimal | None:
-    """Return what `quantity` of a symbol loses between its mark and its stops, in the quote currency.
+    """Return the loss of a position between its mark and its stops.
 
-    None where less than all of it has a stop. A stop that the mark has passed costs nothing more.
+    The loss is in the quote currency. A stop that the mark has already passed adds no loss. Returns None if
+    part of `quantity` has no stop.
     """
     guarded, loss = ZERO, ZERO
     for each in orders:

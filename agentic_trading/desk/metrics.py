@@ -1,4 +1,4 @@
-"""The figures by which a run of trades is judged, from the account's equity at each bar."""
+"""Performance figures, computed from an account's equity at each bar."""
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -9,21 +9,27 @@ from typing import Final
 from pydantic import BaseModel
 
 DAYS_PER_YEAR: Final = 252.0
-"""Trading days of a year on a stock exchange."""
+"""Trading days per year on a stock exchange."""
 _ROUNDING: Final = 1e-14
-"""Returns that spread by less are equal: each is a quotient of two floats, less 1."""
+"""Returns with a smaller spread count as equal, because each is a quotient of two floats, less 1."""
 _NORMAL: Final = NormalDist()
 _EULER_MASCHERONI: Final = 0.5772156649015329
 
 
 class Performance(BaseModel, frozen=True):
-    """What an equity curve comes to; shares, not percent, and None where a figure is not defined.
+    """The figures of an equity curve, as fractions. None if a figure is not defined.
 
-    `total_return` is last over first equity, less 1; `cagr` the same as a yearly rate. `sharpe` is the mean return of a
-    bar over its sample deviation, with a risk-free rate of 0 (William F. Sharpe, 1994), and `sortino` the mean over the root
-    mean square of the losses (Frank A. Sortino and Lee N. Price, 1994), both times the root of the bars a year.
-    `max_drawdown` is the deepest fall from a peak before it, 0 or below. `turnover` is how many times a year the equity
-    was exchanged: half of what was bought and sold in a bar, over the equity before it.
+    Attributes:
+        total_return: Last equity over first equity, less 1.
+        cagr: The total return as a yearly rate.
+        sharpe: The mean return of a bar over its sample deviation, times the root of the bars per year. The
+            risk-free rate is 0 (William F. Sharpe, 1994).
+        sortino: The mean return over the root mean square of the losses, times the same root (Frank A.
+            Sortino and Lee N. Price, 1994).
+        max_drawdown: The deepest fall from an earlier peak, 0 or below.
+        turnover: How many times a year the equity was exchanged: half of the value bought and sold in a bar,
+            over the equity before it.
+
     """
 
     bars: int
@@ -40,8 +46,17 @@ def performance(
 ) -> Performance:
     """Return the figures of an account from the first equity to the last.
 
-    `equity` is the account at the start and at the end of each bar, `traded` the value bought and sold in each bar. An
-    account that was ever at 0 or below has a drawdown and no rates. Raises `ValueError` if there is not one equity more.
+    An account whose equity was ever 0 or below has a drawdown, but no rates.
+
+    Args:
+        equity: The equity at the start and at the end of each bar: one value more than `traded`.
+        traded: The value bought and sold in each bar.
+        bars_per_year: The number of bars in a year.
+
+    Raises:
+        ValueError: If `equity` does not have one value more than `traded`. Not checked without bars, or if an
+            equity is 0 or below.
+
     """
     bars = len(traded)
     peaks = list(accumulate(equity, max))
@@ -75,28 +90,38 @@ def returns_of(equity: Sequence[float]) -> list[float]:
 
 
 def sharpe_ratio(returns: Sequence[float], *, bars_per_year: float = 1.0) -> float | None:
-    """Return the Sharpe ratio, of a single bar unless asked for another span; None where the returns do not differ."""
+    """Return the Sharpe ratio, by default of a single bar.
+
+    None if the returns do not differ.
+    """
     moments = _moments(returns)
     return None if moments is None else moments[0] / moments[1] * sqrt(bars_per_year)
 
 
 def sortino_ratio(returns: Sequence[float], *, bars_per_year: float = 1.0) -> float | None:
-    """Return the Sortino ratio, of a single bar unless asked for another span; None where nothing was lost."""
+    """Return the Sortino ratio, by default of a single bar. None without a loss."""
     count = len(returns)
     downside = sqrt(fsum(min(each, 0.0) ** 2 for each in returns) / count) if count else 0.0
     return None if downside < _ROUNDING else fsum(returns) / count / downside * sqrt(bars_per_year)
 
 
 def deflated_sharpe(returns: Sequence[float], tried: Sequence[float]) -> float | None:
-    """Return the probability that the true Sharpe ratio is above what the best of so many tries has by luck.
+    """Return the probability that a strategy is better than the luckiest of all tries.
 
-    `returns` are those of the chosen strategy, `tried` the Sharpe ratios of a single bar of all that were tried, it
-    included; strategies that trade alike count once, and one try has no luck. From David H. Bailey and Marcos Lopez de
-    Prado, "The Deflated Sharpe Ratio", Journal of Portfolio Management 40 (5), 2014. With V the variance of the N tried,
-    c = 0.5772 and F the normal distribution, the best of N without skill is expected at
-    L = sqrt(V) * ((1 - c) * F^-1(1 - 1/N) + c * F^-1(1 - 1/(N * e))), and the result is
-    F((SR - L) * sqrt(n - 1) / sqrt(1 - g3 * SR + (g4 - 1) / 4 * SR^2)), of n returns with skewness g3 and kurtosis g4,
-    3 for a normal distribution. None where the returns do not differ.
+    From David H. Bailey and Marcos Lopez de Prado, "The Deflated Sharpe Ratio", Journal of Portfolio
+    Management 40 (5), 2014. With V the variance of the N tried, c = 0.5772 and F the normal distribution, the
+    best of N without skill is expected at L = sqrt(V) * ((1 - c) * F^-1(1 - 1/N) + c * F^-1(1 - 1/(N * e))).
+    The result is F((SR - L) * sqrt(n - 1) / sqrt(1 - g3 * SR + (g4 - 1) / 4 * SR^2)), of n returns with
+    skewness g3 and kurtosis g4, 3 for a normal distribution. With a single try L is 0.
+
+    Args:
+        returns: The returns of the chosen strategy.
+        tried: The Sharpe ratios of a single bar of all tried strategies, the chosen one included. Strategies
+            that trade alike count once.
+
+    Returns:
+        The probability, or None if the returns do not differ.
+
     """
     moments = _moments(returns)
     if moments is None:
@@ -116,7 +141,7 @@ def _probability(sharpe: float, luck: float, count: int, skewness: float, kurtos
 
 
 def _luck(tried: Sequence[float]) -> float:
-    """Return the Sharpe ratio that the best of `tried` is expected to have without skill."""
+    """Return the expected Sharpe ratio of the best of `tried` without skill."""
     count = len(tried)
     if count < 2:
         return 0.0
@@ -127,7 +152,7 @@ def _luck(tried: Sequence[float]) -> float:
 
 
 def _moments(returns: Sequence[float]) -> tuple[float, float] | None:
-    """Return mean and sample deviation; None of fewer than two returns and of equal ones."""
+    """Return mean and sample deviation, or None if the returns do not differ."""
     count = len(returns)
     if count < 2:
         return None
@@ -139,5 +164,5 @@ def _moments(returns: Sequence[float]) -> tuple[float, float] | None:
 def _yearly(growth: float, spans_per_year: float) -> float | None:
     try:
         return float(growth**spans_per_year) - 1
-    except OverflowError:  # a minute's gain, taken for a whole year
+    except OverflowError:  # the gain of a minute, compounded to a year, would exceed a float
         return None

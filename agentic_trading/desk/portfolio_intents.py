@@ -1,4 +1,4 @@
-"""From the weights of a plan to intents: what a portfolio must buy and sell to be as planned."""
+"""From a plan's weights to intents: purchases and sales that reach the weights."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,20 +20,23 @@ from agentic_trading.ids import derived_id
 
 
 class PortfolioPlanner(Protocol):
-    """What decides on the weights of all symbols together."""
+    """A planner that decides the weights of all symbols together."""
 
     def push(self, bar: Bar) -> None:
-        """Take the next closed bar of a symbol."""
+        """Add the next closed bar of a symbol."""
         ...
 
     async def targets(self, at: datetime) -> TargetWeights | None:
-        """Return what to hold as of the close at `at`; None while there is no plan, and nothing changes."""
+        """Return the target weights at the close `at`.
+
+        None if there is no plan. Holdings then stay unchanged.
+        """
         ...
 
 
 @dataclass(slots=True)
 class _Holding:
-    """What is known of one symbol: its last bars, the weight that was last wanted, and whether it was stopped.
+    """A symbol's last bars, its last target weight, and whether it was stopped.
 
     A stopped symbol stays out until its weight has been 0.
     """
@@ -44,11 +47,12 @@ class _Holding:
 
 
 class PortfolioIntents:
-    """Carry the bars of a session to its planner, and wanted weights to intents.
+    """A source of intents that brings a portfolio to the weights of its planner.
 
-    Weights count in the part of the equity that the limits let be invested, costs of a purchase taken off. A stop is looked
-    at on each close, as in a backtest, and its sale is the next bar's. Sales come before purchases; where the limits have not
-    room for all purchases, each gets the same part. An order that found no bar is sized again at each close until it has one.
+    A weight is a share of the equity that the limits allow to invest, less the costs of a purchase. Stops are
+    checked at each close, as in a backtest, and sell on the next bar. Sales come before purchases. If the
+    limits have no room for all purchases, each gets the same share. An order that found no bar is sized again
+    at each close until it finds one.
     """
 
     def __init__(
@@ -70,7 +74,7 @@ class PortfolioIntents:
         self._holdings = {symbol: _Holding() for symbol in settings.instruments}
 
     def push(self, bar: Bar) -> None:
-        """Take the next closed bar of a symbol."""
+        """Add the next closed bar of a symbol."""
         self._holdings[bar.symbol].bars.append(bar)
         self._planner.push(bar)
 
@@ -79,7 +83,10 @@ class PortfolioIntents:
         return tuple(self._holdings[symbol].bars)
 
     async def intents(self, time_slice: TimeSlice) -> list[OrderIntent]:
-        """Return what was approved at the close of a time slice; what was not is on record."""
+        """Return the intents approved at the close of a time slice.
+
+        Denied intents are recorded.
+        """
         wanted = await self._planner.targets(time_slice.at) if time_slice.bars else None
         if wanted is None:
             return []
@@ -97,6 +104,8 @@ class PortfolioIntents:
         changes = {
             symbol: change for symbol, change in changes.items() if change != waiting.get(symbol, ZERO)
         }
+        # Orders that wait with the right quantity are kept. Others are cancelled before they are sized again,
+        # because the limits would otherwise count both the old and the new order.
         withdrawn = [symbol for symbol in changes if symbol in waiting]
         for symbol in withdrawn:
             await self._router.withdraw(symbol)
@@ -120,7 +129,7 @@ class PortfolioIntents:
         closes: Mapping[str, Decimal],
         waiting: Collection[str],
     ) -> dict[str, float]:
-        """Return the weights of the symbols that are to be brought to them now, in order of symbol."""
+        """Return the weights of the symbols to adjust now, in order of symbol."""
         due = {}
         entries = {held.symbol: held.average_price for held in account.positions if held.quantity > 0}
         for symbol, holding in sorted(self._holdings.items()):
@@ -135,7 +144,7 @@ class PortfolioIntents:
         return due
 
     def _change(self, symbol: str, weight: float, facts: RiskFacts) -> Decimal:
-        """Return how much of a symbol is to be bought, in whole lots, negative to be sold."""
+        """Return the quantity to buy in whole lots, negative to sell."""
         if weight <= 0:
             return facts.position.copy_negate()
         aim = EXACT.multiply(Decimal(weight * self._invested), max(facts.equity, ZERO))
@@ -143,11 +152,12 @@ class PortfolioIntents:
         return self._instruments[symbol].lots(change.copy_abs()).copy_sign(change)
 
     def _share(self, purchases: Mapping[str, Decimal], facts: Mapping[str, RiskFacts]) -> Decimal:
-        """Return which part of all purchases the limit on what is held has room for; 1 where it has none, which is denied."""
+        """Return the share of all purchases that the limit on gross value has room for."""
         worth, room = ZERO, ZERO
         for symbol, each in facts.items():
             worth = EXACT.fma(purchases[symbol], each.last_close, worth)
             room = EXACT.subtract(self._limits.most_gross(each.equity), each.gross)
+        # Without any room purchases keep their size, so that the limits deny them on record.
         return EXACT.divide(room, worth) if 0 < room < worth else Decimal(1)
 
     async def _approved(
@@ -159,7 +169,7 @@ class PortfolioIntents:
         facts: RiskFacts,
         share: Decimal = Decimal(1),
     ) -> list[OrderIntent]:
-        """Return the intent of a change; none if a limit stops it, which is on record."""
+        """Return the intent of a change, or an empty list if a recorded limit denies it."""
         instrument, quantity = self._instruments[symbol], change.copy_abs()
         side = Side.BUY if change > 0 else Side.SELL
         sizing = facts.sizing("weight")
@@ -198,7 +208,7 @@ def _hits_stop(close: Decimal, entry: Decimal | None, stop_loss: float | None) -
 
 
 def _after(approved: Iterable[OrderIntent], facts: RiskFacts) -> RiskFacts:
-    """Return the facts once the orders of these intents have traded."""
+    """Return the facts after the orders of these intents have traded."""
     change = ZERO
     for intent in approved:
         sign = 1 if intent.kind == "entry" else -1

@@ -1,4 +1,7 @@
-"""What prompts are made of: instructions, each version a shipped file that is never edited, and rounded numbers."""
+"""Building blocks of prompts: versioned instructions, and rounded numbers.
+
+Each version of instructions is a shipped file that is never edited.
+"""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,7 +23,10 @@ class Prompt:
 
 
 def load_prompt(package: str, name: str) -> Prompt:
-    """Read `prompts/<name>.md` of an agent's package; the version changes with every byte of it."""
+    """Read `prompts/<name>.md` of an agent's package.
+
+    Any changed byte changes the version.
+    """
     raw = files(package).joinpath("prompts", f"{name}.md").read_bytes()
     return Prompt(text=raw.decode(), version=sha256_hex(raw)[:16])
 
@@ -36,18 +42,21 @@ def ratio(value: float | None) -> float | None:
 
 
 def significant(value: float | None, digits: int) -> float | None:
-    """Round to the nearest decimal; None stays None, -0.0 becomes 0.0, and what is not finite raises `ValueError`.
+    """Round to so many significant digits. None stays None, and -0.0 becomes 0.0.
 
-    The digits that are cut are those in which two machines' logarithms and square roots may differ.
+    Raises:
+        ValueError: If the value is not finite.
+
     """
     if value is None:
         return None
+    # The cut digits may differ between machines, because their logarithms and square roots do.
     rounded = float(f"{value:.{digits}g}")
     if not isfinite(rounded):
-        raise ValueError(f"a measure is {value}; allowed: a finite number, or None")
+        raise ValueError(f"a measure is {value}. Allowed: a finite number, or None")
     return rounded + 0.0
 
 
 def stamp(moment: datetime) -> str:
-    """Return a UTC time to the second, such as `2023-03-24T14:05:00Z`."""
+    """Return a UTC time to the second, for example `2023-03-24T14:05:00Z`."""
     return f"{moment.isoformat()[:19]}Z"

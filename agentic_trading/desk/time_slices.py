@@ -1,4 +1,4 @@
-"""Several feeds as one sequence of time slices: everything that closes at the same time comes at once."""
+"""Several feeds as one sequence of time slices, grouped by closing time."""
 
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -13,9 +13,9 @@ from agentic_trading.desk.market.snapshot import BASE
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:
-    """The bars that close at `at`, in order of symbol, and what was noted of the feeds before them.
+    """The bars that close at `at`, in order of symbol, and the feed notes before them.
 
-    Notes behind the last bar of all come in a last time slice at the same time, which has no bars.
+    Notes after the last bar of all feeds come in a final time slice without bars, at the same time.
     """
 
     at: datetime
@@ -24,9 +24,10 @@ class TimeSlice:
 
 
 async def merge_feeds(feeds: Sequence[BarFeed], *, most_bars: int | None = None) -> AsyncGenerator[TimeSlice]:
-    """Give the time slices of `feeds` in order, each feed's first `most_bars` bars; raises what a feed raises.
+    """Yield the time slices of `feeds` in order.
 
-    A time slice is given as soon as every feed has given its next bar or its end.
+    Only the first `most_bars` bars of each feed are used. A time slice is yielded as soon as every feed has
+    yielded its next bar or has ended. Errors of a feed are raised.
     """
     readers = [_Reader(feed, most_bars) for feed in sorted(feeds, key=lambda feed: feed.symbol)]
     for reader in readers:
@@ -53,7 +54,7 @@ class _Reader:
         self.notes: list[Note] = []
 
     async def advance(self) -> None:
-        """Move to the next bar, or to the end; harmless there."""
+        """Move to the next bar, or to the end. Harmless at the end."""
         self.head = None
         if self._left == 0:
             return
@@ -67,7 +68,7 @@ class _Reader:
 
 
 def _notes_of(readers: Sequence[_Reader]) -> tuple[Note, ...]:
-    """Return the notes that no time slice has had yet."""
+    """Return the notes that no time slice has contained yet."""
     notes = tuple(note for reader in readers for note in reader.notes)
     for reader in readers:
         reader.notes.clear()
@@ -75,11 +76,19 @@ def _notes_of(readers: Sequence[_Reader]) -> tuple[Note, ...]:
 
 
 class ReferenceMarketFeed:
-    """The reference market of one whose bars are `own`, never ahead of it.
+    """The reference market of a recorded market, never ahead of it.
 
-    `other` goes with these very bars: from the first bar that is another one there is no reference market any more,
-    since its own bars would have been other ones too. Both are in order of time. `seen_until` is the close of the last
-    bar that was the same, None before the first.
+    The reference market ends with the first bar that differs from `own`, because its own bars would have been
+    different too.
+
+    Args:
+        own: The recorded bars of the first market, in order of time.
+        other: The bars of the reference market over the same period, in order of time.
+        decision: The timeframe of decisions.
+
+    Attributes:
+        seen_until: The close of the last equal bar, None before the first.
+
     """
 
     def __init__(self, own: Sequence[Bar], other: Sequence[Bar], *, decision: Timeframe) -> None:
@@ -92,7 +101,10 @@ class ReferenceMarketFeed:
         self._differs = False
 
     def push(self, bar: Bar) -> None:
-        """Take the next bar of the first market; the reference market goes on to the same close."""
+        """Add the next bar of the first market.
+
+        The reference market moves to the same close.
+        """
         if self._differs or self._own.get(bar.open_time) != bar:
             self._differs = True
             return
@@ -102,7 +114,10 @@ class ReferenceMarketFeed:
                 self._closes.append(Close(closed.bar.close_time, float(closed.bar.close)))
 
     def reference_market(self, as_of: datetime) -> ReferenceMarket | None:
-        """Return the reference market as of a moment; None once a bar of the first one has differed."""
+        """Return the reference market as of a moment.
+
+        None after a bar of the first market has differed.
+        """
         if self._differs:
             return None
         return ReferenceMarket(self.symbol, tuple(self._closes)).until(as_of)

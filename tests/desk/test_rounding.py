@@ -35,7 +35,7 @@ def test_what_is_not_there_stays_away() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf"), 1.7976e308])
 def test_a_number_that_is_not_finite_is_refused(value: float) -> None:
-    with pytest.raises(ValueError, match="allowed: a finite number"):
+    with pytest.raises(ValueError, match="Allowed: a finite number"):
         significant(value, 2)
 
 

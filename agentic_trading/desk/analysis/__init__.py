@@ -1,1 +1,1 @@
-"""The analyst: asks for a judgement of computed numbers, and computes what follows from it."""
+"""The analyst: asks for a judgement of computed numbers, and assesses it."""

@@ -1,4 +1,4 @@
-"""The analyst: asks about the market after a trigger, with evidence of each layer, and records the decision."""
+"""The analyst: asks about the market after a trigger, and records the decision."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -81,7 +81,7 @@ MEASURES: Final[Mapping[Layer, tuple[str, ...]]] = MappingProxyType({
         "regime",
     ),
 })
-"""The measures that are given for every timeframe; prices that only repeat a distance are left out."""
+"""The measures given for every timeframe. Prices that only repeat a distance are left out."""
 
 SWINGS_SHOWN: Final = 2
 SWING: Final = "swing_"
@@ -90,7 +90,7 @@ DISTANCES: Final = frozenset({"macd_histogram", "macd_histogram_change"})
 DISTANCE_DIGITS: Final = 3
 RATIO_DIGITS: Final = 2
 CLOSE_CALLS: Final = frozenset({"taker_buy_20_pct", "profit_factor"})
-"""Ratios that are judged by a small difference: they keep a third digit."""
+"""Ratios with a third digit, because a small difference decides."""
 STOP_DIGITS: Final = 6
 FLAGS: Final = ("narrow_7", "wide_range", "squeeze")
 DOUBLES: Final = ("double_top", "double_bottom")
@@ -103,13 +103,14 @@ Content = dict[str, Any]
 def layer_evidence(
     snapshot: MarketSnapshot, record: TrackRecord, portfolio: PortfolioContext | None = None
 ) -> dict[Layer, Content]:
-    """Return the evidence of each layer, in the order of `Layer`, in few digits.
+    """Return the evidence of each layer in few digits, in the order of `Layer`.
 
-    A measure is a row over `evidence_timeframes`, shortest first, that ends at the last one which has it; None is not
-    available. Prices are those of the snapshot, stops have 6 significant digits, distances between prices 3, ratios 2.
-    What is not available as a whole is named in `not_available`, with the reason, but for what never is. A layer
-    without any number has nothing else. `portfolio` is the account as of the snapshot. Whole numbers are ints and
-    Nones are rare, so that canonical JSON is one pass of its encoder. About 3.5 kB in all.
+    A measure is a row over `evidence_timeframes`, shortest first, up to the last timeframe that has it. None
+    is not available. Prices have the digits of the snapshot, stops 6 significant digits, distances between
+    prices 3, and ratios 2. `not_available` names the missing figures with their reasons, except those that
+    are never available. A layer without numbers has only this entry. All evidence together is about 3.5 kB.
+
+    `portfolio` is the account as of the snapshot.
     """
     inputs = snapshot.layer_inputs()
     trend, levels = inputs[Layer.TREND], inputs[Layer.LEVELS]
@@ -143,7 +144,10 @@ def layer_evidence(
 
 
 def evidence_timeframes(snapshot: MarketSnapshot) -> tuple[Timeframe, ...]:
-    """Return the timeframes whose measures are given: the one below that of decisions, and those from it on."""
+    """Return the timeframes of the evidence, shortest first.
+
+    They are the one below the decision timeframe, and all from it on.
+    """
     frames = list(snapshot.frames)
     below = [each for each in frames if each.seconds < snapshot.decision.seconds]
     return (*below[-1:], *frames[len(below) :])
@@ -156,21 +160,22 @@ def _rows(layer: Layer, measured: Mapping[str, Any], timeframes: Sequence[Timefr
 
 
 def _row(values: list[Any]) -> list[Any]:
-    """Leave off the timeframes that have too few bars: they are the longest, and stand last."""
+    """Leave off the longest timeframes, at the end, if they have too few bars."""
     while values and values[-1] is None:
         values.pop()
     return values
 
 
 def _rounded(name: str, value: Any) -> Any:
-    """Round a measure: digits that say nothing cost a token each; `price` alone keeps all of them."""
+    """Round a measure. Only `price` keeps all its digits."""
     if not isinstance(value, float):
         return value
+    # Digits without information are cut, because each costs a token.
     return _significant(value, PRICE_DIGITS if name in PRICES else digits_of(name))
 
 
 def digits_of(measure: str) -> int:
-    """Return with how many significant digits a measure is given."""
+    """Return the number of significant digits of a measure."""
     if measure in DISTANCES:
         return DISTANCE_DIGITS
     return RATIO_DIGITS + (measure in CLOSE_CALLS)
@@ -186,7 +191,9 @@ def _whole(layer: Layer, measured: Mapping[str, Any]) -> Content:
 
 
 def _absent(layer: Layer, measured: Mapping[str, Any]) -> Content:
-    """Return what is missing now: a row shows that it lacks a timeframe, the prompt names what is never there."""
+    """Return the figures that are missing this time, with their reasons."""
+    # Rows show missing timeframes themselves. Figures that are never there are left out, because the prompt
+    # names them.
     never = UNSOURCED.get(layer, {})
     absent = {
         name: reason
@@ -216,7 +223,7 @@ def _conflicts(trend: Mapping[str, Any]) -> list[str]:
 
 
 def _incomplete(snapshot: MarketSnapshot) -> Content:
-    """Return which of the last bars have a hole in them; nothing where none has."""
+    """Return the last bars with a hole, or an empty mapping."""
     lasts = {timeframe: frame.last for timeframe, frame in snapshot.frames.items()}
     holed = [
         f"{timeframe}: {last.parts} of {last.expected} bars"
@@ -239,25 +246,25 @@ def _swings(levels: Mapping[str, Any], decision: Timeframe) -> Content:
 
 
 def _columns(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> Content:
-    """Turn rows of named values into a row for each name: every name once."""
+    """Turn rows of named values into one row per name."""
     return {name: [_named(name, row.get(name)) for row in rows] for name in names}
 
 
 def _named(name: str, value: Any) -> Any:
-    """Leave off when a swing was: its price identifies it."""
-    if name == "level" and value.startswith(SWING):
+    """Return a value of the evidence. The name of a swing loses its time."""
+    if name == "level" and value.startswith(SWING):  # without its time, because its price identifies it
         return value.rpartition("_")[0]
     return _rounded(name, value)
 
 
 def _divergences(indicators: Mapping[str, Any], timeframes: Sequence[Timeframe]) -> list[str]:
-    """Return them with their timeframe; there are none on most."""
+    """Return the divergences, each with its timeframe."""
     frames = indicators["timeframes"]
     return [f"{timeframe} {found}" for timeframe in timeframes for found in frames[timeframe]["divergences"]]
 
 
 def _risk(risk: Mapping[str, Any], snapshot: MarketSnapshot, portfolio: PortfolioContext | None) -> Content:
-    """Return the candidates either way, how much each stop allows to hold, and the account."""
+    """Return the candidates in both directions, the size at each stop, the account."""
     sides: Content = {
         side: {
             "stops": {stop["kind"]: _significant(stop["price"], STOP_DIGITS) for stop in risk[side]["stops"]},
@@ -280,11 +287,15 @@ def _risk(risk: Mapping[str, Any], snapshot: MarketSnapshot, portfolio: Portfoli
 
 def _significant(value: float, digits: int) -> float | int | None:
     short = significant(value, digits)
+    # Whole numbers become ints, so that canonical JSON is one pass of its encoder.
     return int(short) if short is not None and short.is_integer() else short
 
 
 def patterns_evidence(patterns: Mapping[str, Any], decision: Timeframe) -> dict[str, Any]:
-    """Return what layer 3 found, by timeframe; what was not found is left out, and a timeframe without a bar too."""
+    """Return the patterns of layer 3 by timeframe.
+
+    Absent patterns, and timeframes without a bar, are left out.
+    """
     frames = patterns["timeframes"]
     longer = [each for each in Timeframe if each.seconds >= decision.seconds and each in frames]
     return {timeframe.value: _frame_patterns(frames[timeframe]) for timeframe in longer[:PATTERN_TIMEFRAMES]}
@@ -327,13 +338,21 @@ def _number(number: float) -> str:
     return str(int(number)) if number.is_integer() else str(number)
 
 
-# Read at import, like the code that it belongs to: an agent made on a running loop must not read files.
+# Read at import, because an agent that is created on a running loop must not read files.
 CMT_ASSESSMENT_PROMPT: Final[Prompt] = load_prompt("agentic_trading.desk.analysis", "cmt_assessment.v2")
 
 
 @dataclass(frozen=True, slots=True)
 class AnalystSettings:
-    """When the analyst asks, how long an answer is of use, and what it must reach to become a trade."""
+    """Settings of the analyst.
+
+    Attributes:
+        triggers: The reasons to ask.
+        answer_within: How long to wait for an answer.
+        limits: The limits of a proposed trade.
+        demands: The minimum figures of a trade.
+
+    """
 
     triggers: TriggerRules = field(default_factory=TriggerRules)
     answer_within: timedelta = timedelta(minutes=5)
@@ -342,13 +361,14 @@ class AnalystSettings:
 
 
 class CmtAnalyst:
-    """Watch one symbol at the closes of its decision timeframe.
+    """An analyst of one symbol, at the closes of its decision timeframe.
 
-    Each close is a trace of its own: `Skipped`, or `Triggered` followed by an `Assessment` or `Undecided`. Their ids follow from the session, the symbol and the moment, so that the same session
-    over the same bars gives the same ids. Ask one analyst one thing at a time.
+    Each close is a separate trace: `Skipped`, or `Triggered` followed by `Assessment` or `Undecided`. Ids are
+    derived from session, symbol and time, so that the same session over the same bars gives the same ids.
+    Calls of one analyst must not overlap.
 
-    A `retry_policy` takes the place of the envelope's default; an answer is then waited for as long as one attempt may
-    take, if that is more than the settings give it.
+    A `retry_policy` replaces the envelope's default. If it allows one attempt more time than the settings,
+    that time counts.
     """
 
     def __init__(
@@ -379,15 +399,19 @@ class CmtAnalyst:
 
     @property
     def track(self) -> TrackRecord | None:
-        """The record of its forecasts so far; None before the first close that it was shown."""
+        """The record of its forecasts so far, or None before the first close."""
         return self._track
 
     def remember(
         self, snapshot: MarketSnapshot, *, assessed_at: datetime | None, track: TrackRecord | None = None
     ) -> None:
-        """Go on after `snapshot`, which an earlier run has seen; `assessed_at` is its last assessment.
+        """Continue after `snapshot`, which an earlier run has seen.
 
-        `track` is the record of its forecasts; without one a new record begins.
+        Args:
+            snapshot: The last snapshot of the earlier run.
+            assessed_at: The time of its last assessment.
+            track: The record of its forecasts. Without it a new record begins.
+
         """
         self._before = snapshot
         self._assessed_at = assessed_at
@@ -401,12 +425,25 @@ class CmtAnalyst:
         portfolio: PortfolioContext | None = None,
         cause: str = "",
     ) -> Assessment | NoDecision | Skip:
-        """Ask about the market if there is reason to; return what was decided, or why nothing was asked.
+        """Ask about the market if there is a reason, and return the decision.
 
-        Call it at any close: between the closes of the decision timeframe it returns a `Skip` and leaves no
-        record. `portfolio` is the account at the same close, `cause` the id of the event that brought the bar.
-        Whatever keeps the call from giving a usable answer comes back as `NoDecision`. Raises `LookAheadError` for a
-        snapshot that holds a bar from after its `as_of`, and `BusError` if nothing can be published.
+        You may call it at any close. Between closes of the decision timeframe it returns a `Skip` without a
+        record.
+
+        Args:
+            snapshot: The market at the close.
+            position: The open position of the symbol.
+            portfolio: The account at the same close.
+            cause: The id of the event that brought the bar.
+
+        Returns:
+            The assessment, a `NoDecision` if the call gave no usable answer, or a `Skip` if there was no
+            reason to ask.
+
+        Raises:
+            LookAheadError: If the snapshot has a bar from after its `as_of`.
+            BusError: If a message cannot be published.
+
         """
         if not self._is_new(snapshot):
             return Skip(SkipReason.NO_NEW_BAR, f"no {snapshot.decision} bar has closed")
@@ -423,7 +460,7 @@ class CmtAnalyst:
         return await self._ask(snapshot, envelope, track)
 
     def _update_track(self, snapshot: MarketSnapshot) -> TrackRecord:
-        """Return the record of forecasts, with the outcomes that the newest close gives."""
+        """Return the record of forecasts, updated with the newest close."""
         if self._track is None:
             self._track = TrackRecord(snapshot.decision)
         self._track.see(snapshot.available_at, snapshot.last)
@@ -518,7 +555,7 @@ class CmtAnalyst:
         return undecided
 
     async def _record(self, body: EventBody, snapshot: MarketSnapshot, part: str, cause: str) -> None:
-        """Record a body under the id that follows from the trace and `part`: the same fact twice is one event."""
+        """Record a body under an id derived from the trace and `part`."""
         event = body.as_event(
             event_id=self._id(snapshot, part),
             trace_id=self._trace_id(snapshot),
@@ -537,7 +574,7 @@ class CmtAnalyst:
 
 
 CMTAnalysisEngine = CmtAnalyst
-"""The name of the analyst in the first design."""
+"""Another name of `CmtAnalyst`, from the first design."""
 
 
 def put_question(
@@ -550,13 +587,22 @@ def put_question(
     record: TrackRecord | None = None,
     portfolio: PortfolioContext | None = None,
 ) -> EnvelopeBuilder:
-    """Give an envelope everything that the answer depends on; equal markets and records give equal requests.
+    """Add everything that the answer depends on to an envelope.
 
-    All nine layers have their evidence, in the order of `Layer`; one without numbers says why, and is not asked for.
-    Without a `record` the agent has none yet; `portfolio` is the account as of the newest bar.
+    Equal markets and records give equal requests. All nine layers have evidence, in the order of `Layer`. A
+    layer without numbers has the reason, and is not asked for. The decision timeframe must have an ATR, which
+    a trigger guarantees. The evidence is as old as the newest bar of the snapshot. `build()` refuses it if
+    that bar closes after `snapshot.as_of`.
 
-    Everything in it is as old as the newest bar of the snapshot, and is refused at `build()` if that bar
-    closes after `snapshot.as_of`. The decision timeframe must have an ATR; a trigger sees to it.
+    Args:
+        builder: The builder of the envelope.
+        snapshot: The market.
+        trigger: The reason for the question.
+        position: The open position of the symbol.
+        limits: The limits of a proposed trade.
+        record: The record of forecasts, or None without forecasts.
+        portfolio: The account as of the newest bar.
+
     """
     context = market_context(snapshot, trigger, position=position, limits=limits)
     builder.for_analysis()
@@ -582,7 +628,7 @@ def market_context(
     position: Position | None,
     limits: TradeLimits,
 ) -> Context:
-    """Return what holds for the whole question, the last close digit for digit as it traded."""
+    """Return the context of a question, with the last close exactly as it traded."""
     return Context(
         symbol=snapshot.symbol,
         decision_timeframe=snapshot.decision,
@@ -596,12 +642,12 @@ def market_context(
 
 
 def last_close(snapshot: MarketSnapshot) -> Decimal:
-    """Return the close of the newest bar, exact."""
+    """Return the exact close of the newest bar."""
     return snapshot.frames[BASE].last.bar.close
 
 
 def _triggered(trigger: Trigger, snapshot: MarketSnapshot) -> Triggered:
-    """Return what happened, and on which bar."""
+    """Return the event of a trigger, with its bar."""
     closed = snapshot.frames[snapshot.decision].last
     bar = closed.bar
     return Triggered(
@@ -615,16 +661,16 @@ def _triggered(trigger: Trigger, snapshot: MarketSnapshot) -> Triggered:
 
 
 def read_result(envelope: LLMEnvelope, result: LLMResult) -> Judgement | FailureReason:
-    """Return the judgement in the last result for `envelope`, or the reason why there is none to act on.
+    """Return the judgement of the last result for `envelope`, or a failure.
 
-    Only an actionable result is read, and its rules are checked here once more: a worker that was not
-    given the check would have let the answer through.
+    Only an actionable result is read. The failure has the reason why there is no judgement.
     """
     if result.failure is not None:
         return result.failure
     if not result.actionable:
         return _not_actionable(result)
     text = exact_bytes(result.parsed_output).decode()
+    # Checked again, because a worker without the check would have accepted the answer.
     violations = check_cmt_assessment(envelope, text)
     if violations:
         return FailureReason(

@@ -1,4 +1,4 @@
-"""What follows from a judgement: total, vetoes, reward for risk and the verdict, all computed here."""
+"""The assessment of a judgement: total, vetoes, reward for risk and verdict."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,14 +16,17 @@ from agentic_trading.llm.event import EventBody
 from agentic_trading.llm.fields import Open
 
 STEP: Final = "cmt"
-"""The step of a decision that an assessment is."""
+"""The name of this step of a decision."""
 
 VETO_LAYERS: Final = (Layer.TREND, Layer.PATTERNS, Layer.INDICATORS)
 VETO_SCORE: Final = -2
 
 
 class Verdict(StrEnum):
-    """What was decided. To stand aside is a decision; a call that failed is a `NoDecision`, and none of these."""
+    """The decision.
+
+    Standing aside is a decision too, while a failed call is a `NoDecision`.
+    """
 
     LONG = "long"
     SHORT = "short"
@@ -34,7 +37,7 @@ VERDICTS: Final = {Side.BUY: Verdict.LONG, Side.SELL: Verdict.SHORT}
 
 
 class StandAside(StrEnum):
-    """Why there is no trade, the first reason that holds."""
+    """The first reason that holds against a trade."""
 
     NEUTRAL = "neutral"
     VETO = "veto"
@@ -44,10 +47,12 @@ class StandAside(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What a judgement must reach to become a trade.
+    """The minimum figures of a trade.
 
-    `threshold` is the least total, of at most 13 with all nine layers; `min_risk_reward` the least reward for one
-    unit of risk.
+    Attributes:
+        threshold: The minimum total. With all nine layers the maximum is 13.
+        min_risk_reward: The minimum reward for one unit of risk.
+
     """
 
     threshold: int = 4
@@ -55,10 +60,12 @@ class Demands:
 
 
 class Provenance(BaseModel, frozen=True):
-    """Where a judgement comes from: the ids of its chain, the market's moment and price.
+    """The origin of a judgement: the ids of its chain, the market's time and price.
 
-    `interaction_id` is that of the attempt that gave it. `last_close` is the price that was known at
-    `as_of`, in the quote currency.
+    Attributes:
+        interaction_id: The attempt that gave the judgement.
+        last_close: The price that was known at `as_of`, in the quote currency.
+
     """
 
     assessment_id: str
@@ -72,11 +79,14 @@ class Provenance(BaseModel, frozen=True):
 
 
 class Assessment(Provenance, EventBody, frozen=True):
-    """A judgement and what we make of it.
+    """A judgement, and the verdict that follows from it.
 
-    `plan` is there if and only if the verdict is long or short, `stand_aside` if and only if it is not.
-    `risk_reward` is that of the proposed plan, whether it is traded or not. `not_available` says by layer what was
-    missing, and why.
+    Attributes:
+        risk_reward: The reward for risk of the proposed plan, traded or not.
+        stand_aside: The reason against a trade. None if and only if the verdict is long or short.
+        plan: The trade. Not None if and only if the verdict is long or short.
+        not_available: The missing figures by layer, with their reasons.
+
     """
 
     KIND = "analysis.assessed"
@@ -102,7 +112,16 @@ def assess(
     prices: PlanPrices | None,
     not_available: Mapping[Layer, Mapping[str, str]] = MappingProxyType({}),
 ) -> Assessment:
-    """Return the assessment of a judgement that has passed `check_cmt_assessment`; `prices` are those of its plan."""
+    """Return the assessment of a judgement.
+
+    Args:
+        judgement: A judgement that has passed `check_cmt_assessment`.
+        provenance: Its origin.
+        demands: The minimum figures of a trade.
+        prices: The prices of its plan, or None without a plan.
+        not_available: The missing figures by layer, with their reasons.
+
+    """
     proposed = None
     if prices is not None and judgement.trade_plan is not None:
         proposed = trade_plan(
@@ -130,12 +149,18 @@ def assess(
 
 
 def total_score(judgement: Judgement) -> int:
-    """Return the sum of what the layers say for the overall direction, -11 to 13; a layer not judged says 0."""
+    """Return the sum of all scores for the overall direction, -11 to 13.
+
+    A missing layer counts 0.
+    """
     return sum(_for_direction(judgement, layer) for layer in judgement.layers)
 
 
 def vetoes(judgement: Judgement) -> tuple[Layer, ...]:
-    """Return which of trend, patterns and indicators speak against the overall direction as far as they can."""
+    """Return the layers (trend, patterns, indicators) that contradict the direction.
+
+    A layer has a veto only at its full score against the direction.
+    """
     return tuple(
         layer
         for layer in VETO_LAYERS

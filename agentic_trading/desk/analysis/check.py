@@ -1,4 +1,4 @@
-"""The rules of an assessment that its JSON Schema cannot say."""
+"""The rules of an assessment that its JSON Schema cannot express."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,11 +13,12 @@ from agentic_trading.llm.result import Violation
 
 
 def check_cmt_assessment(envelope: LLMEnvelope, text: str) -> list[Violation]:
-    """Return every rule that an answer to `envelope` breaks, always in the same order; nothing is changed.
+    """Return the rules that an answer to `envelope` breaks, always in the same order.
 
-    Each layer whose numbers were given is judged, and no other one. Cited evidence exists. There is a plan unless
-    the direction is neutral, and only then it is looked at: its names stand for prices in the evidence, which lie
-    on their sides of the entry and within the limits of the context.
+    Each layer with numbers must have a judgement, and no other layer may have one. Cited evidence must exist.
+    Unless the direction is neutral, there must be a plan. Its names must have prices in the evidence. The
+    prices must be on their sides of the entry, and within the limits of the context. The answer is not
+    changed.
     """
     try:
         judgement = Judgement.model_validate_json(text)
@@ -67,6 +68,7 @@ def _evidence_violations(envelope: LLMEnvelope, judgement: Judgement) -> Iterato
 
 def _plan_violations(envelope: LLMEnvelope, judgement: Judgement) -> Iterator[Violation]:
     proposal, direction = judgement.trade_plan, judgement.direction
+    # The plan of a neutral answer is not checked, because it is not used.
     if direction is Direction.NEUTRAL:
         return
     if proposal is None:
@@ -92,7 +94,7 @@ def _plan_violations(envelope: LLMEnvelope, judgement: Judgement) -> Iterator[Vi
 
 
 def _nameless(envelope: LLMEnvelope, proposal: TradeProposal, *, rising: bool) -> Iterator[Violation]:
-    """Give each name of a proposal that has no price in the evidence."""
+    """Yield each name of a proposal that has no price in the evidence."""
     named = candidates_of(envelope, rising=rising)
     chosen = {
         "entry": (proposal.entry, named.entries),

@@ -1,4 +1,4 @@
-"""The context and the layers of a question, as written into an envelope and as read back."""
+"""The context and the layers of a question, written to and read from an envelope."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,17 +15,20 @@ from agentic_trading.desk.market.layers.features import UNSOURCED
 from agentic_trading.llm.envelope import LLMEnvelope
 
 NOT_AVAILABLE: Final = "not_available"
-"""Where the content of a layer names what is missing, each with its reason."""
+"""The key of a layer's content that names missing figures, each with its reason."""
 
 LAYER_SOURCES: Final[Mapping[str, Layer]] = MappingProxyType({f"layers/{layer}": layer for layer in Layer})
-"""The source that an evidence item of each layer bears."""
+"""The layer of each evidence source."""
 
 
 class TradeLimits(BaseModel, frozen=True):
-    """How far a proposed trade may reach.
+    """The limits of a proposed trade's prices.
 
-    No price further from the last close than `max_distance_atr` times the ATR, no stop or target further
-    from the entry than `max_distance_percent` of it.
+    Attributes:
+        max_distance_percent: The maximum distance of a stop or target from the entry, in percent of the
+            entry.
+        max_distance_atr: The maximum distance of any price from the last close, in multiples of the ATR.
+
     """
 
     max_distance_percent: int = Field(default=50, ge=1, le=50)
@@ -33,18 +36,21 @@ class TradeLimits(BaseModel, frozen=True):
 
 
 class QuestionReason(BaseModel, frozen=True):
-    """Why the question is asked now."""
+    """The reason for a question."""
 
     kind: str
     detail: str
 
 
 class Context(BaseModel, frozen=True):
-    """What holds for the whole question.
+    """The facts that hold for a whole question.
 
-    `timeframes` are those of a row of the evidence, shortest first. `last_close` is exact; `atr` is that of the
-    decision timeframe, in units of price, rounded as in the evidence. Without an open position there is no
-    `position` in the envelope.
+    Attributes:
+        timeframes: The timeframes of a row of the evidence, shortest first.
+        last_close: The exact last close.
+        atr: The ATR of the decision timeframe in units of price, rounded as in the evidence.
+        position: The open position. Without one the envelope has no `position`.
+
     """
 
     symbol: str
@@ -59,19 +65,19 @@ class Context(BaseModel, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class LayerEvidence:
-    """The evidence of one layer, and the name by which an answer may cite it."""
+    """The evidence of one layer, and the name that an answer cites it by."""
 
     name: str
     content: Any
 
 
 def evidence_names(envelope: LLMEnvelope) -> tuple[str, ...]:
-    """Return the names by which an answer may cite the evidence: `E1`, `E2`, … in order of place."""
+    """Return the names that an answer cites evidence by: `E1`, `E2`, … in order."""
     return tuple(f"E{place}" for place, _ in enumerate(envelope.retrieved_evidence, start=1))
 
 
 def evidence_by_layer(envelope: LLMEnvelope) -> dict[Layer, LayerEvidence]:
-    """Return the evidence of each layer that has any."""
+    """Return the evidence of each layer that has evidence."""
     named = zip(evidence_names(envelope), envelope.retrieved_evidence, strict=True)
     return {
         LAYER_SOURCES[item.source]: LayerEvidence(name, item.content)
@@ -81,22 +87,24 @@ def evidence_by_layer(envelope: LLMEnvelope) -> dict[Layer, LayerEvidence]:
 
 
 def is_available(content: Any) -> bool:
-    """Return whether the content of a layer holds anything but what is missing."""
+    """Return whether the content of a layer has more than missing figures."""
     return bool(content) and set(content) != {NOT_AVAILABLE}
 
 
 def available_layers(envelope: LLMEnvelope) -> frozenset[Layer]:
-    """Return the layers whose numbers an envelope gives."""
+    """Return the layers with numbers in an envelope."""
     given = evidence_by_layer(envelope)
     return frozenset(layer for layer, evidence in given.items() if is_available(evidence.content))
 
 
 def not_available(envelope: LLMEnvelope) -> dict[Layer, dict[str, str]]:
-    """Return what is missing, by layer, each with its reason; a layer without evidence says `evidence`.
+    """Return the missing figures by layer, each with its reason.
 
-    What this desk has no source for is in it always, though an envelope spends no words on it.
+    A layer without evidence has the figure `evidence`. Figures without a source on this desk are always
+    included.
     """
     given = evidence_by_layer(envelope)
+    # Envelopes leave out the figures without a source, because the prompt names them once.
     missing = {
         layer: {
             **(given[layer].content.get(NOT_AVAILABLE, {}) if layer in given else {"evidence": "not given"}),
@@ -109,22 +117,30 @@ def not_available(envelope: LLMEnvelope) -> dict[Layer, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class QuestionFeatures:
-    """What an envelope of the analyst gives; a measure that is not available is None."""
+    """The features of an analyst's envelope. A measure that is not available is None."""
 
     context: Context
     evidence: Mapping[Layer, LayerEvidence]
 
     @classmethod
     def of(cls, envelope: LLMEnvelope) -> Self:
-        """Read an envelope; raises pydantic's `ValidationError` if its context is not the analyst's."""
+        """Read an envelope.
+
+        Raises:
+            pydantic.ValidationError: If the context is not the analyst's.
+
+        """
         return cls(Context.model_validate(envelope.context), evidence_by_layer(envelope))
 
     def content(self, layer: Layer) -> Mapping[str, Any]:
-        """Return the evidence of a layer; nothing where it is missing."""
+        """Return the evidence of a layer, or an empty mapping."""
         return self.evidence[layer].content if layer in self.evidence else {}
 
     def row(self, layer: Layer, measure: str) -> list[Any]:
-        """Return a measure on the decision timeframe and those above it, shortest first, as far as it is given."""
+        """Return the values of a measure, shortest timeframe first.
+
+        They begin with the decision timeframe and end with the last timeframe that has the measure.
+        """
         frames, decision = self.context.timeframes, self.context.decision_timeframe
         row: list[Any] = self.content(layer).get(measure, [])
         return row[frames.index(decision) :] if decision in frames else []

@@ -1,4 +1,4 @@
-"""What an analyst puts on record: why it asked or did not, what it decided (`Assessment`), or why it did not decide."""
+"""Events of an analyst: why it asked or not, and missing decisions."""
 
 from decimal import Decimal
 
@@ -12,9 +12,12 @@ from agentic_trading.llm.fields import Open
 
 
 class TriggerBar(BaseModel, frozen=True):
-    """A bar as it had closed: `parts` of the bars that it is made of were there, `expected` would have been without a hole.
+    """A closed bar. Fields that its source does not provide are None.
 
-    What its source did not give is None.
+    Attributes:
+        parts: The number of shorter bars that it was made from.
+        expected: The number of shorter bars without a hole.
+
     """
 
     symbol: str
@@ -34,7 +37,10 @@ class TriggerBar(BaseModel, frozen=True):
 
 
 class Triggered(EventBody, frozen=True):
-    """Something happened on `bar` that makes a question worth its price: it is where the question `why this order` ends."""
+    """A trigger on `bar` that led to a question.
+
+    The explanation of an order ends with this event.
+    """
 
     KIND = "analysis.triggered"
 
@@ -47,7 +53,7 @@ class Triggered(EventBody, frozen=True):
 
 
 class Skipped(EventBody, frozen=True):
-    """Nothing was asked at a close of the decision timeframe."""
+    """A close of the decision timeframe without a question."""
 
     KIND = "analysis.skipped"
 
@@ -58,7 +64,7 @@ class Skipped(EventBody, frozen=True):
 
 
 class Undecided(NoDecision, EventBody, frozen=True):
-    """An analysis gave no decision."""
+    """An analysis without a decision."""
 
     KIND = "analysis.undecided"
 

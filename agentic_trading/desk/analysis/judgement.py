@@ -1,4 +1,4 @@
-"""What the model gives: one judgement a layer, one over all, and a choice among trades that code has priced."""
+"""A model's answer: one judgement per layer, one over all, and a choice of trade."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -14,7 +14,7 @@ from agentic_trading.llm.fields import Open
 
 
 class Layer(StrEnum):
-    """The nine layers of a technical analysis, in the order in which they are given and judged."""
+    """The nine layers of a technical analysis, in order."""
 
     TREND = "trend"
     LEVELS = "levels"
@@ -28,7 +28,7 @@ class Layer(StrEnum):
 
 
 class Direction(StrEnum):
-    """Where the price is expected to go; neutral is a judgement, not the lack of one."""
+    """The expected direction of the price. Neutral is a judgement, not a missing one."""
 
     BULLISH = "bullish"
     BEARISH = "bearish"
@@ -51,7 +51,7 @@ POINTING: Final = frozenset({
     Layer.SENTIMENT,
     Layer.INTERMARKET,
 })
-"""The layers that point somewhere: a positive score is bullish. The others speak for trading now or against it."""
+"""Layers with a direction: a positive score is bullish. Other layers score for or against trading now."""
 
 SCORE_RANGES: Final[Mapping[Layer, tuple[int, int]]] = MappingProxyType({
     Layer.TREND: (-2, 2),
@@ -64,7 +64,7 @@ SCORE_RANGES: Final[Mapping[Layer, tuple[int, int]]] = MappingProxyType({
     Layer.INTERMARKET: (-1, 1),
     Layer.SYSTEM: (-1, 1),
 })
-"""The least and the most that a layer can score."""
+"""The lowest and the highest score of each layer."""
 
 FINDING_CHARS: Final = 1_000
 RATIONALE_CHARS: Final = 400
@@ -85,17 +85,17 @@ def _digits(value: Any) -> Any:
 
 
 def _spelled(price: Decimal) -> str:
-    return f"{price:f}"  # str() would spell a small price with an exponent, which the schema refuses
+    return f"{price:f}"  # str() would write a small price with an exponent, which the schema refuses
 
 
 Price = Annotated[Decimal, BeforeValidator(_digits), PlainSerializer(_spelled, when_used="json")]
-"""A price in the quote currency, with the digits that it was written with."""
+"""A price in the quote currency, with the digits of the answer."""
 
 
 class LayerJudgement(BaseModel, frozen=True, extra="forbid"):
-    """What one layer says: a finding, the evidence that it rests on, and a score within its range.
+    """The judgement of one layer: a finding, its evidence, and a score in its range.
 
-    `more_evidence` is what else it rests on; a question does not ask for it.
+    `more_evidence` is further evidence. A question does not ask for it.
     """
 
     finding: str = Field(min_length=1, max_length=FINDING_CHARS)
@@ -105,14 +105,14 @@ class LayerJudgement(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def cited(self) -> tuple[str, ...]:
-        """All evidence that the finding rests on."""
+        """All evidence of the finding."""
         return (self.evidence, *self.more_evidence)
 
 
 class TradeProposal(BaseModel, frozen=True, extra="forbid"):
-    """A trade in the overall direction, named from the candidates of the evidence, or in prices.
+    """A trade in the overall direction, by names of candidates or by prices.
 
-    Its side, size and reward for risk are not the model's to say. All of it is closed at `target` with a gain, or
+    Code decides its side, size and reward for risk. The whole position is closed at `target` with a gain, or
     at `stop` with a loss.
     """
 
@@ -123,10 +123,11 @@ class TradeProposal(BaseModel, frozen=True, extra="forbid"):
 
 
 class Judgement(BaseModel, frozen=True, extra="forbid"):
-    """An answer that fits `cmt_assessment.v2`; what its parts must agree on is in `check_cmt_assessment`.
+    """An answer that fits `cmt_assessment.v2`.
 
-    A model writes in this order: what each layer says, what they say together, and how it could be traded. A layer
-    that was not asked for is not in `layers`. Where the direction is neutral the plan is not used.
+    A model writes in this order: the layers, their summary, and a possible trade. `layers` has only layers
+    that were asked for. The plan of a neutral answer is not used. `check_cmt_assessment` checks that the
+    parts agree.
     """
 
     layers: Mapping[Open[Layer], LayerJudgement]
@@ -136,7 +137,7 @@ class Judgement(BaseModel, frozen=True, extra="forbid"):
     trade_plan: TradeProposal | None
 
     def by_layer(self) -> Iterator[tuple[Layer, LayerJudgement]]:
-        """Give every judged layer, in the order of `Layer`."""
+        """Yield every judged layer, in the order of `Layer`."""
         for layer in Layer:
             if layer in self.layers:
                 yield layer, self.layers[layer]
@@ -151,10 +152,10 @@ class Judgement(BaseModel, frozen=True, extra="forbid"):
 
 
 CMT_ASSESSMENT: Final = "cmt_assessment.v2"
-"""The schema's `$id`: it names the rules that answer it offline, and the check that runs on the answer."""
+"""The schema's `$id`. It names the rules that answer offline, and the check of the answer."""
 
 ASKED_CHARS: Final = 120
-"""How long a finding and the rationale of an answer may be; the published schema allows more."""
+"""The maximum length of texts that are asked for. The published schema allows more."""
 
 Schema = dict[str, Any]
 
@@ -183,7 +184,7 @@ def _score_name(layer: Layer) -> str:
 
 def _layer(layer: Layer, finding: Schema, evidence: Schema, **optional: Any) -> Schema:
     least, most = SCORE_RANGES[layer]
-    # An enum and not bounds: providers that enforce a schema drop bounds, and keep enums.
+    # An enum, because providers that enforce a schema drop bounds and keep enums.
     score = {"type": "integer", "enum": list(range(least, most + 1))}
     return _object({"finding": finding, "evidence": evidence, "score": score}, **optional)
 
@@ -221,16 +222,15 @@ def _priced(names: Any) -> Schema:
 
 @cache
 def asked_assessment_schema(layers: frozenset[Layer]) -> Mapping[str, Any]:
-    """Return what an answer about `layers` must fit: all of them, short texts, and names in place of prices.
+    """Return the schema of an answer about `layers`, with short texts and price names.
 
-    Whatever fits it fits the published schema too, and it bears the same `$id`. Every choice in it is an enum, so
-    that a decoder that enforces nothing but types and enums leaves little to go wrong.
+    An answer that fits it also fits the published schema, which has the same `$id`.
     """
+    # Every choice is an enum, because some decoders enforce only types and enums.
     asked = [layer for layer in Layer if layer in layers]
     names = _one_of([f"E{place}" for place, layer in enumerate(Layer, start=1) if layer in layers])
-    evidence = {
-        "$ref": "#/$defs/evidence"
-    }  # given once: in the words of a prompt, each name is a token or two
+    # Evidence names are defined once, because each name would otherwise cost a token or two per layer.
+    evidence = {"$ref": "#/$defs/evidence"}
     defs = {_score_name(layer): _layer(layer, _text(ASKED_CHARS), evidence) for layer in asked}
     defs["evidence"] = names
     refs = {layer.value: {"$ref": f"#/$defs/{_score_name(layer)}"} for layer in asked}
@@ -243,7 +243,7 @@ def asked_assessment_schema(layers: frozenset[Layer]) -> Mapping[str, Any]:
 
 
 CMT_ASSESSMENT_SCHEMA: Final = _published()
-"""The published schema: every answer to a question of the analyst fits it."""
+"""The published schema. Every answer to a question of the analyst fits it."""
 
 CMT_RESPONSE_SCHEMA: Final = CMT_ASSESSMENT_SCHEMA
-"""The name of the schema in the first design."""
+"""Another name of `CMT_ASSESSMENT_SCHEMA`, from the first design."""

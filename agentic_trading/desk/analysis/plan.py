@@ -1,4 +1,4 @@
-"""A trade as it follows from a judgement: candidates under names, exact prices and their rules, reward for risk."""
+"""A trade plan from a judgement: named candidates, exact prices, and their rules."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ LEVEL: Final = "level_"
 
 @dataclass(frozen=True, slots=True)
 class PriceRange:
-    """The prices from `low` to `high`, both included but for `without`."""
+    """The prices from `low` to `high`, both included, except `without`."""
 
     low: Decimal
     high: Decimal
@@ -41,7 +41,10 @@ class PriceRange:
 
 @dataclass(frozen=True, slots=True)
 class PlanPrices:
-    """The prices of a proposed trade, in the quote currency; `entry` is "market" or a limit price."""
+    """The prices of a proposed trade, in the quote currency.
+
+    `entry` is "market" or a limit price.
+    """
 
     entry: Literal["market"] | Decimal
     stop: Decimal
@@ -49,10 +52,11 @@ class PlanPrices:
 
 
 def plan_violations(context: Context, proposal: PlanPrices, *, rising: bool) -> Iterator[Violation]:
-    """Give what is wrong with the prices of a proposal; `rising` says that it buys.
+    """Yield the rules that the prices of a proposal break.
 
-    A limit price is at the last close or on the side that waits for a better price. The stop is on the
-    losing side of the entry, the target on the winning side. All keep the limits of the context.
+    The proposal buys if `rising`. A limit price is at the last close, or on the side that waits for a better
+    price. The stop is on the losing side of the entry, and the target on the winning side. All keep the
+    limits of the context.
     """
     market = _range_around(context.last_close, context.atr * context.limits.max_distance_atr)
     entry = context.last_close
@@ -91,10 +95,14 @@ def _price_violation(path: str, price: Decimal, allowed: PriceRange) -> Iterator
 
 
 class TradePlan(BaseModel, frozen=True):
-    """What to trade and where to leave; how much is for the limits between plan and order to say.
+    """A trade with its exits. Its size is set later, by the risk limits.
 
-    `entry` is the limit price, or the last close for an entry at the market. The whole position is closed at
-    `target` or at `stop`. `risk_reward` is that of `risk_reward(entry, stop, target)`.
+    Attributes:
+        entry: The limit price, or the last close for an entry at the market.
+        stop: The whole position is closed here, with a loss.
+        target: The whole position is closed here, with a gain.
+        risk_reward: The result of `risk_reward(entry, stop, target)`.
+
     """
 
     symbol: str
@@ -114,9 +122,9 @@ def trade_plan(
     last_close: Decimal,
     invalidation: str | None = None,
 ) -> TradePlan | None:
-    """Return the plan that checked prices make in `direction`; None where that is neutral.
+    """Return the plan with checked prices in `direction`, or None if it is neutral.
 
-    `invalidation` is by default a trade at the stop.
+    The default of `invalidation` is a trade at the stop.
     """
     side = SIDES.get(direction)
     if side is None:
@@ -135,10 +143,13 @@ def trade_plan(
 
 
 def risk_reward(entry: Decimal, stop: Decimal, target: Decimal) -> Decimal:
-    """Return |target - entry| / |entry - stop|, the reward for one unit of risk, rounded down to hundredths.
+    """Return the reward for one unit of risk, rounded down to hundredths.
 
-    Exact until the one rounding, and before costs. Raises `ZeroDivisionError` if the stop is at the entry,
-    which the check of an answer does not let through.
+    This is |target - entry| / |entry - stop| before costs. It is exact until the rounding.
+
+    Raises:
+        ZeroDivisionError: If the stop is at the entry. The check of an answer refuses such a stop.
+
     """
     ratio = abs(Fraction(target) - Fraction(entry)) / abs(Fraction(entry) - Fraction(stop))
     return Decimal(f"{int(ratio * 100)}e-2")  # from text: arithmetic would round to 28 digits
@@ -146,7 +157,10 @@ def risk_reward(entry: Decimal, stop: Decimal, target: Decimal) -> Decimal:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What each name means for a trade one way, in units of price; a name that is missing has no price now."""
+    """The prices of names for a trade in one direction.
+
+    A name without a price is absent.
+    """
 
     entries: Mapping[str, Literal["market"] | Decimal]
     stops: Mapping[str, Decimal]
@@ -154,10 +168,11 @@ class Candidates:
 
 
 def trade_candidates(context: Context, risk: Mapping[str, Any], *, rising: bool) -> Candidates:
-    """Price every name for a trade that buys if `rising`, else sells; `risk` is the content of layer 6.
+    """Return the price of every name for a trade that buys if `rising`, or else sells.
 
-    Stops are those of the evidence. ATR targets lie that many ATR beyond the last close, `level_1` to `level_4`
-    are the targets of the evidence in its order, and a pullback waits for half an ATR.
+    Stops are those of the evidence. ATR targets are that many ATR beyond the last close, and `level_1` to
+    `level_4` are the targets of the evidence in order. A pullback waits for half an ATR. `risk` is the
+    content of layer 6.
     """
     sign, content = (1 if rising else -1), risk.get("long" if rising else "short", {})
     levels = {
@@ -183,7 +198,12 @@ def trade_candidates(context: Context, risk: Mapping[str, Any], *, rising: bool)
 
 
 def candidates_of(envelope: LLMEnvelope, *, rising: bool) -> Candidates:
-    """Return the candidates of a question; raises `ValidationError` for a context that is not the analyst's."""
+    """Return the candidates of a question.
+
+    Raises:
+        pydantic.ValidationError: If the context is not the analyst's.
+
+    """
     risk = evidence_by_layer(envelope).get(Layer.RISK)
     return trade_candidates(
         Context.model_validate(envelope.context), risk.content if risk else {}, rising=rising
@@ -191,7 +211,10 @@ def candidates_of(envelope: LLMEnvelope, *, rising: bool) -> Candidates:
 
 
 def plan_prices(envelope: LLMEnvelope, judgement: Judgement) -> PlanPrices | None:
-    """Return the prices of the plan in an answer that has passed `check_cmt_assessment`; None if it is neutral."""
+    """Return the prices of an answer's plan, or None if the answer is neutral.
+
+    The answer must have passed `check_cmt_assessment`.
+    """
     proposal, direction = judgement.trade_plan, judgement.direction
     if proposal is None or direction is Direction.NEUTRAL:
         return None
@@ -204,5 +227,5 @@ def plan_prices(envelope: LLMEnvelope, judgement: Judgement) -> PlanPrices | Non
 
 
 def exact(number: float) -> Decimal:
-    """Return a rounded number of the evidence with the digits that it has there."""
+    """Return a rounded number of the evidence as a decimal with the same digits."""
     return Decimal(repr(number))

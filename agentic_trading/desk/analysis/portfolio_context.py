@@ -1,4 +1,4 @@
-"""What layers 6 and 9 rest on: the account with its open risk, and how earlier forecasts came out."""
+"""Evidence of layers 6 and 9: the account and its risk, and earlier forecasts."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -25,10 +25,13 @@ LAST_SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """An open position, in the quote currency at its mark.
+    """An open position at its mark, in the quote currency.
 
-    `value` is negative for a short. `to_stop` is what is lost from the mark to its stop, 0 or more; None where a part
-    of it has no stop. `market` holds the closes of its symbol on the decision timeframe.
+    Attributes:
+        value: The value, negative for a short.
+        to_stop: The loss from the mark to the stops, 0 or more. None if part of the position has no stop.
+        market: The closes of the symbol on the decision timeframe.
+
     """
 
     symbol: str
@@ -41,8 +44,11 @@ class Holding:
 class PortfolioContext:
     """The account at the close of a question, in the quote currency.
 
-    `risk_pct` of the equity may be lost at a stop, and a position may be worth `largest` at most. `gross` is what
-    all positions and open entries are worth, long and short added.
+    Attributes:
+        gross: The value of all positions and open entries, long and short added.
+        risk_pct: The percentage of the equity that may be lost at a stop.
+        largest: The maximum value of a position.
+
     """
 
     equity: Decimal
@@ -52,10 +58,11 @@ class PortfolioContext:
     holdings: tuple[Holding, ...] = ()
 
     def evidence(self, symbol: str, closes: Sequence[Close]) -> dict[str, Any]:
-        """Return the figures of layer 6: exposure and open risk in percent of the equity, correlation in -1..1.
+        """Return the figures of layer 6.
 
-        The correlation is that of the last 48 returns of `symbol` with those of all other positions together, each
-        weighted by its value: negative where a long would hedge them. What is not known is named.
+        Exposure and open risk are in percent of the equity. The correlation, from -1 to 1, is between the
+        last 48 returns of `symbol` and those of all other positions together, weighted by value. It is
+        negative if a long would hedge them. Unknown figures are named with their reason.
         """
         evidence: dict[str, Any] = {"risk_pct": float(self.risk_pct)}
         if self.equity <= 0:
@@ -78,9 +85,10 @@ class PortfolioContext:
         return {**evidence, **({"not_available": absent} if absent else {})}
 
     def sizes_pct(self, stops: Sequence[Mapping[str, Any]]) -> list[float]:
-        """Return for each stop how much may be held in percent of the equity, so that it loses `risk_pct` there.
+        """Return the position size for each stop, in percent of the equity.
 
-        `stops` have their `distance_pct` from the entry. Bounded by `largest`; 0 where there is no equity.
+        A position of this size loses `risk_pct` at its stop. Sizes are at most `largest`, and 0 without
+        equity. `stops` have their `distance_pct` from the entry.
         """
         if self.equity <= 0:
             return [0.0] * len(stops)
@@ -93,7 +101,7 @@ class PortfolioContext:
 
 @dataclass(frozen=True, slots=True)
 class DirectionForecast:
-    """A direction that was forecast at `at`, when the price was `price`."""
+    """A direction that was forecast at the time `at` and the price `price`."""
 
     at: datetime
     direction: Direction
@@ -102,7 +110,7 @@ class DirectionForecast:
 
 @dataclass(frozen=True, slots=True)
 class ForecastOutcome:
-    """The move in the direction of a forecast, in percent, known since `known_at`."""
+    """The move in the direction of a forecast, in percent, and when it became known."""
 
     forecast: DirectionForecast
     known_at: datetime
@@ -110,11 +118,12 @@ class ForecastOutcome:
 
 
 class TrackRecord:
-    """Measure forecasts by the price a fixed number of bars later, whether they were traded or not.
+    """A record of forecasts, measured by the price a fixed number of bars later.
 
-    The outcome of a forecast is the close of the first bar of the decision timeframe that ends 4 bars of it later or
-    more. Costs are not in it, and forecasts that lie closer than 4 bars share a part of the move. Closes come in
-    order of time; none is looked at before its time. The last 100 outcomes are kept.
+    Forecasts are measured whether they were traded or not. The outcome is the close of the first bar of the
+    decision timeframe that ends at least 4 of its bars later. Costs are not included. Forecasts less than 4
+    bars apart share a part of the move. Closes must come in order of time, and no close is used before its
+    time. The last 100 outcomes are kept.
     """
 
     def __init__(self, timeframe: Timeframe) -> None:
@@ -124,23 +133,26 @@ class TrackRecord:
 
     @property
     def outcomes(self) -> tuple[ForecastOutcome, ...]:
-        """What is known, in the order of the forecasts."""
+        """The known outcomes, in the order of the forecasts."""
         return tuple(self._outcomes)
 
     def add_forecast(self, at: datetime, direction: Direction, price: float) -> None:
-        """Keep a forecast until its outcome is known; a neutral one has none."""
+        """Add a forecast. A neutral forecast is ignored, because it has no outcome."""
         if direction is not Direction.NEUTRAL:
             self._open.append(DirectionForecast(at, direction, price))
 
     def see(self, at: datetime, price: float) -> None:
-        """Take the close of a bar of the decision timeframe: forecasts that are old enough end with it."""
+        """Add the close of a bar of the decision timeframe.
+
+        It ends forecasts that are old enough.
+        """
         while self._open and at >= self._open[0].at + HORIZON_BARS * self._timeframe.length:
             forecast = self._open.popleft()
             gain = 100.0 * forecast.direction.sign * (price / forecast.price - 1.0)
             self._outcomes.append(ForecastOutcome(forecast, at, gain))
 
     def evidence(self) -> dict[str, Any]:
-        """Return the evidence of the ninth layer; before ten outcomes, how many there are."""
+        """Return the evidence of layer 9. Before ten outcomes, this is only their number."""
         if len(self._outcomes) < LEAST_OUTCOMES:
             reason = f"not enough decisions ({len(self._outcomes)} of {LEAST_OUTCOMES})"
             return {"not_available": {"record": reason}}
@@ -161,12 +173,13 @@ class TrackRecord:
 
 
 def figures_of(gains: Sequence[float]) -> dict[str, float | None]:
-    """Return what at least two gains in percent come to, oldest first; None where a figure is not defined.
+    """Return the figures of at least two gains in percent, oldest first.
 
-    `hit_rate_pct` counts gains above 0. `profit_factor` is the sum of gains over that of losses. `sharpe` and `sortino`
-    are of a single forecast and not of a year. `max_drawdown_pct` is the deepest fall of the running sum from its peak,
-    the start included; `calmar` is the sum over it. `runs_z` is the runs test of Abraham Wald and Jacob Wolfowitz (1940)
-    over hits and misses: below 0 they come in streaks.
+    A figure that is not defined is None. `hit_rate_pct` counts gains above 0. `profit_factor` is the sum of
+    gains over that of losses. `sharpe` and `sortino` are per forecast, not per year. `max_drawdown_pct` is
+    the deepest fall of the running sum from its peak, the start included, and `calmar` is the sum over it.
+    `runs_z` is the runs test of Abraham Wald and Jacob Wolfowitz (1940) over hits and misses: below 0 they
+    come in streaks.
     """
     total, count = fsum(gains), len(gains)
     won, lost = fsum(gain for gain in gains if gain > 0), -fsum(gain for gain in gains if gain < 0)
@@ -183,7 +196,7 @@ def figures_of(gains: Sequence[float]) -> dict[str, float | None]:
 
 
 def max_drawdown(gains: Sequence[float]) -> float:
-    """Return the deepest fall of the running sum from its peak so far, 0 or more."""
+    """Return the deepest fall of the running sum from its peak, 0 or more."""
     at = peak = deepest = 0.0
     for gain in gains:
         at += gain
@@ -193,7 +206,10 @@ def max_drawdown(gains: Sequence[float]) -> float:
 
 
 def runs_z(hits: Sequence[bool]) -> float | None:
-    """Return how many standard deviations the number of runs is from that of a random order; None if all are alike."""
+    """Return the number of runs as standard deviations from that of a random order.
+
+    None if all hits are alike.
+    """
     ones, count = sum(hits), len(hits)
     product = 2 * ones * (count - ones)
     if product in (0, count):

@@ -1,6 +1,6 @@
-"""A baseline: the analyst's question answered by fixed thresholds, as text, without a model.
+"""A baseline that answers the analyst's question by fixed rules, without a model.
 
-Nothing here was fitted to data: the thresholds are textbook values or round numbers.
+Its thresholds are textbook values or round numbers, and were not fitted to data.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,23 +30,27 @@ SIGNS: Final = {"up": 1, "down": -1}
 QUADRANTS: Final = {"leading": 1, "lagging": -1}
 REGIME_SCORES: Final = {"normal": 1, "extreme": -1}
 UNUSED: Final = judgement.TradeProposal(entry="market", stop=STOP, target=FAR)
-"""The plan of a neutral answer, where it is not used."""
+"""The plan of a neutral answer, which is not used."""
 CONFIDENCES: Final[tuple[judgement.Confidence, ...]] = ("low", "medium", "high")
 
 
 class RuleAnswer(NamedTuple):
-    """A layer's score, and what of the evidence it rests on."""
+    """The score of a layer, and a text about the evidence behind it."""
 
     score: int
     text: str
 
 
 def cmt_assessment_rule(envelope: LLMEnvelope) -> str:
-    """Answer the analyst's question; equal context and evidence give equal text.
+    """Answer the analyst's question. Equal context and evidence give equal text.
 
-    Trend and indicators lean from -2 (bearish) to 2 (bullish) each; the other layers are scored for themselves. A sum
-    of trend and indicators of 2 or more either way makes the direction, if there is a stop within the limits;
-    otherwise it is neutral. Raises pydantic's `ValidationError` for an envelope that is not the analyst's.
+    Trend and indicators lean from -2 (bearish) to 2 (bullish) each. If their sum is at least 2 in one
+    direction, and there is a stop within the limits, this is the direction. Otherwise it is neutral. The
+    other layers only have scores.
+
+    Raises:
+        pydantic.ValidationError: If the envelope is not the analyst's.
+
     """
     features = QuestionFeatures.of(envelope)
     trend, momentum = _trend(features).score, _momentum(features).score
@@ -70,10 +74,10 @@ def cmt_assessment_rule(envelope: LLMEnvelope) -> str:
 
 
 def propose(features: QuestionFeatures, *, rising: bool) -> judgement.TradeProposal | None:
-    """Return a plan that buys if `rising`, else sells; None if the evidence gives no stop within the limits.
+    """Return a plan that buys if `rising`, and sells otherwise.
 
-    The stop is the candidate of 1.5 ATR. The target is the nearest level of the evidence that pays for it, but no
-    further than 4 ATR; 4 ATR where none does.
+    The stop is the candidate of 1.5 ATR. The target is the nearest level that pays at least the risk of the
+    stop, within 4 ATR, or else 4 ATR. Returns None if the evidence has no stop within the limits.
     """
     named = trade_candidates(features.context, features.content(judgement.Layer.RISK), rising=rising)
     reach = _reach(features.context)
@@ -85,7 +89,7 @@ def propose(features: QuestionFeatures, *, rising: bool) -> judgement.TradePropo
 
 
 def level_pays(features: QuestionFeatures, *, rising: bool) -> bool:
-    """Return whether a level of the evidence pays at least as much as the stop risks, within 4 ATR."""
+    """Return whether a level within 4 ATR pays at least the risk of the stop."""
     named = trade_candidates(features.context, features.content(judgement.Layer.RISK), rising=rising)
     return STOP in named.stops and _level_that_pays(features, named) is not None
 
@@ -120,7 +124,7 @@ def _sign(number: float) -> int:
 
 
 def _trend(features: QuestionFeatures, _sign_of_all: int = 0) -> RuleAnswer:
-    """One step for the decision timeframe, one for the next longer or, where that has no trend yet, the structure."""
+    """Score a step for the decision timeframe, and one for a longer one or structure."""
     here, above = [*features.row(judgement.Layer.TREND, "direction"), None, None][:2]
     structure = features.here(judgement.Layer.TREND, "structure")
     lean = SIGNS.get(here, 0) + SIGNS.get(structure if above is None else above, 0)
@@ -131,7 +135,7 @@ def _trend(features: QuestionFeatures, _sign_of_all: int = 0) -> RuleAnswer:
 
 
 def _momentum(features: QuestionFeatures, _sign_of_all: int = 0) -> RuleAnswer:
-    """One step each for RSI, MACD histogram and, in a trend, the sides of ADX; 2 at most either way."""
+    """Score RSI, MACD histogram and, in a trend, ADX. At most 2 either way."""
     measures = ("rsi_14", "macd_histogram", "adx_14", "plus_di_14", "minus_di_14")
     rsi, histogram, adx, plus, minus = (
         features.here(judgement.Layer.INDICATORS, measure) for measure in measures
@@ -146,7 +150,7 @@ def _momentum(features: QuestionFeatures, _sign_of_all: int = 0) -> RuleAnswer:
 
 
 def _levels(features: QuestionFeatures, sign: int) -> RuleAnswer:
-    """One point for a level close behind the price, one for room ahead of it."""
+    """Score one point for a level close behind the price, and one for room ahead."""
     content = features.content(judgement.Layer.LEVELS)
     above, below = (_nearest(content[side]) for side in ("above", "below"))
     ahead, behind = (above, below) if sign > 0 else (below, above)
@@ -157,7 +161,7 @@ def _levels(features: QuestionFeatures, sign: int) -> RuleAnswer:
 
 
 def _patterns(features: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
-    """One step for the latest break of the decision timeframe, one for the next longer one's."""
+    """Score the latest break of the decision timeframe, and of the next longer one."""
     frames = {
         name: found for name, found in features.content(judgement.Layer.PATTERNS).items() if "break" in found
     }
@@ -169,7 +173,7 @@ def _patterns(features: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
 
 
 def _sentiment(features: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
-    """One step where takers lean to one side."""
+    """Score one step if takers lean to one side."""
     share, streak = (
         features.here(judgement.Layer.SENTIMENT, measure) for measure in ("taker_buy_20_pct", "streak")
     )
@@ -178,7 +182,7 @@ def _sentiment(features: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
 
 
 def _risk(features: QuestionFeatures, sign: int) -> RuleAnswer:
-    """One point if a level pays for the stop."""
+    """Score one point if a level pays for the stop."""
     content = features.content(judgement.Layer.RISK)
     long, short = (content.get(side, {}).get("stops", {}).get(STOP) for side in ("long", "short"))
     pays = sign != 0 and level_pays(features, rising=sign > 0)
@@ -186,7 +190,7 @@ def _risk(features: QuestionFeatures, sign: int) -> RuleAnswer:
 
 
 def _volatility(features: QuestionFeatures, sign: int) -> RuleAnswer:
-    """One point for normal volatility, one off for extreme."""
+    """Score one point for normal volatility, and minus one for extreme volatility."""
     regime, atr_pct = (
         features.here(judgement.Layer.VOLATILITY, measure) for measure in ("regime", "atr_pct")
     )
@@ -195,7 +199,7 @@ def _volatility(features: QuestionFeatures, sign: int) -> RuleAnswer:
 
 
 def _intermarket(features: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
-    """One step for a market that leads the second one, one against for a market that lags."""
+    """Score one step for a market that leads the second one, and minus one if it lags."""
     content = features.content(judgement.Layer.INTERMARKET)
     return RuleAnswer(
         QUADRANTS.get(content["quadrant"], 0), f"{content['quadrant']} beside {content['beside']}"
@@ -203,7 +207,7 @@ def _intermarket(features: QuestionFeatures, _sign_of_all: int) -> RuleAnswer:
 
 
 def _system(features: QuestionFeatures, sign: int) -> RuleAnswer:
-    """One point for a record that pays, one off for one that does not."""
+    """Score one point for a profitable record, and minus one for a losing record."""
     content = features.content(judgement.Layer.SYSTEM)
     factor = content.get("profit_factor")
     score = 0 if factor is None or not sign else (factor >= PROFITABLE) - (factor <= LOSING)

@@ -1,1 +1,1 @@
-"""Where orders are filled: the adapters of the port `exchange.Exchange`."""
+"""Exchanges: the adapters of the port `exchange.Exchange`."""

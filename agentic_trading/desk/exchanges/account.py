@@ -1,4 +1,4 @@
-"""Cash and positions to the last digit, and what trading costs."""
+"""The account of a paper exchange: exact cash and positions, and trading costs."""
 
 from decimal import ROUND_HALF_EVEN, ROUND_UP, Decimal
 from typing import Annotated
@@ -17,8 +17,8 @@ Bps = Annotated[Decimal, Field(ge=0, lt=1_000)]
 class TradingCosts(BaseModel, frozen=True):
     """Spread and fees in basis points of the price, always against the trader.
 
-    Bars carry no quotes, so the spread is an assumption, and the defaults are: half a basis point to either
-    side of a traded price, fees of 2 for a maker and 5 for a taker, the order of a large perpetual market.
+    Bars have no quotes, so the spread is an assumption. The defaults are half a basis point to either side of
+    a traded price, and fees of 2 for a maker and 5 for a taker, the order of a large perpetual market.
     """
 
     half_spread_bps: Bps = Decimal("0.5")
@@ -26,11 +26,14 @@ class TradingCosts(BaseModel, frozen=True):
     taker_fee_bps: Bps = Decimal(5)
 
     def taken_at(self, price: Decimal, side: Side, instrument: Instrument) -> Decimal:
-        """Return what is paid for taking when trades print at `price`: half a spread worse, then a tick up or down."""
+        """Return the price of an order that takes when trades print at `price`.
+
+        It is half a spread worse, and then rounded to the tick against the trader.
+        """
         return instrument.adverse_price(shifted(price, EXACT.multiply(side.sign, self.half_spread_bps)), side)
 
     def fee_bps(self, liquidity: Liquidity) -> Decimal:
-        """Return the rate for this side of a trade."""
+        """Return the fee rate of this side of a trade, in basis points."""
         return self.maker_fee_bps if liquidity == "maker" else self.taker_fee_bps
 
     def fee(self, price: Decimal, quantity: Decimal, liquidity: Liquidity) -> Decimal:
@@ -41,11 +44,11 @@ class TradingCosts(BaseModel, frozen=True):
 
 
 class PaperAccount:
-    """What fills did to cash and positions, and what can be afforded.
+    """Cash and positions after all fills, and a check of affordable quantities.
 
-    No margin: after a fill that opens or enlarges a position, the value of all positions is at most the equity,
-    so that a long is paid from cash and a short never exceeds what the account is worth. A fill that only
-    reduces is always afforded; a short that ran away may then leave a negative balance.
+    There is no margin. After a fill that opens or increases a position, the value of all positions is at most
+    the equity: a long is paid from cash, and a short is never larger than the equity. A fill that only
+    reduces is always affordable. A short with large losses may then leave a negative balance.
     """
 
     def __init__(self, cash: Decimal, currency: str, costs: TradingCosts, *, allow_short: bool) -> None:
@@ -58,11 +61,11 @@ class PaperAccount:
         self._marks: dict[str, Decimal] = {}
         self._snapshot: Account | None = None
         self.claims = ZERO
-        """What is wanted elsewhere: money that is not enough for it too is shared with it in proportion."""
+        """The value of other entries. If the money is too low for all, it is shared in proportion."""
 
     def snapshot(self) -> Account:
         """Return cash and open positions."""
-        if self._snapshot is None:  # it is the same until the next fill, and is looked at with every bar
+        if self._snapshot is None:  # cached until the next fill, because it is read with every bar
             held = sorted((symbol, quantity) for symbol, quantity in self._quantities.items() if quantity)
             positions = tuple(
                 Position(symbol=symbol, quantity=quantity, average_price=self._averages[symbol])
@@ -76,11 +79,11 @@ class PaperAccount:
         self._marks[symbol] = price
 
     def on_side(self, symbol: str, side: Side) -> Decimal:
-        """Return how much is held in the direction of `side`; 0 if flat or the other way round."""
+        """Return the quantity held in the direction of `side`, 0 otherwise."""
         return max(EXACT.multiply(side.sign, self._quantities.get(symbol, ZERO)), ZERO)
 
     def apply(self, fill: Fill) -> None:
-        """Change cash and position by a fill."""
+        """Apply a fill to cash and position."""
         held = self._quantities.get(fill.symbol, ZERO)
         after = EXACT.fma(fill.side.sign, fill.quantity, held)
         self._averages[fill.symbol] = self._average(fill, held, after)
@@ -91,7 +94,10 @@ class PaperAccount:
     def affordable(
         self, instrument: Instrument, side: Side, wanted: Decimal, price: Decimal, liquidity: Liquidity
     ) -> tuple[Decimal, CancelReason | None]:
-        """Return how much of `wanted` may be traded at `price`, in lots, and what stands against the rest."""
+        """Return how much of `wanted` may be traded at `price`, in lots.
+
+        The second value is the reason why the rest may not be traded. It is None without a rest.
+        """
         reducing = min(wanted, self.on_side(instrument.symbol, side.opposite))
         opening = EXACT.subtract(wanted, reducing)
         if opening == 0:
@@ -107,7 +113,7 @@ class PaperAccount:
         return EXACT.add(reducing, part), None if part == opening else CancelReason.NO_FUNDS
 
     def _room(self, symbol: str, reducing: Decimal, price: Decimal, liquidity: Liquidity) -> Decimal:
-        """Return equity less the value of all positions, once `reducing` is closed and its fee is paid."""
+        """Return equity less all positions, once `reducing` is closed and its fee is paid."""
         room = EXACT.subtract(self._cash, self._costs.fee(price, reducing, liquidity))
         for other, held in self._quantities.items():
             mark = price if other == symbol else self._marks[other]
@@ -117,7 +123,7 @@ class PaperAccount:
         return room
 
     def _shared(self, room: Decimal, wanted: Decimal, liquidity: Liquidity) -> Decimal:
-        """Return the part of `room` for what is `wanted` here; all of it unless what is wanted elsewhere lacks money then."""
+        """Return the part of `room` for an entry worth `wanted`, shared with `claims`."""
         in_all = EXACT.add(wanted, self.claims)
         if self.claims == 0 or EXACT.multiply(in_all, self._rate(liquidity)) <= room:
             return room
@@ -129,7 +135,8 @@ class PaperAccount:
     def _largest_opening(
         self, instrument: Instrument, room: Decimal, price: Decimal, liquidity: Liquidity
     ) -> Decimal:
-        """Return the most lots whose value and fee fit into `room`; one step is left for the fee's rounding."""
+        """Return the most lots whose value and fee fit into `room`."""
+        # One step is left free, because the fee is rounded up.
         free = EXACT.subtract(room, FEE_STEP)
         return instrument.lots(EXACT.divide(max(free, ZERO), EXACT.multiply(price, self._rate(liquidity))))
 

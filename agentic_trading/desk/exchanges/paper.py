@@ -1,4 +1,4 @@
-"""An exchange on paper: deterministic fills from closed bars, assumed for the worse where a bar does not say."""
+"""An exchange on paper: deterministic fills from closed bars, assuming the worse."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from agentic_trading.ids import derived_id
 
 @dataclass(frozen=True, slots=True)
 class FillPrice:
-    """The price at which a bar fills an order, and on which side of the trade the order stands."""
+    """The price at which a bar fills an order, and whether it is maker or taker."""
 
     price: Decimal
     liquidity: exchange_api.Liquidity
@@ -22,11 +22,16 @@ class FillPrice:
 
 @dataclass(slots=True)
 class OrderState:
-    """An order and what has become of it.
+    """An order and its state.
 
-    `left` is unfilled. `guarded` is filled and still to be closed by the order's stop or target. `limit` is
-    known from the first bar on that could fill the order, and from the second one on the order is `resting`.
-    `crossing` says that its deadline made it a market order, `stopped` that its stop was triggered.
+    Attributes:
+        left: The unfilled quantity.
+        guarded: The filled quantity that the order's stop or target must still close.
+        limit: The limit price, known from the first bar that could fill the order.
+        resting: Whether an earlier bar could have filled the order.
+        crossing: Whether its deadline made it a market order.
+        stopped: Whether its stop was triggered.
+
     """
 
     order: exchange_api.Order
@@ -51,7 +56,10 @@ class OrderState:
         return self.order.order_type == "market" or self.crossing
 
     def has_passed(self, price: Decimal) -> bool:
-        """Return whether to open at `price` would be at or beyond the order's own stop or target."""
+        """Return whether a position opened at `price` would be past its stop or target.
+
+        A price at the stop or target counts too.
+        """
         if self.order.reduce_only:
             return False
         low, high = self.order.stop_loss, self.order.take_profit
@@ -60,7 +68,7 @@ class OrderState:
         return (low is not None and price <= low) or (high is not None and price >= high)
 
     def end(self, reason: exchange_api.CancelReason, at: datetime) -> exchange_api.Cancellation:
-        """Give up what is left, which must be something; what was filled stays guarded."""
+        """Cancel the unfilled rest, which must not be 0. The filled part stays guarded."""
         left, self.left = self.left, instrument_api.ZERO
         return exchange_api.Cancellation(
             order_id=self.order.order_id,
@@ -75,7 +83,7 @@ class OrderState:
 
 @dataclass(frozen=True, slots=True)
 class Market:
-    """What does not change from bar to bar: the grid, the costs, and the share of a bar that all orders may take."""
+    """The grid, the costs, and the share of a bar that all orders together may take."""
 
     instrument: instrument_api.Instrument
     costs: TradingCosts
@@ -83,18 +91,20 @@ class Market:
 
 
 class Matching:
-    """What one bar does, in the order in which it is assumed to have happened.
+    """The events of one bar, in the order in which they are assumed to happen.
 
-    1. Before the open: an order whose intent has expired ends, deadlines that have passed end an order or make it
-       a market order, new orders get their price.
-    2. At the open: stops that the open is beyond, then market orders and limit orders new to the market.
-    3. Inside the bar: stops, then targets, then resting limit orders, each followed by its own stop.
-    4. At the close: what must be filled at once or not at all is cancelled.
+    1. Before the open: An order whose intent has expired ends. An order whose deadline has passed ends, or
+       becomes a market order. New orders get their price.
+    2. At the open: Stops that the open is beyond come first. Then come market orders, and limit orders that
+       are new to the market.
+    3. Inside the bar: Stops come first, then targets, then resting limit orders, each followed by its own
+       stop.
+    4. At the close: Orders that must be filled at once or not at all are cancelled.
 
-    Within a step orders go in order of submission. A bar does not say what came first inside it, so the worse is
-    assumed: a stop before a target, and no target for what a resting order filled in the same bar. A resting
-    order is not filled by a bar that closes after its deadline, and none opens a position at or beyond its own
-    stop or target: the plan has passed.
+    Within a step, orders are in order of submission. A bar does not show its order of events, so the worse is
+    assumed: a stop comes before a target, and a resting order that is filled in a bar does not reach its
+    target in that bar. A resting order is not filled by a bar that closes after its deadline. No order opens
+    a position at or beyond its own stop or target.
     """
 
     def __init__(
@@ -115,7 +125,7 @@ class Matching:
         self._reports: list[exchange_api.ExecutionReport] = []
 
     def run(self) -> list[exchange_api.ExecutionReport]:
-        """Change the states of the orders and the account, and return what happened."""
+        """Process the bar: change orders and account, and return the reports in order."""
         active = [state for state in self._states if state.order.active_from <= self._bar.open_time]
         for state in active:
             self._before_open(state)
@@ -125,6 +135,7 @@ class Matching:
             self._take_at_open(state)
         for state in active:
             self._stop_loss(state, at_open=False)
+        # Stops come before targets, because a bar does not show what came first, and the worse is assumed.
         for state in active:
             self._take_profit(state)
         for state in active:
@@ -193,9 +204,10 @@ class Matching:
         state.resting = state.limit is not None
 
     def _fill(self, state: OrderState, fill_price: FillPrice | None, cause: exchange_api.FillCause) -> bool:
-        """Trade as much of the order as volume, position and money allow; return whether anything was."""
+        """Trade as much as volume, position and money allow. Return whether it traded."""
         if fill_price is None or state.left == 0:
             return False
+        # The plan has passed: a position that is opened here would be at or beyond its own stop or target.
         if state.has_passed(fill_price.price):
             self._end(state, exchange_api.CancelReason.PLAN_PASSED)
             return False
@@ -215,7 +227,7 @@ class Matching:
         return quantity > 0
 
     def _exit(self, state: OrderState, fill_price: FillPrice, cause: exchange_api.FillCause) -> None:
-        """Close what is guarded as far as volume allows, and cancel what the intent has not filled yet."""
+        """Close the guarded quantity as far as volume allows. Cancel the intent's rest."""
         quantity = min(state.guarded, self._volume_left)
         if quantity > 0:
             state.guarded = instrument_api.EXACT.subtract(state.guarded, quantity)
@@ -252,6 +264,7 @@ class Matching:
         self._account.apply(fill)
         self._volume_left = instrument_api.EXACT.subtract(self._volume_left, quantity)
         self._reports.append(fill)
+        # Otherwise a stop could sell more than is held, and so open a position on the other side.
         for other in self._states:
             other.guarded = min(other.guarded, self._account.on_side(other.order.symbol, other.order.side))
 
@@ -261,7 +274,7 @@ class Matching:
         return min(room, self._reducible(state)) if state.order.reduce_only else room
 
     def _share(self, state: OrderState) -> Decimal:
-        """Return what the order may still take of this bar."""
+        """Return the quantity that the order may still take of this bar."""
         if state.order.order_id not in self._shares:
             self._shares[state.order.order_id] = self._share_of_bar(state.order.max_participation)
         return self._shares[state.order.order_id]
@@ -286,7 +299,7 @@ class Matching:
         )
 
     def _would_take(self, state: OrderState) -> bool:
-        """Return whether a post-only order would find a trade at once: it stands beyond the last close."""
+        """Return whether a post-only order would trade at once, beyond the last close."""
         if state.limit is None or self._last_close is None:
             return False
         return (
@@ -302,7 +315,7 @@ class Matching:
 def price_at_market(
     side: instrument_api.Side, bar: Bar, costs: TradingCosts, instrument: instrument_api.Instrument
 ) -> FillPrice:
-    """Return what an order pays that takes at the open of the bar: half a spread worse."""
+    """Return the price of a market order: half a spread worse than the open."""
     return FillPrice(costs.taken_at(bar.open, side, instrument), "taker")
 
 
@@ -313,9 +326,10 @@ def price_on_arrival(
     costs: TradingCosts,
     instrument: instrument_api.Instrument,
 ) -> FillPrice | None:
-    """Return the price of a limit order that is new to the market; None unless it finds it open beyond the limit.
+    """Return the price of a limit order that is new to the market, or None.
 
-    It takes half a spread worse than the open, and never worse than its limit.
+    It trades only if the bar opens beyond its limit. It takes half a spread worse than the open, and never
+    worse than its limit.
     """
     if not _is_beyond(side, bar.open, limit):
         return None
@@ -324,10 +338,8 @@ def price_on_arrival(
 
 
 def price_at_rest(side: instrument_api.Side, limit: Decimal, bar: Bar) -> FillPrice | None:
-    """Return the limit of a resting order if the bar traded beyond it.
-
-    A bar that only touches the limit fills nothing: how much stood before it in the queue is not known.
-    """
+    """Return the limit of a resting order if the bar traded beyond it, otherwise None."""
+    # A touched limit fills no order, because the queue before the order is unknown.
     return FillPrice(limit, "maker") if _is_beyond(side, _farthest(side, bar), limit) else None
 
 
@@ -340,9 +352,10 @@ def price_of_stop(
     *,
     at_open: bool,
 ) -> FillPrice | None:
-    """Return the price of a stop that leaves a position by `side`; None unless the bar has touched it.
+    """Return the price of a stop that leaves a position by `side`, or None.
 
-    It takes like a market order, at the stop or at the open where that is worse.
+    It is None if the bar has not touched the stop. The stop takes like a market order, at its price, or at
+    the open if that is worse.
     """
     touched = bar.open if at_open else _farthest(side.opposite, bar)
     if _is_beyond(side, touched, stop):
@@ -352,7 +365,7 @@ def price_of_stop(
 
 
 def _is_beyond(side: instrument_api.Side, price: Decimal, limit: Decimal) -> bool:
-    """Return whether `price` is strictly better for `side` than `limit`: lower to buy, higher to sell."""
+    """Return whether `price` is strictly better for `side` than `limit`."""
     return price < limit if side is instrument_api.Side.BUY else price > limit
 
 
@@ -365,13 +378,21 @@ DEFAULT_COSTS = TradingCosts()
 
 
 class PaperExchange:
-    """Keep the promise of `Exchange` with bars alone; `Matching` says in which order things happen in a bar.
+    """An `Exchange` that fills orders from closed bars, in the order of `Matching`.
 
-    `instruments` are looked up for each bar and order, so that their grids may become finer. `cash` is the
-    starting balance in the quote currency that all of them share. `max_participation` is the share of a bar's
-    volume that all orders together may take, in 0 to 1. Shorts are allowed unless `allow_short` is False; no
-    position is worth more than the equity when it is opened (see `PaperAccount`). With `shares_cash` entries at the market for
-    which the cash is not enough get the same part each, as of the last closes, whichever of them comes first.
+    Args:
+        instruments: The instruments. They are looked up for each bar and order, so that their grids may
+            become finer.
+        cash: The starting balance in the quote currency that all instruments share.
+        costs: The spread and the fees.
+        max_participation: The share of a bar's volume that all orders together may take, in 0 to 1.
+        allow_short: Whether shorts are allowed. No position is worth more than the equity when it is opened.
+        shares_cash: Whether market entries share the cash if it is too low for all. Each then gets the same
+            fraction, by values at the last closes, whichever comes first.
+
+    Raises:
+        OrderRefusedError: If the instruments do not have exactly one quote currency.
+
     """
 
     def __init__(
@@ -399,7 +420,7 @@ class PaperExchange:
         self._last: dict[str, Bar] = {}
 
     async def submit(self, order: exchange_api.Order) -> None:
-        """Take an order; see `Exchange.submit`."""
+        """Submit an order. See `Exchange.submit`."""
         known = self._taken.get(order.order_id)
         if known == order:
             return
@@ -410,7 +431,10 @@ class PaperExchange:
         self._states[order.order_id] = OrderState(order, left=order.quantity)
 
     async def cancel(self, order_id: str) -> exchange_api.Cancellation | None:
-        """Take back what is left of an order; the time is that of the last bar, or when the order became active."""
+        """Cancel the unfilled rest of an order.
+
+        The time of the cancellation is that of the last bar, or `active_from` before the first bar.
+        """
         state = self._states.get(order_id)
         if state is None or state.left == 0:
             return None
@@ -421,7 +445,7 @@ class PaperExchange:
         return cancellation
 
     async def on_bar(self, bar: Bar) -> list[exchange_api.ExecutionReport]:
-        """Let a closed bar fill orders; see `Exchange.on_bar`."""
+        """Process a closed bar. See `Exchange.on_bar`."""
         market = self._market(bar.symbol)
         last = self._last.get(bar.symbol)
         if last is not None and bar.open_time < last.close_time:
@@ -443,13 +467,13 @@ class PaperExchange:
         return self._account.snapshot()
 
     async def open_orders(self) -> tuple[exchange_api.OpenOrder, ...]:
-        """Return what can still trade, in order of submission."""
+        """Return the orders that can still trade, in order of submission."""
         return tuple(
             exchange_api.OpenOrder(state.order, state.left, state.guarded) for state in self._states.values()
         )
 
     def _wanted_beside(self, bar: Bar) -> Decimal:
-        """Return what open entries at the market of other symbols would be worth at their last closes."""
+        """Return the value of other symbols' open market entries, at their last closes."""
         worth = instrument_api.ZERO
         for state in self._states.values():
             order, last = state.order, self._last.get(state.order.symbol)

@@ -1,1 +1,1 @@
-"""From an approved intent to orders and fills: limits, the fill strategy, the orders, the journal."""
+"""From an approved intent to fills: risk limits, fill strategy, orders, journal."""

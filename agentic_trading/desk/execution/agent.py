@@ -1,4 +1,4 @@
-"""The execution agent: asks the model how an approved intent shall be filled."""
+"""The execution agent: asks a model how to fill an approved intent."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from agentic_trading.llm.errors import FailureKind, FailureReason, NoDecision
 from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.limits import RetryPolicy
 
-# Read at import, like the code that it belongs to: an agent made on a running loop must not read files.
+# Read at import, because an agent that is created on a running loop must not read files.
 FILL_STRATEGY_PROMPT: Final[Prompt] = load_prompt("agentic_trading.desk.execution", "fill_strategy.v2")
 
 STEP = "fill_strategy"
@@ -38,10 +38,14 @@ MILLIONTH = Decimal("0.000001")
 
 @dataclass(frozen=True, slots=True)
 class ExecutionSettings:
-    """Which model is asked, and on behalf of which agent and tenant.
+    """Settings of the execution agent: session, model, agent and tenant.
 
-    `session_id` makes the ids of the envelopes; an answer is of use for `answer_within`, or as
-    long as one attempt may take if `retry_policy` gives it more. Without one that of the envelope's defaults holds.
+    Attributes:
+        session_id: The ids of envelopes are derived from it.
+        answer_within: How long to wait for an answer. If `retry_policy` allows one attempt more time, that
+            time counts.
+        retry_policy: The retry policy, or None for the envelope's default.
+
     """
 
     session_id: str
@@ -54,21 +58,24 @@ class ExecutionSettings:
 
     @property
     def patience(self) -> timedelta:
-        """How long an answer is waited for: never less than an attempt may take."""
+        """How long to wait for an answer, at least as long as one attempt may take."""
         policy = self.retry_policy
         return max(self.answer_within, timedelta(seconds=policy.attempt_timeout_s if policy else 0))
 
 
 @dataclass(frozen=True, slots=True)
 class TimedFillStrategy:
-    """A fill strategy, and the market's time at which it was there: that of the intent, or of a later answer."""
+    """A fill strategy, and the market time at which it was known.
+
+    This is the time of the intent, or that of a later answer.
+    """
 
     strategy: FillStrategy
     known_at: datetime
 
 
 class ExecutionAgent:
-    """Ask for a fill strategy, check it again, and put it, or the missing decision, on record."""
+    """An agent that asks for a fill strategy, checks it, and records the outcome."""
 
     def __init__(
         self, gateway: Gateway, clock: Clock, limits: FillLimits, settings: ExecutionSettings
@@ -82,14 +89,24 @@ class ExecutionAgent:
     async def decide(
         self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
     ) -> TimedFillStrategy | NoDecision:
-        """Return the model's strategy inside the limits, or why there is none: never a default.
+        """Return the model's fill strategy, or a `NoDecision`. It is never a default.
 
-        Where the limits leave one way to fill the intent, that is the strategy, and no model is asked. `bars` are the
-        last closed ones, oldest first, and `spread_bps` the whole spread. The intent is put on record before the model
-        is asked, its strategy or the missing decision afterwards. Raises `LookAheadError` if a bar closes after the
-        intent's `as_of`, `NoBarsError` without a bar.
+        If the limits leave one way to fill the intent, that is the strategy, without a call. The intent is
+        recorded before the model is asked, and the strategy or the missing decision afterwards.
+
+        Args:
+            intent: The approved intent.
+            instrument: The instrument with its grid.
+            bars: The last closed bars, oldest first.
+            spread_bps: The whole spread in basis points.
+
+        Raises:
+            LookAheadError: If a bar closes after `intent.as_of`.
+            NoBarsError: If there are no bars.
+
         """
         question = self._question(intent, instrument, bars, spread_bps)
+        # A single candidate needs no question. It would cost a call for each order of a plan.
         if len(question.candidates) == 1:
             strategy = question.only_strategy()
             await self._journal.intent(intent)
@@ -113,7 +130,10 @@ class ExecutionAgent:
     def envelope(
         self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
     ) -> LLMEnvelope:
-        """Return what the model is asked: equal arguments give equal envelopes but for times of creation."""
+        """Return the envelope of a question.
+
+        Equal arguments give equal envelopes, except creation times.
+        """
         return self._envelope(intent, self._question(intent, instrument, bars, spread_bps), bars, spread_bps)
 
     def _question(
@@ -155,13 +175,17 @@ class ExecutionAgent:
 
 
 def strategy_of(envelope: LLMEnvelope, interaction: LLMInteraction) -> FillStrategy | NoDecision:
-    """Read the strategy out of an attempt, held against the limits once more; anything less is no decision."""
+    """Return the strategy in an attempt, or a `NoDecision`.
+
+    The limits are checked once more.
+    """
     result = interaction.result
     if not result.actionable:
         description = result.error or "the answer must not become an order"
         missing = FailureReason(category=FailureKind.INTERNAL_ERROR, description=description)
         return _none(envelope, result.failure or missing)
     text = exact_bytes(result.parsed_output).decode()
+    # Checked again, because a worker may run without the check.
     violations = check_fill_strategy(envelope, text)
     if violations:
         reason = FailureReason(
@@ -208,7 +232,8 @@ def _context(
 
 
 def _offer(candidates: FillCandidates) -> Mapping[str, Any]:
-    """Return the first candidate in full as `terms`, and of each what differs: half the tokens of all in full."""
+    """Return the first candidate in full as `terms`, and each candidate's differences."""
+    # Only differences are given, because all candidates in full would take twice the tokens.
     full = {name: terms.model_dump(mode="json") for name, terms in candidates.items()}
     terms = next(iter(full.values()))
     own = {
@@ -220,7 +245,7 @@ def _offer(candidates: FillCandidates) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One piece of evidence: where it is from, and plain data."""
+    """One item of evidence: its source, and plain data."""
 
     source: str
     content: dict[str, Any]
@@ -228,7 +253,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What an intent and its market come to: evidence, limits, and the ways to fill it within them."""
+    """The parts of a question: evidence, limits, order, and the ways to fill it."""
 
     evidence: Sequence[Evidence]
     limits: FillLimits
@@ -236,7 +261,7 @@ class _Question:
     candidates: FillCandidates
 
     def only_strategy(self) -> FillStrategy:
-        """Return the one candidate as a strategy."""
+        """Return the only candidate as a strategy."""
         (terms,) = self.candidates.values()
         evidence_ids = [f"E{number}" for number, _ in enumerate(self.evidence, 1)]
         chosen = {
@@ -250,11 +275,15 @@ class _Question:
 def execution_evidence(
     symbol: str, bars: Sequence[Bar], quantity: Decimal, spread_bps: Decimal
 ) -> list[Evidence]:
-    """Return bars, volume and volatility of the last closed bars, oldest first, as evidence E1 to E3.
+    """Return the last closed bars, their volume and volatility as evidence E1 to E3.
 
-    Means, the median and the share of volume are over the bars that traded, and `without_trades` says how many
-    did not. Basis points are rounded to hundredths and shares of volume to millionths, half to even. Raises
-    `NoBarsError` without a bar.
+    `bars` must be oldest first. Means, medians and shares of volume are over the bars with trades, and
+    `without_trades` counts the others. Basis points are rounded to hundredths and shares of volume to
+    millionths, half to even.
+
+    Raises:
+        NoBarsError: If there are no bars.
+
     """
     if not bars:
         raise NoBarsError(symbol)

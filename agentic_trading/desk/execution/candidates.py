@@ -1,4 +1,4 @@
-"""The ways to fill an intent that an answer may choose from: terms under names, and the rule that chooses offline."""
+"""Candidates: the ways to fill an intent, and the rule that chooses one offline."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ from agentic_trading.desk.instrument import EXACT, ZERO
 from agentic_trading.llm.envelope import LLMEnvelope
 
 SMALL = Decimal("0.01")
-"""Up to this share of a mean bar's volume an order is taken to move nothing."""
+"""Up to this share of a mean bar's volume, an order is assumed not to move the price."""
 
 PATIENCE_BARS = 3
 PERSISTENCE_BARS = 6
-"""How long an order rests near the price before it crosses, and how long one farther off or at the market may last."""
+"""Bars until an order near the price crosses (`PATIENCE_BARS`), and until any other order ends."""
 
 NEAR = 10
 FAR = 4
-"""Which part of a mean bar's range an order waits away from the price: a tenth, or a quarter."""
+"""The distance of a waiting order from the price, as a part of a mean bar's range: a tenth, or a quarter."""
 
 WIDE = Decimal(20)
-"""From this many spreads in a mean bar's range on, waiting is taken to pay."""
+"""From this many spreads in a mean bar's range on, waiting is assumed to pay."""
 
 FillCandidates = Mapping[FillName, FillTerms]
 
 
 @dataclass(frozen=True, slots=True)
 class FillFacts:
-    """What the candidates follow from: the limits, the order, and what the evidence measures."""
+    """The facts behind the candidates: limits, order, and measures from the evidence."""
 
     limits: FillLimits
     quantity: Decimal
@@ -45,12 +45,12 @@ class FillFacts:
     def of(
         cls, limits: FillLimits, order: Mapping[str, Any], evidence: Mapping[str, Mapping[str, Any]]
     ) -> "FillFacts":
-        """Return the facts in the order of a context and in evidence, by its sources."""
+        """Return the facts from the order of a context and from evidence by its source."""
         return cls(
             limits=limits,
             quantity=Decimal(order["quantity"]),
             is_exit=order["kind"] == "exit",
-            # Bars without any volume say nothing about size: then it is taken to be large.
+            # Without any volume the order counts as large, because its size cannot be compared.
             share=Decimal(evidence["volume"]["order_to_mean"] or 1),
             mean_range_bps=Decimal(evidence["volatility"]["mean_range_bps"]),
             spread_bps=Decimal(evidence["volatility"]["spread_bps"]),
@@ -58,12 +58,15 @@ class FillFacts:
 
     @property
     def room(self) -> int:
-        """How many bars fit into the longest deadline."""
+        """The number of bars in the longest deadline."""
         return self.limits.max_deadline_s // self.limits.bar_seconds
 
     @property
     def slices(self) -> int:
-        """As many slices, one a bar, as make each small, two at least; fewer where there is no room for them."""
+        """The number of slices that makes each slice small, one per bar.
+
+        At least two, unless deadline, limits or minimum size have no room for them.
+        """
         wanted = max(2, int((self.share / SMALL).to_integral_value(ROUND_CEILING)))
         slices = max(1, min(wanted, self.room, self.limits.max_slices))
         while slices > 1 and self._smallest(slices) < self.limits.min_slice_quantity:
@@ -74,24 +77,24 @@ class FillFacts:
         return min(slice_quantities(self.quantity, slices, self.limits.lot_size))
 
     def seconds(self, bars: int) -> int:
-        """Return the length of so many bars, within the longest deadline."""
+        """Return the length of so many bars, at most the longest deadline."""
         return min(bars * self.limits.bar_seconds, self.limits.max_deadline_s)
 
     def nearest(self, *preferred: OrderType) -> OrderType:
-        """Return the first of these order types that is allowed, or whichever is."""
+        """Return the first of these order types that is allowed, or any allowed type."""
         allowed = self.limits.allowed_order_types
         return next((kind for kind in preferred if kind in allowed), allowed[0])
 
     def part_of_range(self, part: int) -> Decimal:
-        """Return one `part`-th of a mean bar's range in basis points, within the price band."""
+        """Return one `part`-th of a mean bar's range in bps, within the price band."""
         return min(EXACT.divide(self.mean_range_bps, part), self.limits.price_band_bps)
 
 
 def fill_candidates(facts: FillFacts) -> FillCandidates:
-    """Return the ways to fill that break no rule of `terms_violations`; equal facts give equal ones, in order.
+    """Return the ways to fill that break no rule of `terms_violations`.
 
-    An order type that the limits do not allow is replaced by the nearest one; what makes no sense then, or finds no
-    room, is left out.
+    Equal facts give equal candidates, in the same order. A forbidden order type is replaced by the nearest
+    allowed type. Ways that then make no sense, or have no room, are left out.
     """
     ways = _at_plan_price(facts) if not facts.limits.may_cross else _at_market_price(facts)
     terms = {name: _fill_terms(facts, **changes) for name, changes in ways}
@@ -129,7 +132,7 @@ def _at_plan_price(facts: FillFacts) -> Iterator[tuple[FillName, dict[str, Any]]
 
 
 def _fill_terms(facts: FillFacts, **changes: Any) -> FillTerms:
-    """Return terms to take the whole at the market, with `changes`."""
+    """Return terms that take everything at the market, with `changes`."""
     fields = {
         "order_type": facts.nearest("market", "limit", "post_only"),
         "time_in_force": "gtc",
@@ -147,11 +150,9 @@ def _fill_terms(facts: FillFacts, **changes: Any) -> FillTerms:
 
 
 def _capped(facts: FillFacts) -> dict[str, Any]:
-    """Take up to a tenth of a range, or the spread, beyond the last close, and leave the rest.
-
-    The order follows the close and names no price: one beyond the price of the decision would be worth more than the
-    intent was sized for, and limits on positions would refuse it.
-    """
+    """Return changes that take up to a cap beyond the last close, and cancel the rest."""
+    # The order follows the close. A limit beyond the price of the decision would be worth more than the
+    # intent was sized for, and limits on positions would deny it.
     cap = min(max(facts.part_of_range(NEAR), facts.spread_bps), facts.limits.price_band_bps)
     return {
         "order_type": "limit",
@@ -180,11 +181,11 @@ def _patient(facts: FillFacts, offset: Decimal, bars: int) -> dict[str, Any]:
 
 
 def fill_strategy_rule(envelope: LLMEnvelope) -> str:
-    """Choose a candidate by fixed thresholds; reads the envelope's context and evidence and nothing else.
+    """Choose a candidate by fixed thresholds, from the context and the evidence only.
 
-    A plan with a price waits at it until the deadline. Otherwise: a large order in market slices, one a bar;
-    an exit at once; a small entry waits a little for a better price where bars are wide, and takes at once
-    where they are not.
+    A plan with a price waits at it until the deadline. Otherwise a large order is sliced at the market, one
+    slice per bar. An exit is taken at once. A small entry waits a little for a better price if bars are wide,
+    and is taken at once if they are not.
     """
     evidence = {item.source: item.content for item in envelope.retrieved_evidence}
     limits = FillLimits.model_validate(envelope.context["limits"])

@@ -1,4 +1,4 @@
-"""The rules of a fill strategy: inside its limits, in agreement with itself, and citing evidence that there is."""
+"""The rules of a fill strategy: limits, agreement of its terms, and evidence."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,16 @@ from agentic_trading.llm.result import Violation
 
 
 def check_fill_strategy(envelope: LLMEnvelope, text: str) -> list[Violation]:
-    """Return every rule that an answer to `fill_strategy.v2` breaks; nothing is clamped or filled in.
+    """Return the rules that an answer to `fill_strategy.v2` breaks.
 
-    The limits are `context["limits"]` of the envelope, the quantity `context["order"]["quantity"]` and what a name
-    means `context["candidates"]` and `context["terms"]`: an envelope without them lets nothing pass.
+    The answer is not changed. The limits are in `context["limits"]` of the envelope, and the quantity in
+    `context["order"]["quantity"]`. The terms of a name are in `context["candidates"]` and `context["terms"]`.
+    If these are missing, every answer breaks a rule.
     """
     try:
         question = _Question.of(envelope)
     except (ValidationError, KeyError) as e:
+        # Refused, because the answer would otherwise pass without limits.
         return [_unusable(e)]
     try:
         choice = read_choice(text)
@@ -42,10 +44,14 @@ def check_fill_strategy(envelope: LLMEnvelope, text: str) -> list[Violation]:
 
 
 def terms_of(envelope: LLMEnvelope, choice: FillChoice) -> FillTerms:
-    """Return the terms that a choice names among the envelope's candidates, or brings itself.
+    """Return the terms of a choice, by the name of a candidate or in full.
 
-    A candidate says what is its own; the rest stands in `context["terms"]`. Raises `KeyError` where the envelope has no
-    candidate of that name, and pydantic's `ValidationError` for one that is no terms.
+    A candidate contains only its own terms. The other terms are in `context["terms"]`.
+
+    Raises:
+        KeyError: If the envelope has no candidate of that name.
+        pydantic.ValidationError: If a candidate is not valid.
+
     """
     if isinstance(choice.fill, FillTerms):
         return choice.fill
@@ -54,7 +60,10 @@ def terms_of(envelope: LLMEnvelope, choice: FillChoice) -> FillTerms:
 
 
 def terms_violations(terms: FillTerms, limits: FillLimits, quantity: Decimal) -> list[Violation]:
-    """Return every rule that terms break for an order of `quantity`, always in the same order."""
+    """Return the rules that terms break for an order of `quantity`.
+
+    The order of the rules is always the same.
+    """
     return [
         *_outside_limits(terms, limits),
         *_contradictions(terms),
@@ -76,7 +85,7 @@ class _Order(BaseModel, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What an envelope asks a strategy for: limits, quantity, and how many items of evidence it gives."""
+    """The limits and the quantity in an envelope, and its number of evidence items."""
 
     limits: FillLimits
     quantity: Decimal
@@ -109,7 +118,7 @@ def _outside_limits(terms: FillTerms, limits: FillLimits) -> Iterator[Violation]
 
 
 def _contradictions(terms: FillTerms) -> Iterator[Violation]:
-    """Yield where the order's type, its life and the algorithm do not fit each other."""
+    """Yield contradictions between order type, time in force and algorithm."""
     if terms.order_type == "market" and terms.limit_offset_bps != 0:
         yield _violation("limit_offset_bps", "market", terms.limit_offset_bps, "0 for a market order", 0)
     if terms.order_type == "post_only" and terms.limit_offset_bps < 0:
@@ -133,7 +142,7 @@ def _contradictions(terms: FillTerms) -> Iterator[Violation]:
 
 
 def _against_schedule(terms: FillTerms, limits: FillLimits, quantity: Decimal) -> Iterator[Violation]:
-    """Yield where slices, their size, the interval and the deadline do not fit each other."""
+    """Yield contradictions between slices, their size, interval and deadline."""
     if terms.algo == "twap":
         if terms.slices < 2:
             yield _violation("slices", "algo", terms.slices, "at least 2 for twap", 2)
@@ -152,7 +161,7 @@ def _against_schedule(terms: FillTerms, limits: FillLimits, quantity: Decimal) -
 
 
 def _against_price(terms: FillTerms, limits: FillLimits) -> Iterator[Violation]:
-    """Yield what could trade at a worse price than the plan's, where the limits say that it must not."""
+    """Yield terms that could trade at a worse price than the plan's, if not allowed."""
     if limits.may_cross:
         return
     if terms.on_deadline == "cross":

@@ -1,4 +1,4 @@
-"""What becomes of an assessment on record, beside intents, orders, fills and cancellations, which are bodies themselves."""
+"""Events between an assessment and its orders: skipped, denied, undecided, chosen."""
 
 import operator
 from decimal import Decimal
@@ -14,7 +14,7 @@ from agentic_trading.llm.fields import Open
 
 
 class IntentSkipped(EventBody, frozen=True):
-    """No intent came of a verdict, as a position of its side is open already."""
+    """A verdict gave no intent, because a position on its side is already open."""
 
     KIND = "intent.skipped"
 
@@ -24,7 +24,7 @@ class IntentSkipped(EventBody, frozen=True):
 
 
 class IntentDenied(Rejection, EventBody, frozen=True):
-    """Our own limits stopped an intent before it was one."""
+    """Our own limits denied an intent before it was approved."""
 
     KIND = "intent.denied"
 
@@ -32,7 +32,7 @@ class IntentDenied(Rejection, EventBody, frozen=True):
 
 
 class IntentUndecided(NoDecision, EventBody, frozen=True):
-    """It was not decided how an intent shall be filled: no order came of it."""
+    """It was not decided how to fill an intent. It gets no order."""
 
     KIND = "intent.undecided"
 
@@ -41,7 +41,7 @@ class IntentUndecided(NoDecision, EventBody, frozen=True):
 
 
 class StrategyChosen(FillStrategy, EventBody, frozen=True, extra="ignore"):
-    """How an intent shall be filled."""
+    """The chosen fill strategy of an intent."""
 
     KIND = "intent.strategy_chosen"
 
@@ -50,9 +50,10 @@ class StrategyChosen(FillStrategy, EventBody, frozen=True, extra="ignore"):
 
 
 class OrderDenied(Rejection, EventBody, frozen=True):
-    """Our own limits stopped the orders of a strategy, or the exchange refused one of them.
+    """Our limits denied the orders of a strategy, or the exchange refused an order.
 
-    `order_id` names the order that the exchange refused. It is empty if our own limits stopped the orders: none was sent.
+    `order_id` is the refused order. It is empty if our own limits denied the orders, because no order was
+    sent.
     """
 
     KIND = "order.denied"

@@ -1,4 +1,4 @@
-"""What shall be traded, and the limits within which it may be filled."""
+"""Order intents, and the limits of their fill strategies."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -15,12 +15,18 @@ SizedBy = Literal["risk", "exposure", "notional", "position", "weight"]
 
 
 class Sizing(BaseModel, frozen=True):
-    """What a quantity rests on: the account when it was chosen, and which bound chose it.
+    """The basis of a quantity: the account at the time, and the bound that set it.
 
-    `equity` is in the quote currency, and so is `gross`, the value of all positions and open entries of all symbols
-    at their marks. `position` and `pending` are of the symbol, signed. `risk_pct` is the part of the equity that an
-    entry may lose at its stop. `sized_by` is `position` for an exit that closes all of it, and `weight` where a plan wants
-    another share of the equity.
+    Attributes:
+        equity: The equity in the quote currency.
+        position: The signed position in the symbol.
+        pending: The signed quantity that open entries of the symbol would add.
+        gross: The value of all positions and open entries of all symbols at their marks, in the quote
+            currency.
+        risk_pct: The percentage of the equity that an entry may lose at its stop.
+        sized_by: The bound. `position` is an exit that closes all of it, and `weight` is a plan that wants
+            another share of the equity.
+
     """
 
     equity: Decimal
@@ -32,11 +38,16 @@ class Sizing(BaseModel, frozen=True):
 
 
 class OrderIntent(EventBody, frozen=True):
-    """What shall be bought or sold, decided and sized by code; how it is filled is still open.
+    """A decision to buy or sell, made and sized by code. It has no fill strategy yet.
 
-    `arrival_price` is the last close at `as_of`, against which fills are judged. `limit_price` is the worst
-    price at which an entry is still wanted; None takes the market. An exit only reduces, and has no stop or
-    target. `sizing` says what the quantity rests on. `causation_id` is the event that asked for it.
+    Attributes:
+        arrival_price: The last close at `as_of`. Fills are compared with it.
+        limit_price: The worst accepted price of an entry. None takes the market.
+        stop_loss: The stop of an entry. An exit only reduces, and has neither stop nor target.
+        take_profit: The target of an entry.
+        sizing: The basis of the quantity.
+        causation_id: The event that proposed it.
+
     """
 
     KIND = "intent.approved"
@@ -63,23 +74,27 @@ class OrderIntent(EventBody, frozen=True):
             raise ValueError(f"expires_at {self.expires_at} must be after as_of {self.as_of}")
         if self.kind == "exit" and (self.limit_price or self.stop_loss or self.take_profit):
             raise ValueError(
-                "an exit takes no limit_price, stop_loss or take_profit; allowed are those of an entry"
+                "an exit takes no limit_price, stop_loss or take_profit. Only an entry has them."
             )
         return self
 
     @property
     def reference_price(self) -> Decimal:
-        """What the price reference `arrival` means: the limit of the plan, or else the last close."""
+        """The price that `arrival` refers to: the plan's limit, or the last close."""
         return self.limit_price or self.arrival_price
 
 
 class FillLimits(BaseModel, frozen=True):
     """The bounds of a fill strategy, set by code before the model is asked.
 
-    `max_participation` is a share of a bar's volume, `max_deadline_s` counts from `as_of`, `price_band_bps`
-    bounds limit offsets to either side. Bars are `bar_seconds` long; intervals count in whole bars.
-    `may_cross` is False where the plan's price is the worst that is wanted: then orders stand at that price
-    or to its passive side, and never cross.
+    Attributes:
+        max_participation: The maximum share of a bar's volume.
+        max_deadline_s: The longest deadline, counted from the first slice.
+        price_band_bps: The maximum limit offset to either side.
+        bar_seconds: The length of a bar. Intervals are rounded up to whole bars.
+        may_cross: False if the plan's price is the worst accepted price. Orders then stay at that price or on
+            its passive side, and never cross.
+
     """
 
     max_slices: Annotated[int, Field(ge=1, le=20)] = 10
@@ -98,11 +113,13 @@ class FillLimits(BaseModel, frozen=True):
     may_cross: bool = True
 
     def narrowed_to(self, intent: OrderIntent, instrument: Instrument) -> Self:
-        """Return the limits that hold for one intent: its lifetime, its size, its price, its instrument's grid."""
+        """Return the limits for one intent: its lifetime, size, price and grid."""
         lifetime_s = max(1, int((intent.expires_at - intent.as_of).total_seconds()))
         may_cross = self.may_cross and intent.limit_price is None
+        # Without `may_cross` there are no market orders, because their price could be worse than the plan's.
         patient = tuple(kind for kind in self.allowed_order_types if kind != "market" or may_cross)
         least = max(self.min_slice_quantity, instrument.min_quantity)
+        # The number of slices is bounded so that each can have the minimum quantity.
         slices = int(EXACT.divide_int(intent.quantity, least))
         narrower = {
             "max_deadline_s": min(self.max_deadline_s, lifetime_s),

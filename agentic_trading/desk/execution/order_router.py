@@ -1,4 +1,4 @@
-"""Send orders to the exchange after one more look at the limits, and record what it reports."""
+"""The router of orders: a last risk check before the exchange, and the journal."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,9 +25,10 @@ MINUTE = timedelta(minutes=1)
 
 
 class TradeJournal:
-    """Record events through the gateway: intent ← fill strategy ← order ← fill or cancellation.
+    """A recorder of intents, fill strategies, orders, fills and cancellations.
 
-    Ids are those of the things themselves or derived from them, so that the same fact recorded twice is one event.
+    Each of these events is the cause of the next. Ids are those of the objects or derived from them, so that
+    a fact that is recorded twice is one event.
     """
 
     def __init__(self, gateway: Gateway, clock: Clock, *, tenant_id: str) -> None:
@@ -36,7 +37,7 @@ class TradeJournal:
         self._tenant_id = tenant_id
 
     async def intent(self, intent: OrderIntent) -> None:
-        """Record an intent under its own id, caused by what proposed it."""
+        """Record an intent under its own id. Its cause is the event that proposed it."""
         await self._record(intent, intent.intent_id, intent, intent.causation_id)
 
     async def strategy(
@@ -49,28 +50,28 @@ class TradeJournal:
     async def no_decision(
         self, intent: OrderIntent, decision: NoDecision, *, request_hash: str, cause: str
     ) -> None:
-        """Record that no order will come of an intent."""
+        """Record that an intent gets no order."""
         undecided = IntentUndecided(symbol=intent.symbol, request_hash=request_hash, **dict(decision))
         await self._record(undecided, derived_id("no_decision", intent.intent_id), intent, cause)
 
     async def denial(self, intent: OrderIntent, rejection: Rejection) -> None:
-        """Record that a limit stopped the orders of a strategy, and none was sent."""
+        """Record that a limit stopped the orders of a strategy before any was sent."""
         denied = OrderDenied(symbol=intent.symbol, **dict(rejection))
         event_id = derived_id("order.rejected", intent.intent_id)
         await self._record(denied, event_id, intent, strategy_id(intent.intent_id))
 
     async def refusal(self, intent: OrderIntent, order: exchange_api.Order, rejection: Rejection) -> None:
-        """Record that the exchange did not take an order, caused by the order."""
+        """Record that the exchange refused an order. The cause is the order."""
         denied = OrderDenied(symbol=intent.symbol, order_id=order.order_id, **dict(rejection))
         event_id = derived_id("order.rejected", order.order_id)
         await self._record(denied, event_id, intent, order.order_id)
 
     async def order(self, intent: OrderIntent, order: exchange_api.Order) -> None:
-        """Record an order under its own id, caused by the fill strategy."""
+        """Record an order under its own id. Its cause is the fill strategy."""
         await self._record(order, order.order_id, intent, order.causation_id)
 
     async def report(self, report: exchange_api.ExecutionReport) -> None:
-        """Record a fill under its own id, or a cancellation; caused by the order, dated by the bar's close."""
+        """Record a fill or cancellation, dated by the bar's close and caused by the order."""
         match report:
             case exchange_api.Fill():
                 event_id = report.fill_id
@@ -86,7 +87,10 @@ class TradeJournal:
     async def publish(
         self, body: EventBody, event_id: str, trace_id: str, cause: str, as_of: datetime
     ) -> None:
-        """Record any event of the desk under `event_id`, caused by the event, interaction or order `cause`."""
+        """Record an event of the desk under `event_id`.
+
+        `cause` is the id of an event, an interaction or an order.
+        """
         event = body.as_event(
             event_id=event_id,
             trace_id=trace_id,
@@ -99,9 +103,9 @@ class TradeJournal:
 
 
 class OrderRouter:
-    """Send the orders of a strategy, let bars fill them, and record all of it.
+    """A router of orders to the exchange, which records everything.
 
-    Not for several tasks at once: what is open is looked at before it is added to.
+    Its calls must not overlap, because they read open orders before they add to them.
     """
 
     def __init__(
@@ -123,19 +127,26 @@ class OrderRouter:
     async def place(
         self, intent: OrderIntent, strategy: FillStrategy, *, known_at: datetime
     ) -> Sequence[exchange_api.Order] | Rejection:
-        """Submit and record the orders of a strategy: all of them, or none if a limit stops one.
+        """Submit and record the orders of a strategy.
 
-        `known_at` is when the strategy was there: no bar that opened before it fills an order. An order that the
-        exchange refuses is recorded as denied, and the orders after it are not sent.
+        If a limit stops one order, no order is sent. If the exchange refuses an order, this is recorded, and
+        the orders after it are not sent.
+
+        Args:
+            intent: The intent.
+            strategy: Its fill strategy.
+            known_at: The time at which the strategy was known. Bars that opened earlier do not fill its
+                orders.
 
         Returns:
-            The orders that the exchange took, or the rejection if it took none.
+            The orders that the exchange accepted, or the rejection if it accepted no order.
 
         """
         instrument = self._instruments[intent.symbol]
         limits = self._fill_limits.narrowed_to(intent, instrument)
         orders = plan_orders(intent, strategy, limits, known_at=known_at)
         facts = await self.facts(intent.symbol, intent.as_of)
+        # All orders are checked before the first is sent, so that a limit stops all of them.
         for order in orders:
             broken = check_order_risk(order, self._risk_limits, instrument, facts)
             if broken is not None:
@@ -145,13 +156,14 @@ class OrderRouter:
             facts = _with_pending(facts, order)
         for count, order in enumerate(orders):
             if (refused := await self._submit(intent, order)) is not None:
+                # Accepted slices stay, because each has its own stop and deadline.
                 return orders[:count] or refused
         return orders
 
     async def _submit(self, intent: OrderIntent, order: exchange_api.Order) -> Rejection | None:
-        """Record and submit an order; return why the exchange refused it, which is on record too."""
+        """Record and submit an order. Return the recorded rejection if it was refused."""
         await self._journal.order(intent, order)
-        self._submitted.append(intent.as_of)  # a refused order counts too: the exchange had to answer it
+        self._submitted.append(intent.as_of)  # a refused order counts, because the exchange had to answer it
         try:
             await self._exchange.submit(order)
         except exchange_api.OrderRefusedError as e:
@@ -162,19 +174,20 @@ class OrderRouter:
         return None
 
     async def fill_order(self, bars: Sequence[Bar]) -> Sequence[Bar]:
-        """Return the bars of one moment in the order in which they fill orders: that of `bars`.
+        """Return the bars of one moment in the order in which they fill orders.
 
-        Where limits net exits, those with an open exit come first: what they sell pays for what others buy.
+        This is the order of `bars`, unless the limits net exits. Then symbols with an open exit come first.
         """
         if not self._risk_limits.nets_exits:
             return bars
         exits = {
             entry.order.symbol for entry in await self._exchange.open_orders() if entry.order.reduce_only
         }
+        # Exits come first, because their sales pay for the purchases of other symbols.
         return sorted(bars, key=lambda bar: bar.symbol not in exits)
 
     async def on_bar(self, bar: Bar) -> list[exchange_api.ExecutionReport]:
-        """Let a closed bar fill what is open; return and record what happened, in order."""
+        """Process a closed bar. Return and record fills and cancellations, in order."""
         reports = await self._exchange.on_bar(bar)
         self._last[bar.symbol] = bar
         for report in reports:
@@ -182,7 +195,7 @@ class OrderRouter:
         return reports
 
     async def withdraw(self, symbol: str) -> list[exchange_api.Cancellation]:
-        """Cancel and record what is unfilled of a symbol, before its position is closed."""
+        """Cancel the unfilled orders of a symbol, and record the cancellations."""
         unfilled = [
             entry.order.order_id
             for entry in await self._exchange.open_orders()
@@ -195,7 +208,12 @@ class OrderRouter:
         return cancelled
 
     async def facts(self, symbol: str, at: datetime) -> RiskFacts:
-        """Return what the limits need to know at `at`; raises `NoBarsError` before the first bar of `symbol`."""
+        """Return the facts about a symbol that its limits need, as of `at`.
+
+        Raises:
+            NoBarsError: If `symbol` has no bar yet.
+
+        """
         if symbol not in self._last:
             raise NoBarsError(symbol)
         account, orders = await self._exchange.account(), await self._exchange.open_orders()
@@ -208,7 +226,7 @@ class OrderRouter:
         account: exchange_api.Account,
         orders: Iterable[exchange_api.OpenOrder],
     ) -> Mapping[str, RiskFacts]:
-        """Return the facts of symbols that have a bar, as of an account and its open orders."""
+        """Return the facts about symbols with bars, for an account and its open orders."""
         while self._submitted and self._submitted[0] <= at - MINUTE:
             self._submitted.popleft()
         marks = {each: bar.close for each, bar in self._last.items()}
@@ -244,20 +262,21 @@ def _gross(
     *,
     nets_exits: bool,
 ) -> Decimal:
-    """Return what all positions and open entries are worth at their marks, long and short added."""
+    """Return the value of all positions and open entries, long and short added."""
     worth = ZERO
     for held in account.positions:
         worth = EXACT.fma(held.quantity.copy_abs(), marks[held.symbol], worth)
     for entry in working:
         if not entry.order.reduce_only:
             worth = EXACT.fma(entry.left, marks[entry.order.symbol], worth)
+        # A market exit counts as sold, because its sale pays for purchases at the same open.
         elif nets_exits and entry.order.order_type == "market":
             worth = EXACT.fma(entry.left.copy_negate(), marks[entry.order.symbol], worth)
     return worth
 
 
 def _with_pending(facts: RiskFacts, order: exchange_api.Order) -> RiskFacts:
-    """Return the facts as they are once `order` is open too."""
+    """Return the facts after `order` is open."""
     added = ZERO if order.reduce_only else EXACT.multiply(order.side.sign, order.quantity)
     return replace(
         facts,

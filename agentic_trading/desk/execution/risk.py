@@ -1,4 +1,4 @@
-"""Size trades and hold them against limits, between plan and intent, and again between order and exchange."""
+"""Size trades and check risk limits: before an intent, and again before an order."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -18,14 +18,20 @@ Percent = Annotated[Decimal, Field(gt=0, le=100)]
 
 
 class RiskLimits(BaseModel, frozen=True):
-    """What no order may pass.
+    """The limits of all orders. Notionals are in the quote currency.
 
-    Notionals are in the quote currency. `max_exposure_pct` bounds a position's value by the equity, and
-    `max_gross_pct` the value of all positions and open entries of all symbols; below 100 they leave room for fees.
-    `price_collar_bps` is the farthest that a price may stand from the last close. `max_tick_bps` is the coarsest
-    tick, in parts of the last close, on which a position may be opened: on a coarser one prices say too little. Size
-    does not bound an exit, nor do halts and ticks: a limit must not lock a position in. With `nets_exits` what market exits
-    that are open will sell no longer counts as held: for portfolios, whose purchases are paid by sales at the same open.
+    Size, halts and ticks do not limit an exit.
+
+    Attributes:
+        max_exposure_pct: Bounds a position's value, in percent of the equity. Below 100 it leaves room for
+            fees.
+        max_gross_pct: Bounds the value of all positions and open entries of all symbols in the same way.
+        price_collar_bps: The maximum distance of a price from the last close.
+        max_tick_bps: The coarsest tick on which a position may be opened, in basis points of the last close.
+        require_stop: Whether an entry must have a stop.
+        nets_exits: Whether open market exits count as sold. For portfolios, whose purchases are paid by sales
+            at the same open.
+
     """
 
     max_order_notional: Annotated[Decimal, Field(gt=0)] = Decimal(100_000)
@@ -40,18 +46,24 @@ class RiskLimits(BaseModel, frozen=True):
     nets_exits: bool = False
 
     def most_gross(self, equity: Decimal) -> Decimal:
-        """Return the most that all positions and open entries may be worth."""
+        """Return the maximum value of all positions and open entries."""
         return _part(equity, self.max_gross_pct)
 
 
 @dataclass(frozen=True, slots=True)
 class RiskFacts:
-    """What is known when a limit is checked.
+    """The facts that limits are checked against.
 
-    `equity` is at the last close. `position` is signed, and so is `pending`: what open entries would add to
-    it. `gross` is what all positions and open entries of all symbols are worth at their marks, long and short added.
-    `halted` says that nothing traded in the last bar. `open_orders` counts orders with something left to fill,
-    `orders_last_minute` those submitted in the 60 seconds up to now.
+    Attributes:
+        equity: The equity at the last close.
+        position: The signed position in the symbol.
+        pending: The signed quantity that open entries would add to it.
+        gross: The value of all positions and open entries of all symbols at their marks, long and short
+            added.
+        halted: Whether the last bar had no trades.
+        open_orders: The number of orders with an unfilled rest.
+        orders_last_minute: The number of orders submitted in the last 60 seconds.
+
     """
 
     last_close: Decimal
@@ -64,7 +76,7 @@ class RiskFacts:
     orders_last_minute: int = 0
 
     def with_approved(self, intents: Iterable[OrderIntent]) -> "RiskFacts":
-        """Return the facts as they are once the orders of these intents are open, for any other symbol."""
+        """Return the facts of any other symbol after the orders of these intents are open."""
         added = (EXACT.multiply(i.quantity, i.reference_price) for i in intents if i.kind == "entry")
         return replace(self, gross=EXACT.add(self.gross, sum(added, ZERO)))
 
@@ -73,7 +85,7 @@ class RiskFacts:
         sized_by: SizedBy,
         risk_pct: Decimal | None = None,
     ) -> Sizing:
-        """Return what of these facts goes on record with a quantity."""
+        """Return the facts that are recorded with a quantity."""
         return Sizing(
             equity=self.equity,
             position=self.position,
@@ -85,15 +97,15 @@ class RiskFacts:
 
 
 class Approved(BaseModel, frozen=True):
-    """An intent that passed, its quantity in whole lots."""
+    """An intent that passed all limits, with its quantity in whole lots."""
 
     intent: OrderIntent
 
 
 class Rejection(BaseModel, frozen=True):
-    """The first rule that was broken, the value that broke it, and what would have passed.
+    """The first rule that was broken, the value that broke it, and the allowed values.
 
-    `side`, `quantity` and `sizing` are of what was rejected, where that is known.
+    `side`, `quantity` and `sizing` are those of the rejected order or intent, if known.
     """
 
     rule: str
@@ -104,7 +116,7 @@ class Rejection(BaseModel, frozen=True):
     sizing: Sizing | None = None
 
     def of(self, side: Side, quantity: Decimal, sizing: Sizing | None) -> "Rejection":
-        """Return the same rejection, with what was rejected."""
+        """Return the same rejection with side, quantity and sizing."""
         return Rejection(
             rule=self.rule, was=self.was, allowed=self.allowed, side=side, quantity=quantity, sizing=sizing
         )
@@ -112,7 +124,7 @@ class Rejection(BaseModel, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A quantity in whole lots, and which bound chose it."""
+    """A quantity in whole lots, and the bound that set it."""
 
     quantity: Decimal
     by: Literal["risk", "exposure", "notional"]
@@ -120,10 +132,13 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class EntryProposal:
-    """An entry without a size. `entry` is a limit price, or None to enter at the market.
+    """An entry without a size.
 
-    `risk_pct` is the part of the equity, in percent, that may be lost between entry and stop.
-    `causation_id` is the event that proposes it; the same cause and trace give the same intent id.
+    Attributes:
+        entry: The limit price, or None to enter at the market.
+        risk_pct: The percentage of the equity that may be lost between entry and stop.
+        causation_id: The event that proposes it. The same cause and trace give the same intent id.
+
     """
 
     side: Side
@@ -141,10 +156,10 @@ class EntryProposal:
 def propose_entry(
     proposal: EntryProposal, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
 ) -> Approved | Rejection:
-    """Size a proposal and check it.
+    """Size a proposed entry, and check it.
 
-    Prices go to the grid first: the entry to its passive side, stop and target against the trader, so that the
-    stop is as far and the target as near as the grid makes them.
+    Prices are rounded to the grid first: the entry to its passive side, the stop away from the entry, and the
+    target towards the entry.
     """
     side = proposal.side
     limit = None if proposal.entry is None else instrument.adverse_price(proposal.entry, side.opposite)
@@ -189,7 +204,7 @@ def propose_exit(
     trace_id: str,
     causation_id: str,
 ) -> Approved | Rejection:
-    """Propose to close the whole position; a flat one is a `Rejection`."""
+    """Propose to close the whole position, or return a `Rejection` without a position."""
     if facts.position == 0:
         return Rejection(rule="reduce_only", was="flat", allowed="an exit where there is a position")
     intent = OrderIntent(
@@ -212,9 +227,9 @@ def propose_exit(
 def check_intent(
     intent: OrderIntent, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
 ) -> Approved | Rejection:
-    """Round the quantity down to lots, then hold the intent against every limit; nothing else is changed.
+    """Round the quantity down to lots, and check the intent against every limit.
 
-    An entry of less than the instrument's least quantity is rejected; an exit may be a single lot.
+    An entry below the instrument's minimum quantity is rejected. An exit may be a single lot.
     """
     quantity = instrument.lots(intent.quantity)
     least = instrument.min_quantity if intent.kind == "entry" else instrument.lot_size
@@ -227,7 +242,7 @@ def check_intent(
 def check_order_risk(
     order: Order, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
 ) -> Rejection | None:
-    """Hold an order against the limits right before it goes to the exchange; None lets it pass."""
+    """Check an order right before it is sent. Return None if it passes."""
     return next(_order_rejections(order, limits, instrument, facts), None)
 
 
@@ -239,10 +254,10 @@ def size_position(
     limits: RiskLimits,
     instrument: Instrument,
 ) -> Size:
-    """Return the quantity that loses `risk_pct` percent of `equity` between `entry` and `stop`, before costs.
+    """Return the quantity that loses `risk_pct` percent of `equity` at the stop.
 
-    Rounded down to lots and bounded by the limits on notional and exposure. It is 0 where the stop stands at
-    the entry or the equity is gone: then there is nothing to size.
+    The loss is between `entry` and `stop`, without costs. The quantity is rounded down to lots, and bounded
+    by the limits on notional and exposure. It is 0 if the stop is at the entry, or the equity is 0 or below.
     """
     distance = EXACT.subtract(entry, stop).copy_abs()
     if distance == 0 or equity <= 0:
@@ -269,6 +284,7 @@ def _checked(
 def _intent_rejections(
     intent: OrderIntent, limits: RiskLimits, instrument: Instrument, facts: RiskFacts
 ) -> Iterator[Rejection]:
+    # Size, halts and ticks do not limit an exit, because a limit must not lock a position in.
     if intent.kind == "entry":
         yield from _market_rejections(limits, instrument, facts)
         yield from _size_rejections(intent.side, intent.quantity, intent.reference_price, limits, facts)
@@ -293,6 +309,7 @@ def _order_rejections(
     if not order.reduce_only:
         price = order.limit_price or facts.last_close
         yield from _size_rejections(order.side, order.quantity, price, limits, facts)
+    # The stop and the target are checked too, because the exchange would refuse them off the tick.
     limit = {"limit_price": order.limit_price}
     exits = {"stop_loss": order.stop_loss, "take_profit": order.take_profit}
     yield from _tick_rejections({**limit, **exits}, instrument)
@@ -323,11 +340,12 @@ def _size_rejections(
 
 
 def _market_rejections(limits: RiskLimits, instrument: Instrument, facts: RiskFacts) -> Iterator[Rejection]:
-    """Yield what keeps a market from being entered at all: it stands still, or its prices are too coarse."""
+    """Yield reasons against any entry: a halted market, or a tick that is too coarse."""
     if facts.halted:
         yield Rejection(
             rule="halted", was="nothing traded in the last bar", allowed="an entry after a bar with trades"
         )
+    # Prices on a coarser tick are too imprecise. A grid is coarse until its bars have shown their digits.
     tick_bps = EXACT.divide(EXACT.multiply(instrument.tick_size, BPS), facts.last_close)
     if tick_bps > limits.max_tick_bps:
         was = f"{instrument.tick_size} at a price of {facts.last_close}, {tick_bps:.4g} bps"
@@ -337,7 +355,7 @@ def _market_rejections(limits: RiskLimits, instrument: Instrument, facts: RiskFa
 
 
 def _largest_position(limits: RiskLimits, equity: Decimal) -> Decimal:
-    """Return the most that a position may be worth, in the quote currency."""
+    """Return the maximum value of a position, in the quote currency."""
     return min(limits.max_position_notional, _part(equity, limits.max_exposure_pct))
 
 
@@ -346,7 +364,7 @@ def _part(equity: Decimal, percent: Decimal) -> Decimal:
 
 
 def _exit_price_rejections(intent: OrderIntent, limits: RiskLimits) -> Iterator[Rejection]:
-    """Yield a stop that is missing, and a stop or target on the wrong side of the price."""
+    """Yield a missing stop, and a stop or target on the wrong side of the price."""
     price = intent.reference_price
     below, above = (f"below {price}", f"above {price}")
     loss, gain = (below, above) if intent.side is Side.BUY else (above, below)

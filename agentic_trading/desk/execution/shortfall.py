@@ -1,4 +1,4 @@
-"""What filling intents has cost against the prices of their decisions, and what two baselines would have cost."""
+"""The costs of filling intents against their decision prices, and two baselines."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,12 +18,18 @@ WHOLE_SHARE = Decimal(1)
 
 
 class Shortfall(BaseModel, frozen=True):
-    """The implementation shortfall of what was filled of an intent, in the quote currency; positive is a cost.
+    """The implementation shortfall of the fills of one intent. Positive is a cost.
 
-    `price_cost` is what worse prices than the arrival price have cost (delay, spread and impact together),
-    exactly; `fees` come on top. `arrival_value` is the filled quantity at the arrival price. `unfilled` is the
-    quantity that was never traded: what it would have earned is not known from fills. `total_bps` is price and fees
-    by the arrival value, rounded to 1e-4; None if nothing was filled.
+    Money is in the quote currency.
+
+    Attributes:
+        unfilled: The quantity that was never traded. Fills cannot show its missed gain.
+        arrival_value: The filled quantity at the arrival price.
+        price_cost: The exact cost of prices that were worse than the arrival price: delay, spread and impact
+            together.
+        fees: The fees, in addition to `price_cost`.
+        total_bps: Price cost and fees over the arrival value, rounded to 1e-4. None without fills.
+
     """
 
     intent_id: str
@@ -38,9 +44,14 @@ class Shortfall(BaseModel, frozen=True):
 
 
 class TotalShortfall(BaseModel, frozen=True):
-    """The shortfall of several intents: `total_bps` is weighted by value, and None if nothing was filled.
+    """The shortfall of several intents.
 
-    `whole`, `in_part` and `not_at_all` count the intents by how much of them was filled.
+    Attributes:
+        total_bps: The shortfall weighted by value. None without fills.
+        whole: The number of intents that were filled completely.
+        in_part: The number of intents that were filled in part.
+        not_at_all: The number of intents without fills.
+
     """
 
     arrival_value: Decimal = ZERO
@@ -53,10 +64,11 @@ class TotalShortfall(BaseModel, frozen=True):
 
 
 def shortfalls(intents: Iterable[OrderIntent], fills: Iterable[Fill]) -> list[Shortfall]:
-    """Return the shortfall of each intent, in order; fills of a stop or target, and of other intents, are left out.
+    """Return the shortfall of each intent, in order.
 
-    After A. F. Perold, "The Implementation Shortfall: Paper versus Reality", Journal of Portfolio Management
-    14(3), 1988: the executed part, side x (fill price - decision price) x quantity + fees.
+    Fills of stops and targets, and of other intents, are left out. After A. F. Perold, "The Implementation
+    Shortfall: Paper versus Reality", Journal of Portfolio Management 14(3), 1988: the executed part, side x
+    (fill price - decision price) x quantity + fees.
     """
     own: defaultdict[str, list[Fill]] = defaultdict(list)
     for fill in fills:
@@ -117,7 +129,7 @@ def _in_bps(part: Decimal, whole: Decimal) -> Decimal | None:
 
 @dataclass(frozen=True, slots=True)
 class BaselineResult:
-    """The fills of a run, the account after it, and what it is worth at the last close."""
+    """The fills of a run, the account after it, and its equity at the last close."""
 
     fills: tuple[Fill, ...]
     account: Account
@@ -125,9 +137,10 @@ class BaselineResult:
 
 
 class Baseline:
-    """Orders on an exchange of their own, played over the bars of a run as these come.
+    """Orders on a separate exchange, over the bars of a run.
 
-    An order is submitted right before the first bar that may fill it; `orders` come in order of that time.
+    An order is submitted right before the first bar that may fill it. `orders` must be in order of
+    `active_from`.
     """
 
     def __init__(self, exchange: Exchange, orders: Iterable[Order] = ()) -> None:
@@ -137,11 +150,11 @@ class Baseline:
         self._marks: dict[str, Decimal] = {}
 
     def add(self, order: Order) -> None:
-        """Take another order, which becomes active no earlier than those before it."""
+        """Add an order. It must not become active earlier than the orders before it."""
         self._waiting.append(order)
 
     async def on_bar(self, bar: Bar) -> None:
-        """Take the next bar of the run."""
+        """Process the next bar of the run."""
         while self._waiting and self._waiting[0].active_from <= bar.open_time:
             await self._exchange.submit(self._waiting.popleft())
         reports = await self._exchange.on_bar(bar)
@@ -149,16 +162,16 @@ class Baseline:
         self._marks[bar.symbol] = bar.close
 
     async def result(self) -> BaselineResult:
-        """Return what has come of it at the last bar."""
+        """Return the result as of the last bar."""
         account = await self._exchange.account()
         return BaselineResult(tuple(self._fills), account, account.equity(self._marks))
 
 
 class Baselines:
-    """What a run is held against, played over its bars as these come: its intents at the market, and its cash held.
+    """The baselines of a run: its intents as market orders, and holding each symbol.
 
-    Each has a fresh exchange of its own, `new_exchange()`, and trades on the grids that the run has seen by then. What is
-    held is all the cash in each symbol alone, from its first open on.
+    Each baseline has its own exchange from `new_exchange()`, and trades on the grids that the run has seen by
+    then. To hold a symbol, all the cash is spent on it from its first open on.
     """
 
     def __init__(self, instruments: Mapping[str, Instrument], new_exchange: Callable[[], Exchange]) -> None:
@@ -169,7 +182,13 @@ class Baselines:
         self._intents = 0
 
     async def on_bars(self, bars: Iterable[Bar], intents: Sequence[OrderIntent]) -> None:
-        """Take the bars of a moment, and then the intents that the run has sent by then: all of them, in order."""
+        """Process the bars of a moment, and then the new intents of the run.
+
+        Args:
+            bars: The bars of the moment.
+            intents: All intents that the run has sent so far, in order.
+
+        """
         for bar in bars:
             await self._market_now.on_bar(bar)
             if bar.symbol not in self._held:
@@ -181,20 +200,24 @@ class Baselines:
         self._intents = len(intents)
 
     async def market_now(self) -> BaselineResult:
-        """Return what the same intents have come to as market orders on the first bar after each decision.
+        """Return the result of the same intents as market orders.
 
-        Sizes, stops and targets stay as they are, and so do costs and the share of volume: the difference to the
-        real run is what the fill strategies were worth, the time that it took to choose them included.
+        Each order is active from the first bar after its decision. Sizes, stops, targets, costs and the share
+        of volume are those of the run. The difference to the run is the value of the fill strategies,
+        including the time to choose them.
         """
         return await self._market_now.result()
 
     async def held(self) -> dict[str, BaselineResult]:
-        """Return what holding each symbol has come to."""
+        """Return the result of holding each symbol."""
         return {symbol: await baseline.result() for symbol, baseline in self._held.items()}
 
 
 async def buy_and_hold(first: Bar, exchange: Exchange, instrument: Instrument) -> Baseline:
-    """Return all cash of a fresh `exchange` spent from the open of `first` on, and held; bars are of this instrument only."""
+    """Return a baseline that spends all cash from the open of `first` on, and holds.
+
+    Its bars must be of this instrument only.
+    """
     account = await exchange.account()
     order = Order(
         order_id=derived_id("buy_and_hold", instrument.symbol),
@@ -211,7 +234,7 @@ async def buy_and_hold(first: Bar, exchange: Exchange, instrument: Instrument) -
 
 
 def at_market(intent: OrderIntent) -> Order:
-    """Return the market order that an intent would be without a fill strategy."""
+    """Return an intent as a market order, without a fill strategy."""
     return Order(
         order_id=derived_id("market_now", intent.intent_id),
         intent_id=intent.intent_id,

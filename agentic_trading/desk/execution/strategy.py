@@ -1,4 +1,4 @@
-"""How an intent is to be filled, and why."""
+"""Fill strategies: the terms of an intent's orders, their schema, and the orders."""
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, time, timedelta
@@ -17,13 +17,14 @@ from agentic_trading.ids import derived_id
 from agentic_trading.llm.fields import Open
 
 FILL_STRATEGY: Final = "fill_strategy.v2"
-"""The schema's `$id`: it names the rule that answers it offline, and the check that runs on the answer."""
+"""The schema's `$id`. It names the rule that answers offline, and the check of the answer."""
 
 ASKED_CHARS: Final = 120
-"""How long the rationale of an answer may be; the published schema allows `RATIONALE_CHARS`."""
+"""The maximum length of a rationale that is asked for. The published schema allows `RATIONALE_CHARS`."""
 
+# Without this pattern a small model would write digits only.
 ASKED_PATTERN: Final = "^[A-Z][A-Za-z0-9_]* [A-Za-z]"
-"""How the rationale of an answer begins: with words. Without it a small model writes digits and nothing else."""
+"""The form of a rationale that is asked for: it begins with words."""
 
 ASKED_CONFIDENCES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
@@ -38,7 +39,7 @@ FillName = Literal[
 
 Schema = dict[str, Any]
 
-# In Python exact numbers, in the schema plain ones: a model writes 0.05, and 0.05 is what is read.
+# Decimals in Python and plain numbers in the schema, so that a model's 0.05 is read as exactly 0.05.
 Bps = Annotated[
     Decimal,
     Field(ge=-1_000, le=1_000),
@@ -56,10 +57,9 @@ EvidenceId = Annotated[str, Field(pattern="^E[1-9][0-9]*$")]
 
 
 class FillTerms(BaseModel, frozen=True, extra="forbid"):
-    """How orders are placed. Side, symbol and quantity are not in it: they are the intent's.
+    """The terms of orders. Side, symbol and quantity are those of the intent.
 
-    Every field is required. What they must say together, and within which limits, is for
-    `terms_violations` to judge.
+    Every field is required. `terms_violations` checks their agreement and limits.
     """
 
     order_type: Open[OrderType] = Field(description="how each slice is placed")
@@ -82,7 +82,7 @@ class FillTerms(BaseModel, frozen=True, extra="forbid"):
 
 
 class FillStrategy(FillTerms, frozen=True, extra="forbid"):
-    """Terms that were chosen, how surely, and why."""
+    """Chosen terms, with confidence and reasons."""
 
     confidence: Confidence = Field(description="in this choice")
     rationale: str = Field(max_length=RATIONALE_CHARS, description="why, from the evidence")
@@ -92,9 +92,9 @@ class FillStrategy(FillTerms, frozen=True, extra="forbid"):
 
 
 class FillChoice(BaseModel, frozen=True, extra="forbid"):
-    """The model's answer: the name of terms that code has computed, how surely, and why.
+    """A model's answer: the name of computed terms, with confidence and reasons.
 
-    The published schema allows terms in full; a question offers names alone.
+    The published schema also allows terms in full. A question offers names only.
     """
 
     evidence_ids: tuple[EvidenceId, ...] = Field(min_length=1, max_length=MOST_EVIDENCE)
@@ -103,22 +103,27 @@ class FillChoice(BaseModel, frozen=True, extra="forbid"):
     confidence: Confidence
 
     def strategy(self, terms: FillTerms) -> FillStrategy:
-        """Return the strategy that the choice of `terms` is."""
+        """Return the fill strategy with these terms."""
         return FillStrategy.model_validate({**terms.model_dump(), **self.model_dump(exclude={"fill"})})
 
 
 def read_choice(text: str) -> FillChoice:
-    """Read an answer to `fill_strategy.v2`, every number as it was written; raises pydantic's `ValidationError`."""
+    """Return an answer to `fill_strategy.v2`, with every number as it was written.
+
+    Raises:
+        pydantic.ValidationError: If the answer is not valid.
+
+    """
     return FillChoice.model_validate(exact_value(text.encode()))
 
 
 def strategy_id(intent_id: str) -> str:
-    """Return the id under which the fill strategy of an intent is on record: the cause of its orders."""
+    """Return the id of an intent's recorded fill strategy, the cause of its orders."""
     return derived_id("fill.strategy", intent_id)
 
 
 def closed_schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON Schema of a model without nested ones: closed, and without titles."""
+    """Return the JSON Schema of a flat model, closed and without titles."""
     made = model.model_json_schema()
     properties = {
         name: {key: value for key, value in rules.items() if key != "title"}
@@ -154,12 +159,12 @@ def _named(names: Collection[str]) -> Schema:
 
 @cache
 def asked_fill_schema(names: tuple[FillName, ...], evidence: int) -> Mapping[str, Any]:
-    """Return what an answer must fit that may choose one of `names`, and cite E1 up to E`evidence`.
+    """Return the schema of an answer that chooses from `names` and cites evidence.
 
-    Whatever fits it fits the published schema too, and it bears the same `$id`. Every choice in it is an enum, so
-    that a decoder that enforces nothing but types and enums leaves little to go wrong; what must agree stands
-    together in the terms that a name means.
+    It may cite E1 to E`evidence`. An answer that fits it also fits the published schema, which has the same
+    `$id`. Values that must agree are combined under one name.
     """
+    # Every choice is an enum, because some decoders enforce only types and enums.
     return _schema(
         {"maxItems": evidence, "items": _named([f"E{place}" for place in range(1, evidence + 1)])},
         {"maxLength": ASKED_CHARS, "pattern": ASKED_PATTERN},
@@ -174,18 +179,25 @@ FILL_STRATEGY_SCHEMA: Final[Mapping[str, Any]] = _schema(
     {"anyOf": [_named(get_args(FillName)), closed_schema(FillTerms)]},
     {"minimum": 0, "maximum": 1},
 )
-"""The published schema: every answer to a question of the execution agent fits it."""
+"""The published schema. Every answer to a question of the execution agent fits it."""
 
 
 def plan_orders(
     intent: OrderIntent, strategy: FillStrategy, limits: FillLimits, *, known_at: datetime
 ) -> list[Order]:
-    """Return the orders of a checked strategy: one a slice, quantities adding up to the intent's exactly.
+    """Return the orders of a checked strategy, one per slice.
 
-    The first may be filled by the first bar that opens at or after both `intent.as_of` and `known_at`, when the
-    strategy was there; each next one an interval of whole bars later. All end at the same deadline, counted from the
-    first, and those of an entry at the end of the intent at the latest. Equal arguments give equal orders, ids
-    included.
+    The quantities add up to the intent's quantity exactly. The first slice may be filled by the first bar
+    that opens at or after both `intent.as_of` and `known_at`. Each further slice is an interval of whole bars
+    later. All orders have the same deadline, counted from the first slice. Orders of an entry end with the
+    intent at the latest. Equal arguments give equal orders, ids included.
+
+    Args:
+        intent: The intent.
+        strategy: The strategy. It must have passed its check.
+        limits: The limits of the intent.
+        known_at: The time at which the strategy was known.
+
     """
     start = _first_open(intent.as_of, known_at, timedelta(seconds=limits.bar_seconds))
     deadline = start + timedelta(seconds=strategy.deadline_seconds)
@@ -198,7 +210,10 @@ def plan_orders(
 
 
 def slice_quantities(quantity: Decimal, slices: int, lot_size: Decimal) -> list[Decimal]:
-    """Return `slices` equal quantities in whole lots; what does not divide goes with the last one."""
+    """Return `slices` equal quantities in whole lots.
+
+    The remainder is added to the last quantity.
+    """
     each = round_down(EXACT.divide(quantity, slices), lot_size)
     return [each] * (slices - 1) + [EXACT.fma(each, -(slices - 1), quantity)]
 
@@ -228,6 +243,7 @@ def _order(
         active_from=start,
         expires_at=_midnight_after(start) if ends_with_day else deadline,
         on_expiry="cancel" if ends_with_day else strategy.on_deadline,
+        # An exit stays open after its intent, so that the position is closed in any case.
         void_from=intent.expires_at if intent.kind == "entry" else None,
         max_participation=strategy.max_participation,
         reduce_only=intent.kind == "exit",
@@ -239,7 +255,7 @@ def _order(
 
 
 def _first_open(as_of: datetime, known_at: datetime, bar: timedelta) -> datetime:
-    """Return when the first bar opens that does so neither before `as_of` nor before `known_at`."""
+    """Return the open of the first bar at or after both `as_of` and `known_at`."""
     return as_of + max(0, -((as_of - known_at) // bar)) * bar
 
 

@@ -1,4 +1,4 @@
-"""Planning: parameters that a model chooses, code that templates make of them, its gate, and the agent that asks."""
+"""Planning: a model chooses parameters, a template writes code, a gate checks it."""
 
 from agentic_trading.lazy import lazy_names
 
@@ -107,6 +107,6 @@ NAMES_OF = {
         "ValidationErrorDetail",
     ),
 }
-"""The public names by module, loaded when first used: some need numpy, which is an extra."""
+"""The public names by module. They are loaded when first used, because some need numpy, which is an extra."""
 
 __getattr__, __dir__ = lazy_names(__name__, NAMES_OF)

@@ -1,4 +1,4 @@
-"""The planner: asks a model for sets of parameters, one a round, has each run over past prices, and chooses the best."""
+"""The planner: asks a model for parameter sets, tests each, and chooses the best."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -35,9 +35,9 @@ from agentic_trading.llm.limits import RetryPolicy
 
 STEP: Final = "planning"
 TRIED: Final = "tried"
-"""The source of the evidence that has the sets that were tried."""
+"""The evidence source with the sets tried so far."""
 
-# Read at import, like the code that it belongs to: an agent made on a running loop must not read files.
+# Read at import, because an agent that is created on a running loop must not read files.
 STRATEGY_PROMPT: Final[Prompt] = load_prompt("agentic_trading.desk.planning", PROMPT)
 
 OF_ONE_ANSWER: Final = frozenset({
@@ -48,18 +48,27 @@ OF_ONE_ANSWER: Final = frozenset({
     FailureKind.RATE_LIMIT,
     FailureKind.SERVER_ERROR,
 })
-"""Failures that the next round may not have; after any other one no further round is asked for."""
+"""Failures of a single answer: the next round may succeed. Any other failure ends the search."""
 
 RoundState = Literal["accepted", "rejected", "repeated", "failed"]
-"""How a round ends. `accepted`: a set was run · `rejected`: its code or its weights were refused · `repeated`: both answers
-chose sets that were tried · `failed`: no answer was a valid set."""
+"""The outcome of a round.
+
+- `accepted`: a set was run.
+- `rejected`: its code or its weights were refused.
+- `repeated`: both answers chose sets that were already tried.
+- `failed`: no answer was a valid set.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
-    """The session and tenant that the planner asks for, and which model it asks for sets of which family; all ids are made from `session_id` and the moment.
+    """Settings of a planner: session, model, tenant and strategy family.
 
-    An answer is waited for as long as `answer_within`, or one attempt by `retry_policy` if that is longer.
+    Attributes:
+        session_id: All ids are derived from it and the as-of time.
+        answer_within: How long to wait for an answer. If `retry_policy` allows one attempt more time, that
+            time counts.
+
     """
 
     session_id: str
@@ -74,9 +83,14 @@ class PlannerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """What came of a round: `proposals` counts its valid sets, `params` is the last of them.
+    """The outcome of one round.
 
-    `evaluation` is that of `params`, or of the set that it repeats. `failure` says why there is none.
+    Attributes:
+        proposals: The number of valid sets in its answers.
+        params: The last of these sets.
+        evaluation: The result of `params`, or of the earlier set that it repeats.
+        failure: The reason if there is no evaluation.
+
     """
 
     number: int
@@ -90,22 +104,32 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The set to trade by: the best of `tried` distinct ones, with the probability that it is better than their luck."""
+    """The set to trade by: the best of all distinct sets tried.
+
+    Attributes:
+        tried: The number of distinct sets.
+        deflated_sharpe: The probability that the set is better than the luck of so many tries.
+
+    """
 
     champion: TrialResult
     tried: int
     deflated_sharpe: float | None
     trace_id: str
     event_id: str
-    """Of the `plan.chosen` that says so."""
+    """The id of the `plan.chosen` event."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetWeights:
-    """What a plan wants to hold at a close: shares of the account by symbol, 0 for one that is not named.
+    """The weights that a plan wants to hold at a close.
 
-    `rebalances` says that all symbols are to be brought to their weights, not only those whose weight has changed. A
-    position that loses the share `stop_loss` of its entry price is sold. `plan_id` is the event that chose the plan.
+    Attributes:
+        weights: Shares of the account by symbol, 0 for absent symbols.
+        rebalances: Whether to adjust all symbols, or only those whose weight has changed.
+        stop_loss: A position that loses this share of its entry price is sold.
+        plan_id: The event that chose the plan.
+
     """
 
     weights: Mapping[str, float]
@@ -116,11 +140,29 @@ class TargetWeights:
 
 
 class PlanningAgent:
-    """Chooses parameters over one panel, as of one moment; all its rounds are one trace, and rounds are asked one by one.
+    """An agent that searches for parameters over one panel, as of one moment.
 
-    The model sees the sets that were tried, the 20 best and the 10 last, with figures of the first half alone: what they
-    came to after `as_of` it never does. A set that trades like one that was tried is recorded as a repeat, answered by the
-    figures that are known, and another one is asked for, once a round.
+    Rounds run one after the other and share one trace. The model sees the 20 best and the 10 last sets with
+    their figures of the first half, and no figure of the time after `as_of`. A set that trades like an
+    earlier set is recorded as a repeat. The model is then given the known figures and asked for another set,
+    once per round.
+
+    Args:
+        gateway: Runs the calls and records the events.
+        clock: The clock of the session.
+        evaluator: Runs the sets.
+        settings: The session and the model.
+        as_of: The time of the questions, by default the end of the first half. If you set it, all bars of the
+            panel must have closed by then.
+
+    Raises:
+        NotOfferedError: If the panel cannot serve the family.
+
+    Example:
+        settings = PlannerSettings("my-session", LLMProvider.RULES, "rules-1")
+        agent = PlanningAgent(gateway, SystemClock(), evaluator, settings)
+        plan = await agent.plan(3)
+
     """
 
     def __init__(
@@ -132,10 +174,6 @@ class PlanningAgent:
         *,
         as_of: datetime | None = None,
     ) -> None:
-        """Plan as of the end of the first half, or of `as_of`, before which all of the panel must have closed.
-
-        Raises `NotOfferedError` for a family that the panel cannot serve.
-        """
         evaluator.offered.require((settings.family,))
         self.search = Search(evaluator.window)
         self.as_of = as_of or evaluator.chosen_at
@@ -151,9 +189,20 @@ class PlanningAgent:
     async def plan(
         self, rounds: int, *, regime: str = "", on_round: Callable[[Round], None] = lambda _round: None
     ) -> Plan | NoDecision:
-        """Play further rounds, and return the best set of all that were tried so far, on record; or why there is none.
+        """Run further rounds, and return the best of all sets tried so far.
 
-        Raises `TemplateError` and `SandboxStartError`: those are no answer's fault.
+        Args:
+            rounds: The maximum number of rounds. A failure that would occur again ends the search earlier.
+            regime: The market regime, for the record.
+            on_round: Called after each round.
+
+        Returns:
+            The plan, which is recorded, or a `NoDecision` if no set has a Sharpe ratio.
+
+        Raises:
+            TemplateError: If the template cannot be rendered.
+            SandboxStartError: If the sandbox cannot be started again.
+
         """
         ended = Round(0, "failed")
         for _ in range(rounds):
@@ -167,7 +216,10 @@ class PlanningAgent:
         return await self._chosen(champion, regime)
 
     async def round(self) -> Round:
-        """Play the next round: ask for a set, and once more after a repeat; have it run; all of it on record."""
+        """Run the next round, and record it.
+
+        The round asks for a set, and once more after a repeat. A new set is run.
+        """
         self._played = number = self._played + 1
         step, cause = f"round-{number}", ""
         params: StrategyParams | None = None
@@ -210,9 +262,10 @@ class PlanningAgent:
     async def _ask(
         self, number: int, step: str, cause: str, repeated: TrialResult | None
     ) -> tuple[StrategyParams, str]:
-        """Return a valid set and the id of its interaction; raises `GenerationFailedError` after the last answer."""
+        """Return a valid set and its interaction id, or raise `GenerationFailedError`."""
         if self._generator is None:
             template, offered = TEMPLATES[self._settings.family], self._evaluator.offered
+            # In a thread, because it reads the template's files and compiles them.
             self._generator = await asyncio.to_thread(TemplateCodeGenerator, template, offered)
         envelope = self._envelope(self._generator.schema, number, step, cause, repeated)
         return _read(await self._gateway.ask(envelope), self._generator)
@@ -242,6 +295,7 @@ class PlanningAgent:
         patience = settings.answer_within
         if settings.retry_policy is not None:
             builder.with_retry_policy(settings.retry_policy)
+            # Otherwise the deadline could end a single attempt that the policy still allows.
             patience = max(patience, timedelta(seconds=settings.retry_policy.attempt_timeout_s))
         return builder.with_deadline(self._clock.now() + patience).build()
 
@@ -281,7 +335,7 @@ class PlanningAgent:
         return Plan(champion, tried, deflated, self.trace_id, event_id)
 
     async def _record(self, body: EventBody, step: str, part: str, cause: str) -> str:
-        """Record a body under the id that follows from the trace, the step and `part`; return the id."""
+        """Record a body under an id derived from trace, step and `part`. Return the id."""
         event_id = derived_id(self.trace_id, step, part)
         event = body.as_event(
             event_id=event_id,
@@ -308,7 +362,7 @@ class PlanningAgent:
 
 
 AutonomousLoop = PlanningAgent
-"""The same under the name of the first design: the loop that asks again is the gateway's, the rounds are `plan`'s."""
+"""Another name of `PlanningAgent`, from the first design."""
 
 
 def _ends_all(ended: Round) -> bool:
@@ -316,7 +370,7 @@ def _ends_all(ended: Round) -> bool:
 
 
 def _read(answer: GatewayReply, generator: TemplateCodeGenerator) -> tuple[StrategyParams, str]:
-    """Return the set of an answer and the id of its interaction; raises `GenerationFailedError`."""
+    """Return an answer's set and interaction id, or raise `GenerationFailedError`."""
     if isinstance(answer, NoDecision):
         raise GenerationFailedError((), (), answer.reason)
     envelope = answer.envelope
@@ -326,7 +380,7 @@ def _read(answer: GatewayReply, generator: TemplateCodeGenerator) -> tuple[Strat
         result = generator.generate_from(outcome_of([answer]), answer.result.raw_output)
     except GenerationFailedError as e:
         raise GenerationFailedError(e.errors, attempts, e.failure) from e
-    if result.params is None:  # of a worker that was not given the check
+    if result.params is None:  # possible because a worker may run without the check
         why = f"the answer breaks {len(result.errors)} rules of the parameters"
         failure = FailureReason(category=FailureKind.PARSING_ERROR, description=why)
         raise GenerationFailedError(result.errors, attempts, failure)

@@ -1,4 +1,4 @@
-"""The gate for generated code: what it may be made of, by name; everything else is refused before it is run."""
+"""The gate for generated code: code may run only if all its constructs are listed."""
 
 import ast
 import re
@@ -16,12 +16,14 @@ NUMPY: Final = frozenset({
 BUILTINS: Final = frozenset({"range", "len", "max", "min"})
 KEYWORDS: Final = frozenset({"axis", "kind"})
 ATTRIBUTES: Final = frozenset({"shape"})
-"""Of any value; those of `np` are `NUMPY`."""
+"""The allowed attributes of any value. Those of `np` are in `NUMPY`."""
 
 MAX_BYTES: Final = 20_000
 MAX_NODES: Final = 3_000
 MAX_INTEGER: Final = 10_000_000
 
+# Powers and shifts are left out because their results may be huge, and products of matrices because they differ
+# between machines.
 _NODES: Final = frozenset({
     ast.Module, ast.Import, ast.alias, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Assign, ast.AugAssign,
     ast.Expr, ast.For, ast.If, ast.Compare, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Call, ast.keyword, ast.Attribute,
@@ -29,31 +31,43 @@ _NODES: Final = frozenset({
     ast.And, ast.Or, ast.Not, ast.Invert, ast.UAdd, ast.USub, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE,
     ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.BitAnd, ast.BitOr, ast.BitXor,
 })  # fmt: skip
-"""Not among them: powers and shifts, whose results may be huge, and products of matrices, which differ by machine."""
+"""The allowed nodes of the syntax tree."""
 
-# A lone \r ends a line as well; what else `str.splitlines` takes for an end, Python does not.
+# A comment ends at a lone \r, because Python ends the line there. Other line ends of `str.splitlines` do not end
+# a line in Python.
 _HEADER: Final = re.compile(r"(?:#[^\r\n\f]*\n|\n)*")
 _ENCODING: Final = re.compile(r"coding[:=]")
 
 
 @dataclass(frozen=True, slots=True)
 class CodeProblem:
-    """What is refused, and what is allowed in its place; `line` counts from 1."""
+    """A construct that the gate refuses, and the allowed alternatives.
+
+    Attributes:
+        line: The line number, from 1.
+        message: The refused construct and the alternatives.
+
+    """
 
     line: int
     message: str
 
     @property
     def text(self) -> str:
-        """The problem with its line, for people."""
+        """The problem with its line number, on one line."""
         return f"line {self.line}: {self.message}"
 
 
 def code_problems(code: str) -> tuple[CodeProblem, ...]:
-    """Return everything in `code` that is not allowed, in the order of its lines; an empty tuple lets it pass.
+    """Return all problems of generated code, in order of line.
 
-    Allowed is a module of functions over numpy arrays, one of them `target_weights(close, volume, catalyst, rebalance)`. What
-    runs for ever or needs too much memory is for the limits of the process that runs it.
+    The code must be a module of functions over numpy arrays, with one `target_weights(close, volume,
+    catalyst, rebalance)`. Endless loops and memory use are not checked here: the limits of the sandbox end
+    them.
+
+    Returns:
+        The problems. An empty tuple means that the code may run.
+
     """
     if len(code.encode("utf-8", "surrogatepass")) > MAX_BYTES:
         return (CodeProblem(1, f"the code has more than {MAX_BYTES} bytes"),)
@@ -65,13 +79,13 @@ def code_problems(code: str) -> tuple[CodeProblem, ...]:
 
 
 def split_header(code: str) -> tuple[str, str]:
-    """Return the comments that code begins with, by which codes that do the same may differ, and what is read and run."""
+    """Return the leading comments of code, and the rest, which is parsed and run."""
     match = _HEADER.match(code)
     end = match.end() if match else 0
     return code[:end], code[end:]
 
 
-@lru_cache(maxsize=1024)  # all sets of parameters of a family have a few hundred bodies
+@lru_cache(maxsize=1024)  # so that each body is checked once: the sets of a family have a few hundred bodies
 def _problems_of(body: str) -> tuple[CodeProblem, ...]:
     try:
         tree = ast.parse(body)
@@ -86,7 +100,7 @@ def _problems_of(body: str) -> tuple[CodeProblem, ...]:
 
 
 def _module_problems(tree: ast.Module) -> Iterator[CodeProblem]:
-    """Yield what is wrong with the whole: at its top stand an import of numpy and functions, one of them the entry."""
+    """Yield problems of the top level: it has an import of numpy, and functions."""
     names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     for node in tree.body:
         if not isinstance(node, ast.Import | ast.FunctionDef) and not _is_text(node):
@@ -106,7 +120,7 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 class _Walk:
-    """All nodes of a module, each held against what is allowed of its kind."""
+    """A check of all nodes of a module, with a rule for each kind of node."""
 
     def __init__(self, tree: ast.Module, nodes: Sequence[ast.AST]) -> None:
         self._tree = tree

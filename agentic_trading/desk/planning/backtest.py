@@ -1,4 +1,4 @@
-"""What wanted weights would have earned on past prices, filled one bar after each decision and with its costs."""
+"""A backtest of target weights: filled one bar after each decision, with costs."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,15 +11,18 @@ with extra_named():
     import numpy as np
 
 ENGINE_VERSION: Final = 1
-"""Changes when the same weights would give other figures."""
+"""Must be increased when equal weights would give other figures."""
 _MOST_WEIGHT: Final = 1 + 1e-9
 _LEAST_BUY: Final = 1e-12
-"""A smaller share of the account is a rounding, and would be a position with a stop."""
+"""The minimum purchase, as a share of the account."""
 
 
 @dataclass(frozen=True, slots=True)
 class TradeCosts:
-    """What a trade costs, in basis points of its value; together below 10,000."""
+    """The costs of a trade, in basis points of its value.
+
+    Their sum must be below 10,000.
+    """
 
     fee_bps: float = 10.0
     slippage_bps: float = 5.0
@@ -29,9 +32,16 @@ class TradeCosts:
 class Backtest:
     """An account over all bars of a panel.
 
-    `equity` and `cash` are those at each close and `shares` what is held then, a column a symbol; `traded` is the value bought
-    and sold at each open, and `paid` what that cost. `stopped` counts positions that hit their stop. `vanished` names the
-    symbols that were held when they vanished: they stay in `equity` at their last close until a price lets them be sold.
+    Attributes:
+        equity: The equity at each close.
+        cash: The cash at each close.
+        shares: The shares held at each close, one column per symbol.
+        traded: The value bought and sold at each open.
+        paid: The costs of these trades.
+        stopped: The number of positions that hit their stop.
+        vanished: Symbols that were held when they vanished. They stay in `equity` at their last close until a
+            price lets them be sold.
+
     """
 
     equity: Floats
@@ -45,8 +55,11 @@ class Backtest:
     def performance(
         self, first: int = 0, last: int | None = None, *, bars_per_year: float = DAYS_PER_YEAR
     ) -> Performance:
-        """Return the figures of bars `first` to before `last`, from the equity at the close before them."""
-        start = max(first - 1, 0)  # nothing is traded in the first bar of a panel
+        """Return the figures of bars `first` to `last`, without `last`.
+
+        The figures begin with the equity at the close before `first`.
+        """
+        start = max(first - 1, 0)  # the first bar has no trades, because no decision was made before it
         equity, traded = self.equity[start:last].tolist(), self.traded[start + 1 : last].tolist()
         return performance(equity, traded, bars_per_year=bars_per_year)
 
@@ -61,15 +74,30 @@ def backtest(
     start: int = 0,
     capital: float = 1.0,
 ) -> Backtest:
-    """Trade wanted weights: row t is decided at close t and filled at the open of the next bar.
+    """Trade target weights over past prices.
 
-    A decision on a bar of `rebalance` sets all stocks to their weights, on another bar only those whose weight has
-    changed. An order without a price at its bar waits for the next one. Costs are paid out of the account, whose weights
-    count after them; what it cannot pay is bought in part. A position whose close is at or below its entry price, slippage
-    included, less the share `stop_loss` is sold at the next bar, and stays out until its weight has been 0. A vanished
-    stock has weight 0. Decisions before bar `start` are left out. Nothing uses a later bar than the one that it is decided on.
+    Row t is decided at close t and filled at the open of the next bar. On a bar of `rebalance`, all stocks
+    are set to their weights. On other bars, only stocks whose weight has changed are traded. An order without
+    a price on its bar waits for the next price. Costs are paid from the account, and weights are shares of
+    the account after costs. If the cash is too low, purchases are reduced.
 
-    Raises `ValueError` for weights that are not one finite number of 0 or more a price, or sum to more than 1 in a bar.
+    A position whose close is at or below its entry price, slippage included, less the share `stop_loss` is
+    sold on the next bar. It stays out until its weight has been 0. A vanished stock has weight 0. No decision
+    uses a later bar.
+
+    Args:
+        panel: The prices.
+        weights: One row per bar and one column per stock, as `panel.close`.
+        rebalance: One flag per bar.
+        stop_loss: The share of the entry price, or None without stops.
+        costs: The costs of a trade.
+        start: Decisions before this bar are ignored.
+        capital: The cash at the start.
+
+    Raises:
+        ValueError: If weights are not finite numbers of 0 or more in the shape of the prices, or sum to more
+            than 1 in a bar.
+
     """
     if weights.shape != panel.close.shape or not (weights >= 0).all():
         raise ValueError(f"weights must be {panel.close.shape} numbers of 0 or more")
@@ -99,7 +127,10 @@ def hold_equal_weight(
     costs: TradeCosts = TradeCosts(),
     capital: float = 1.0,
 ) -> Backtest:
-    """Buy the same value of every stock that has a price at bar `start`, and hold each until it vanishes."""
+    """Buy equal values of all stocks with a price at bar `start`.
+
+    Each stock is held until it vanishes.
+    """
     alive = np.logical_and.accumulate(~np.isnan(panel.filled[start:]), axis=0)
     weights = np.zeros_like(panel.close)
     weights[start:] = alive / max(alive[0].sum(), 1)
@@ -108,7 +139,7 @@ def hold_equal_weight(
 
 
 class _Account:
-    """Walks from one fill to the next; between them nothing changes but prices."""
+    """An account that moves from fill to fill. Between fills only prices change."""
 
     def __init__(
         self,
@@ -133,7 +164,7 @@ class _Account:
         self._waiting, self._leaving, self._barred = (np.zeros(stocks, dtype=np.bool_) for _ in range(3))
 
     def trade(self) -> None:
-        """Play all bars."""
+        """Process all bars."""
         bars = len(self._targets)
         at = 0
         for due in (*(np.flatnonzero(self._orders.any(axis=1)) + 1).tolist(), bars):
@@ -146,14 +177,14 @@ class _Account:
                 at = fill
 
     def _next_price(self, at: int, due: int) -> int:
-        """Return the bar after `at`, at most `due`, in which an order that waits has a price."""
+        """Return the next bar in which a waiting order has a price, at most `due`."""
         if not self._waiting.any():
             return due
         priced = self._priced[at + 1 : due, self._waiting].any(axis=1)
         return at + 1 + int(priced.argmax()) if priced.any() else due
 
     def _next_stop(self, at: int, due: int) -> int:
-        """Return the bar after the first close from `at` on that hits a stop, at most `due`, and note whose it is."""
+        """Mark the first stops from `at` on. Return the bar after them, at most `due`."""
         if self._kept is None:
             return due
         stops = np.where(self._shares > 0, self._entry * self._kept, -1.0)
@@ -167,7 +198,7 @@ class _Account:
         return at + first + 1
 
     def _fill(self, bar: int) -> None:
-        """Trade at the open of `bar` what was decided at the close before it, and what has waited."""
+        """Trade the last decisions and waiting orders at the open of `bar`."""
         wanted, price = self._targets[bar - 1], self._prices[bar]
         self._barred &= wanted > 0
         aim = np.where(self._barred | self._leaving, 0.0, wanted)
@@ -181,12 +212,14 @@ class _Account:
         bought = np.maximum(change, 0.0)
         sold = bought - change
         bought *= self._affordable(float(bought.sum()), float(sold.sum()))
+        # A smaller purchase is a rounding error. It would be a position with a stop.
         self._move(bar, np.where(bought > _LEAST_BUY * value, bought, 0.0) - sold, price)
-        self._shares[now & (aim == 0)] = 0.0  # exactly
+        self._shares[now & (aim == 0)] = 0.0  # otherwise a rounding error could stay as a position
 
     def _after_costs(self, value: float, aim: Floats, held: Floats) -> float:
-        """Return x = value - cost * sum(|aim * x - held|): by Newton's method, which meets it, as the sum is piecewise linear."""
+        """Return x = value - cost * sum(|aim * x - held|), by Newton's method."""
         after = value
+        # Newton's method reaches the exact value, because the sum is piecewise linear.
         if self.cost:
             for _ in range(len(aim) + 2):
                 side = np.sign(aim * after - held)
@@ -197,7 +230,7 @@ class _Account:
         return after
 
     def _affordable(self, bought: float, sold: float) -> float:
-        """Return the share of what is to be bought that cash and sales can pay."""
+        """Return the share of the purchases that cash and sales can pay."""
         left = max(self._cash + sold * (1 - self.cost), 0.0)  # a rounding may leave cash below 0
         price = bought * (1 + self.cost)
         return left / price if price > left else 1.0

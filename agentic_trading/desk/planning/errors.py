@@ -1,11 +1,11 @@
-"""What can go wrong between a question about a strategy and its code.
+"""Errors between a question about a strategy and its code.
 
 ```
 TradingError
 └── PlanningError
-    ├── UnknownFamilyError    a family of strategies that there is not
-    ├── NotOfferedError       the data can serve no family that was asked for
-    ├── TemplateError         a template that cannot be rendered
+    ├── UnknownFamilyError    the name of the strategy family is unknown
+    ├── NotOfferedError       the data cannot serve the requested families
+    ├── TemplateError         a template cannot be rendered
     ├── SandboxStartError     the process that runs code did not start
     └── GenerationFailedError no answer was a valid set of parameters
 ```
@@ -19,20 +19,20 @@ from agentic_trading.structured.feedback import StructuredErrorFeedback, Validat
 
 
 class PlanningError(TradingError):
-    """Anything that is wrong with a strategy, its parameters or its code."""
+    """Base class of all errors about a strategy, its parameters or its code."""
 
 
 class UnknownFamilyError(PlanningError):
-    """A name that no family of strategies has."""
+    """The name of the strategy family is unknown."""
 
     def __init__(self, family: object, allowed: Sequence[str]) -> None:
         self.family = family
         self.allowed = tuple(allowed)
-        super().__init__(f"no family of strategies is called {family!r}; allowed: {', '.join(self.allowed)}")
+        super().__init__(f"no strategy family is called {family!r}. Allowed: {', '.join(self.allowed)}")
 
 
 class NotOfferedError(PlanningError):
-    """The data can serve none of the families; `withheld` says why."""
+    """The data cannot serve any of the requested families. `withheld` has the reasons."""
 
     def __init__(self, data: str, families: Sequence[str], withheld: Sequence[str]) -> None:
         self.data = data
@@ -43,7 +43,10 @@ class NotOfferedError(PlanningError):
 
 
 class TemplateError(PlanningError):
-    """A template that cannot be rendered: `reason` names the variable that is not defined, or the fault in its text."""
+    """A template cannot be rendered.
+
+    `reason` names the undefined variable, or the error in the template's text.
+    """
 
     def __init__(self, template: str, reason: str) -> None:
         self.template = template
@@ -52,19 +55,21 @@ class TemplateError(PlanningError):
 
 
 class SandboxStartError(PlanningError):
-    """The process that runs generated code ended, or was not ready in time, before any was given to it."""
+    """The sandbox process ended, or was not ready in time, before it got any code."""
 
     def __init__(self, output: str) -> None:
         self.output = output
-        super().__init__(
-            f"the sandbox did not start ({output or 'no output'}); allowed: a Python that has numpy"
-        )
+        super().__init__(f"the sandbox did not start ({output or 'no output'}). Use a Python that has numpy.")
 
 
 class GenerationFailedError(PlanningError):
-    """The last answer that was read is no valid set of parameters either.
+    """No answer was a valid set of parameters.
 
-    `errors` are what is wrong with it, `interaction_ids` the attempts on record, `failure` is that of the call.
+    Attributes:
+        errors: The errors of the last answer that could be read.
+        interaction_ids: The recorded attempts.
+        failure: The failure of the call.
+
     """
 
     def __init__(

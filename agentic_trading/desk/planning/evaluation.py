@@ -1,4 +1,4 @@
-"""What a set of parameters came to on past prices, and the files that remember it."""
+"""The results of parameter sets on past prices, and the files that cache them."""
 
 import os
 from collections.abc import Mapping
@@ -22,9 +22,11 @@ _SHARPE_OF_A_YEAR: Final = DAYS_PER_YEAR**0.5
 
 @dataclass(frozen=True, slots=True)
 class SampleBars:
-    """The bars that sets are judged on: chosen by `start` to before `split`, reported from `split` to before `end`.
+    """The bars of both halves: `start` to `split`, and `split` to `end`.
 
-    What is decided at the close of `start` is filled at the next bar: the first half has one return less than bars.
+    Each half is without its last index. Sets are chosen by the first half, and reported on the second. A
+    decision at the close of `start` is filled on the next bar, so the first half has one return less than
+    bars.
     """
 
     start: int
@@ -33,17 +35,23 @@ class SampleBars:
 
 
 class Halves(BaseModel, frozen=True):
-    """The figures of the half that sets are chosen by, and of the half that they are reported on."""
+    """The figures of both halves: the first to choose sets by, the second to report."""
 
     in_sample: Performance
     out_of_sample: Performance
 
 
 class Evaluation(Halves, frozen=True):
-    """What came of a set: `equity` is that at each close from the window's start on, of an account that begins with 1.
+    """The result of a parameter set on past prices.
 
-    `key` is what it is remembered by, `params_sha256` that of the effective set. `vanished` are symbols that were held when
-    they vanished; `cached` says that no code was run for it.
+    Attributes:
+        key: The cache key.
+        params_sha256: The hash of the effective set.
+        equity: The equity at each close from the start of the window, of an account that begins with 1.
+        stopped: The number of positions that hit their stop.
+        vanished: Symbols that were held when they vanished.
+        cached: Whether the result was read from the cache, without running code.
+
     """
 
     key: str
@@ -57,54 +65,53 @@ class Evaluation(Halves, frozen=True):
     cached: bool = Field(default=False, exclude=True)
 
     def returns(self, window: SampleBars) -> list[float]:
-        """Return the return of each bar of the first half."""
+        """Return the return of each bar in the first half."""
         return returns_of(self.equity[: window.split - window.start])
 
     @property
     def sharpe_a_bar(self) -> float | None:
-        """The Sharpe ratio of a single bar in the first half; None where it is not defined."""
+        """The Sharpe ratio of a single bar in the first half, or None if not defined."""
         yearly = self.in_sample.sharpe
         return None if yearly is None else yearly / _SHARPE_OF_A_YEAR
 
 
 RejectedBy = Literal["gate", "sandbox", "promises", "repeat"]
-"""What refused a set: the gate for its code, a limit of the sandbox, a promise that its weights broke, or that it was tried."""
+"""The check that refused a set: the gate, the sandbox, its weights' promises, or the check for repeats."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedSet:
-    """Why a set has no figures."""
+    """The reason why a set has no result."""
 
     by: RejectedBy
     detail: str
 
 
 class Evaluator(Protocol):
-    """Runs sets over one panel. Each call blocks, and no two run at once."""
+    """A runner of sets over one panel. Its calls block and must not overlap."""
 
     offered: AvailableParams
     window: SampleBars
     chosen_at: datetime
-    """When the last bar of the first half had closed: a planner knows nothing later."""
+    """The close of the last bar of the first half. A planner sees no later data."""
     equal_weight: Halves
 
     def evaluate(self, params: StrategyParams) -> Evaluation | RejectedSet:
-        """Return what came of a set, run now or remembered; equal effective sets are one."""
+        """Return the result of a set, run now or cached.
+
+        Equal effective sets share a result.
+        """
         ...
 
 
 class EvaluationCache:
-    """A folder with a file for each evaluation; without a folder nothing is remembered.
-
-    A file is written beside its place and moved there, so that there is no half of one. One that is damaged, or whose figures
-    are not those that were written, is as good as none: the set is run again.
-    """
+    """A folder with one file per evaluation. Without a folder the cache is off."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
 
     def read(self, key: str) -> Evaluation | None:
-        """Return what is remembered under a key; it blocks."""
+        """Return the cached evaluation of a key, or None. Blocks."""
         if self._folder is None:
             return None
         try:
@@ -112,21 +119,23 @@ class EvaluationCache:
             found = Evaluation.model_validate(kept["evaluation"])
             is_whole = kept["sha256"] == _digest(found.model_dump()) and found.key == key
         except (OSError, ValueError, KeyError, TypeError, ValidationError):
+            # A missing, damaged or altered file is no error, because the set can be run again.
             return None
         return found.model_copy(update={"cached": True}) if is_whole else None
 
     def write(self, evaluation: Evaluation) -> None:
-        """Remember an evaluation; it blocks. Where it cannot be written it is run again next time, and nothing is said."""
+        """Cache an evaluation. Blocks. Errors are ignored."""
         if self._folder is None:
             return
         values = evaluation.model_dump()
         path = self._file(self._folder, evaluation.key)
+        # Written under another name and moved, so that no reader finds half a file.
         new = path.with_name(f"{path.name}.{os.getpid()}")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             new.write_bytes(canonical_bytes({"sha256": _digest(values), "evaluation": values}))
             os.replace(new, path)  # noqa: PTH105 - atomic, and named for it
-        except OSError:
+        except OSError:  # no error, because the set is only run again next time
             with suppress(OSError):
                 new.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""One set of parameters from code to figures: template, gate, sandbox, promises, backtest; what was run once is remembered."""
+"""From parameters to figures: template, gate, sandbox, promises, backtest, cache."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,15 +35,35 @@ with extra_named():
     import numpy as np
 
 KEPT_WEIGHTS: Final = 256
-"""Weights that are kept in memory: 100 kB each over the shipped panel. A stop loss has no part in them."""
+"""The number of weight arrays kept in memory, 100 kB each for the shipped panel."""
 
 
 class PanelEvaluator:
-    """Runs sets over one panel in a sandbox that its caller opens and closes; the promise is that of `Evaluator`.
+    """An `Evaluator` over one panel, in a sandbox that the caller opens and closes.
 
-    All sets are judged on the same bars: behind the warm-up of the slowest value that the panel can serve in any family, in
-    two halves. `folder` remembers evaluations, under a key made of everything that changes one: see `_key`.
-    `data_sha256` is that of the panel's file, or of its contents; with frames of catalysts it covers these too.
+    All sets are compared on the same bars, in two halves: the bars after the warm-up of the slowest value
+    that the panel can serve in any family. The constructor blocks.
+
+    Args:
+        panel: The prices.
+        sandbox: A sandbox over the same prices. It must be open when a set is run.
+        costs: The costs of a trade.
+        folder: The folder of the cache, or None without a cache.
+        templates: The template of each family.
+
+    Attributes:
+        data_sha256: The digest of the panel's file, or of its contents. It also covers the frames of
+            catalysts.
+
+    Raises:
+        NotOfferedError: If the panel is too short for any set.
+        ValueError: If the sandbox has the prices of another panel.
+
+    Example:
+        panel = load_panel()
+        with Sandbox(panel) as sandbox:
+            result = PanelEvaluator(panel, sandbox).evaluate(params)
+
     """
 
     def __init__(
@@ -55,11 +75,10 @@ class PanelEvaluator:
         folder: Path | None = None,
         templates: Mapping[Family, BaseTemplate] = TEMPLATES,
     ) -> None:
-        """Raise `NotOfferedError` for a panel that is too short for any set, `ValueError` for a sandbox of another panel; it blocks."""
         self._contents = _digest(panel, sandbox.catalysts)
         if sandbox.panel is not panel and _digest(sandbox.panel, sandbox.catalysts) != self._contents:
             raise ValueError(
-                f"the sandbox runs code over other prices than the panel {panel.name}; allowed: Sandbox(panel)"
+                f"the sandbox runs code over other prices than the panel {panel.name}. Use Sandbox(panel)."
             )
         self.panel = panel
         self.costs = costs or TradeCosts()
@@ -75,9 +94,16 @@ class PanelEvaluator:
         self._weights: OrderedDict[tuple[str, bytes], Floats] = OrderedDict()
 
     def evaluate(self, params: StrategyParams) -> Evaluation | RejectedSet:
-        """Return what came of a set; it blocks for some 60 ms, or 1 if the set is remembered.
+        """Return the result of a set. Blocks for about 60 ms, or 1 ms if it is cached.
 
-        Raises `ValueError` for a catalyst whose frame the sandbox does not have.
+        Returns:
+            The result, or a `RejectedSet` if the gate, the sandbox or a promise of weights refused the set.
+
+        Raises:
+            ValueError: If the sandbox is not open, or has no frame for the catalyst.
+            SandboxStartError: If an ended sandbox process cannot be replaced.
+            TemplateError: If the template cannot be rendered.
+
         """
         params = params.effective
         code = self._templates[params.strategy_type].generate_code(params, data_sha256=self.data_sha256)
@@ -85,7 +111,7 @@ class PanelEvaluator:
         return self._cache.read(key) or self._run(params, code, key)
 
     def hold(self) -> Backtest:
-        """Return the account that buys all stocks at the start of the window, and holds them."""
+        """Return the account that buys all stocks at the window's start and holds them."""
         return hold_equal_weight(self.panel, start=self.window.start, costs=self.costs)
 
     def _run(self, params: StrategyParams, code: str, key: str) -> Evaluation | RejectedSet:
@@ -135,26 +161,25 @@ class PanelEvaluator:
         )
 
     def _weights_of(self, job: SandboxJob) -> Floats | Aborted:
-        """Return the weights of code, which is run once for all sets whose code differs in its comments alone."""
+        """Return the weights of code. Code that differs in comments only is run once."""
         header, body = split_header(job.code)
         place = (f"{job.catalyst}\n{body}", job.rebalance.tobytes())
         if place in self._weights:
             self._weights.move_to_end(place)
             return self._weights[place]
-        outcome = self._sandbox.run(replace(job, code="\n" * header.count("\n") + body))  # of the same lines
+        # Empty lines replace the header, so that line numbers in errors are right.
+        outcome = self._sandbox.run(replace(job, code="\n" * header.count("\n") + body))
         if isinstance(outcome, Aborted):
-            return outcome  # a busy machine may be the reason: the next one is run
+            return outcome  # not kept, because a busy machine may be the reason
         self._weights[place] = outcome.weights
         if len(self._weights) > KEPT_WEIGHTS:
             self._weights.popitem(last=False)
         return outcome.weights
 
     def _key(self, params: StrategyParams, code: str) -> str:
-        """Return what an evaluation is remembered by: every input that can change it.
-
-        The contents of the panel are hashed, because a changed panel may still have the digest of its file. The limits of the
-        sandbox are left out: they end a set without an evaluation.
-        """
+        """Return the cache key: a hash of every input that can change the evaluation."""
+        # The contents are hashed because a changed panel may still have the digest of its file.
+        # The limits of the sandbox are left out because they end a set without an evaluation.
         window = self.window
         parts = {
             "params": params.sha256,
@@ -171,19 +196,19 @@ class PanelEvaluator:
 
 
 def offers_of(panel: Panel, data_sha256: str = "", *, catalysts: Iterable[str] = ()) -> AvailableParams:
-    """Return what a panel of prices and volumes can serve, with the frames of these catalysts."""
+    """Return the parameters that a panel can serve, with frames of these catalysts."""
     frames = frozenset({"volume", *catalysts})
     return offered_by(PanelFacts(panel.name, len(panel.days), frames, data_sha256 or panel.sha256))
 
 
 def window_of(offered: AvailableParams, panel: Panel) -> SampleBars:
-    """Return the bars that sets are judged on: all behind the warm-up, in halves."""
+    """Return the bars of both halves: all bars after the warm-up."""
     start, end = offered.warm_up, len(panel.days)
     return SampleBars(start, start + (end - start) // 2, end)
 
 
 def closed_at(panel: Panel, bar: int) -> datetime:
-    """Return when a bar had closed: at the next midnight, UTC."""
+    """Return the closing time of a bar: the next midnight in UTC."""
     day = panel.days[bar].astype("datetime64[D]").item()
     return datetime(day.year, day.month, day.day, tzinfo=UTC) + timedelta(days=1)
 
@@ -194,7 +219,7 @@ def _data_sha256(panel: Panel, catalysts: Mapping[str, Floats]) -> str:
 
 
 def _digest(panel: Panel, catalysts: Mapping[str, Floats]) -> str:
-    """Return the digest of all that code and engine read."""
+    """Return the digest of all data that the code and the engine read."""
     prices = _digest_of(panel, (*COLUMNS, "filled", "marks"))
     return sha256_hex(prices.encode(), *_frames(catalysts))
 

@@ -1,4 +1,4 @@
-"""What planning puts on record: each set that was proposed and what became of it, and which one was chosen."""
+"""Events of planning: each proposed set, its outcome, and the chosen set."""
 
 from typing import Any
 
@@ -12,11 +12,14 @@ from agentic_trading.llm.event import EventBody
 from agentic_trading.llm.fields import JsonObject, Open, Text
 
 DIGITS = 9
-"""Of a figure on record: the last ones differ between machines."""
+"""Significant digits of a recorded figure. Further digits differ between machines."""
 
 
 class GenerationProposed(EventBody, frozen=True):
-    """A model has proposed a set that fits the schema; `repeat_of` is the hash of the set that it trades like, if that was tried."""
+    """A model proposed a set that fits the schema.
+
+    `repeat_of` is the hash of the earlier set that it trades like, or empty.
+    """
 
     KIND = "generation.proposed"
 
@@ -29,7 +32,10 @@ class GenerationProposed(EventBody, frozen=True):
 
 
 class GenerationRejected(EventBody, frozen=True):
-    """A proposed set has no figures of its own, for a reason that no interaction says: `by` is what refused it."""
+    """A proposed set was rejected, so it has no figures.
+
+    `by` names the check that rejected it. The interaction does not contain this reason.
+    """
 
     KIND = "generation.rejected"
 
@@ -40,7 +46,10 @@ class GenerationRejected(EventBody, frozen=True):
 
 
 class GenerationAccepted(EventBody, frozen=True):
-    """A proposed set became code, which was run: its hashes, and its figures. `cached` if it was run before."""
+    """A proposed set became code, which was run: its hashes and figures.
+
+    `cached` means that it was run earlier.
+    """
 
     KIND = "generation.accepted"
 
@@ -55,7 +64,10 @@ class GenerationAccepted(EventBody, frozen=True):
 
 
 class PlanChosen(EventBody, frozen=True):
-    """The best of `tried` distinct sets, by the half that sets are chosen by; `regime` is the market's when it was asked for."""
+    """The best of `tried` distinct sets, by their figures in the first half.
+
+    `regime` is the market regime at the time of the plan.
+    """
 
     KIND = "plan.chosen"
 
@@ -68,7 +80,10 @@ class PlanChosen(EventBody, frozen=True):
 
 
 class PlanUndecided(NoDecision, EventBody, frozen=True):
-    """A session has no new plan, or no weights of its plan at a close: what is held stays as it is."""
+    """A session has no new plan, or no weights of its plan at a close.
+
+    The holdings stay unchanged.
+    """
 
     KIND = "plan.undecided"
 
@@ -76,12 +91,12 @@ class PlanUndecided(NoDecision, EventBody, frozen=True):
 
 
 def recorded_halves(halves: Halves) -> dict[str, Performance]:
-    """Return the figures of both halves as they go on record."""
+    """Return the figures of both halves, rounded for the record."""
     return {"in_sample": recorded(halves.in_sample), "out_of_sample": recorded(halves.out_of_sample)}
 
 
 def recorded(figures: Performance) -> Performance:
-    """Return figures rounded to `DIGITS`."""
+    """Return figures rounded to `DIGITS` digits."""
     values: dict[str, Any] = figures.model_dump()
     return Performance.model_validate({
         name: significant(value, DIGITS) if isinstance(value, float) else value

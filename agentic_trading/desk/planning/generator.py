@@ -1,4 +1,4 @@
-"""From a model's answer to code, or to what is wrong with it: pure, and nothing is run."""
+"""From a model's answer to code, or to the errors of the answer. No code is run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ _SAID: Final = "REASONING:"
 
 @dataclass(frozen=True, slots=True)
 class GenerationResult:
-    """The code of a valid answer with its parameters and reasoning, or what is wrong with the answer."""
+    """The code of a valid answer with its parameters, or the errors of the answer."""
 
     success: bool
     code: str | None = None
@@ -38,18 +38,27 @@ class GenerationResult:
     reasoning: str = ""
 
     def get_feedback_prompt(self) -> str:
-        """Return what is wrong as a text that asks again; an empty one where nothing is."""
+        """Return the errors as a text that asks the model again. Empty without errors."""
         return StructuredErrorFeedback().format_errors(self.errors)
 
 
 class TemplateCodeGenerator:
-    """Reads an answer, holds it against what is offered, and has a template write the code."""
+    """A generator that reads an answer, validates it, and renders the code.
+
+    The constructor compiles the template, and blocks.
+
+    Args:
+        template: The template of the family.
+        offered: The parameters that the data can serve.
+
+    Raises:
+        NotOfferedError: If the data cannot serve the family.
+        TemplateError: If the template's text has an error.
+        MissingExtraError: If jinja2 is not installed.
+
+    """
 
     def __init__(self, template: BaseTemplate, offered: AvailableParams = EVERYTHING) -> None:
-        """Take the template of the family that is asked for, and compile it; it blocks.
-
-        Raises `NotOfferedError` where the data cannot serve the family, and what `BaseTemplate.compile` does.
-        """
         template.compile()
         self.template = template
         self.schema = answer_schema(offered, (template.family,))
@@ -62,10 +71,17 @@ class TemplateCodeGenerator:
         }
 
     def generate(self, llm_output: str) -> GenerationResult:
-        """Return the code for an answer, which may stand in a fence or in prose, with its reasoning in front or in it.
+        """Return the code of an answer, or its errors.
 
-        An answer that cannot be read or breaks a rule is a result without success. Raises `TemplateError` for a template
-        that cannot be rendered: that is not the answer's fault.
+        The answer may be JSON in a fence or within prose. Its reasoning may be in the object, or in front of
+        it.
+
+        Returns:
+            The result. `success` is False if the answer cannot be read or breaks a rule.
+
+        Raises:
+            TemplateError: If the template cannot be rendered. This is not the fault of the answer.
+
         """
         try:
             request = self._validate_params(self._extract_json(llm_output))
@@ -79,10 +95,17 @@ class TemplateCodeGenerator:
         )
 
     def generate_from(self, outcome: StructuredOutcome, raw_output: str = "") -> GenerationResult:
-        """Return the code for the outcome of a call; raises `GenerationFailedError` for one without an accepted object.
+        """Return the code for the outcome of a call.
 
-        The reasoning is that of the object, else what stands in front of it in `raw_output`, the text of the last attempt.
-        The error has what is wrong with the last answer that was read, and the interactions of all attempts.
+        Args:
+            outcome: The outcome.
+            raw_output: The text of the last attempt. It is searched for reasoning if the object has none.
+
+        Raises:
+            GenerationFailedError: If no answer was accepted. It has the errors of the last answer that could
+                be read, and the interactions of all attempts.
+            TemplateError: If the template cannot be rendered.
+
         """
         if outcome.ok:
             return self.generate(_with_reasoning(outcome.json or {}, reasoning_in(raw_output)))
@@ -92,22 +115,22 @@ class TemplateCodeGenerator:
         raise GenerationFailedError(errors, attempts, outcome.error)
 
     def _extract_json(self, raw_output: str) -> str:
-        """Return the one JSON document in a text; raises `UnreadableError` for none, and for several."""
+        """Return the only JSON document of a text, or raise `UnreadableError`."""
         found = only(json_candidates(raw_output, lossless=True))
         return _with_reasoning(found.value, _reasoning_before(raw_output, found.start))
 
     def _validate_params(self, json_str: str) -> StrategyParamRequest:
-        """Return what a document says; raises `UnreadableError` for what breaks the schema, or a rule between parameters."""
+        """Return a validated document, or raise `UnreadableError`."""
         answer = exact_value(json_str.encode())
         if broken := find_violations(answer, self._compiled):
             raise UnreadableError(Stage.SCHEMA_VALIDATION, broken)
         if broken := disagreements(answer, self.schema):
             raise UnreadableError(Stage.SEMANTIC, broken)
-        params = {"strategy_type": self.template.family, **answer["params"]}  # which the question has settled
+        # An answer may leave the family out, because the question is about a single family.
+        params = {"strategy_type": self.template.family, **answer["params"]}
         return StrategyParamRequest.model_validate_json(exact_bytes({**answer, "params": params}))
 
     def _inject_params(self, params: StrategyParams) -> str:
-        """Return the code of valid parameters."""
         return self.template.generate_code(params, data_sha256=self._data_sha256)
 
     def _details(self, violations: Sequence[Violation], stage: Stage) -> tuple[ValidationErrorDetail, ...]:
@@ -115,15 +138,27 @@ class TemplateCodeGenerator:
 
 
 class TemplateParameterGenerator:
-    """Asks for parameters in a prompt of text alone, for models that are called without an envelope."""
+    """A reader of parameters from answers to prompts of text alone.
+
+    Use it for models that are called without an envelope.
+
+    Args:
+        template: The template of the family.
+        offered: The parameters that the data can serve.
+
+    Raises:
+        NotOfferedError: If the data cannot serve the family.
+        TemplateError: If the template's text has an error.
+        MissingExtraError: If jinja2 is not installed.
+
+    """
 
     def __init__(self, template: BaseTemplate, offered: AvailableParams = EVERYTHING) -> None:
-        """Take what `TemplateCodeGenerator` takes."""
         self._offered = offered
         self._generator = TemplateCodeGenerator(template, offered)
 
     def _build_prompt(self, tried: Iterable[Mapping[str, Any]] = ()) -> str:
-        """Return instructions, the form of the answer, what the data withholds, and the sets that were tried, as JSON."""
+        """Return a prompt with instructions, answer form, withheld values and tried sets."""
         form = render_schema(canonical_bytes(self._generator.schema), sentinel=False)
         evidence = {"withheld": [*self._offered.withheld], "tried": [*tried]}
         return (
@@ -133,7 +168,12 @@ class TemplateParameterGenerator:
         )
 
     def generate_parameters(self, llm_output: str) -> StrategyParams:
-        """Return the parameters of an answer; raises `GenerationFailedError` with what is wrong with it."""
+        """Return the parameters of an answer.
+
+        Raises:
+            GenerationFailedError: If the answer is not a valid set. It has the errors.
+
+        """
         result = self._generator.generate(llm_output)
         if result.params is None:
             raise GenerationFailedError(result.errors)
@@ -141,7 +181,10 @@ class TemplateParameterGenerator:
 
 
 def reasoning_in(raw_output: str) -> str:
-    """Return the reasoning that stands in front of the first object of a text, after `REASONING:`; else an empty text."""
+    """Return the reasoning in front of a text's first object, or an empty text.
+
+    It begins with `REASONING:`.
+    """
     try:
         start = json_candidates(raw_output, lossless=True)[0].start
     except UnreadableError:
@@ -159,7 +202,7 @@ def _reasoning_before(text: str, start: int) -> str:
 
 
 def _with_reasoning(value: Any, reasoning: str) -> str:
-    """Return a document as JSON, with the reasoning in it where it has none of its own."""
+    """Return a document as JSON, with the reasoning added if the document has none."""
     if reasoning and isinstance(value, dict) and "reasoning" not in value:
         value = {"reasoning": reasoning, **value}
     return exact_bytes(value).decode()

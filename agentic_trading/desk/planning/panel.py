@@ -1,4 +1,4 @@
-"""The daily prices of many stocks as arrays, their gaps, and the days on which a portfolio is rebalanced."""
+"""Daily prices of many stocks as arrays with filled gaps, and rebalance days."""
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +19,10 @@ Flags = NDArray[np.bool_]
 Days = NDArray[np.datetime64]
 
 Resample = Literal["D", "W", "M"]
-"""How often a portfolio is rebalanced: each bar, each week, each month."""
+"""The days on which a portfolio is rebalanced: each bar, weekly, or monthly."""
 
 FILLED_BARS: Final = 5
-"""So many bars without a price may follow each other before a stock counts as vanished."""
+"""The maximum length of a filled gap. After more bars without a price, a stock counts as vanished."""
 COLUMNS: Final = ("open", "high", "low", "close", "volume")
 PRICE: Final = "a number above 0"
 VOLUME: Final = "a number, 0 or more"
@@ -30,11 +30,16 @@ VOLUME: Final = "a number, 0 or more"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:
-    """Bars of stocks, a row a day and a column a symbol; NaN where a stock has no bar, and volume 0 there.
+    """The bars of many stocks, one row per day and one column per symbol.
 
-    `filled` is `close` with gaps of up to `FILLED_BARS` filled by the last close: what code for a strategy is given, NaN
-    where a stock has vanished; nothing is ever traded on a filled price. `marks` is the last close so far, however old, 0
-    before the first. Both use earlier days only, and no array can be written to. `sha256` is that of the file, or empty.
+    Without a bar the prices are NaN and the volume is 0. The arrays are read-only and use earlier days only.
+
+    Attributes:
+        sha256: The digest of the panel's file, or empty.
+        filled: `close` with gaps of up to `FILLED_BARS` filled by the last close, as strategy code gets it.
+            NaN where a stock has vanished. No trade uses a filled price.
+        marks: The last close so far, however old. 0 before the first close.
+
     """
 
     name: str
@@ -53,10 +58,21 @@ class Panel:
     def of(
         cls, name: str, days: Days, symbols: Sequence[str], columns: Mapping[str, Floats], *, sha256: str = ""
     ) -> Self:
-        """Build a panel from arrays by name: `close`, and those of the other `COLUMNS` that there are.
+        """Build a panel from arrays by name.
 
-        A price that is not given is the close. Raises `PanelValueError` for a price that is not above 0, and for one
-        that is missing beside a close; `EmptyUniverseError` if fewer than two stocks have a price.
+        Args:
+            name: The name of the panel in errors.
+            days: The day of each row.
+            symbols: The symbol of each column.
+            columns: `close`, and any other of `COLUMNS`. The default of a price column is the close, and of
+                the volume 0.
+            sha256: The digest of the panel's file.
+
+        Raises:
+            PanelValueError: If a price is not above 0, is missing where the close is not, or is there without
+                a close. Also for a volume below 0.
+            EmptyUniverseError: If fewer than two stocks have a price.
+
         """
         close = columns["close"]
         missing = np.isnan(close)
@@ -77,7 +93,10 @@ class Panel:
     def of_bars(
         cls, name: str, cells: Mapping[tuple[date, str], Sequence[float]], *, sha256: str = ""
     ) -> Self:
-        """Build a panel from the `COLUMNS` of each stock's bars by day and symbol; raises what `of` does."""
+        """Build a panel from the `COLUMNS` of each bar by day and symbol.
+
+        Raises the same errors as `of`.
+        """
         days, symbols = sorted({day for day, _ in cells}), sorted({symbol for _, symbol in cells})
         bars, stocks = ({each: place for place, each in enumerate(axis)} for axis in (days, symbols))
         table = np.full((len(COLUMNS), len(days), len(symbols)), np.nan)
@@ -98,7 +117,10 @@ def _check(
 
 
 def fill_gaps(close: Floats, most: int) -> Floats:
-    """Return prices in which the first `most` bars of each gap have the last price before it, the others NaN."""
+    """Return prices with the first `most` bars of each gap filled by the last price.
+
+    The rest of a gap is NaN.
+    """
     bars = np.arange(len(close))[:, None]
     latest = np.maximum.accumulate(np.where(np.isnan(close), -1, bars), axis=0)
     filled = np.take_along_axis(close, np.maximum(latest, 0), axis=0)
@@ -106,19 +128,26 @@ def fill_gaps(close: Floats, most: int) -> Floats:
 
 
 def load_panel(sample: PanelSample = SP500) -> Panel:
-    """Return a shipped panel; reads a file, so call it off the loop.
+    """Return a shipped panel. Reads a file, so call it outside the event loop.
 
-    The bytes are checked first: raises `SampleDamagedError` if they are not those that were shipped.
+    Raises:
+        SampleDamagedError: If the file's bytes are not the shipped ones.
+
     """
     text = unpacked(sample, packed_bytes(sample)).decode()
     return read_panel(sample.name, text.splitlines(), sha256=sample.sha256)
 
 
 def read_panel(name: str, lines: Iterable[str], *, sha256: str = "") -> Panel:
-    """Return the panel in a CSV file with the columns `date`, `symbol` and `COLUMNS`, its rows in any order.
+    """Return the panel in a CSV file with the columns `date`, `symbol` and `COLUMNS`.
 
-    A stock that has no row for a day has a gap there. Raises `PanelValueError`, with symbol and date, for a date that is
-    none, a value that is no number or left out, a price that is not above 0, a volume below 0 and a second row for one day.
+    Rows may be in any order. A stock without a row for a day has a gap there.
+
+    Raises:
+        PanelValueError: With symbol and date, for an invalid date, a missing or invalid number, a price that
+            is not above 0, a volume below 0, or a second row for one day.
+        EmptyUniverseError: If fewer than two stocks have a price.
+
     """
     cells: dict[tuple[date, str], list[float]] = {}
     for row in csv.DictReader(lines):
@@ -145,10 +174,10 @@ def _number(panel: str, symbol: str, day: date, column: str, text: str | None) -
 
 
 def rebalance_mask(days: Days, resample: Resample, offset: int = 0) -> Flags:
-    """Return on which days a portfolio is rebalanced; each is known on that day itself.
+    """Return which days are rebalance days. Each is known on the day itself.
 
-    `W` is the first bar of the ISO week on or after Monday + `offset`, and no bar in a week without one; `M` is the first
-    bar of the month, `D` every bar. `offset` counts for `W` only.
+    `D` is every bar, and `M` the first bar of each month. `W` is the first bar of the ISO week on or after
+    Monday + `offset`. A week without such a bar has no rebalance day. Only `W` uses `offset`.
     """
     match resample:
         case "D":

@@ -1,4 +1,4 @@
-"""The parameters of strategies: what a model chooses among, and what the choices must agree on."""
+"""The parameters of strategies: the values to choose from, and rules between them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,7 +40,13 @@ REASONING_CHARS: Final = (50, 500)
 
 
 class PlanTerms(BaseModel, frozen=True, extra="forbid"):
-    """How a session searches for a plan: sets of which family it asks for, and in how many rounds."""
+    """The terms of a session's search for a plan.
+
+    Attributes:
+        family: The strategy family to choose parameters of.
+        rounds: The number of rounds.
+
+    """
 
     family: Family = "momentum"
     rounds: int = Field(default=5, ge=1)
@@ -48,7 +54,10 @@ class PlanTerms(BaseModel, frozen=True, extra="forbid"):
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The values that a number may have: what `Literal` is to whole numbers. Texts and null are none."""
+    """The allowed values of a number, like `Literal` for integers.
+
+    Texts and null are refused.
+    """
 
     values: tuple[float, ...]
 
@@ -69,6 +78,7 @@ class OneOf:
 
 
 def _not_bool(value: Any) -> Any:
+    # Without this check false and true would be valid, because Python takes them for 0 and 1.
     if isinstance(value, bool):
         raise PydanticKnownError("literal_error", {"expected": "a number, not a bool"})
     return value
@@ -76,14 +86,19 @@ def _not_bool(value: Any) -> Any:
 
 Offset = Annotated[Literal[0, 1, 2, 3, 4], BeforeValidator(_not_bool)]
 TrendDays = Annotated[Literal[0, 50, 100, 200], BeforeValidator(_not_bool)]
-"""Numbers with 0 or 1 among them, for which Python takes false and true."""
+"""Integers with 0 or 1 among them. Booleans are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class CrossRule:
-    """What two parameters must agree on; where they do not, `change` is the one to be changed.
+    """A rule that two parameters must keep.
 
-    `sentence` has the names of both in braces, for their values.
+    Attributes:
+        change: The parameter to change if the rule is broken.
+        other: The other parameter.
+        holds: Returns whether two values keep the rule.
+        sentence: The message, with both names in braces for their values.
+
     """
 
     change: str
@@ -92,7 +107,7 @@ class CrossRule:
     sentence: str
 
     def kept_by(self, given: Mapping[str, Any]) -> bool:
-        """Whether the two parameters agree."""
+        """Return whether the two parameters keep the rule."""
         return self.holds(given[self.change], given[self.other])
 
 
@@ -131,7 +146,7 @@ RULES: Final[Mapping[Family, tuple[CrossRule, ...]]] = MappingProxyType({
 
 
 class _Params(BaseModel, frozen=True, extra="forbid"):
-    """A set of parameters that agree."""
+    """A set of parameters that keeps the rules of its family."""
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -144,23 +159,30 @@ class _Params(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def canonical(self) -> str:
-        """The parameters as canonical JSON, their family with them."""
+        """The parameters and their family as canonical JSON."""
         return canonical_bytes(self.model_dump()).decode()
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the canonical JSON; of two sets that trade alike see those of `effective`."""
+        """The SHA-256 of the canonical JSON.
+
+        Sets that trade alike have an equal `effective.sha256`.
+        """
         return sha256_hex(self.canonical.encode())
 
     @property
     def effective(self) -> Self:
-        """The set with the first value for each parameter that has no effect beside the others: equal for sets that trade alike."""
+        """The set with the first value for each parameter that has no effect.
+
+        Sets that trade alike have equal effective sets.
+        """
         given = self.model_dump()
         if given["resample"] == "M":
             given["resample_offset"] = 0
         if given.get("catalyst_type") == "none":
             given["catalyst_lookback"] = grid_of(type(self))["catalyst_lookback"][0]
-        if given.get("mode") in {"low_vol", "breakout"}:  # of equal weights, which no value that agrees cuts
+        # The weights of these modes are equal. `max_weight` has no effect because it is at least 1 / n_stocks.
+        if given.get("mode") in {"low_vol", "breakout"}:
             given["max_weight"] = next(
                 value
                 for value in grid_of(type(self))["max_weight"]
@@ -197,11 +219,11 @@ class MomentumStrategyParams(_Momentum[FundamentalCatalyst], frozen=True, extra=
 
 
 class PriceMomentumParams(_Momentum[PriceCatalyst], frozen=True, extra="forbid"):
-    """The same family on data without fundamentals: the catalyst is one of trading, or none is asked for."""
+    """Momentum on data without fundamentals: with a volume catalyst, or no catalyst."""
 
 
 class MeanReversionParams(_Params, frozen=True, extra="forbid"):
-    """Hold stocks that have fallen far below their mean, until they are back or time is up."""
+    """Hold stocks far below their mean, until they recover or time is up."""
 
     strategy_type: Literal["mean_reversion"] = Field(
         default="mean_reversion", description="the family of the strategy"
@@ -223,7 +245,7 @@ class MeanReversionParams(_Params, frozen=True, extra="forbid"):
 
 
 class VolatilityParams(_Params, frozen=True, extra="forbid"):
-    """Hold stocks by how much they move, scaled down to a target."""
+    """Hold stocks by their volatility, scaled down to a target."""
 
     strategy_type: Literal["volatility"] = Field(
         default="volatility", description="the family of the strategy"
@@ -249,7 +271,7 @@ CLASSES: Final[Mapping[Family, tuple[type[_Params], ...]]] = MappingProxyType({
     "mean_reversion": (MeanReversionParams,),
     "volatility": (VolatilityParams,),
 })
-"""The classes of each family; those of one differ in what data they need."""
+"""The parameter classes of each family. Classes of one family need different data."""
 
 _PRICE_MOMENTUM: Final = "price_momentum"
 
@@ -271,13 +293,13 @@ StrategyParams = Annotated[
     | Annotated[VolatilityParams, Tag("volatility")],
     Discriminator(_class_tag),
 ]
-"""Any set of parameters: `strategy_type` says of which family, momentum where it is absent."""
+"""Any set of parameters. `strategy_type` names the family, and may be absent for momentum."""
 
 _ANY: Final[TypeAdapter[StrategyParams]] = TypeAdapter(StrategyParams)
 
 
 class StrategyParamRequest(BaseModel, frozen=True, extra="forbid"):
-    """A model's answer: parameters, and why these."""
+    """A model's answer: parameters, and the reasons for them."""
 
     reasoning: str = Field(
         min_length=REASONING_CHARS[0],
@@ -288,12 +310,22 @@ class StrategyParamRequest(BaseModel, frozen=True, extra="forbid"):
 
 
 def read_params(value: Mapping[str, Any]) -> StrategyParams:
-    """Return decoded JSON as parameters of its family; raises pydantic's `ValidationError`, a `ValueError`."""
+    """Return decoded JSON as parameters of its family.
+
+    Raises:
+        pydantic.ValidationError: If the values are not a valid set. It is a `ValueError`.
+
+    """
     return _ANY.validate_python(value)
 
 
 def family_of(name: str) -> Family:
-    """Return `name` as that of a family; raises `UnknownFamilyError`."""
+    """Return a name as a family.
+
+    Raises:
+        UnknownFamilyError: If no family has this name.
+
+    """
     for family in FAMILIES:
         if family == name:
             return family
@@ -302,7 +334,10 @@ def family_of(name: str) -> Family:
 
 @cache
 def grid_of(*models: type[BaseModel]) -> Grid:
-    """Return the values of each parameter, read from the classes; where several differ, those of all."""
+    """Return the values of each parameter, read from the classes.
+
+    Values of several classes are merged.
+    """
     grid: dict[str, tuple[Value, ...]] = {}
     for model in models:
         for name, member in model.model_json_schema()["properties"].items():
@@ -312,10 +347,11 @@ def grid_of(*models: type[BaseModel]) -> Grid:
 
 
 def rule_violations(family: Family, given: Mapping[str, Any], grid: Grid) -> Iterator[Violation]:
-    """Yield each rule of a family that values of its grid break, with the field to change and what it may be changed to.
+    """Yield each rule of a family that a set of parameters breaks.
 
-    Allowed are the values that keep every rule that names the field, the other fields as given; where there is none,
-    the other field is the one to change.
+    A violation has the field to change and its allowed values. Allowed values keep every rule about the field
+    while the other fields stay as given. If there is no such value, the other field of the rule is the one to
+    change.
     """
     for rule in RULES[family]:
         if not rule.kept_by(given):

@@ -1,4 +1,4 @@
-"""Planning in a session: when a plan is made over the bars so far, and what its code wants to hold at each close."""
+"""Planning in a session: when to plan, and the weights of the plan at each close."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
@@ -29,20 +29,21 @@ with extra_named():
     import numpy as np
 
 REGIME_BARS: Final = 5
-"""For so many bars in a row the regime has been another before a new plan is made."""
+"""A new plan is made after the regime has been a different one for this many bars in a row."""
 
 TREND_BARS: Final = 50
 VOLATILITY_BARS: Final = (20, 60)
 ROUGH: Final = 1.25
-"""From this many times its longer volatility on, the shorter one counts as rough."""
+"""The market is rough if the shorter volatility is above this many times the longer one."""
 
 
 def market_regime(panel: Panel) -> str:
-    """Return the market's state at the last close: `up` or `down`, `calm` or `rough`, as of the equal-weight index.
+    """Return the market's state at the last close, such as `up calm` or `down rough`.
 
-    The index chains the mean return of all stocks that have a price on both bars. It is up above its mean of `TREND_BARS`
-    bars, and rough where its volatility over the shorter of `VOLATILITY_BARS` is `ROUGH` times that over the longer one. Of
-    fewer bars than a window has, all count.
+    The state is that of an equal-weight index, which chains the mean return of all stocks with a price on
+    both bars. It is up above its mean of `TREND_BARS` bars. It is rough if its volatility over the shorter of
+    `VOLATILITY_BARS` is above `ROUGH` times that over the longer one. If there are fewer bars than in a
+    window, all bars count.
     """
     before, after = panel.filled[:-1], panel.filled[1:]
     both = ~(np.isnan(before) | np.isnan(after))
@@ -55,10 +56,22 @@ def market_regime(panel: Panel) -> str:
 
 
 class RegimePlanner:
-    """Plans at the first bar with enough history, and again when the regime has changed for good.
+    """A planner that plans again after a lasting change of the market's regime.
 
-    A plan is made of the bars so far, and so are the weights that its code wants. One that fails changes nothing: the plan
-    before it holds, if there is one, and another one is asked for `REGIME_BARS` later. Code that breaks its promises, or does not end, changes nothing either, and a rebalance that it was due for is made up for at the next close.
+    The first plan is made at the first bar with enough history. Plans and weights use the bars so far only.
+    If a plan fails, the previous plan stays, and the next try is `REGIME_BARS` bars later at the earliest. If
+    code breaks its promises or does not end, the weights stay. A rebalance that was due is then done at the
+    next close.
+
+    Args:
+        name: The name of the data.
+        gateway: Runs the calls and records the events.
+        clock: The clock of the session.
+        settings: The settings of the planner.
+        rounds: The number of rounds per plan.
+        costs: The assumed costs of a trade.
+        weights: Runs a plan's code, by default in a sandbox (`last_weights`).
+
     """
 
     def __init__(
@@ -72,7 +85,6 @@ class RegimePlanner:
         costs: TradeCosts = TradeCosts(),  # noqa: B008 - a frozen value
         weights: Callable[[Panel, SandboxJob, WeightRules], Mapping[str, float] | str] | None = None,
     ) -> None:
-        """Take the name of the data, how many sets a plan tries, what a trade is taken to cost, and what runs a plan's code."""
         self._name = name
         self._gateway = gateway
         self._clock = clock
@@ -91,19 +103,27 @@ class RegimePlanner:
         self._bars_to_wait = 1
 
     def push(self, bar: Bar) -> None:
-        """Take the next closed bar of a symbol."""
+        """Add the next closed bar of a symbol."""
         values = (bar.open, bar.high, bar.low, bar.close, bar.volume)
         self._bars[bar.open_time.date(), bar.symbol] = tuple(map(float, values))
 
     async def targets(self, at: datetime) -> TargetWeights | None:
-        """Return what to hold as of the close at `at`; None while there is no plan. Asks for a plan where one is due.
+        """Return the weights to hold at the close `at`. Makes a plan first if one is due.
 
-        Raises what `PlanningAgent.plan` raises, and `StoreError` and `BusError`.
+        Returns:
+            The weights, or None if there is no plan, or the plan's code has no valid weights.
+
+        Raises:
+            StoreError: If an event cannot be recorded.
+            BusError: If a message cannot be published.
+            TemplateError: If the template cannot be rendered.
+            SandboxStartError: If the sandbox does not start.
+
         """
         try:
             panel = await asyncio.to_thread(self._panel)
         except EmptyUniverseError:
-            return None  # one stock has opened: there is nothing to choose among
+            return None  # no choice is possible yet, because fewer than two stocks have a price
         is_new = await self._planned(panel, at)
         if self._plan is None:
             return None
@@ -128,7 +148,7 @@ class RegimePlanner:
         )
 
     async def _planned(self, panel: Panel, at: datetime) -> bool:
-        """Make a plan if one is due; returns whether there is a new one."""
+        """Make a plan if one is due. Return whether there is a new plan."""
         regime = market_regime(panel)
         self._regimes = [*self._regimes, regime] if regime in self._regimes[-1:] else [regime]
         is_due = regime != self._planned_in and len(self._regimes) >= self._bars_to_wait
@@ -151,7 +171,7 @@ class RegimePlanner:
         return True
 
     async def _undecided(self, decision: NoDecision) -> None:
-        """Record that nothing was decided at a close, and why."""
+        """Record that a close has no decision, and the reason."""
         at = utc_text(decision.as_of) if decision.as_of else ""
         event = PlanUndecided(family=self._settings.family, **dict(decision)).as_event(
             event_id=derived_id(decision.trace_id, PlanUndecided.KIND, at),
@@ -164,22 +184,27 @@ class RegimePlanner:
         await self._gateway.record(event)
 
     def _panel(self) -> Panel:
-        """Return the bars so far as a panel."""
         return Panel.of_bars(self._name, self._bars)
 
 
 @asynccontextmanager
 async def _opened(sandbox: Sandbox) -> AsyncGenerator[Sandbox]:
-    """Open a sandbox and close it, both in a thread."""
+    """Open a sandbox in a thread, and close it in a thread."""
     stack = ExitStack()
     try:
+        # Shielded, because a cancellation would otherwise leave the thread and its child process running.
         yield await run_shielded(asyncio.to_thread(stack.enter_context, sandbox))
     finally:
         await run_shielded(asyncio.to_thread(stack.close))
 
 
 def last_weights(panel: Panel, job: SandboxJob, rules: WeightRules) -> dict[str, float] | str:
-    """Return what the code wants to hold at the last close, by symbol; or why it has no weights. It blocks."""
+    """Return the weights that code wants to hold at the last close, by symbol. Blocks.
+
+    Returns:
+        The weights, or the reason why the code has no valid weights.
+
+    """
     with Sandbox(panel) as sandbox:
         outcome = sandbox.run(job)
     if isinstance(outcome, Aborted):

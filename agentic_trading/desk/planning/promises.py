@@ -1,4 +1,4 @@
-"""What the weights of a strategy promise: their form, their limits, when they change, and that they never look ahead."""
+"""The promises of a strategy's weights: form, limits, change days, no look-ahead."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,14 +18,14 @@ with extra_named():
     import numpy.typing as npt
 
 TOLERANCE: Final = 1e-9
-"""Of sums and limits: n times 1/n is not always 1."""
+"""The tolerance of sums and limits, because n times 1/n is not always 1."""
 
 CUTS: Final = 8
-"""So many times the panel is cut off at bars that the code's hash draws, beside those at which weights change."""
+"""The number of extra cuts of the panel, at bars drawn from the hash of the code."""
 
 
 class Promise(StrEnum):
-    """What is promised."""
+    """A promise of a strategy's weights."""
 
     FORM = "form"
     FINITE = "finite"
@@ -36,32 +36,38 @@ class Promise(StrEnum):
     MAX_WEIGHT = "max_weight"
     CHANGES = "changes"
     HEADER = "header"
-    """The code names the parameters that it was made of."""
+    """The header of the code names the parameters that it was made from."""
     TRUNCATION = "truncation"
-    """Weights do not change where later bars are cut off."""
+    """Weights do not change if later bars are cut off."""
     ALTERATION = "alteration"
-    """Nor where later bars have other figures."""
+    """Weights do not change if later bars have other figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightRules:
-    """What a set of parameters promises of its weights."""
+    """The limits that a set of parameters promises for its weights."""
 
     n_stocks: int
     max_weight: float = 1.0
     exits_between: bool = False
-    """Between rebalance bars a weight may fall to 0; otherwise only that of a stock that vanishes."""
+    """Whether a weight may fall to 0 between rebalance bars. Otherwise only that of a vanished stock may."""
 
     @classmethod
     def of(cls, params: StrategyParams) -> Self:
-        """Return what `params` promise; a family of equal weights holds at most 1/n of each."""
+        """Return the rules of `params`.
+
+        A family of equal weights holds at most 1/n of each stock.
+        """
         most = params.max_weight if isinstance(params, VolatilityParams) else 1 / params.n_stocks
         return cls(params.n_stocks, most, exits_between=isinstance(params, MeanReversionParams))
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenPromise:
-    """A promise that does not hold, and the first bar at which it does not; None where that is no single bar."""
+    """A broken promise, and the first bar that breaks it.
+
+    The bar is None if it is not a single bar.
+    """
 
     promise: Promise
     message: str
@@ -71,7 +77,10 @@ class BrokenPromise:
 def broken_promises(
     weights: npt.NDArray[Any], close: Floats, rebalance: Flags, rules: WeightRules
 ) -> tuple[BrokenPromise, ...]:
-    """Return which promises are broken, each once, at its first bar; `close` is that which the code was given."""
+    """Return the broken promises, each once with its first bar.
+
+    `close` is the array that the code got.
+    """
     if weights.dtype != np.float64 or weights.shape != close.shape:
         allowed = f"float64 {close.shape}"
         return (_broken_form(f"weights are {weights.dtype} {weights.shape}; allowed: {allowed}"),)
@@ -85,7 +94,7 @@ def broken_promises(
 def _checks(
     weights: Floats, vanished: Flags, rebalance: Flags, rules: WeightRules
 ) -> Iterator[tuple[Promise, Flags, Floats, str]]:
-    """Yield each promise with the bars that break it, the figure of each bar, and what is allowed."""
+    """Yield each promise, the bars that break it, their figures, and the limit."""
     infinite = (~np.isfinite(weights)).sum(axis=1)
     yield Promise.FINITE, infinite > 0, infinite, "no weight that is NaN or infinite"
     weights = np.nan_to_num(weights, nan=0.0, posinf=0.0, neginf=0.0)
@@ -109,7 +118,7 @@ def _checks(
 
 
 def broken_by_header(code: str, params: StrategyParams) -> tuple[BrokenPromise, ...]:
-    """Return whether the comments above the code name other parameters than `params`."""
+    """Return a broken promise if the comments above the code do not name `params`."""
     comments = [line.removeprefix("# ") for line in split_header(code)[0].split("\n")]
     named = [line for line in comments if line.startswith(("parameters:", "{"))]
     if named == [f"parameters: sha256 {params.sha256}", params.canonical]:
@@ -120,11 +129,16 @@ def broken_by_header(code: str, params: StrategyParams) -> tuple[BrokenPromise, 
 def broken_by_look_ahead(
     run: Callable[[SandboxJob], Completed | Aborted], job: SandboxJob
 ) -> tuple[BrokenPromise, ...]:
-    """Return how the weights of code depend on later bars, if they do; `run` is that of a sandbox.
+    """Return the promises about later bars that the weights break.
 
-    The first n rows must be, bit for bit, those of a run over n bars alone, and those of a run in which all later figures
-    are others. Bars are cut off after every change of weights and every rebalance bar, where a later bar shows, and after
-    bars that are drawn from the hash of the code, which it cannot know.
+    The first n rows must equal, bit for bit, those of a run over n bars only, and those of a run with other
+    figures in all later bars. Bars are cut off after every change of weights and every rebalance bar, because
+    a look-ahead shows there. They are also cut off after bars drawn from the hash of the code.
+
+    Args:
+        run: The `run` of a sandbox.
+        job: The code and its arguments.
+
     """
     full = run(replace(job, bars=None, altered_from=None))
     if isinstance(full, Aborted):
@@ -140,11 +154,13 @@ def broken_by_look_ahead(
 
 
 def _cuts(weights: Floats, job: SandboxJob | None = None) -> list[int]:
-    """Return the numbers of bars that end with a change of weights or a rebalance bar, and some that the code draws."""
-    last = len(weights) - 1  # no bar is later than the last one
+    """Return the numbers of bars to cut the panel to, sorted."""
+    last = len(weights) - 1  # the last bar is left out, because no bar is later
     before = np.vstack((np.zeros_like(weights[:1]), weights[:-1]))
     changed = np.flatnonzero((weights != before)[:last].any(axis=1)).tolist()
-    if job is not None:  # a look-ahead that prevents a change shows on a rebalance bar
+    if job is not None:
+        # Rebalance bars are cut too, because a look-ahead may prevent a change.
+        # Drawn bars are cut too, because code cannot contain its own hash, and so cannot avoid them.
         digest = sha256(job.code.encode("utf-8", "surrogatepass")).hexdigest()
         changed += np.flatnonzero(job.rebalance[:last]).tolist()
         changed += [int(fraction(digest, number) * last) for number in range(CUTS)]

@@ -1,4 +1,4 @@
-"""A baseline: the planner's question answered without a model, one small step from the best set so far."""
+"""A baseline that answers the planner's question without a model, by small steps."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
@@ -11,15 +11,16 @@ from agentic_trading.ids import fraction
 from agentic_trading.llm.envelope import LLMEnvelope
 
 ROUNDS_APART: Final = 64
-"""Sets are dealt out to so many rounds: two of them cannot choose the same one."""
+"""The number of consecutive rounds that share out the sets, so that no two of them choose the same set."""
 
 
 def strategy_params_rule(envelope: LLMEnvelope) -> str:
-    """Answer the planner's question; equal context and evidence give equal text.
+    """Answer the planner's question. Equal context and evidence give equal text.
 
-    It changes one parameter of the best set so far, or as few more as it takes to find one that is dealt to the round; the
-    first round begins in the middle of each range. Which of them is drawn by `ids.fraction`. Sets of `ROUNDS_APART` rounds in a row are distinct, whatever
-    the evidence leaves out.
+    The answer changes one parameter of the best set so far, or as few more as it takes to find a set that is
+    assigned to the round. The first round begins in the middle of each range. Candidates are drawn by
+    `ids.fraction`. The sets of `ROUNDS_APART` consecutive rounds are distinct, even if the evidence leaves
+    some out.
     """
     families = dict(offered_in(envelope.expected_output_schema))
     tried = next(item.content for item in envelope.retrieved_evidence if item.source == "tried")
@@ -37,7 +38,10 @@ def strategy_params_rule(envelope: LLMEnvelope) -> str:
 def _chosen(
     family: Family, grid: Grid, best: Mapping[str, Any], seen: set[str], number: int
 ) -> StrategyParams:
-    """Return the nearest set to `best` that is dealt to the round and was not seen, else one that was not, else any."""
+    """Return the unseen set nearest to `best` that is assigned to the round.
+
+    Without such a set, return another unseen set, or else any valid set.
+    """
     start = {name: best.get(name, values[len(values) // 2]) for name, values in grid.items()}
     valid: list[StrategyParams] = []
     for changes in range(len(grid) + 1):
@@ -70,7 +74,7 @@ def _seen(shown: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def _reason(best: Mapping[str, Any], chosen: Mapping[str, Any]) -> str:
-    """Return what was changed, as an answer's reasoning: 50 to 500 characters."""
+    """Return the change as the reasoning of an answer: 50 to 500 characters."""
     if not best:
         return "Nothing was tried yet: near the middle of each range, where no value is an end of its grid."
     changed = [

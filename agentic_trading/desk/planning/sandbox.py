@@ -1,7 +1,8 @@
-"""The sandbox of generated code: a process of its own that has numpy and the panel loaded and forks for each job.
+"""The sandbox of generated code: a process that forks for each job.
 
-Code that the gate (`allowlist.py`) has passed is run here, not in this process: without its environment, its files and,
-where the system has user namespaces, a network; under limits of memory, CPU and time. Whatever the code does is a value.
+The process has loaded numpy and the panel. Code that the gate (`allowlist.py`) has passed runs there: without
+environment and files, without a network if the system has user namespaces, and under limits of memory, CPU
+and time. Every outcome of code is returned as a value.
 """
 
 import json
@@ -31,58 +32,62 @@ with extra_named():
 Network = Literal["isolated", "not isolated"]
 
 CHILD: Final = Path(__file__).with_name("sandbox_child.py")
+# One thread for each library, because a process with threads must not fork.
 ENVIRONMENT: Final = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-"""All that the child finds there: no key, no path. A process with threads must not fork."""
+"""The whole environment of the child. It has no keys and no paths."""
 
 
 class SandboxReason(StrEnum):
-    """Why code was ended before it had weights."""
+    """The reason why code ended without weights."""
 
     CPU = "cpu"
     MEMORY = "memory"
     WALL = "wall"
     REFUSED = "refused"
-    """It asked for something that Python audits: a file, a socket, a process, an import."""
+    """It did something that Python audits, such as opening a file, a socket or a process, or an import."""
     ERROR = "error"
-    """It raised, or returned something else than float64 weights of the shape asked for."""
+    """It raised an error, or did not return float64 weights of the right shape."""
     CRASH = "crash"
     """Its process ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """What one job may use, and how long a child may take until it has numpy and the panel loaded: 0.2 s where nothing else runs."""
+    """Limits of a job, and of the start of a child.
+
+    `start_s` limits the time until numpy and the panel are loaded, which takes 0.2 s on an idle machine.
+    """
 
     cpu_s: int = 10
     memory_bytes: int = 1 << 30
-    """Of address space; numpy and the panel are in it."""
+    """The address space, including numpy and the panel."""
     wall_s: float = 15.0
     start_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SandboxJob:
-    """Code that defines `target_weights`, and what it is called with."""
+    """Code that defines `target_weights`, and its arguments."""
 
     code: str
     rebalance: Flags
-    """One a bar of the panel."""
+    """One flag per bar of the panel."""
     catalyst: str = "none"
     bars: int | None = None
-    """Show the first so many bars; None is all."""
+    """The number of bars to show, from the first bar on. None shows all."""
     altered_from: int | None = None
-    """Show other figures from this bar on."""
+    """The first bar with altered figures, or None."""
 
     @classmethod
     def of(cls, code: str, params: StrategyParams, days: Days) -> Self:
-        """Return the job of code that a template made of `params`."""
+        """Return the job for code that a template made from `params`."""
         rebalance = rebalance_mask(days, params.resample, getattr(params, "resample_offset", 0))
         return cls(code, rebalance, getattr(params, "catalyst_type", "none"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completed:
-    """The code returned weights; whether they keep its promises is another question (`promises.py`)."""
+    """The weights that code returned. Their promises are checked in `promises.py`."""
 
     weights: Floats
     """Read-only."""
@@ -92,7 +97,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Aborted:
-    """The code has no weights."""
+    """The outcome of code without weights."""
 
     reason: SandboxReason
     message: str
@@ -101,15 +106,25 @@ class Aborted:
 
     @property
     def text(self) -> str:
-        """The reason and its message, in one line."""
+        """The reason and its message, on one line."""
         return f"{self.reason}: {self.message}"
 
 
 class Sandbox:
-    """Runs code over one panel, whose gaps are filled. It opens as a context manager, and whatever opens it closes it.
+    """A sandbox for code over one panel. Use it as a context manager.
 
-    A call blocks until its job has ended; jobs of several threads run one after the other. A child that was killed, or
-    has crashed, is replaced at the next job.
+    Code gets the prices with filled gaps. A call blocks until its job has ended. Jobs of several threads run
+    one after the other. A child that was killed or has crashed is replaced at the next job.
+
+    Args:
+        panel: The prices.
+        limits: The limits of each job.
+        catalysts: Frames of fundamental catalysts by type, in the form of `panel.close`. They are copied.
+        unshare: The name or path of util-linux's `unshare`, which removes the network.
+
+    Raises:
+        ValueError: If a frame has another type or shape than `panel.close`.
+
     """
 
     def __init__(
@@ -120,18 +135,14 @@ class Sandbox:
         catalysts: Mapping[str, Floats] = MappingProxyType({}),
         unshare: str = "unshare",
     ) -> None:
-        """Take the frames of fundamental `catalysts` by their type; raises `ValueError` for one of another form than `close`.
-
-        `unshare` is the program of util-linux that takes the network away, by name or path.
-        """
         for name, frame in catalysts.items():
             if frame.dtype != np.float64 or frame.shape != panel.close.shape:
                 raise ValueError(
-                    f"{name} is {frame.dtype} {frame.shape}; allowed: float64 {panel.close.shape}, as close"
+                    f"{name} is {frame.dtype} {frame.shape}. Allowed: float64 {panel.close.shape}, as close"
                 )
         self.panel = panel
         self.catalysts = MappingProxyType({name: _kept(frame) for name, frame in catalysts.items()})
-        """Copies of the frames by their type, which cannot be written to."""
+        """Read-only copies of the frames, by type."""
         self._limits = limits or SandboxLimits()
         self._unshare = unshare
         self.network: Network = "not isolated"
@@ -140,7 +151,12 @@ class Sandbox:
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
-        """Start the child; raises `SandboxStartError` if it does not."""
+        """Start the child.
+
+        Raises:
+            SandboxStartError: If the child does not start in time.
+
+        """
         isolation = _isolation(self._unshare, self._limits.start_s)
         self.network = "isolated" if isolation else "not isolated"
         self._command = [*isolation, sys.executable, "-I", str(CHILD)]
@@ -148,26 +164,31 @@ class Sandbox:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the child, and the job that it runs."""
+        """Kill the child and its running job."""
         with self._lock:
             self._kill()
             self._command = []
 
     @property
     def pid(self) -> int | None:
-        """The id of the child, which leads a session of its own; None while there is none."""
+        """The process id of the child, which leads its own session. None without a child."""
         return self._child.process.pid if self._child else None
 
     def run(self, job: SandboxJob) -> Completed | Aborted:
-        """Run the code of `job`; nothing that the code does is raised.
+        """Run the code of `job`. Errors of the code are returned, not raised.
 
-        Raises `ValueError` for a job that does not fit the panel and where the sandbox is not open, and `SandboxStartError`
-        where a child that has ended cannot be replaced.
+        Returns:
+            The weights, or an `Aborted` with the reason.
+
+        Raises:
+            ValueError: If the job does not fit the panel, or the sandbox is not open.
+            SandboxStartError: If an ended child cannot be replaced.
+
         """
         message = self._message(job)
         with self._lock, ExitStack() as unanswered:
             child = self._child or self._start()
-            unanswered.callback(self._kill)  # a later answer would be taken for that to the next job
+            unanswered.callback(self._kill)  # a late answer would otherwise be read as that of the next job
             try:
                 answer = child.ask(message, within_s=self._limits.wall_s)
             except (OSError, EOFError):
@@ -192,7 +213,7 @@ class Sandbox:
 
     def _start(self) -> "_Child":
         if not self._command:
-            raise ValueError("the sandbox is not open; allowed: to run jobs within its `with` statement")
+            raise ValueError("the sandbox is not open. Run jobs inside its `with` statement.")
         process = subprocess.Popen(  # noqa: S603 - a program that is named in this package
             self._command,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -200,9 +221,8 @@ class Sandbox:
         )  # fmt: skip
         child = _Child(process, cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout))
         try:
-            with TemporaryDirectory(
-                prefix="agentic-sandbox-"
-            ) as root:  # empty, and removed once it is entered
+            # The directory is removed once the child has entered it, so that no file can be made in it.
+            with TemporaryDirectory(prefix="agentic-sandbox-") as root:
                 answer = child.ask(self._setup(root), within_s=self._limits.start_s)
         except (OSError, EOFError):
             answer = None
@@ -222,17 +242,17 @@ class Sandbox:
         return json.dumps(words).encode() + b"\n" + b"".join(frame.tobytes() for frame in frames)
 
     def _message(self, job: SandboxJob) -> bytes:
-        """Return a job as the child reads it; raises `ValueError` for one that is not of this panel."""
+        """Return a job in the child's format, or raise `ValueError` if it does not fit."""
         bars, mask = len(self.panel.days), job.rebalance
         if mask.dtype != np.bool_ or mask.shape != (bars,):
-            raise ValueError(f"rebalance is {mask.dtype} {mask.shape}; allowed: bool ({bars},)")
+            raise ValueError(f"rebalance is {mask.dtype} {mask.shape}. Allowed: bool ({bars},)")
         for name, value in (("bars", job.bars), ("altered_from", job.altered_from)):
             if value is not None and not 1 <= value <= bars:
-                raise ValueError(f"{name} is {value}; allowed: 1 to {bars}")
+                raise ValueError(f"{name} is {value}. Allowed: 1 to {bars}")
         catalysts = [*get_args(PriceCatalyst), *self.catalysts]
         if job.catalyst not in catalysts:
-            raise ValueError(f"catalyst is {job.catalyst!r}; allowed: {', '.join(catalysts)}")
-        code = job.code.encode("utf-8", "surrogatepass")  # what is no text is the code's error
+            raise ValueError(f"catalyst is {job.catalyst!r}. Allowed: {', '.join(catalysts)}")
+        code = job.code.encode("utf-8", "surrogatepass")  # so that invalid text is an error of the job
         shown = {"bars": job.bars or bars, "altered_from": job.altered_from, "catalyst": job.catalyst}
         words = {"code": len(code), **shown}
         return json.dumps(words).encode() + b"\n" + code + mask.tobytes()
@@ -250,9 +270,9 @@ class _Child:
     answers: IO[bytes]
 
     def ask(self, message: bytes, *, within_s: float) -> tuple[dict[str, Any], bytes] | None:
-        """Return the header and the bytes of an answer, None if there is none in time: it is ended then, whatever it waits for.
+        """Return the header and payload of an answer, or None if it is late.
 
-        Raises `OSError` or `EOFError` if the process has ended by itself.
+        The child is killed if it is late. Raises `OSError` or `EOFError` if it has ended for another reason.
         """
         is_late = threading.Event()
 
@@ -284,12 +304,12 @@ class _Child:
         return header, payload
 
     def kill(self) -> str:
-        """End it, take it off the system's list, and return what it printed as errors."""
+        """Kill the process group, reap the process, and return its error output."""
         self.end()
         return self.process.communicate()[1].decode("utf-8", "replace").strip()
 
     def end(self) -> None:
-        """End it and the job that it runs, which are one group."""
+        """Kill the process and its running job, which are one process group."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -301,7 +321,7 @@ def _kept(frame: Floats) -> Floats:
 
 
 def _isolation(unshare: str, within_s: float) -> list[str]:
-    """Return the words before a command that take its network away; none where the system does not let us."""
+    """Return the words before a command that remove its network, if allowed."""
     path = shutil.which(unshare)
     if path is None:
         return []

@@ -1,8 +1,9 @@
-"""The child process of the sandbox: runs strategy code, each job in a fork of its own, under limits.
+"""The child process of the sandbox: runs each job in a fork, under limits.
 
-`sandbox.py` starts it by path, under `python -I`. It imports nothing of this package, so that code in it finds nothing of
-it either, and it starts fast. It reads a line of JSON and the bytes that this names, and answers in the same form; weights
-go back as bytes, never as a pickle. Jobs share with it one block of memory, and neither its input nor its output.
+`sandbox.py` starts it by path, under `python -I`. It imports nothing of this package, so that its code cannot
+reach the package, and so that it starts fast. It reads a line of JSON and the bytes that the line announces,
+and answers in the same form. Weights are sent as bytes, never as a pickle. Jobs share one block of memory
+with it, but neither its input nor its output.
 """
 
 import ctypes
@@ -29,17 +30,17 @@ Flags = npt.NDArray[np.bool_]
 
 FUNCTION: Final = "target_weights"
 PR_SET_PDEATHSIG: Final = 1
-"""Of prctl(2): the signal that a process gets when its parent ends."""
+"""The option of prctl(2) for the signal that a process gets when its parent ends."""
 
 RAN, MEMORY, REFUSED, ERROR, CRASH = range(64, 69)
-"""How a job ends; none is an exit code that Python gives by itself."""
+"""Exit codes of a job. Python does not use them itself."""
 
 REASON_BY_EXIT: Final = {MEMORY: "memory", REFUSED: "refused", ERROR: "error"}
 TEXT_BYTES: Final = 1024
-"""The shared block begins with the message of the job, of at most so many bytes; its weights follow."""
+"""The maximum size of a job's message, which is at the start of the shared block. The weights follow it."""
 
 NONCE_BYTES: Final = 16
-"""The shared block ends with the nonce of the job, if it has written its weights: the exit code alone proves nothing."""
+"""The size of a job's nonce, which is at the end of the shared block."""
 
 UNAUDITED: Final = (
     "access", "chroot", "getcwd", "getcwdb", "lstat", "mkfifo", "mknod", "pathconf", "readlink", "stat", "statvfs",
@@ -47,11 +48,11 @@ UNAUDITED: Final = (
 """Functions of `os` about paths that Python does not audit."""
 
 KEPT_IN: Final = ("supports_dir_fd", "supports_effective_ids", "supports_fd", "supports_follow_symlinks")
-"""Sets of `os` that hold the same functions."""
+"""Sets of `os` that contain these functions."""
 
 
 class Server:
-    """Has the panel and the limits, and runs one job after the other."""
+    """A server that has the panel and the limits, and runs one job after the other."""
 
     def __init__(self, source: BinaryIO, answers: BinaryIO) -> None:
         self._source = source
@@ -71,7 +72,7 @@ class Server:
         enter_root(setup["root"])
 
     def serve(self) -> None:
-        """Answer jobs until the input ends: the parent has closed it, or has ended."""
+        """Answer jobs until the input ends, because the parent has closed it or has ended."""
         self._answer({})
         while line := self._source.readline():
             job = json.loads(line)
@@ -87,6 +88,7 @@ class Server:
             _, status, usage = os.wait4(pid, 0)
             wall_s = time.monotonic() - start
             reason = self._reason(status, usage.ru_utime + usage.ru_stime)
+            # Code may exit with `RAN` itself. Without the nonce, the weights would be those of the last job.
             if reason is None and self._shared[-NONCE_BYTES:] != nonce:
                 reason = "crash"
             if reason is None:
@@ -102,7 +104,7 @@ class Server:
         self._answers.flush()
 
     def _reason(self, status: int, cpu_s: float) -> str | None:
-        """Return why a job ended without weights; None if it has them."""
+        """Return why a job ended without weights, or None if it has weights."""
         if not os.WIFSIGNALED(status):
             code = os.WEXITSTATUS(status)
             return None if code == RAN else REASON_BY_EXIT.get(code, "crash")
@@ -119,7 +121,8 @@ class Server:
         nonce: bytes,
         leave: Callable[[int], NoReturn] = os._exit,
     ) -> NoReturn:
-        """Do the job in this process, which is a fork, and end it; code could give `os` another way out."""
+        """Run the job in this fork, and end the process."""
+        # `leave` is bound before the code runs, because code could replace `os._exit`.
         end = CRASH
         try:
             self._limit()
@@ -129,7 +132,7 @@ class Server:
                 self._shared[-NONCE_BYTES:] = nonce
         except MemoryError as e:
             end = self._end(MEMORY, str(e) or "out of memory")
-        except BaseException as e:  # noqa: BLE001 - whatever generated code raises is the outcome of its job
+        except BaseException as e:  # noqa: BLE001 - any error of generated code is the outcome of its job
             end = self._end(ERROR, described(e))
         finally:
             leave(end)
@@ -155,13 +158,14 @@ class Server:
     def _refuse(
         self, event: str, arguments: tuple[object, ...], leave: Callable[[int], NoReturn] = os._exit
     ) -> None:
-        """End the job at the first event that Python audits: arithmetic over arrays has none."""
+        """End the job at its first audited event."""
+        # All events are refused, because arithmetic over arrays has none.
         of = f" {arguments[0][:200]!r}" if arguments and isinstance(arguments[0], str) else ""
         leave(self._end(REFUSED, event + of))
 
     def _refuse_call(self, event: str, *arguments: object, **_: object) -> NoReturn:
         self._refuse(event, arguments)
-        raise PermissionError(event)  # not reached: the job has ended
+        raise PermissionError(event)  # not reached, because the job has ended
 
     def _end(self, code: int, text: str) -> int:
         said = text.encode("utf-8", "replace")[:TEXT_BYTES]
@@ -170,29 +174,29 @@ class Server:
 
     def _limit(self) -> None:
         if sys.platform == "linux":
-            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also in another session than the child's
-        os.chdir("/")  # into the root: the working directory of the child is outside of it
-        os.closerange(0, 2)  # the pipe of its errors stays: it shows a parent that kills it when it has ended
-        signal.setitimer(signal.ITIMER_REAL, self._wall_s + 1)  # if there is no parent left to kill it
+            self._libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also works in another session
+        os.chdir("/")  # otherwise the working directory would stay outside the new root
+        os.closerange(0, 2)  # stderr stays open, so that a parent that kills it sees when it has ended
+        signal.setitimer(signal.ITIMER_REAL, self._wall_s + 1)  # ends the job if the parent cannot kill it
         for limit, value in (
             (resource.RLIMIT_AS, self._memory_bytes),
             (resource.RLIMIT_CORE, 0),
             (resource.RLIMIT_FSIZE, 0),
             (resource.RLIMIT_NOFILE, 0),
-            (resource.RLIMIT_NPROC, 0),  # root may fork all the same
+            (resource.RLIMIT_NPROC, 0),  # does not stop root from forking
         ):
             resource.setrlimit(limit, (value, value))
         resource.setrlimit(resource.RLIMIT_CPU, (self._cpu_s, self._cpu_s + 1))
 
     def _arguments(self, job: dict[str, Any], rebalance: Flags) -> list[npt.NDArray[Any]]:
-        """Return the arguments of the function: the first rows of each frame, other ones from `altered_from` on."""
+        """Return the function's arguments: the first bars, altered from `altered_from` on."""
         bars, altered_from = job["bars"], job["altered_from"]
         catalyst = self._catalysts.get(job["catalyst"])
         frames = [self._close, self._volume, np.zeros(self._shape) if catalyst is None else catalyst]
         if altered_from is not None:
             frames = [altered(frame, altered_from) for frame in frames]
             rebalance = np.concatenate((rebalance[:altered_from], ~rebalance[altered_from:]))
-        # Copies: behind a view of the first bars are the later ones.
+        # Copies, because a view of the first bars would share its memory with the later bars.
         arguments = [frame[:bars].copy() for frame in (*frames, rebalance)]
         for argument in arguments:
             argument.flags.writeable = False
@@ -204,29 +208,33 @@ class Server:
 
 
 def enter_root(folder: str) -> None:
-    """Make an empty folder the root of this process, which is allowed to root, also of a user namespace.
+    """Make an empty folder the root directory of this process.
 
-    The parent then removes the folder, so that no file can be made in it. Each job makes it its working directory.
+    Only root may do so, also the root of a user namespace. The parent then removes the folder, so that no
+    file can be made in it. Each job makes it its working directory.
     """
-    # Without permission, the functions of `UNAUDITED` and the audited ones are refused all the same.
+    # Not an error, because the functions of `UNAUDITED` and the audited functions are refused in any case.
     with suppress(PermissionError):
         os.chroot(folder)
 
 
 def altered(frame: Floats, start: int) -> Floats:
-    """Return a frame that equals `frame` before row `start` and is another one from there on: in time, assets and scale."""
+    """Return a copy of `frame` with other values from row `start` on.
+
+    They differ in time, assets and scale.
+    """
     changed = frame.copy()
     changed[start:] = 1.0 + 1.25 * np.roll(frame[start:][::-1], 1, axis=1)
     return changed
 
 
 def form_of(value: object) -> str:
-    """Return the type of a value that is not what was asked for; of an array, its dtype and shape."""
+    """Return the type of a wrong value. For an array, return its dtype and shape."""
     return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
 
 
 def described(e: BaseException) -> str:
-    """Return an error with the line of the code in which it came up, as far as it ran."""
+    """Return an error with the line of the code that raised it."""
     trace = e.__traceback__
     depth = 0
     while trace is not None and depth < 2:  # `_work`, `_call`, then the code
@@ -236,13 +244,13 @@ def described(e: BaseException) -> str:
 
 
 def end_of(status: int) -> str:
-    """Return how a process ended that left no message."""
+    """Return how a process without a message ended."""
     if os.WIFSIGNALED(status):
         return f"ended by {signal.Signals(os.WTERMSIG(status)).name}"
     return f"ended with exit code {os.WEXITSTATUS(status)}"
 
 
 if __name__ == "__main__":
-    warnings.simplefilter("ignore")  # one that is printed imports and opens files, which is refused
+    warnings.simplefilter("ignore")  # printing a warning would import and open files, which is refused
     np.seterr(all="ignore")
     Server(sys.stdin.buffer, sys.stdout.buffer).serve()

@@ -1,4 +1,4 @@
-"""The schema of a strategy's parameters, narrowed to what the data can serve, and the check of an answer to it."""
+"""The schema of strategy parameters for given data, and the check of an answer."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,30 +12,35 @@ from agentic_trading.llm.envelope import LLMEnvelope
 from agentic_trading.llm.result import Violation
 
 STRATEGY_PARAMS: Final = "strategy_params.v1"
-"""The schema's `$id`: it names the check that runs on the answer."""
+"""The schema's `$id`, which names the check of the answer."""
 
 HALF_BARS: Final = 60
-"""The least bars that each half of an evaluation has."""
+"""The minimum number of bars in each half of an evaluation."""
 
 FUNDAMENTALS: Final[tuple[str, ...]] = get_args(param_types.FundamentalCatalyst)
 
 _BEFORE_FIRST: Final = MappingProxyType({
-    "momentum_period": 1,  # a return over so many days needs one close more
+    "momentum_period": 1,  # because a return over n days needs n + 1 closes
     "ma_periods": 0,
     "lookback": 0,
     "trend_filter": 0,
     "vol_lookback": 1,
 })
-"""How many bars beyond its value a parameter needs before the first weight."""
+"""The number of bars that a parameter needs before the first weight, beyond its value."""
 
 Schema = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PanelFacts:
-    """What decides which parameters a panel can serve, and the digest that code names it by.
+    """The facts about a panel that decide which parameters it can serve.
 
-    `frames` are those that it has beside prices: `volume`, `revenue`, `earnings`. `bars` is None where there is no limit.
+    Attributes:
+        name: The name of the panel.
+        bars: The number of bars, or None without a limit.
+        frames: The frames besides prices: `volume`, `revenue`, `earnings`.
+        sha256: The digest by which code names the data.
+
     """
 
     name: str
@@ -46,7 +51,14 @@ class PanelFacts:
 
 @dataclass(frozen=True, slots=True)
 class AvailableParams:
-    """The parameters that a panel can serve: the values of each family that it can serve, and why others are withheld."""
+    """The parameters that a panel can serve.
+
+    Attributes:
+        facts: The facts about the panel.
+        grids: The values of each family that is offered.
+        withheld: The reasons why other values and families are not offered.
+
+    """
 
     facts: PanelFacts
     grids: Mapping[param_types.Family, param_types.Grid]
@@ -54,7 +66,10 @@ class AvailableParams:
 
     @property
     def warm_up(self) -> int:
-        """The bars that the slowest offered value needs before its first weight; evaluation starts behind them."""
+        """The bars that the slowest offered value needs before its first weight.
+
+        Evaluation starts after them.
+        """
         return max(
             (
                 needed_bars(name, value)
@@ -68,7 +83,12 @@ class AvailableParams:
     def require(
         self, families: Sequence[param_types.Family] = param_types.FAMILIES
     ) -> tuple[param_types.Family, ...]:
-        """Return those of `families` that are offered; raises `NotOfferedError` for none."""
+        """Return those of `families` that are offered.
+
+        Raises:
+            NotOfferedError: If the panel offers none of them.
+
+        """
         found = tuple(
             family for family in param_types.FAMILIES if family in families and family in self.grids
         )
@@ -80,10 +100,11 @@ class AvailableParams:
 def offered_by(
     facts: PanelFacts, families: Sequence[param_types.Family] = param_types.FAMILIES
 ) -> AvailableParams:
-    """Return what a panel can serve: values whose warm-up leaves `HALF_BARS` in each half, catalysts whose frame is there.
+    """Return the parameters that a panel can serve.
 
-    Without fundamentals the catalysts are none, and volume where there is a frame of it. A family that has a parameter
-    without a value is not offered.
+    A value is offered if its warm-up leaves `HALF_BARS` bars in each half, and a catalyst if the panel has
+    its frame. Without fundamentals the catalysts are `none`, and `volume` if there are volumes. A family is
+    not offered if one of its parameters has no value.
     """
     grids: dict[param_types.Family, param_types.Grid] = {}
     withheld: list[str] = []
@@ -101,7 +122,7 @@ def offered_by(
 
 
 def needed_bars(name: str, value: param_types.Value) -> int:
-    """Return how many bars a parameter's value needs before the first weight."""
+    """Return how many bars the value of a parameter needs before the first weight."""
     return int(value) + _BEFORE_FIRST[name] if value and name in _BEFORE_FIRST else 0
 
 
@@ -144,10 +165,20 @@ def answer_schema(
     *,
     reasoning_apart: bool = False,
 ) -> Mapping[str, Any]:
-    """Return the schema of an answer: flat for one family, else a choice of which the tag is required.
+    """Return the JSON Schema of an answer.
 
-    With `reasoning_apart` it stands in front of the object, for models that are only asked for the form. Raises
-    `NotOfferedError` where none of the families is offered.
+    The schema of a single family is flat. For several families it is a choice, in which `strategy_type` is
+    required.
+
+    Args:
+        offered: The parameters that the data can serve.
+        families: The families to choose from.
+        reasoning_apart: Leave the reasoning out of the object. For models that write it in front of the
+            object.
+
+    Raises:
+        NotOfferedError: If none of the families is offered.
+
     """
     found = offered.require(families)
     branches = [_params_schema(family, offered.grids[family], is_alone=len(found) == 1) for family in found]
@@ -157,7 +188,7 @@ def answer_schema(
 
 
 def family_schema(family: param_types.Family) -> Mapping[str, Any]:
-    """Return the published schema of a family's parameters, on data that can serve them all."""
+    """Return the published schema of a family's parameters, with all values."""
     grid = param_types.grid_of(*param_types.CLASSES[family])
     return MappingProxyType({"$id": f"{family}_params.v1", **_params_schema(family, grid, is_alone=True)})
 
@@ -191,13 +222,13 @@ def _object(properties: Schema, required: Sequence[str]) -> Schema:
 
 
 def _everything() -> AvailableParams:
-    """Return all families with all values: what some data can serve."""
+    """Return all families with all values."""
     grids = {family: param_types.grid_of(*param_types.CLASSES[family]) for family in param_types.FAMILIES}
     return AvailableParams(PanelFacts("any data", frames=frozenset({*FUNDAMENTALS, "volume"})), grids, ())
 
 
 EVERYTHING: Final = _everything()
-"""What is published: every narrowed schema allows a part of it."""
+"""The published parameters. Every narrowed schema allows a subset of them."""
 
 STRATEGY_PARAMS_SCHEMA: Final = answer_schema(EVERYTHING)
 FAMILY_SCHEMAS: Final = tuple(family_schema(family) for family in param_types.FAMILIES)
@@ -207,12 +238,18 @@ FAMILY_SCHEMAS: Final = tuple(family_schema(family) for family in param_types.FA
 
 
 def check_strategy_params(envelope: LLMEnvelope, text: str) -> list[Violation]:
-    """Return every rule between parameters that an accepted answer breaks; allowed are the values that the envelope offers."""
+    """Return the rules between parameters that an accepted answer breaks.
+
+    The allowed values of a violation are values that the envelope offers.
+    """
     return disagreements(exact_value(text.encode()), envelope.expected_output_schema)
 
 
 def disagreements(answer: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Violation]:
-    """Return every rule between parameters that an answer breaks which fits `schema`, one of `answer_schema`."""
+    """Return the rules between parameters that an answer breaks.
+
+    The answer must fit `schema`, which is a result of `answer_schema`.
+    """
     given = answer["params"]
     for family, grid in offered_in(schema):
         if given.get("strategy_type", family) == family:
@@ -221,7 +258,7 @@ def disagreements(answer: Mapping[str, Any], schema: Mapping[str, Any]) -> list[
 
 
 def offered_in(schema: Mapping[str, Any]) -> Iterator[tuple[param_types.Family, param_types.Grid]]:
-    """Yield the families that one of `answer_schema` offers, each with its values."""
+    """Yield the families that a result of `answer_schema` offers, with their values."""
     params = schema["properties"]["params"]
     for branch in params.get("anyOf", [params]):
         members = dict(branch["properties"])

@@ -1,4 +1,4 @@
-"""The sets that were tried: the best of them, what of them a planner is shown, and what random choice would have found."""
+"""The sets tried so far, the evidence from them, and random search for comparison."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ BEST_SHOWN: Final = 20
 LAST_SHOWN: Final = 10
 RANDOM_SEARCHES: Final = 20
 SHOWN: Final = ("sharpe", "cagr", "max_drawdown", "turnover")
-"""The figures of the first half that a planner is shown of each set."""
+"""The figures of the first half that a planner sees for each set."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """A set that was run, as it was first proposed, and what came of it."""
+    """A set that was run, as it was first proposed, and its result."""
 
     number: int
     params: StrategyParams
@@ -29,7 +29,7 @@ class TrialResult:
 
     @property
     def evidence(self) -> Mapping[str, Any]:
-        """The set as a planner is shown it, with figures of the first half alone."""
+        """The set as a planner sees it, with figures of the first half only."""
         figures = self.evaluation.in_sample.model_dump(include=set(SHOWN))
         return {
             "params": self.params.model_dump(),
@@ -39,44 +39,51 @@ class TrialResult:
 
 @dataclass(slots=True)
 class Search:
-    """The distinct sets that were tried, in order; sets that trade alike are one."""
+    """The distinct sets tried so far, in order. Sets that trade alike count once."""
 
     window: SampleBars
     _tried: dict[str, TrialResult] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Return how many distinct sets were tried."""
+        """Return the number of distinct sets."""
         return len(self._tried)
 
     def known(self, params: StrategyParams) -> TrialResult | None:
-        """Return the set that was tried and trades like `params`."""
+        """Return the tried set that trades like `params`, or None."""
         return self._tried.get(params.effective.sha256)
 
     def add(self, params: StrategyParams, evaluation: Evaluation) -> TrialResult:
-        """Add a set, unless one that trades alike is there; return it, or that one."""
+        """Add a set, unless one that trades alike was tried.
+
+        Returns the set that was tried first.
+        """
         tried = TrialResult(len(self._tried) + 1, params, evaluation)
         return self._tried.setdefault(params.effective.sha256, tried)
 
     @property
     def champion(self) -> TrialResult | None:
-        """The set with the highest Sharpe ratio in the first half, the first of equal ones; None where none has a ratio."""
+        """The set with the highest Sharpe ratio in the first half, or None.
+
+        Of sets with equal ratios it is the first. None if no set has a ratio.
+        """
         return next(iter(self._ranked()), None)
 
     @property
     def deflated_sharpe(self) -> float | None:
-        """How probably the champion is better than the luck of so many tries; None without a champion.
+        """The probability that the champion is better than the luck of so many tries.
 
-        A set that never traded counts as a try with a ratio of 0: what cash earns without interest.
+        None without a champion.
         """
         champion = self.champion
         if champion is None:
             return None
+        # A set that never traded counts as a try with a ratio of 0, because cash earns no interest here.
         ratios = [tried.evaluation.sharpe_a_bar or 0.0 for tried in self._tried.values()]
         return deflated_sharpe(champion.evaluation.returns(self.window), ratios)
 
     @property
     def evidence(self) -> Mapping[str, Any]:
-        """What a planner is shown: how many sets were tried, the best, and the last, each once."""
+        """The evidence for a planner: the number of sets, the best, the last, each once."""
         best = self._ranked()[:BEST_SHOWN]
         last = [tried for tried in [*self._tried.values()][-LAST_SHOWN:] if tried not in best]
         return {
@@ -102,10 +109,10 @@ def random_median(
     seed: str = "1",
     on_run: Callable[[], None] = lambda: None,
 ) -> Halves | None:
-    """Return the median of each figure over the champions of random searches of as many sets; it blocks.
+    """Return the median of each figure over the champions of random searches. Blocks.
 
-    Every search draws its sets from what is offered and takes the best by the first half, as a planner's does. `on_run` is
-    called after each set. None where no search has a champion.
+    Each search draws `sets` sets from the offered values, and takes the best by the first half, as a planner
+    does. `on_run` is called after each set. Returns None if no search has a champion.
     """
     champions: list[Halves] = []
     for number in range(searches):
@@ -126,10 +133,14 @@ def random_median(
 
 
 def random_sets(grid: Grid, family: Family, most: int, *, seed: str) -> Iterator[StrategyParams]:
-    """Yield valid sets that trade differently, the same ones for a seed; fewer than `most` where the grid has no more."""
+    """Yield valid sets that trade differently, the same sets for the same seed.
+
+    Yields fewer than `most` sets if the grid does not have more.
+    """
     seen: set[str] = set()
     misses = 0
     for draw in count():
+        # The bound on misses ends the search, because a grid may have fewer sets than requested.
         if len(seen) == most or misses > 100 * (len(seen) + 10):
             return
         given = {name: _drawn(values, seed, draw, name) for name, values in grid.items()}

@@ -1,4 +1,4 @@
-"""Templates that turn parameters into code: one pure function over arrays, equal bytes for equal inputs."""
+"""Templates that render parameters as code: one pure function over arrays."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -13,19 +13,23 @@ from agentic_trading.errors import extra_named
 
 ENTRY: Final = "target_weights"
 ARGUMENTS: Final = ("close", "volume", "catalyst", "rebalance")
-"""What the code's one public function is called with.
+"""The arguments of the code's one public function.
 
-`close`, `volume` and `catalyst` are arrays of float64, a row a bar and a column a stock, `rebalance` has a bool a bar. It
-returns the wanted weights at the close of each bar, each row made of rows up to its own alone. The inputs are read
-only. A gap of at most five bars in `close` is filled forward, a longer one is NaN, and the weight falls to 0. `catalyst`
-is the frame that `catalyst_type` names, above 0 where it happened; stop and costs are the engine's.
+`close`, `volume` and `catalyst` are read-only arrays of float64, one row per bar and one column per stock.
+`rebalance` has one flag per bar. The function returns the target weights at the close of each bar, each row
+computed from rows up to its own only. In `close` a gap of at most five bars is filled by the last close. A
+longer gap is NaN, and its weight falls to 0. `catalyst` is the frame that `catalyst_type` names, above 0
+where the event happened. The engine handles stops and costs.
 """
 
 _FOLDER: Final = "agentic_trading.desk.planning"
 
 
 class BaseTemplate:
-    """Makes the code of one family; a template of one's own names its family and gives its `source`."""
+    """The template of one family. Equal inputs give equal bytes of code.
+
+    For your own template, set `family` and override `source`.
+    """
 
     family: ClassVar[param_types.Family]
     version: ClassVar[int] = 1
@@ -34,34 +38,44 @@ class BaseTemplate:
 
     @property
     def source(self) -> str:
-        """The Jinja text of the function, which has the parameters as variables."""
+        """The Jinja text of the function. Its variables are the parameters."""
         return _packaged(self.family)
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 over all that code is made from beside parameters and data."""
+        """The SHA-256 over all texts that code is made from, besides parameters and data."""
         return sha256_hex(
             *(text.encode() for text in (_packaged("header"), _packaged("functions"), self.source))
         )
 
     def compile(self) -> None:
-        """Read and compile the template, so that code is later generated without reading a file; it blocks.
+        """Compile the template, so that generating code reads no file later. Blocks.
 
-        Raises `TemplateError` for a fault in its text, `MissingExtraError` without jinja2.
+        Raises:
+            TemplateError: If the template's text has an error.
+            MissingExtraError: If jinja2 is not installed.
+
         """
         for name, source in (("header", _packaged("header")), (self.family, self.source)):
             _compiled(name, source)
         _packaged("functions")
 
     def generate_code(self, params: param_types.StrategyParams, *, data_sha256: str = "") -> str:
-        """Return the code of `params`: equal inputs give equal bytes.
+        """Return the code of `params`. Equal inputs give equal bytes.
 
-        `data_sha256` stands in its header, as do the hashes of parameters and template. Raises `TemplateError` for a
-        template with an undefined variable, and for parameters of another family, `MissingExtraError` without jinja2.
+        Args:
+            params: Parameters of the template's family.
+            data_sha256: The digest of the data. It is in the header of the code, with the hashes of
+                parameters and template.
+
+        Raises:
+            TemplateError: If a variable is undefined, or the parameters are of another family.
+            MissingExtraError: If jinja2 is not installed.
+
         """
         given = params.strategy_type
         if given != self.family:
-            raise TemplateError(self.family, f"the parameters are of {given}; allowed: {self.family}")
+            raise TemplateError(self.family, f"the parameters are of {given}. Allowed: {self.family}")
         canonical = params.canonical
         header = {
             "family": self.family,
@@ -76,7 +90,7 @@ class BaseTemplate:
 
 
 class MomentumTemplate(BaseTemplate):
-    """The strongest stocks in an upward trend, with a catalyst."""
+    """The momentum template: the strongest stocks in an upward trend with a catalyst."""
 
     family: ClassVar[param_types.Family] = "momentum"
     PARAM_GRID: ClassVar[param_types.Grid] = param_types.grid_of(param_types.MomentumStrategyParams)
@@ -93,7 +107,7 @@ class MomentumTemplate(BaseTemplate):
 
 
 class MeanReversionTemplate(BaseTemplate):
-    """Stocks far below their mean, until they are back."""
+    """The mean-reversion template: stocks far below their mean until they recover."""
 
     family: ClassVar[param_types.Family] = "mean_reversion"
     PARAM_GRID: ClassVar[param_types.Grid] = param_types.grid_of(param_types.MeanReversionParams)
@@ -110,7 +124,7 @@ class MeanReversionTemplate(BaseTemplate):
 
 
 class VolatilityTemplate(BaseTemplate):
-    """Stocks by how much they move."""
+    """The volatility template: stocks by their volatility."""
 
     family: ClassVar[param_types.Family] = "volatility"
     PARAM_GRID: ClassVar[param_types.Grid] = param_types.grid_of(param_types.VolatilityParams)
@@ -161,7 +175,6 @@ def _compiled(name: str, source: str) -> Any:
 
 
 def _jinja2() -> Any:
-    """Return the package; it is an extra, which no other command needs."""
     with extra_named():
-        import jinja2  # noqa: PLC0415 - an extra, and only for code that is generated
+        import jinja2  # noqa: PLC0415 - an extra that only commands which generate code need
     return jinja2

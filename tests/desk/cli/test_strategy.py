@@ -160,7 +160,7 @@ def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command
     [
         (
             ["--family", "carry"],
-            "no family of strategies is called 'carry'; allowed: momentum, mean_reversion, volatility",
+            "no strategy family is called 'carry'. Allowed: momentum, mean_reversion, volatility",
         ),
         (["--data", "btcusdt-5m"], "--data is 'btcusdt-5m'; allowed: sp500-sample"),
         (["--provider", "oracle", "--yes"], "--provider is 'oracle'; allowed: rules, recorded, scripted"),
@@ -207,8 +207,8 @@ def test_a_set_that_is_wrong_is_bad_input_with_each_thing_that_is_wrong(
         ("no JSON", "Parse error"),
         ("[1]", "answer**: Type error"),
         ({"params": 7}, "params**: Type error"),
-        ({**SET, "strategy_type": "carry"}, "allowed: momentum, mean_reversion, volatility"),
-        ({**SET, "strategy_type": ["momentum"]}, "allowed: momentum, mean_reversion, volatility"),
+        ({**SET, "strategy_type": "carry"}, "Allowed: momentum, mean_reversion, volatility"),
+        ({**SET, "strategy_type": ["momentum"]}, "Allowed: momentum, mean_reversion, volatility"),
     ],
 )
 def test_a_file_that_holds_no_set_is_bad_input(

@@ -293,19 +293,19 @@ def test_a_machine_that_cannot_isolate_runs_all_the_same_and_says_so(unshare: st
     [(events()[1:], r"float64 \(59, 4\)"), (events() > 0, r"bool \(60, 4\)")],
 )
 def test_a_frame_that_does_not_fit_the_panel_is_refused(wrong: Floats, form: str) -> None:
-    with pytest.raises(ValueError, match=rf"earnings is {form}; allowed: float64 \(60, 4\), as close"):
+    with pytest.raises(ValueError, match=rf"earnings is {form}\. Allowed: float64 \(60, 4\), as close"):
         Sandbox(panel(), catalysts={"earnings": wrong})
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"rebalance": every(5, BARS - 1)}, r"rebalance is bool \(59,\); allowed: bool \(60,\)"),
-        ({"rebalance": every(5).astype(int)}, r"rebalance is int64 \(60,\); allowed: bool \(60,\)"),
-        ({"bars": BARS + 1}, "bars is 61; allowed: 1 to 60"),
-        ({"bars": 0}, "bars is 0; allowed: 1 to 60"),
-        ({"altered_from": 0}, "altered_from is 0; allowed: 1 to 60"),
-        ({"catalyst": "revenue"}, "catalyst is 'revenue'; allowed: none, volume, earnings"),
+        ({"rebalance": every(5, BARS - 1)}, r"rebalance is bool \(59,\)\. Allowed: bool \(60,\)"),
+        ({"rebalance": every(5).astype(int)}, r"rebalance is int64 \(60,\)\. Allowed: bool \(60,\)"),
+        ({"bars": BARS + 1}, r"bars is 61\. Allowed: 1 to 60"),
+        ({"bars": 0}, r"bars is 0\. Allowed: 1 to 60"),
+        ({"altered_from": 0}, r"altered_from is 0\. Allowed: 1 to 60"),
+        ({"catalyst": "revenue"}, r"catalyst is 'revenue'\. Allowed: none, volume, earnings"),
     ],
 )
 def test_a_job_that_does_not_fit_the_panel_is_refused(

@@ -185,7 +185,7 @@ def test_the_tag_chooses_the_family_and_is_momentum_where_it_is_absent() -> None
 
 
 def test_an_unknown_family_is_named_with_the_three() -> None:
-    with pytest.raises(UnknownFamilyError, match="allowed: momentum, mean_reversion, volatility"):
+    with pytest.raises(UnknownFamilyError, match="Allowed: momentum, mean_reversion, volatility"):
         family_of("martingale")
 
 

@@ -224,7 +224,7 @@ def test_a_template_of_ones_own_is_held_to_the_gate() -> None:
 
 
 def test_parameters_of_another_family_are_refused() -> None:
-    with pytest.raises(TemplateError, match="the parameters are of momentum; allowed: volatility"):
+    with pytest.raises(TemplateError, match=r"the parameters are of momentum\. Allowed: volatility"):
         VolatilityTemplate().generate_code(read_params(VALID))
 
 

@@ -203,7 +203,7 @@ async def test_what_an_analyst_returns_and_no_session_knows_is_an_error() -> Non
             after_slice=stage.after_slice,
         )
 
-        with pytest.raises(TypeError, match="the analyst of BTCUSDT returned dict; allowed: an Assessment"):
+        with pytest.raises(TypeError, match=r"the analyst of BTCUSDT returned dict\. Allowed: an Assessment"):
             await session.run([Feed(BTC[:20])])
 
 
