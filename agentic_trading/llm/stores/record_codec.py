@@ -43,7 +43,7 @@ def wire_of(record: store_api.Record) -> bytes:
 
 
 def _unspellable(record: store_api.Record, e: Exception) -> RecordError:
-    return RecordError(id_of(record), f"it has no JSON spelling ({e}); correct it and store it again")
+    return RecordError(id_of(record), f"it cannot be written as JSON ({e}). Correct it and store it again")
 
 
 def interactions(records: Iterable[store_api.Record]) -> list[LLMInteraction]:
@@ -103,8 +103,8 @@ def identity_of(record: store_api.Record) -> Identity:
         if result.envelope_id != envelope.envelope_id:
             raise RecordError(
                 record.interaction_id,
-                f"its result is of envelope {result.envelope_id}, and its envelope is {envelope.envelope_id};"
-                " store the result with the envelope that it answers",
+                f"its result is of envelope {result.envelope_id}, and its envelope is {envelope.envelope_id}."
+                " Store the result with the envelope that it answers",
             )
         facts = _attempt_facts(
             envelope.tenant_id,
@@ -119,7 +119,7 @@ def identity_of(record: store_api.Record) -> Identity:
     as_of = utc_text(record.as_of) if record.as_of else ""
     if "interaction_id" in (record.model_extra or {}):
         raise RecordError(
-            record.id, "it has an interaction_id and would be read as an interaction; leave it out"
+            record.id, "it has an interaction_id and would be read as an interaction. Leave it out"
         )
     names = (record.kind, record.trace_id, record.causation_id, record.tenant_id, as_of)
     try:
@@ -158,12 +158,12 @@ _KINDS: dict[str, tuple[Struct, tuple[str, ...], str]] = {
     "event": (
         _EVENT_MARKS,
         ("kind", "trace_id", "causation_id", "tenant_id", "as_of", "body"),
-        "give every event an id of its own",
+        "give every event its own id",
     ),
     "interaction": (
         _ATTEMPT_MARKS,
         ("tenant_id", "envelope_id or attempt_number", "request_hash", "envelope_hash", "output_hash"),
-        "give every result of an envelope an attempt_number of its own",
+        "give every result of an envelope its own attempt_number",
     ),
 }
 
@@ -189,7 +189,7 @@ def check_keys(by: Sequence[store_api.SpendKey]) -> tuple[store_api.SpendKey, ..
     allowed = get_args(store_api.SpendKey)
     unknown = [key for key in by if key not in allowed]
     if unknown:
-        raise ValueError(f"cannot sum by {', '.join(unknown)}; allowed are {', '.join(allowed)}")
+        raise ValueError(f"cannot sum by {', '.join(unknown)}. Allowed keys: {', '.join(allowed)}")
     return tuple(by)
 
 
