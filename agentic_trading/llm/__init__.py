@@ -1,4 +1,4 @@
-"""The types of an LLM call: envelope, result, errors, and the stores that log both."""
+"""The types of an LLM call: envelope, result, errors and stores."""
 
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.builder import EnvelopeBuilder

@@ -1,4 +1,4 @@
-"""A builder of envelopes: set fields one by one, then check all of them in `build()`."""
+"""A builder of envelopes: set fields, then check all of them in `build()`."""
 
 from collections.abc import Mapping
 from datetime import datetime

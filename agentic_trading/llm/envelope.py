@@ -165,7 +165,7 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @override
     def model_post_init(self, _context: Any, /) -> None:
-        """Set the idempotency key and the hashes if they are missing, and freeze unknown fields."""
+        """Set a missing idempotency key and missing hashes, and freeze unknown fields."""
         for part in (self, self.retry_policy, *self.retrieved_evidence):
             if part.model_extra:
                 field_types.freeze_extra(part)
@@ -241,7 +241,7 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @field_types.lazy_property
     def requested_evidence(self) -> Sequence[Mapping[str, Any]]:
-        """The hashed part of each evidence item: `available_at`, serialized content, source."""
+        """The hashed part of each item: `available_at`, serialized content, source."""
         return field_types.FrozenList(
             field_types.FrozenObject(
                 available_at=_utc(item.available_at), content=Fragment(content), source=item.source
@@ -336,7 +336,10 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @property
     def _is_read(self) -> bool:
-        """Whether the envelope was read with its checksum, which covers only fields that its writer set."""
+        """Whether the envelope was read with its checksum.
+
+        The checksum covers only fields that its writer set.
+        """
         return "envelope_hash" in self.model_fields_set
 
     @field_types.lazy_property
@@ -391,7 +394,10 @@ def _utc(value: datetime | None) -> str | None:
 
 
 def _evidence_on_wire(item: EvidenceItem, requested: Mapping[str, Any], *, is_read: bool) -> Any:
-    """Return an item for the wire. If it was read, omit fields that its writer did not set."""
+    """Return an item for the wire.
+
+    If it was read, omit fields that its writer did not set.
+    """
     fields = {**requested, "evidence_id": item.evidence_id, "retrieved_at": utc_text(item.retrieved_at)}
     if is_read:
         fields = {name: value for name, value in fields.items() if name in item.model_fields_set}

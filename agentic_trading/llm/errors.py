@@ -90,7 +90,9 @@ class FailureReason(BaseModel, frozen=True, extra="allow"):
 
 
 class NoDecision(BaseModel, frozen=True, extra="allow"):
-    """No decision was made, for `reason`. It is not HOLD, flat or neutral: place no order.
+    """No decision was made, for `reason`.
+
+    It is not HOLD, flat or neutral: place no order.
 
     It is always false, so that `if not decision: return` is safe.
     """

@@ -18,7 +18,7 @@ _system_clock = SystemClock()
 
 
 def interaction_id(envelope_id: str, attempt_number: int, tenant_id: str = DEFAULT_TENANT) -> str:
-    """Return the id of an attempt's interaction, the same each time that it is recorded."""
+    """Return the id of an attempt's interaction. It is the same for each recording."""
     # Tenants may use the same envelope ids. The default tenant is left out, so that its ids are still those of
     # releases without tenants.
     tenant = () if tenant_id == DEFAULT_TENANT else (tenant_id,)
@@ -39,7 +39,9 @@ def _own_id(fields: dict[str, Any]) -> str:
 
 
 class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
-    """An envelope and the result of one attempt. Every attempt has its own interaction.
+    """An envelope and the result of one attempt.
+
+    Every attempt has its own interaction.
 
     Attributes:
         interaction_id: Derived from tenant, envelope id and attempt number.

@@ -1,4 +1,4 @@
-"""The limits of an envelope: budget, guarantees, retries, and how its answer is read."""
+"""The limits of an envelope: budget, guarantees, retries, reading of the answer."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -41,7 +41,7 @@ def nusd_from_usd(usd: float | Decimal) -> int:
 
 
 class PolicyPart(field_types.RevalidatedModel, frozen=True):
-    """A part of an envelope that caches its JSON, because all envelopes share the presets."""
+    """A part of an envelope that caches its JSON: all envelopes share the presets."""
 
     @field_types.lazy_property
     def wire(self) -> bytes:
@@ -50,7 +50,7 @@ class PolicyPart(field_types.RevalidatedModel, frozen=True):
 
     @property
     def given_wire(self) -> bytes:
-        """The given fields in canonical JSON, without the defaults of fields that were not given."""
+        """The given fields in canonical JSON, without defaults."""
         return canonical_bytes(self.model_dump(mode="json", exclude_unset=True))
 
 
@@ -117,7 +117,10 @@ class SafetyConstraints(PolicyPart, frozen=True, extra="forbid"):
 
 
 class RetryPolicy(PolicyPart, frozen=True, extra="allow"):
-    """How failed attempts are retried. Waits double from `base_s` up to `max_s` seconds."""
+    """How failed attempts are retried.
+
+    Waits double from `base_s` up to `max_s` seconds.
+    """
 
     max_retries: int = Field(default=3, ge=0, le=20)
     base_s: float = Field(default=1.0, gt=0, le=3600, allow_inf_nan=False)

@@ -336,7 +336,7 @@ class LLMResult(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @property
     def charged_tokens(self) -> int:
-        """The tokens that count against limits: the used ones, or the reserved ones if unknown."""
+        """The tokens that count against limits: those used, or those reserved if unknown."""
         return self.reserved_tokens if self.in_doubt or self.unmetered else self.usage.total_tokens
 
     @property
@@ -414,7 +414,10 @@ class LLMResult(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @field_types.lazy_property
     def wire(self) -> bytes:
-        """The result as JSON for the log. Numbers in `parsed_output` keep all their digits."""
+        """The result as JSON for the log.
+
+        Numbers in `parsed_output` keep all their digits.
+        """
         return b'%b,"parsed_output":%b}' % (self._head()[:-1], exact_bytes(self.parsed_output))
 
     def _head(self) -> bytes:

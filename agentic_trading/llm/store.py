@@ -172,7 +172,7 @@ class InteractionStore(Protocol):
         ...
 
     async def head(self) -> tuple[int, str]:
-        """Return the number and the hash of the last line, after writing all accepted records."""
+        """Return the number and the hash of the last line, once accepted records are written."""
         ...
 
     async def verify(self) -> Verification:
@@ -225,7 +225,7 @@ class Spend:
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """A decision chain: the number of its records, its cost, and its first and last time.
+    """A decision chain: its number of records, its cost, its first and last time.
 
     Times are UTC in ISO 8601.
     """
@@ -240,7 +240,9 @@ class TraceSummary:
 
 
 class Records(Protocol):
-    """Answer queries about a log. Unless stated otherwise, results are in the log's order.
+    """Answer queries about a log.
+
+    Unless stated otherwise, results are in the log's order.
 
     All answers can be computed from the log again. With a `tenant`, a query sees only the records of this
     tenant, even if tenants share the id of a trace, an envelope or a record. The empty name is a tenant too.

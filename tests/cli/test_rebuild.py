@@ -204,7 +204,7 @@ def test_a_log_of_a_newer_release_is_refused_with_kind_file_and_line(
 
     assert (told.code, told.out) == (ExitCode.LOG_UNUSABLE, "")
     assert told.err.startswith(f"Error: {log}:2: event e-1 of kind budget.adjusted: the kind is unknown")
-    assert "Known are attempt.answered_late, attempt.dispatched, " in told.err
+    assert "Known kinds: attempt.answered_late, attempt.dispatched, " in told.err
     assert total(server) == before
 
 
