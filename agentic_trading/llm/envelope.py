@@ -172,7 +172,8 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
         fields = self.__dict__
         if not fields["idempotency_key"]:
             fields["idempotency_key"] = fields["envelope_id"]
-        # An empty checksum counts as not given, because `_is_read` would otherwise leave fields out of the hash.
+        # An empty checksum counts as not given, because `_is_read` would otherwise leave fields out of the
+        # hash.
         if not fields["envelope_hash"]:
             self.model_fields_set.discard("envelope_hash")
         if not fields["request_hash"]:
@@ -185,7 +186,8 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
         Serialized parts and passed checks are reused. Only the checksum is computed again.
         """
-        # Built again, because an envelope that was read may lack fields, and its new checksum covers all of them.
+        # Built again, because an envelope that was read may lack fields, and its new checksum covers all of
+        # them.
         if self._is_read:
             return self.model_copy(update={"occurrence": occurrence})
         again = copy(self)
@@ -316,7 +318,8 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
                 from_json(raw, allow_inf_nan=False, cache_strings="keys"), context=context
             )
         except ValueError:
-            # Raises pydantic's own error, unless the only fault is a NaN or an infinity: pydantic reads these.
+            # Raises pydantic's own error, unless the only fault is a NaN or an infinity: pydantic reads
+            # these.
             return cls.model_validate_json(raw)
         tail = b',"envelope_hash":"%b"}' % envelope.envelope_hash.encode()
         if raw.endswith(tail):

@@ -254,7 +254,8 @@ def _schema(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationI
     """Do the same as `_object`, but return one shared object for equal schemas."""
     shared = None
     if type(value) is dict:
-        # Suppressed, because `_object` raises it again. A value that was read raises nothing, but its hashes differ.
+        # Suppressed, because `_object` raises it again. A value that was read raises nothing, but its hashes
+        # differ.
         with suppress(CanonicalError):
             spelled = canonical_bytes(value)
             shared = _shared(spelled) if len(spelled) <= _LONGEST_SHARED else None
@@ -328,8 +329,8 @@ class JsonModel(BaseModel, frozen=True):
     @classmethod
     @override
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        # A validator or serializer of a subclass would see the value before it is frozen. One that sorts a list in
-        # place would change the object and not its hash (decision 49).
+        # A validator or serializer of a subclass would see the value before it is frozen. One that sorts a
+        # list in place would change the object and not its hash (decision 49).
         for name, field in cls.__pydantic_fields__.items():
             if _is_lazy(field) and name not in get_annotations(cls):
                 field.metadata = [*field.metadata, AfterValidator(_at_once)]

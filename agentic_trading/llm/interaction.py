@@ -19,8 +19,8 @@ _system_clock = SystemClock()
 
 def interaction_id(envelope_id: str, attempt_number: int, tenant_id: str = DEFAULT_TENANT) -> str:
     """Return the id of an attempt's interaction. It is the same for each recording."""
-    # Tenants may use the same envelope ids. The default tenant is left out, so that its ids are still those of
-    # releases without tenants.
+    # Tenants may use the same envelope ids. The default tenant is left out, so that its ids are still those
+    # of releases without tenants.
     tenant = () if tenant_id == DEFAULT_TENANT else (tenant_id,)
     return derived_id("interaction", *tenant, envelope_id, attempt_number)
 

@@ -269,7 +269,8 @@ def _spellings(raw: bytes) -> Iterator[str]:
             yield re.sub("%..", lambda escape: escape[0].lower(), quoted)
     for encode in (b64encode, urlsafe_b64encode):
         for offset in range(3):
-            # A part of a longer text, as in `Basic`: only characters that are made of the secret's bits alone.
+            # A part of a longer text, as in `Basic`: only characters that are made of the secret's bits
+            # alone.
             encoded = encode(b"\0" * offset + raw).decode()
             part = encoded[(0, 2, 3)[offset] : 8 * (offset + len(raw)) // 6]
             yield from (part, part.replace("/", r"\/"))

@@ -313,7 +313,8 @@ class LLMResult(field_types.RevalidatedModel, frozen=True, extra="allow"):
             fields: All other fields, except those that have a default or follow from others.
 
         """
-        # Values of an adapter that could break a rule are validated, so that the shortcut gives the same result.
+        # Values of an adapter that could break a rule are validated, so that the shortcut gives the same
+        # result.
         said, charged = map(fields.__getitem__, _SAID), map(fields.__getitem__, _CHARGED)
         is_plain = fields["success"] and not usage.model_extra and max(charged) <= field_types.LARGEST_COUNT
         if not is_plain or not all(type(text) is str and text.isascii() for text in said):

@@ -193,7 +193,8 @@ def error_in_answer(
         usage,
         bill,
         model=model,
-        # A usage or a bill shows that the server charges for it. Otherwise only these codes are free (decision 64).
+        # A usage or a bill shows that the server charges for it. Otherwise only these codes are free
+        # (decision 64).
         sent=code not in FREE_IN_AN_ANSWER or usage is not None or bool(bill.nusd),
         wait_s=_wait_in(error),
     )

@@ -67,8 +67,8 @@ def bill_of(usage: Any, unit: BillUnit = "known") -> Bill:
     own = _own(reader, usage, unit)
     upstream = _upstream(reader, usage.get("cost_details"))
     costs = [cost for cost in (own, upstream) if cost is not None]
-    # With the caller's own key at the provider, both are billed. A value that is not a bool counts as true, because
-    # that is dearer (decision 51).
+    # With the caller's own key at the provider, both are billed. A value that is not a bool counts as true,
+    # because that is dearer (decision 51).
     if not (usage.get("is_byok") is None or usage.get("is_byok") is False):
         costs = [sum(costs, Fraction())] if costs else []
     found = max([*costs, *([] if ticks is None else [ticks])], default=None)

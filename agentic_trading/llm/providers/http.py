@@ -138,7 +138,8 @@ class HttpSession:
                     breaks_off=(aiohttp.ClientError, OSError),
                 )
         except (aiohttp.ClientError, OSError) as e:
-            # Without the cause, because aiohttp puts the request's headers with the key into errors about an answer.
+            # Without the cause, because aiohttp puts the request's headers with the key into errors about an
+            # answer.
             raise self._unanswered(e) from (None if isinstance(e, aiohttp.ClientResponseError) else e)
         if is_answer:
             return reply_of(

@@ -151,8 +151,8 @@ class LlamaServer:
         _check_weights(weights, model)
         with TemporaryDirectory(prefix="agentic-trading-") as folder:
             params = _params(llama, weights, model, context_tokens)
-            # A socket in a private folder, which is removed at once, because a port would be open to other programs
-            # and to pages in a browser.
+            # A socket in a private folder, which is removed at once, because a port would be open to other
+            # programs and to pages in a browser.
             params.hostnames = [f"{folder}/llama.sock"]
             try:
                 self._server: Any = llama.Server(params)

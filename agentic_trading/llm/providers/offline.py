@@ -265,7 +265,8 @@ class RecordedAnswers:
                 self._missed.add(key)
             return None
         self._served.add(key)
-        # The same envelope first, because two clients that count apart may have recorded one key twice (decision 53).
+        # The same envelope first, because two clients that count apart may have recorded one key twice
+        # (decision 53).
         same = [one for one in found if one.envelope_id == envelope.envelope_id]
         return LLMResult.from_wire((same or found)[0].result)
 

@@ -135,8 +135,9 @@ WITH_SAMPLING = "2023-06-01"
 ERRORS = ErrorForm(
     vendor="anthropic",
     request_id="request-id",
-    # By words, because the API has no code for it: "The compiled grammar is too large", "Schema is too complex", "Schemas contains too many optional
-    # parameters (31)", "too many parameters with union types", "tools.0.custom.input_schema: ...".
+    # By words, because the API has no code for it: "The compiled grammar is too large", "Schema is too
+    # complex", "Schemas contains too many optional parameters (31)", "too many parameters with union types",
+    # "tools.0.custom.input_schema: ...".
     schema_words=re.compile(
         r"grammar|schemas? (?:is|are|contains?) too|too many (?:\w+ )?parameters|output_config\.format"
         r"|\btools?\b|\btool_choice\b|\binput_schema\b|\bstrict\b",

@@ -82,7 +82,8 @@ class AnthropicSdkClient:
         )
         # Cleared, because `ANTHROPIC_CUSTOM_HEADERS` of the environment would replace the tenant's key.
         self._client._custom_headers = {}  # noqa: SLF001 - the SDK reads the variable in its constructor alone
-        # Created here, in the thread, because the first time takes a tenth of a second and would block the loop.
+        # Created here, in the thread, because the first time takes a tenth of a second and would block the
+        # loop.
         self._messages = self._client.messages.with_raw_response
 
     async def complete(self, request: ModelRequest) -> ModelResponse:

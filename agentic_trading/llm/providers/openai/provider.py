@@ -182,8 +182,8 @@ _NAME_CHARS = 64
 
 def completion_body(request: ModelRequest, dialect: Dialect, *, logprobs: bool) -> dict[str, Any]:
     """Return the body of `request`, without fields that it leaves open."""
-    # OpenAI's reasoning models refuse the older name. Other servers get it, because one that ignores an unknown cap
-    # would write, and bill, without end.
+    # OpenAI's reasoning models refuse the older name. Other servers get it, because one that ignores an
+    # unknown cap would write, and bill, without end.
     cap = "max_completion_tokens" if dialect == "openai" else "max_tokens"
     body = {
         "model": request.envelope.model,
@@ -198,7 +198,8 @@ def completion_body(request: ModelRequest, dialect: Dialect, *, logprobs: bool) 
         "logprobs": logprobs or None,
         **_tools(request),
     }
-    # No copy is stored, and the tier is fixed, because the project's setting would otherwise change the price.
+    # No copy is stored, and the tier is fixed, because the project's setting would otherwise change the
+    # price.
     if dialect == "openai":
         body |= {"store": False, "service_tier": "default"}
     return {name: value for name, value in body.items() if value is not None}

@@ -264,8 +264,8 @@ class LogFile:
             for folder in {path.absolute().parent, *(folder.parent for folder in made)}:
                 _sync_folder(folder, disk)
             set_aside = self._read_existing()
-            # An earlier process may have died before its sync. Synced now, because a known record is acknowledged again
-            # without a write.
+            # An earlier process may have died before its sync. Synced now, because a known record is
+            # acknowledged again without a write.
             disk.sync(self._fd)
             if set_aside is not None:
                 note = _note(set_aside)
@@ -327,7 +327,8 @@ class LogFile:
 
     def _check_end(self, expected: int) -> None:
         """Raise `OSError` unless the file at the path is the open one and has the expected size."""
-        # A stat of the path, because a stat of the descriptor would not see a file that was deleted or renamed.
+        # A stat of the path, because a stat of the descriptor would not see a file that was deleted or
+        # renamed.
         try:
             found = self._path.stat()
         except FileNotFoundError:
@@ -358,8 +359,8 @@ class LogFile:
         if not broken:
             return None
         is_half = is_last and not broken.endswith(b"\n") and not holds_whole_line(broken)
-        # A line with a zero byte is not JSON: it never reached the disk, and was not acknowledged. Otherwise the line
-        # was changed, and a person must decide (decision 62).
+        # A line with a zero byte is not JSON: it never reached the disk, and was not acknowledged. Otherwise
+        # the line was changed, and a person must decide (decision 62).
         if not is_half and b"\0" not in broken:
             reason = f"{reason}. The log was not modified: restore it, or move it away to start another"
             raise StoreError(self._path, reason, line=number)

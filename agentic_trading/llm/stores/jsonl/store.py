@@ -180,7 +180,8 @@ class JsonlRecords:
     def _end_of(self, places: Sequence[tuple[int, int, int]]) -> store_api.Verification:
         runs = [run for place in places for run in record_codec.run_records(self._line(*place))]
         starts = {run.event.id for run in runs}
-        # An end without its start is left out, because the start of the oldest end may be older than the limit.
+        # An end without its start is left out, because the start of the oldest end may be older than the
+        # limit.
         runs = [run for run in runs if run.event.kind != RunEnded.KIND or run.event.causation_id in starts]
         return self._reader.verify_from(self._index.end(), runs)
 
@@ -216,7 +217,8 @@ class JsonlRecords:
         try:
             return self._index.answer(query, end) if self._reader.exists() else nothing
         except UnicodeEncodeError:
-            # Half a character in an argument of a shell. No record has such an id, because UTF-8 cannot encode it.
+            # Half a character in an argument of a shell. No record has such an id, because UTF-8 cannot
+            # encode it.
             return nothing
 
     def _record(self, seq: int, offset: int, length: int) -> store_api.Record:
@@ -424,7 +426,8 @@ class JsonFileInteractionStore:
         position = START
         try:
             while True:
-                # Cleared and read before the log is, so that a record that comes meanwhile starts another round.
+                # Cleared and read before the log is, so that a record that comes meanwhile starts another
+                # round.
                 news.clear()
                 is_last_round = self._is_closed
                 async with aclosing(

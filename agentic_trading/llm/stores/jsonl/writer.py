@@ -226,8 +226,8 @@ class LogWriter:
 
     def _commit_soon(self) -> None:
         """Commit at the end of this turn of the loop, with all records that arrive until then."""
-        # Of 256 tasks that are woken together, the first would otherwise get its own commit, and the others would
-        # wait for two.
+        # Of 256 tasks that are woken together, the first would otherwise get its own commit, and the others
+        # would wait for two.
         asyncio.get_running_loop().call_soon(self._start_commit)
 
     def _start_commit(self) -> None:
@@ -285,8 +285,8 @@ class LogWriter:
         if not isinstance(error, StoreError):
             error = StoreError(self._path, f"cannot be written ({error!r}). Report this")
         group.failure = error
-        # Final once the file is open, because the content of the disk is unknown after a failed write. Until then,
-        # the next commit tries to open it again.
+        # Final once the file is open, because the content of the disk is unknown after a failed write. Until
+        # then, the next commit tries to open it again.
         if self._file is not None:
             self._failure = error
 
