@@ -131,11 +131,11 @@ def test_model_is_taken_as_an_output_schema() -> None:
     ("schema", "reason"),
     [
         (Odd, "Odd has no JSON Schema: Cannot generate a JsonSchema"),
-        (Broken, "Broken has no JSON Schema: 'title'; allowed are"),
-        (int, "is neither; allowed are a JSON Schema and the class of a pydantic model"),
-        (Trend(direction="up", confidence=Decimal(1)), "is neither"),
-        (None, "None is neither"),
-        ("{}", "'{}' is neither"),
+        (Broken, "Broken has no JSON Schema: 'title'. Pass a JSON Schema"),
+        (int, "is not accepted. Pass a JSON Schema, or the class of a pydantic model"),
+        (Trend(direction="up", confidence=Decimal(1)), "is not accepted"),
+        (None, "None is not accepted"),
+        ("{}", "'{}' is not accepted"),
     ],
     ids=["no schema", "own error", "class", "instance", "None", "text"],
 )

@@ -1,4 +1,4 @@
-"""The contract of an LLM call: envelope, result, providers and the log that keeps them."""
+"""The types of an LLM call: envelope, result, errors and stores."""
 
 from agentic_trading.errors import TradingError
 from agentic_trading.llm.builder import EnvelopeBuilder

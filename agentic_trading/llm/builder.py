@@ -1,4 +1,4 @@
-"""The builder of envelopes: collect what one needs, then check everything once in `build()`."""
+"""A builder of envelopes: set fields, then check all of them in `build()`."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -23,10 +23,25 @@ from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, Saf
 
 
 class EnvelopeBuilder:
-    """Build one `LLMEnvelope`: each `with_…` returns the builder, `build()` checks everything at once.
+    """Build an `LLMEnvelope`. All methods but `build` return the builder.
 
-    `clock` stamps creation and retrieval, `ids` gives envelope and trace ids. A builder may build several
-    times; each envelope has an id of its own.
+    `build()` checks everything at once. You may call it several times: each envelope gets its own id.
+
+    Example:
+        envelope = (
+            EnvelopeBuilder()
+            .for_analysis()
+            .with_instructions("Judge the trend from the evidence.")
+            .add_evidence("indicators", {"rsi_14": 62.3})
+            .with_output_schema({"type": "object", "properties": {"trend": {"enum": ["up", "down"]}}})
+            .with_provider(LLMProvider.ANTHROPIC)
+            .build()
+        )
+
+    Args:
+        clock: Gives the times of creation and retrieval. Default: the system clock.
+        ids: Makes envelope ids and trace ids. Default: random ids.
+
     """
 
     def __init__(self, *, clock: Clock | None = None, ids: NewId = random_id) -> None:
@@ -47,7 +62,7 @@ class EnvelopeBuilder:
         return self._for(EnvelopeWorkflow.PLANNING)
 
     def for_execution(self) -> Self:
-        """Start from the execution preset: deterministic, strict, temperature 0.0 without exception."""
+        """Start from the execution preset: strict reading, and always temperature 0.0."""
         return self._for(EnvelopeWorkflow.EXECUTION)
 
     def for_general(self) -> Self:
@@ -55,7 +70,7 @@ class EnvelopeBuilder:
         return self._for(EnvelopeWorkflow.GENERAL)
 
     def child_of(self, envelope: LLMEnvelope) -> Self:
-        """Belong to the trace and tenant of `envelope`, caused by it."""
+        """Set trace, tenant, cause and parent from another envelope."""
         return self._set(
             trace_id=envelope.trace_id,
             causation_id=envelope.envelope_id,
@@ -64,12 +79,24 @@ class EnvelopeBuilder:
         )
 
     def with_instructions(self, instructions: str, *, prompt_version: str = "") -> Self:
-        """Say what to do; `prompt_version` names the version of this text."""
+        """Set the instructions to the model.
+
+        Args:
+            instructions: The text. It must not be empty.
+            prompt_version: The version name of this text. It is part of the request hash.
+
+        """
         self._set(instructions=instructions)
         return self._set(prompt_version=prompt_version) if prompt_version else self
 
     def with_context(self, context: Mapping[str, Any], *, as_of: datetime | None = None) -> Self:
-        """Give the platform's state; `as_of` is the moment of the newest thing in it."""
+        """Set the state of the platform that the model sees.
+
+        Args:
+            context: A JSON object. Decimals and times are allowed in it.
+            as_of: The time of the newest item in `context`.
+
+        """
         self._set(context=dict(context))
         return self._set(context_as_of=as_of) if as_of else self
 
@@ -81,9 +108,15 @@ class EnvelopeBuilder:
         evidence_id: str = "",
         available_at: datetime | None = None,
     ) -> Self:
-        """Add one piece of evidence; without an id it is named by its place (`E1`, `E2`, …).
+        """Add a piece of evidence.
 
-        An id of your own is 1 to 128 of `A-Z a-z 0-9 . _ : -`; the prompt names the item by its place all the same.
+        Args:
+            source: The name of its source.
+            content: Any JSON value. Decimals and times are allowed in it.
+            evidence_id: 1 to 128 of `A-Z a-z 0-9 . _ : -`. Default: its position (`E1`, `E2`, …), which is
+                also its name in the prompt.
+            available_at: When the platform could have known it. It must not be after `as_of`.
+
         """
         self._evidence.append({
             "evidence_id": evidence_id or f"E{len(self._evidence) + 1}",
@@ -94,7 +127,7 @@ class EnvelopeBuilder:
         return self
 
     def with_tools(self, *names: str) -> Self:
-        """Name the tools that the model may call."""
+        """Set the names of the tools that the model may call."""
         return self._set(tools_allowed=list(names))
 
     def with_budget(
@@ -109,21 +142,39 @@ class EnvelopeBuilder:
         max_trace_cost_nusd: int | None = None,
         max_trace_calls: int | None = None,
     ) -> Self:
-        """Limit what the call may use; what is not given keeps the preset's value."""
+        """Limit tokens, cost and calls.
+
+        Limits that you omit keep the preset's value.
+
+        Args:
+            max_output_tokens: Tokens of the answer, for each attempt.
+            thinking_budget: Tokens of thinking, for each attempt, in addition to `max_output_tokens`.
+            max_input_tokens: Tokens of the request, for each attempt.
+            max_cost_nusd: Nano-dollars for all attempts of the envelope.
+            max_cost_usd: The same in dollars. Give one of the two.
+            max_calls_per_day: Calls of the agent in a day.
+            max_trace_cost_nusd: Nano-dollars for all calls of the trace, earlier calls included.
+            max_trace_calls: Calls of the trace, earlier calls included.
+
+        """
         given = {name: value for name, value in locals().items() if name != "self" and value is not None}
         self._budget.update(given)
         return self
 
     def with_output_schema(self, schema: Mapping[str, Any] | type[BaseModel]) -> Self:
-        """Ask for an answer that fits this JSON Schema, or that of a pydantic model.
+        """Ask for an answer that fits a JSON Schema or a pydantic model.
 
-        A worker does not have the model: its own validators run where you read the answer.
-        Raises `EnvelopeValidationError` for anything else, and for a model without a JSON Schema.
+        Only the JSON Schema of a model is sent to the worker. The model's own validators run where you read
+        the answer.
+
+        Raises:
+            EnvelopeValidationError: If `schema` is neither, or a model without a JSON Schema.
+
         """
         return self._set(expected_output_schema=_json_schema(schema))
 
     def with_output_policy(self, policy: OutputPolicy) -> Self:
-        """Replace the preset's way of asking for and reading the answer."""
+        """Replace the preset's policy for asking for and reading the answer."""
         return self._set(output_policy=policy)
 
     def with_response_format(self, response_format: ResponseFormat) -> Self:
@@ -136,25 +187,31 @@ class EnvelopeBuilder:
         require_deterministic: bool | None = None,
         require_json: bool | None = None,
     ) -> Self:
-        """Demand guarantees; what is not given keeps the preset's value."""
+        """Require guarantees. Those that you omit keep the preset's value."""
         given = {name: value for name, value in locals().items() if name != "self" and value is not None}
         self._safety.update(given)
         return self
 
     def with_provider(self, provider: LLMProvider, model: str = "") -> Self:
-        """Choose the provider. Without a model the preset's is taken, which is Anthropic's; others need one."""
+        """Set the provider and the model.
+
+        Without a model, `build()` uses the preset's model for Anthropic. Other providers need a model.
+        """
         return self._set(provider=provider, model=model)
 
     def with_temperature(self, temperature: float) -> Self:
-        """Demand a sampling temperature; refused at `build()` where the workflow or safety forbids it."""
+        """Set the sampling temperature.
+
+        `build()` rejects it if the workflow or the safety constraints forbid it.
+        """
         return self._set(temperature=temperature)
 
     def with_effort(self, effort: Effort) -> Self:
-        """Say how hard the model shall try, where it takes that."""
+        """Set the reasoning effort, for models that accept one."""
         return self._set(effort=effort)
 
     def with_determinism(self, level: DeterminismLevel) -> Self:
-        """Demand a level of determinism."""
+        """Require a determinism level."""
         return self._set(determinism=level)
 
     def with_retry_policy(self, policy: RetryPolicy) -> Self:
@@ -162,51 +219,66 @@ class EnvelopeBuilder:
         return self._set(retry_policy=policy)
 
     def with_trace(self, trace_id: str = "", causation_id: str = "") -> Self:
-        """Belong to a decision chain, with a direct cause."""
+        """Set the trace and the id of the direct cause. Empty values change nothing."""
         return self._set(**{
             k: v for k, v in {"trace_id": trace_id, "causation_id": causation_id}.items() if v
         })
 
     def with_agent(self, agent_id: str, agent_type: str = "") -> Self:
-        """Name the calling agent."""
+        """Set the id and the type of the calling agent."""
         return self._set(agent_id=agent_id, agent_type=agent_type)
 
     def with_tenant(self, tenant_id: str) -> Self:
-        """Name the tenant."""
+        """Set the tenant."""
         return self._set(tenant_id=tenant_id)
 
     def with_subject(self, subject: str, *, step: str = "", occurrence: int = 0) -> Self:
-        """Name the symbol or topic, the step of the agent, and how often this request was made before in it."""
+        """Set the subject of the call.
+
+        Args:
+            subject: The symbol or topic.
+            step: The step of the agent.
+            occurrence: How often this request was made before in the step.
+
+        """
         return self._set(subject=subject, step=step, occurrence=occurrence)
 
     def with_as_of(self, as_of: datetime) -> Self:
-        """Fix the market's moment: nothing in the envelope may be younger."""
+        """Set the market time.
+
+        `build()` rejects dated evidence and context that are newer.
+        """
         return self._set(as_of=as_of)
 
     def with_deadline(self, deadline: datetime) -> Self:
-        """Say until when an answer is of use."""
+        """Set the time after which the answer is of no use."""
         return self._set(deadline=deadline)
 
     def with_priority(self, priority: int) -> Self:
-        """Replace the preset's priority; higher goes first."""
+        """Replace the preset's priority. A higher number is served first."""
         return self._set(priority=priority)
 
     def with_idempotency_key(self, key: str) -> Self:
-        """Charge this call once under `key`, however often it is delivered; default is the envelope id."""
+        """Set the key under which this call is charged once.
+
+        It is charged once however often it is delivered. Default: the envelope id.
+        """
         return self._set(idempotency_key=key)
 
     def with_must_understand(self, *fields: str) -> Self:
-        """Name fields that a worker must know, or refuse the envelope."""
+        """Set fields that a worker must know. Otherwise, it refuses the envelope."""
         return self._set(must_understand=list(fields))
 
     def build(self) -> LLMEnvelope:
-        """Return the envelope, frozen and hashed.
+        """Check all fields and return the envelope, frozen and hashed.
 
-        Raises `EnvelopeValidationError` with every problem found, `LookAheadError` if something in it was not
-        known at `as_of`.
+        Raises:
+            EnvelopeValidationError: If a rule is broken. `problems` lists all of them.
+            LookAheadError: If dated evidence or context is newer than `as_of`.
+
         """
         if not str(self._fields.get("instructions", "")).strip():
-            raise EnvelopeValidationError(["instructions are missing; say what the model shall do"])
+            raise EnvelopeValidationError(["instructions are missing: describe the task of the model"])
         try:
             envelope = LLMEnvelope.model_validate(self._collected())
         except ValidationError as e:
@@ -254,14 +326,14 @@ class EnvelopeBuilder:
 def _json_schema(schema: Any) -> dict[str, Any]:
     if isinstance(schema, Mapping):
         return dict(schema)
-    allowed = "allowed are a JSON Schema and the class of a pydantic model that has one"
+    allowed = "Pass a JSON Schema, or the class of a pydantic model that has one"
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
-        raise EnvelopeValidationError([f"expected_output_schema: {shown(schema)} is neither; {allowed}"])
+        raise EnvelopeValidationError([f"expected_output_schema: {shown(schema)} is not accepted. {allowed}"])
     try:
         return schema.model_json_schema()
     except Exception as e:  # the model's own code may raise anything
         why = f"{schema.__name__} has no JSON Schema: {str(e).partition(chr(10))[0]:.160}"
-        raise EnvelopeValidationError([f"expected_output_schema: {why}; {allowed}"]) from e
+        raise EnvelopeValidationError([f"expected_output_schema: {why}. {allowed}"]) from e
 
 
 def _problem(error: Any) -> str:

@@ -1,4 +1,4 @@
-"""The mandatory contract of every LLM call: what goes in."""
+"""The envelope: the request of an LLM call, with its limits and metadata."""
 
 from collections.abc import Mapping, Sequence
 from copy import copy
@@ -19,7 +19,10 @@ from agentic_trading.llm.limits import LLMBudget, OutputPolicy, RetryPolicy, Saf
 
 SCHEMA_VERSION = "1.0"
 PROMPT_FRAME = "2"
-"""The version of the prompt text that `structured` puts around an envelope; it too can change an answer."""
+"""The version of the prompt text that `structured` adds to an envelope.
+
+It is in the request hash, because this text can change the answer.
+"""
 
 _REQUEST_TAG = b"agentic/request/v1\0"
 _ENVELOPE_TAG = b"agentic/envelope/v1\0"
@@ -29,7 +32,7 @@ DEFAULT_TENANT: Final = "default"
 
 
 class EnvelopeWorkflow(StrEnum):
-    """What a call is for; each has its own lane and presets."""
+    """The purpose of a call. Each workflow has its own topic and preset."""
 
     ANALYSIS = "analysis"
     PLANNING = "planning"
@@ -38,7 +41,10 @@ class EnvelopeWorkflow(StrEnum):
 
 
 class LLMProvider(field_types.OpenName):
-    """Who answers: five names are built in, and any other one is the platform's own, such as `LLMProvider("openai-eu")`."""
+    """The name of a provider.
+
+    Five names are built in. You may use your own, for example `LLMProvider("openai-eu")`.
+    """
 
     ANTHROPIC = "anthropic"
     OPENAI = "openai"
@@ -48,17 +54,21 @@ class LLMProvider(field_types.OpenName):
 
 
 class ResponseFormat(StrEnum):
-    """What form the answer has."""
+    """The form of an answer."""
 
     JSON = "json"
     TEXT = "text"
 
 
 class DeterminismLevel(StrEnum):
-    """How far a result repeats itself; DECISIONS of the design call it a level, not a temperature.
+    """How far a result can be reproduced.
 
-    `pinned`: model, effort, thinking, prompt and tools are fixed · `greedy`: temperature 0 was really sent ·
-    `recorded`: the first accepted answer is served again · `replay_only`: no network, a miss is an error.
+    Attributes:
+        PINNED: Model, effort, thinking, prompt and tools are fixed.
+        GREEDY: Temperature 0 was sent.
+        RECORDED: The first accepted answer is served again.
+        REPLAY_ONLY: The network is not used. A missing record is an error.
+
     """
 
     PINNED = "pinned"
@@ -71,9 +81,15 @@ Effort = Literal["low", "medium", "high", "xhigh", "max"]
 
 
 class EvidenceItem(field_types.JsonModel, frozen=True, extra="allow"):
-    """One piece of evidence. `available_at` is when the platform could have known it, `retrieved_at` when it was read.
+    """A piece of evidence for the model.
 
-    In the prompt an item is named by its place (`E1`, `E2`, …), which is also the id that the builder gives it.
+    The prompt names an item by its position (`E1`, `E2`, …). The builder uses the same name as the default
+    id.
+
+    Attributes:
+        available_at: When the platform could have known it. It must not be after `as_of` of the envelope.
+        retrieved_at: When it was read.
+
     """
 
     evidence_id: str
@@ -84,14 +100,29 @@ class EvidenceItem(field_types.JsonModel, frozen=True, extra="allow"):
 
 
 class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
-    """One LLM call, as it is asked for. Build it with `EnvelopeBuilder`; unknown fields of newer producers are kept.
+    """The request of an LLM call. Build it with `EnvelopeBuilder`.
 
-    `context`, evidence and schema hold plain JSON: Decimals become strings, times UTC text. Nothing in it can be changed,
-    however deep: `TypeError` says so. A list or object that can be is what `canonical.to_json_value` returns of one.
-    `request_hash` covers what can change the answer and nothing else; `envelope_hash` covers every field.
-    Both are stored: a loaded envelope keeps the hashes it was written with, and its wire bytes and checksum stay
-    those of the fields that it was given, without the defaults of fields that its writer did not know. A copy has
-    hashes of its own.
+    An envelope is immutable at every depth: changing a list or an object in it raises `TypeError`. Get a
+    mutable copy of these with `canonical.to_json_value`. Context, evidence and schema hold plain JSON:
+    Decimals become strings, times become UTC text. Unknown fields of newer producers are kept.
+
+    An envelope that was read keeps its hashes and its wire bytes. Defaults of fields that its writer did not
+    know are not added to them. A copy computes its own hashes.
+
+    Attributes:
+        causation_id: The id of the direct cause: an event, an envelope or an interaction.
+        idempotency_key: The call is charged once per key. Default: the envelope id.
+        deadline: The answer is of no use after this time.
+        as_of: The market time of the call. Dated evidence and context must not be newer.
+        context_as_of: The time of the newest item in `context`.
+        priority: A higher number is served first.
+        subject: The symbol or topic.
+        step: The step of the agent.
+        occurrence: How often this request was made before in the step.
+        must_understand: Fields that a worker must know. Otherwise, it refuses the envelope.
+        request_hash: A hash of all that can change the answer, see `compute_request_hash`.
+        envelope_hash: A checksum over all other fields.
+
     """
 
     schema_version: str = SCHEMA_VERSION
@@ -134,13 +165,15 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @override
     def model_post_init(self, _context: Any, /) -> None:
-        """Fill what follows from the other fields, idempotency key and both hashes, and freeze those not known here."""
+        """Set a missing idempotency key and missing hashes, and freeze unknown fields."""
         for part in (self, self.retry_policy, *self.retrieved_evidence):
             if part.model_extra:
                 field_types.freeze_extra(part)
         fields = self.__dict__
         if not fields["idempotency_key"]:
             fields["idempotency_key"] = fields["envelope_id"]
+        # An empty checksum counts as not given, because `_is_read` would otherwise leave fields out of the
+        # hash.
         if not fields["envelope_hash"]:
             self.model_fields_set.discard("envelope_hash")
         if not fields["request_hash"]:
@@ -149,7 +182,12 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
             fields["envelope_hash"] = self.compute_envelope_hash()
 
     def asked_again(self, occurrence: int) -> Self:
-        """Return it as the request of that number; what is spelled and was checked of it stays, but for its seal."""
+        """Return the same request with another `occurrence`.
+
+        Serialized parts and passed checks are reused. Only the checksum is computed again.
+        """
+        # Built again, because an envelope that was read may lack fields, and its new checksum covers all of
+        # them.
         if self._is_read:
             return self.model_copy(update={"occurrence": occurrence})
         again = copy(self)
@@ -163,18 +201,22 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @property
     def is_cacheable(self) -> bool:
-        """Whether the first accepted answer is kept until the deadline, and served again.
+        """Whether the first accepted answer is kept until the deadline and served again.
 
-        The envelope must ask for `recorded` and state its moment of the market: without `as_of` the same words may mean
+        The envelope must have the level `recorded` and an `as_of`, because without it the same words may mean
         another question an hour later.
         """
         return self.determinism is DeterminismLevel.RECORDED and self.as_of is not None
 
     def level(self, *, accepted: bool, sampling_applied: bool) -> DeterminismLevel:
-        """Return the level that a live answer really has, which may be lower than `determinism` asks for.
+        """Return the determinism level of a live answer.
 
-        `accepted`: the answer passed every check and came from the requested model. `sampling_applied`: the model
-        takes a temperature, and it was sent.
+        It may be lower than the requested `determinism`.
+
+        Args:
+            accepted: The answer passed all checks and came from the requested model.
+            sampling_applied: The model accepts a temperature, and it was sent.
+
         """
         if accepted and self.is_cacheable:
             return DeterminismLevel.RECORDED
@@ -183,13 +225,13 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @property
     def replayed_level(self) -> DeterminismLevel:
-        """The level of an answer that comes from a recording, the same each time."""
+        """The determinism level of an answer from a recording."""
         is_demanded = self.determinism is DeterminismLevel.REPLAY_ONLY
         return DeterminismLevel.REPLAY_ONLY if is_demanded else DeterminismLevel.RECORDED
 
     @field_types.lazy_property
     def context_json(self) -> bytes:
-        """The context in canonical JSON, spelled once for hash, prompt and wire."""
+        """The context in canonical JSON. It is serialized once for hash, prompt and wire."""
         return field_types.json_of(self.__dict__["context"])
 
     @field_types.lazy_property
@@ -201,7 +243,7 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @field_types.lazy_property
     def requested_evidence(self) -> Sequence[Mapping[str, Any]]:
-        """Each evidence item as the request has it: when it was available, its content as it was spelled, its source."""
+        """The hashed part of each item: `available_at`, serialized content, source."""
         return field_types.FrozenList(
             field_types.FrozenObject(
                 available_at=_utc(item.available_at), content=Fragment(content), source=item.source
@@ -215,10 +257,10 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
         return field_types.json_of(self.expected_output_schema)
 
     def compute_request_hash(self) -> str:
-        """Return `rk1:` and the SHA-256 over all that can change the answer.
+        """Return `rk1:` and the SHA-256 of all that can change the answer.
 
-        Not in it: ids, times other than `as_of` and `available_at`, tenant, agent, subject, step, occurrence,
-        retry policy, cost ceilings.
+        Not included: ids, times other than `as_of` and `available_at`, tenant, agent, subject, step,
+        occurrence, retry policy and cost limits.
         """
         policy, budget = self.output_policy, self.budget
         request = {
@@ -235,6 +277,7 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
             "effort": self.effort,
             "thinking_budget": budget.thinking_budget,
             "max_output_tokens": budget.max_output_tokens,
+            # Without defaults if it was read, because its writer may not have known all fields of the policy.
             "output_policy": Fragment(policy.given_wire if self._is_read else policy.wire),
             "prompt_version": self.prompt_version,
             "as_of": _utc(self.as_of),
@@ -242,26 +285,42 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
         return "rk1:" + sha256_hex(_REQUEST_TAG, assembled_bytes(request))
 
     def compute_envelope_hash(self) -> str:
-        """Return the first 16 hex digits of SHA-256 over every field but this one: a checksum, not a signature."""
+        """Return the checksum of all other fields: 16 hex digits of SHA-256.
+
+        It is not a signature.
+        """
         return sha256_hex(_ENVELOPE_TAG, self._hashed_json)[:16]
 
     @field_types.lazy_property
     def wire(self) -> bytes:
-        """The envelope on the wire and in the log: canonical JSON, its checksum as the last member."""
+        """The envelope for the bus and the log, as canonical JSON.
+
+        The checksum is the last member.
+        """
         return b'%b,"envelope_hash":"%b"}' % (self._hashed_json[:-1], self.envelope_hash.encode())
 
     @classmethod
     def from_wire(cls, raw: bytes, *, context: object = field_types.AS_READ) -> Self:
-        """Read an envelope and keep its bytes. The checksum is not verified here: see `is_intact`.
+        """Read an envelope and keep its bytes.
 
-        With the context `ON_RECORD`, unknown words are kept; a worker does not run an envelope that has one. Raises pydantic's `ValidationError` (a `ValueError`) for anything that is not an envelope.
+        The checksum is not verified: see `is_intact`.
+
+        Args:
+            raw: The bytes of `wire`.
+            context: With `ON_RECORD`, unknown words are kept. A worker does not run an envelope that has one.
+
+        Raises:
+            ValidationError: A `ValueError` of pydantic, if the bytes are not an envelope.
+
         """
         try:
             envelope = cls.model_validate(
                 from_json(raw, allow_inf_nan=False, cache_strings="keys"), context=context
             )
         except ValueError:
-            return cls.model_validate_json(raw)  # raises, but for a number that JSON does not have
+            # Raises pydantic's own error, unless the only fault is a NaN or an infinity: pydantic reads
+            # these.
+            return cls.model_validate_json(raw)
         tail = b',"envelope_hash":"%b"}' % envelope.envelope_hash.encode()
         if raw.endswith(tail):
             envelope.__dict__["_hashed_json"] = raw[: -len(tail)] + b"}"
@@ -270,20 +329,25 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @property
     def is_intact(self) -> bool:
-        """Whether the stored checksum is that of the fields.
+        """Whether the stored checksum matches the fields.
 
-        Raises `CanonicalError` for contents that no builder would have let through.
+        Raises:
+            CanonicalError: If a field has no canonical JSON. A builder rejects such a field.
+
         """
         return self.envelope_hash == self.compute_envelope_hash()
 
     @property
     def _is_read(self) -> bool:
-        """Whether this was read with its checksum, which covers only the fields that its writer gave."""
+        """Whether the envelope was read with its checksum.
+
+        The checksum covers only fields that its writer set.
+        """
         return "envelope_hash" in self.model_fields_set
 
     @field_types.lazy_property
     def _hashed_json(self) -> bytes:
-        """All fields but the checksum, which covers them, in canonical JSON."""
+        """All fields except the checksum, in canonical JSON."""
         is_read = self._is_read
         fields: dict[str, Any] = dict(zip(_WIRE_FIELDS, _wire_values(self.__dict__), strict=True))
         fields["context"] = Fragment(self.context_json)
@@ -297,6 +361,8 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
         for name in _MOMENTS:
             fields[name] = _utc(fields[name])
         fields["temperature"] = _integer_if_whole(self.temperature)
+        # The checksum of a writer of another release holds only for the fields that it wrote, so that
+        # defaults of fields that it did not know must stay out.
         if is_read:
             fields = {name: value for name, value in fields.items() if name in self.model_fields_set}
         if self.model_extra:
@@ -305,7 +371,7 @@ class LLMEnvelope(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @override
     def __getstate__(self) -> dict[Any, Any]:
-        """Return what is pickled: all but the request's evidence, of which the encoder's fragments cannot be."""
+        """Return the state without `requested_evidence`, which cannot be pickled."""
         state = super().__getstate__()
         kept = {name: value for name, value in state["__dict__"].items() if name != "requested_evidence"}
         return {**state, "__dict__": kept}
@@ -331,7 +397,10 @@ def _utc(value: datetime | None) -> str | None:
 
 
 def _evidence_on_wire(item: EvidenceItem, requested: Mapping[str, Any], *, is_read: bool) -> Any:
-    """Return an item as the wire has it; one that was read, without the defaults of fields that its writer did not know."""
+    """Return an item for the wire.
+
+    If it was read, omit fields that its writer did not set.
+    """
     fields = {**requested, "evidence_id": item.evidence_id, "retrieved_at": utc_text(item.retrieved_at)}
     if is_read:
         fields = {name: value for name, value in fields.items() if name in item.model_fields_set}

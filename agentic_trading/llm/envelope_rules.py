@@ -1,4 +1,7 @@
-"""The presets of the workflows, and the rules that every envelope keeps: `build()` and the worker check them."""
+"""The presets of the workflows, and the rules of envelopes.
+
+`build()` and the worker check them.
+"""
 
 import re
 from collections.abc import Iterator
@@ -21,9 +24,12 @@ from agentic_trading.llm.models import Capabilities
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """The starting point of a workflow. `model` is used where none is named for Anthropic.
+    """The starting values of a workflow.
 
-    `fixed_output` names the fields of `output` that an envelope may not change.
+    Attributes:
+        model: Used if the provider is Anthropic and no model is given.
+        fixed_output: Fields of `output` that an envelope must not change.
+
     """
 
     model: str
@@ -125,9 +131,15 @@ _BY_MODE: dict[OutputMode, OutputPolicy] = {
 
 
 def output_policy(workflow: EnvelopeWorkflow | None = None, mode: OutputMode | None = None) -> OutputPolicy:
-    """Return how answers are read: by a workflow's preset, by a mode, or by the preset changed to that mode.
+    """Return the policy for reading answers of a workflow or of a mode.
 
-    Without either it is `lossless`. Raises `ValueError` for a mode that the workflow does not allow.
+    Args:
+        workflow: The workflow whose preset is used.
+        mode: The mode. With a workflow, it changes the preset to this mode. Without both, it is `lossless`.
+
+    Raises:
+        ValueError: If the workflow does not allow the mode.
+
     """
     if workflow is None:
         return _BY_MODE[mode or "lossless"]
@@ -141,7 +153,7 @@ def output_policy(workflow: EnvelopeWorkflow | None = None, mode: OutputMode | N
     return preset.output.model_copy(update=changes)
 
 
-_KEPT = "_rules_are_kept"  # in the instance, as cached values are: a copy is built, and checked, again
+_KEPT = "_rules_are_kept"  # in the instance, so that a copy, which may have other fields, is checked again
 _IDS = (
     "envelope_id",
     "trace_id",
@@ -158,9 +170,14 @@ _EVIDENCE_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
 def check_envelope(envelope: LLMEnvelope) -> None:
-    """Refuse an envelope that must not be sent; one that has passed is not looked at again, as it is frozen.
+    """Check an envelope against all rules.
 
-    Raises `EnvelopeValidationError` with all problems, `LookAheadError` if it holds something younger than `as_of`.
+    A second check of the same envelope is free.
+
+    Raises:
+        EnvelopeValidationError: If rules are broken. It lists all problems.
+        LookAheadError: If dated evidence or context is newer than `as_of`.
+
     """
     if _KEPT in envelope.__dict__:
         return
@@ -178,9 +195,9 @@ def check_envelope(envelope: LLMEnvelope) -> None:
 
 
 def check_look_ahead(envelope: LLMEnvelope) -> None:
-    """Raise `LookAheadError` if dated evidence or context is younger than `as_of`; without `as_of` nothing is checked.
+    """Raise `LookAheadError` if dated evidence or context is newer than `as_of`.
 
-    Text cannot be checked: what an instruction or a string says of the future is not seen.
+    Without `as_of`, no check is made. Texts cannot be checked: an instruction may describe the future.
     """
     if envelope.as_of is None:
         return
@@ -199,7 +216,7 @@ def _text_problems(envelope: LLMEnvelope) -> list[str]:
 
 
 def _answer_problems(envelope: LLMEnvelope) -> Iterator[str]:
-    """Yield what contradicts itself in how the answer is wanted and read, or is looser than the workflow allows."""
+    """Yield contradictions in the form of the answer, and rules looser than the workflow's."""
     if envelope.response_format is ResponseFormat.TEXT:
         contradicts = {
             f"workflow {EnvelopeWorkflow.EXECUTION}": envelope.workflow is EnvelopeWorkflow.EXECUTION,
@@ -266,7 +283,11 @@ _BUILT_IN = frozenset(map(str, LLMProvider))
 
 @lru_cache(maxsize=256)
 def close_name(name: str) -> str | None:
-    """Return the built-in provider that `name` misspells: two letters off at most, and no separator in it."""
+    """Return the built-in provider that `name` probably misspells, or None.
+
+    It differs in at most two letters, and contains no separator.
+    """
+    # A name with a separator, such as `openai-eu`, is deliberate and would otherwise be refused as a slip.
     if name in _BUILT_IN or set("._-") & set(name):
         return None
     return next((known for known in _BUILT_IN if _edits(name, known) <= 2), None)

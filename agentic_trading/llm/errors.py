@@ -1,20 +1,20 @@
-"""What can go wrong with an LLM call, as exceptions for callers that cannot go on.
+"""Errors of LLM calls, and the failures that calls return as values.
 
 TradingError
 └── LLMError
-    ├── EnvelopeValidationError      the envelope must not be sent as it is
-    │   └── LookAheadError           it holds something that was not known at `as_of`
-    ├── LLMBudgetExhaustedError      a ceiling would be passed
+    ├── EnvelopeValidationError      the envelope breaks a rule and must not be sent
+    │   └── LookAheadError           a part of it was not known at `as_of`
+    ├── LLMBudgetExhaustedError      a budget is too small for the call
     ├── LLMResponseValidationError   the answer does not fit the schema
     ├── LLMCallError                 any other failed call, with its reason
-    ├── ProviderError                one attempt failed at the provider; never leaves the worker
-    │   └── UnusableAnswerError      it was answered, and its usage is charged (in llm/provider.py)
-    ├── UnknownModelError            no row in the capability table or the price book
-    ├── RecordError                  one record cannot be kept; the log takes others
-    │   └── RecordConflictError      its id is taken by another record
-    ├── EventError                   a record cannot be understood; it stays as it is
-    │   ├── UnreadableBodyError      its body is none of its kind
-    │   └── UnknownKindError         its kind is of a newer release, and must not be passed over
+    ├── ProviderError                one attempt failed at the provider (only within the worker)
+    │   └── UnusableAnswerError      there was an answer, and its usage is charged (in llm/provider.py)
+    ├── UnknownModelError            the capability table or the price book has no row for the model
+    ├── RecordError                  a record cannot be kept, but the log accepts others
+    │   └── RecordConflictError      another record has its id
+    ├── EventError                   an event on record cannot be understood, and stays unchanged
+    │   ├── UnreadableBodyError      its body does not fit its kind
+    │   └── UnknownKindError         its kind is of a newer release, and must not be skipped
     └── StoreError                   the log cannot be read or written
         └── StoreLockedError         another process writes to it
 """
@@ -32,9 +32,9 @@ from agentic_trading.llm.fields import OpenName, Text
 
 
 class FailureKind(OpenName):
-    """Why a call failed; the seed's six retry words are among the reasons.
+    """The reason why a call failed. It includes the six retry words of the seed.
 
-    A reason of a newer release is read and kept as it is, and is none of these: it is not retried.
+    A reason of a newer release is read and kept. It equals none of these members and is not retried.
     """
 
     RATE_LIMIT = "rate_limit"
@@ -67,9 +67,14 @@ RETRYABLE = (FailureKind.RATE_LIMIT, FailureKind.TIMEOUT, FailureKind.SERVER_ERR
 
 
 class FailureReason(BaseModel, frozen=True, extra="allow"):
-    """What went wrong, for people (`description`), for debugging (`technical_details`) and for code (`category`).
+    """The reason of a failure.
 
-    `recoverable` says that asking again may help.
+    Attributes:
+        category: The kind, for code.
+        description: The text, for people.
+        technical_details: More, for debugging.
+        recoverable: Asking again may help.
+
     """
 
     category: FailureKind
@@ -77,14 +82,17 @@ class FailureReason(BaseModel, frozen=True, extra="allow"):
     technical_details: Text = ""
     recoverable: bool = False
     occurred_at: datetime | None = Field(default=None, exclude=True)
-    """The time of the failure, by the worker's clock. Only `StructuredOutcome` sets it, from `LLMResult.timestamp`.
+    """The time of the failure, by the worker's clock.
 
-    It is not serialized: an event with a reason must be the same in a replay or a resumed run.
+    Only `StructuredOutcome` sets it, from `LLMResult.timestamp`. It is not serialized, because an event with
+    a reason must be the same in a replay or a resumed run.
     """
 
 
 class NoDecision(BaseModel, frozen=True, extra="allow"):
-    """No decision was made, for `reason`. It is not HOLD, not flat, not neutral, and no order may come of it.
+    """No decision was made, for `reason`.
+
+    It is not HOLD, flat or neutral: place no order.
 
     It is always false, so that `if not decision: return` is safe.
     """
@@ -100,21 +108,26 @@ class NoDecision(BaseModel, frozen=True, extra="allow"):
 
     @property
     def actionable(self) -> bool:
-        """Never: like an `LLMInteraction`, so that both kinds of answer are asked the same way."""
+        """Always False. `LLMInteraction` has the same property."""
         return False
 
     @property
     def failure(self) -> FailureReason:
-        """Why there is no decision."""
+        """The reason why there is no decision."""
         return self.reason
 
 
 class LLMError(TradingError):
-    """Anything that goes wrong between an envelope and its interaction."""
+    """The base class of all errors of LLM calls and their log."""
 
 
 class EnvelopeValidationError(LLMError, ValueError):
-    """An envelope breaks a rule; `problems` lists every one found, each with what is allowed."""
+    """An envelope breaks rules.
+
+    Attributes:
+        problems: All broken rules, each with the allowed values.
+
+    """
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -122,7 +135,14 @@ class EnvelopeValidationError(LLMError, ValueError):
 
 
 class LookAheadError(EnvelopeValidationError):
-    """Something in the envelope was not available at `as_of`; `what` names it, `known_at` says since when it is."""
+    """A part of the envelope was not available at `as_of`.
+
+    Attributes:
+        what: The name of the part.
+        known_at: Since when it is available.
+        as_of: The `as_of` of the envelope.
+
+    """
 
     def __init__(self, what: str, known_at: datetime, as_of: datetime) -> None:
         self.what = what
@@ -133,10 +153,14 @@ class LookAheadError(EnvelopeValidationError):
 
 
 class LLMBudgetExhaustedError(LLMError):
-    """A ceiling leaves less than the call can cost.
+    """A budget has less left than the call may cost.
 
-    Of `scope` (its kind, id and window) are `left`, and the call may need `asked`, both in `unit`: nano-USD, tokens or
-    calls. `asked` and `left` are None, and `scope` and `unit` empty, where the reason does not say.
+    Attributes:
+        scope: The kind, the id and the window of the budget. Empty if unknown.
+        asked: The most that the call may need. None if unknown.
+        left: The rest of the budget. None if unknown.
+        unit: The unit of both: nano-dollars, tokens or calls. Empty if unknown.
+
     """
 
     def __init__(
@@ -156,7 +180,10 @@ class LLMBudgetExhaustedError(LLMError):
 
     @classmethod
     def of(cls, reason: FailureReason) -> Self:
-        """Return the error for a reason whose details were written by `shortfall_text`."""
+        """Return the error of a reason.
+
+        Its figures are known if `shortfall_text` wrote the details of the reason.
+        """
         found = _SHORTFALL.fullmatch(reason.technical_details)
         if found is None:
             return cls(reason.description)
@@ -166,7 +193,10 @@ class LLMBudgetExhaustedError(LLMError):
 
 
 def shortfall_text(kind: str, id_: str, window: str, unit: str, *, asked: int, left: int) -> str:
-    """Return the technical details of a call that a budget refused: what it may need, and what the scope has left."""
+    """Return the technical details of a call that a budget refused.
+
+    `LLMBudgetExhaustedError.of` reads them.
+    """
     return f"scope={kind} id={id_} window={window} unit={unit} asked={asked} left={left}"
 
 
@@ -176,7 +206,12 @@ _SHORTFALL = re.compile(
 
 
 class LLMResponseValidationError(LLMError):
-    """The answer does not fit `expected_output_schema`; `errors` says where."""
+    """The answer does not fit `expected_output_schema`.
+
+    Attributes:
+        errors: The broken rules, with their places.
+
+    """
 
     def __init__(self, errors: Sequence[str]) -> None:
         self.errors = tuple(errors)
@@ -191,12 +226,16 @@ class LLMCallError(LLMError):
         super().__init__(f"{reason.category}: {reason.description}")
 
 
+# `sent` has no default, because the reservation of a request that was not sent is refunded.
 class ProviderError(LLMError):
     """One attempt failed at the provider.
 
-    `sent` says whether the request may have been processed (and billed): False only when it surely was not.
-    `retry_after_s` is the wait that the provider asked for, in seconds. `text` is what was read of an answer that is none,
-    `bill_nusd` the server's own bill for it.
+    Attributes:
+        sent: Whether the request may have been processed and billed. False only if it certainly was not.
+        retry_after_s: The wait that the provider asks for, in seconds.
+        text: The part of a failed answer that was read.
+        bill_nusd: The server's own bill for it, in nano-dollars.
+
     """
 
     def __init__(
@@ -221,7 +260,12 @@ class ProviderError(LLMError):
 
 
 class UnknownModelError(LLMError, LookupError):
-    """A model has no row in `table`; `known` lists the rows there are."""
+    """A table has no row for a model.
+
+    Attributes:
+        known: The models in the table.
+
+    """
 
     def __init__(self, model: str, table: str, known: Sequence[str]) -> None:
         self.model = model
@@ -231,7 +275,7 @@ class UnknownModelError(LLMError, LookupError):
 
 
 class RecordError(LLMError, ValueError):
-    """The record `record_id` cannot be kept; the log is unharmed and takes the next one."""
+    """The record `record_id` cannot be kept. The log is intact and accepts others."""
 
     def __init__(self, record_id: str, reason: str) -> None:
         self.record_id = record_id
@@ -240,15 +284,20 @@ class RecordError(LLMError, ValueError):
 
 
 class RecordConflictError(RecordError):
-    """Another record was kept under this id before, and stays; `differs` names what is not the same in the two."""
+    """Another record has the same id. It is kept unchanged.
+
+    Attributes:
+        differs: The fields in which the two records differ.
+
+    """
 
     def __init__(self, record_id: str, differs: str, hint: str) -> None:
         self.differs = differs
-        super().__init__(record_id, f"another one is kept under this id, which differs in {differs}; {hint}")
+        super().__init__(record_id, f"another record with this id differs in {differs}: {hint}")
 
 
 class EventError(LLMError):
-    """An event on record cannot be understood; `event_id` and `kind` name it."""
+    """An event on record cannot be understood. `event_id` and `kind` identify it."""
 
     def __init__(self, event_id: str, kind: str, problem: str) -> None:
         self.event_id = event_id
@@ -257,27 +306,36 @@ class EventError(LLMError):
 
 
 class UnreadableBodyError(EventError):
-    """The body of an event is none of its kind: `place` is wrong."""
+    """The body of an event does not fit its kind. `place` is the wrong field."""
 
     def __init__(self, event_id: str, kind: str, place: str, problem: str) -> None:
         self.place = place
-        super().__init__(event_id, kind, f"{place}: {problem}; allowed is what the schema {kind}.v1 says")
+        super().__init__(event_id, kind, f"{place}: {problem}. It must fit the schema {kind}.v1")
 
 
 class UnknownKindError(EventError):
-    """An event has a kind that this release does not know, in a namespace of its own: passing over it could free money."""
+    """An event has an unknown kind, in a namespace of this package.
+
+    It is an error because a skipped event could free money that is spent.
+    """
 
     def __init__(self, event_id: str, kind: str, known: Sequence[str]) -> None:
         self.known = tuple(known)
         super().__init__(
             event_id,
             kind,
-            f"the kind is not known; use the release that wrote it. Known are {', '.join(known)}",
+            f"the kind is unknown. Use the release that wrote it. Known kinds: {', '.join(known)}",
         )
 
 
 class StoreError(LLMError):
-    """A log cannot be read or written at `path`, line `line` (1-based; 0 where no line is to blame)."""
+    """A log cannot be read or written.
+
+    Attributes:
+        path: The file.
+        line: The number of the line, from 1. It is 0 if the error is not about a line.
+
+    """
 
     def __init__(self, path: Path, reason: str, *, line: int = 0) -> None:
         self.path = path

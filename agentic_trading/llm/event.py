@@ -1,7 +1,7 @@
-"""Events of the log: a header and a body by kind, with the kinds of runs.
+"""Events of the log: a header, a body by kind, and the kinds of runs.
 
-Logs, buses and indexes read headers only, so that kinds and fields they do not know pass through them unchanged. A
-reader that looks inside asks the `Kinds` of a package for the body.
+Logs, buses and indexes read headers only, so that unknown kinds and fields pass through them unchanged. To
+read a body, use the `Kinds` of its package.
 """
 
 from datetime import datetime
@@ -17,10 +17,14 @@ from agentic_trading.llm.errors import FailureReason, RecordError, UnknownKindEr
 
 
 class Event(field_types.RevalidatedModel, frozen=True, extra="allow"):
-    """One fact of a trace, in the same log as the interactions.
+    """A fact of a trace, in the same log as the interactions.
 
-    `causation_id` is the id of the direct cause (an event, an envelope or an interaction). `as_of` is the market's
-    time, `time` when it was recorded. `body` is plain JSON (Decimals as strings).
+    Attributes:
+        causation_id: The id of the direct cause: an event, an envelope or an interaction.
+        as_of: The market time.
+        time: When it was recorded.
+        body: Plain JSON, with Decimals as strings.
+
     """
 
     kind: str = Field(min_length=1)
@@ -34,19 +38,29 @@ class Event(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @property
     def body_json(self) -> bytes:
-        """The body in canonical JSON; raises `CanonicalError` for one that has none."""
+        """The body in canonical JSON.
+
+        Raises:
+            CanonicalError: If the body has no canonical JSON.
+
+        """
         return field_types.json_of(self.__dict__["body"])
 
     @cached_property
     def wire(self) -> bytes:
-        """The event as it stands on the wire and in the log: canonical JSON."""
+        """The event as canonical JSON for the bus and the log."""
         if self.model_extra:
             return canonical_bytes({**self.model_dump(), **self.model_extra})
         return assembled_bytes({**self.__dict__, "body": Fragment(self.body_json)})
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """Read an event; raises pydantic's `ValidationError` for anything else."""
+        """Read an event.
+
+        Raises:
+            ValidationError: A `ValueError` of pydantic, if the bytes are not an event.
+
+        """
         return cls.model_validate_json(raw)
 
 
@@ -55,20 +69,25 @@ _ids_of = attrgetter(*_IDS)
 
 
 def check_event(event: Event) -> None:
-    """Raise `RecordError` for an event with an id, or a kind, of more than `MAX_ID_BYTES`; older logs may hold such."""
+    """Raise `RecordError` if an id or the kind has more than `MAX_ID_BYTES`."""
+    # Checked when an event is recorded and not when it is read, because older logs may hold longer ids.
     problems = field_types.long_ids(_IDS, _ids_of(event))
     if problems:
         raise RecordError(f"{event.id[:40]}…" if len(event.id) > 40 else event.id, "; ".join(problems))
 
 
 PLATFORM: Final = "*"
-"""The tenant that is the platform itself: the events of a log or a run are its own. No other tenant has this name."""
+"""The tenant id of the platform itself, for the events of a log or a run.
+
+No other tenant has this name.
+"""
 
 
 class EventBody(BaseModel, frozen=True):
-    """What the events of one kind say. A kind is `noun.past_participle`, and its noun is a namespace with one owner.
+    """The body of the events of one kind.
 
-    A kind gains a field only with a default; anything else is a new kind. Unknown fields stay in the event.
+    A kind is `noun.past_participle`. Its noun is a namespace with one owner. A kind may gain a field that has
+    a default. Any other change needs a new kind. Unknown fields stay in the event.
     """
 
     KIND: ClassVar[str]
@@ -83,7 +102,7 @@ class EventBody(BaseModel, frozen=True):
         causation_id: str = "",
         as_of: datetime | None = None,
     ) -> Event:
-        """Return the event that has this body."""
+        """Return an event with this body."""
         return Event(
             kind=self.KIND,
             id=event_id,
@@ -103,12 +122,12 @@ class Kinds(Generic[B]):
     """The kinds of one package: `Kinds[Triggered | Skipped](Triggered, Skipped)`."""
 
     def __init__(self, *bodies: type[B]) -> None:
-        """Raise `ValueError` for a kind that two of them claim."""
+        """Raise `ValueError` if two bodies have the same kind."""
         self.bodies = bodies
         self._by_kind: dict[str, type[B]] = {}
         for body in bodies:
             if body.KIND in self._by_kind:
-                raise ValueError(f"kind {body.KIND} is claimed twice; allowed is one body for each")
+                raise ValueError(f"kind {body.KIND} is claimed twice. Each kind has one body")
             self._by_kind[body.KIND] = body
 
     @property
@@ -117,9 +136,13 @@ class Kinds(Generic[B]):
         return frozenset(kind.partition(".")[0] for kind in self._by_kind if "." in kind)
 
     def of(self, event: Event) -> B | None:
-        """Return the body of an event, or None for a kind that is not of this package.
+        """Return the body of an event, or None if its kind is not one of these.
 
-        Unknown words of `Open` fields are kept. Raises `UnreadableBodyError` for a body that its kind does not allow.
+        Unknown words of `Open` fields are kept.
+
+        Raises:
+            UnreadableBodyError: If the body does not fit its kind.
+
         """
         return self._read(event, field_types.ON_RECORD)
 
@@ -135,10 +158,15 @@ class Kinds(Generic[B]):
             raise UnreadableBodyError(event.id, event.kind, place, first["msg"]) from e
 
     def must(self, event: Event) -> B | None:
-        """Return the body of an event as `of` does, for a reader that must not pass over what it does not know.
+        """Return the body of an event as `of` does, but do not skip unknown events.
 
-        Raises `UnknownKindError` for an unknown kind in a namespace of this package, as a newer release may write it, and
-        `UnreadableBodyError` for an unknown word.
+        Use it where a skipped event would give a wrong result, such as a sum of money.
+
+        Raises:
+            UnknownKindError: If the kind is unknown, but in a namespace of this package. A newer release may
+                write it.
+            UnreadableBodyError: If the body does not fit its kind, or has an unknown word.
+
         """
         body = self._read(event, None)
         if body is None and event.kind.partition(".")[0] in self.namespaces:
@@ -147,7 +175,13 @@ class Kinds(Generic[B]):
 
 
 class TailSetAside(EventBody, frozen=True):
-    """A torn end of the log was set aside: so many `bytes`, kept in the file `kept_as` beside the log."""
+    """A torn end of the log was moved to another file.
+
+    Attributes:
+        bytes: Its length.
+        kept_as: The name of that file, in the folder of the log.
+
+    """
 
     KIND = "log.tail_set_aside"
 
@@ -157,19 +191,24 @@ class TailSetAside(EventBody, frozen=True):
 
 
 class RunData(BaseModel, frozen=True):
-    """One feed of a run, as it was named."""
+    """A data feed of a run, with the names that it was given."""
 
     name: str
     symbol: str
 
 
 class RunStarted(EventBody, frozen=True):
-    """A process begins to write a run into the log.
+    """A process starts to write a run into the log.
 
-    A run has one of these for each process that wrote it: the first has `start_number` 1, and one that goes on with what
-    another one has left is `resumed`. `session_id` and `run_number` name the run. `first_seq` is the number of the log's
-    line before the run's first one. `config_sha256` is that of the configuration, without secrets. Where several workers
-    share a bus, a log `shares_traces`: what caused one of its records may be in the log of another one.
+    Each process that writes a run records one of these. `session_id` and `run_number` identify the run.
+
+    Attributes:
+        start_number: 1 for the first process of the run, then one higher for each.
+        resumed: The process continues a run that another process left.
+        config_sha256: The hash of the configuration without secrets.
+        first_seq: The number of the log's last line before the run.
+        shares_traces: Several workers share a bus. The cause of a record may be in the log of another worker.
+
     """
 
     KIND = "run.started"
@@ -190,10 +229,14 @@ class RunStarted(EventBody, frozen=True):
 
 
 class BarChecksums(BaseModel, frozen=True):
-    """The file of the bars that a run was fed of one symbol: its rows without the header, and its SHA-256.
+    """The checksums of the bars of one symbol that a run read, as a file.
 
-    `marks` are the first 16 hexadecimal digits of the SHA-256 of the file up to and with each 256th row: they say about
-    where a changed file parts from this one.
+    Attributes:
+        rows: The number of rows, without the header.
+        sha256: The hash of the whole file.
+        marks: After each 256th row, the first 16 hex digits of the hash up to there. They show about where a
+            changed file differs.
+
     """
 
     symbol: str
@@ -203,11 +246,17 @@ class BarChecksums(BaseModel, frozen=True):
 
 
 class RunEnded(EventBody, frozen=True):
-    """The process of a `run.started`, its cause, stops writing; a process that is killed leaves none of these.
+    """The process of a `run.started` stops writing. The start is its cause.
 
-    The log had `lines` lines before this one, the last with the hash `head`. `interrupted` says that the run did not come
-    to its end: by a signal, or by an error. `digest` is that of the decision log, `bars` are those of all processes of
-    the run together.
+    A process that is killed records no end.
+
+    Attributes:
+        interrupted: The run did not complete, because of a signal or an error.
+        digest: The hash of the decision log.
+        lines: The number of lines in the log before this one.
+        head: The hash of the last of them.
+        bars: The bars of all processes of the run.
+
     """
 
     KIND = "run.ended"
@@ -223,9 +272,9 @@ class RunEnded(EventBody, frozen=True):
 
 
 class ArchiveStarted(EventBody, frozen=True):
-    """The log is an archive: it has the records of other logs, in the order in which they came.
+    """The log is an archive: it has the records of other logs, in order of arrival.
 
-    What a `run.ended` in it says of lines is about the log in which the run was written.
+    The line numbers in a `run.ended` refer to the log in which the run was written.
     """
 
     KIND = "archive.started"
@@ -234,9 +283,14 @@ class ArchiveStarted(EventBody, frozen=True):
 
 
 class CallRequested(EventBody, frozen=True):
-    """A client with a log of its own is about to publish an envelope; `envelope` is that, in canonical JSON what goes out.
+    """A client that keeps a log is about to publish an envelope.
 
-    It is never on a bus. A secret in it is left out, and its hash then is that of another one.
+    This event is never on a bus.
+
+    Attributes:
+        envelope: The envelope. Its canonical JSON is the published message. If a secret was removed from it,
+            its checksum no longer matches.
+
     """
 
     KIND = "call.requested"
@@ -245,7 +299,10 @@ class CallRequested(EventBody, frozen=True):
 
 
 class CallUnanswered(EventBody, frozen=True):
-    """A call, whose `call.requested` is the cause, ended without its last attempt, for `reason`."""
+    """A call ended without its last attempt, for `reason`.
+
+    Its `call.requested` is the cause.
+    """
 
     KIND = "call.unanswered"
 
@@ -253,9 +310,13 @@ class CallUnanswered(EventBody, frozen=True):
 
 
 class EnvelopeRefused(EventBody, frozen=True):
-    """A worker did not run an envelope, because of its send time; nothing was paid.
+    """A worker refused an envelope because of its send time. The call cost nothing.
 
-    `reason` and `detail` are those of the dead letter. `sent_at` is None for a send time that is not a time.
+    Attributes:
+        reason: As in the dead letter.
+        detail: As in the dead letter.
+        sent_at: None if the send time is not a time.
+
     """
 
     KIND = "envelope.refused"

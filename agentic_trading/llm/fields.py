@@ -31,11 +31,15 @@ from agentic_trading.canonical import CanonicalError, canonical_bytes, canonical
 T = TypeVar("T")
 
 MAX_ID_BYTES = 256
-"""The most that an id may have in UTF-8: ids become keys of counters, of headers and of claims."""
+"""The maximum length of an id in UTF-8.
+
+Ids become keys of counters, headers and claims.
+"""
 
 
 def long_ids(names: Iterable[str], ids: Collection[str]) -> list[str]:
-    """Return what is wrong with those ids that are too long, given with their names."""
+    """Return a problem for each id that is too long."""
+    # A character has at most four bytes in UTF-8, so that short ids need no encoding.
     if 4 * max(map(len, ids)) <= MAX_ID_BYTES:
         return []
     problems = []
@@ -46,9 +50,10 @@ def long_ids(names: Iterable[str], ids: Collection[str]) -> list[str]:
 
 
 class lazy_property(Generic[T]):  # noqa: N801 - a decorator, like the one that it stands in for
-    """`functools.cached_property` without the lock of Python 3.11: two threads may compute the same twice.
+    """`functools.cached_property` without the lock of Python 3.11.
 
-    The first look costs less than half, and a call has nine of them.
+    Two threads may compute the same value twice. The first access takes less than half the time, and a call
+    has nine.
     """
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
@@ -61,7 +66,7 @@ class lazy_property(Generic[T]):  # noqa: N801 - a decorator, like the one that 
     @overload
     def __get__(self, instance: object, owner: type[Any] | None = None) -> T: ...
     def __get__(self, instance: object, owner: type[Any] | None = None) -> Self | T:
-        """Compute the value and leave it in the object's own dictionary, where it is found from then on."""
+        """Compute the value and store it in the instance's `__dict__`."""
         if instance is None:
             return self
         value = instance.__dict__[self._name] = self._compute(instance)
@@ -72,10 +77,13 @@ _NAME = re.compile("[a-z][a-z0-9._-]{0,63}")
 
 
 class OpenName(StrEnum):
-    """A set of names that others may add to: what is not among the members is kept as it is written, and equals itself.
+    """A set of names that users may extend. Other names are kept as they are written.
 
-    Such a name is no member, and not the same object each time: compare by `==`. `ValueError` is raised for what is no
-    name: 1 to 64 small letters, digits and `._-`, a letter in front.
+    Such a name is not a member and not the same object each time: compare with `==`.
+
+    Raises:
+        ValueError: If the name is not 1 to 64 lower-case letters, digits and `._-`, starting with a letter.
+
     """
 
     @classmethod
@@ -83,26 +91,29 @@ class OpenName(StrEnum):
     def _missing_(cls, value: object) -> Self | None:
         if not isinstance(value, str) or not _NAME.fullmatch(value):
             return None
-        # Not remembered: names that come over a bus could fill the memory.
+        # Not remembered, because names that come over a bus would fill the memory.
         name = str.__new__(cls, value)
         name._name_, name._value_ = value, value
         return name
 
     @classmethod
     def __get_pydantic_json_schema__(cls, _schema: Any, _handler: Any) -> dict[str, Any]:
-        """Return what a reader takes: any name."""
+        """Return a schema that accepts any name."""
         return {"type": "string", "pattern": f"^{_NAME.pattern}$", "examples": [str(one) for one in cls]}
 
 
 def _refuse_change(*_: Any, **__: Any) -> NoReturn:
     raise TypeError(
-        "what an envelope or an event holds cannot be changed: its bytes and hashes would not follow;"
-        " build another one, from what `canonical.to_json_value` returns of this: an object that can be changed"
+        "an envelope or event cannot be changed, because its bytes and hashes would no longer match."
+        " Build another one: `canonical.to_json_value` returns a copy of this value that can be changed"
     )
 
 
 class _Frozen:
-    """A list or object that cannot be changed; a copy of it is itself, and what was pickled is frozen again."""
+    """An immutable list or object.
+
+    A copy is the object itself, and unpickling freezes again.
+    """
 
     __slots__ = ()
     clear = pop = __setitem__ = __delitem__ = _refuse_change
@@ -115,7 +126,7 @@ class _Frozen:
 
 
 class FrozenList(_Frozen, list[Any]):
-    """A list that cannot be changed."""
+    """An immutable list."""
 
     __slots__ = ()
     append = extend = insert = remove = sort = reverse = __iadd__ = __imul__ = _refuse_change
@@ -126,7 +137,7 @@ class FrozenList(_Frozen, list[Any]):
 
 
 class FrozenObject(_Frozen, dict[str, Any]):
-    """A JSON object that cannot be changed."""
+    """An immutable JSON object."""
 
     __slots__ = ()
     popitem = setdefault = update = __ior__ = _refuse_change
@@ -137,7 +148,7 @@ class FrozenObject(_Frozen, dict[str, Any]):
 
 
 class CanonicalObject(FrozenObject):
-    """A frozen JSON object that knows its canonical bytes."""
+    """An immutable JSON object with its canonical bytes."""
 
     __slots__ = ("json",)
 
@@ -151,15 +162,16 @@ class CanonicalObject(FrozenObject):
 
 
 class UnreadObject(CanonicalObject):
-    """A JSON object that was not looked at yet: what it holds is plain still. It stands in a `LazyJson` field of a `JsonModel` only.
+    """A JSON object in a `LazyJson` field of a `JsonModel` that was not read yet.
 
-    It has the members that libraries see: they spell and compare it, and validate a copy. Where it was read, `json` is empty.
+    Its content is still mutable. Libraries see its members: they serialize, compare and copy them. `json` is
+    empty if the object was read from JSON.
     """
 
     __slots__ = ()
 
     def frozen(self) -> FrozenObject:
-        """Return it so that it can be handed out."""
+        """Return the object frozen, so that a reader may have it."""
         whole = CanonicalObject(self, self.json) if self.json else FrozenObject(self)
         _freeze_below(whole)
         return whole
@@ -169,7 +181,10 @@ _FROZEN: Mapping[type, type[FrozenObject | FrozenList]] = {dict: FrozenObject, l
 
 
 def frozen(value: Any) -> Any:
-    """Return plain JSON so that it cannot be changed, however deep; nothing else has a part of it."""
+    """Return plain JSON, immutable at every depth.
+
+    The value must not be shared with others.
+    """
     if type(value) not in _FROZEN:
         return value
     whole = _FROZEN[type(value)](value)
@@ -190,7 +205,7 @@ def _freeze_below(whole: FrozenObject | FrozenList) -> None:
 
 
 def json_of(value: Any) -> bytes:
-    """Return `value` in canonical JSON; of what was spelled before, the same bytes again."""
+    """Return `value` in canonical JSON. Bytes that are known are not computed again."""
     known: bytes = value.json if isinstance(value, CanonicalObject) else b""
     return known or canonical_bytes(value)
 
@@ -203,10 +218,13 @@ def _plain(value: Any) -> Any:
 
 
 AS_READ: Final = object()
-"""The context of a validation of what was just read from JSON: nothing else has a part of it."""
+"""The validation context for values that were just read from JSON and are unshared."""
 
 ON_RECORD: Final = object()
-"""`AS_READ`, of a record that another release may have written: unknown words of `Open` fields are kept."""
+"""Like `AS_READ`, for a record that another release may have written.
+
+Unknown words of `Open` fields are kept.
+"""
 
 
 def _data(value: Any, info: ValidationInfo) -> Any:
@@ -216,7 +234,7 @@ def _data(value: Any, info: ValidationInfo) -> Any:
 
 
 def _object(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """Check that `value` is an object; the check that pydantic makes of a `dict` would copy it, without its bytes."""
+    """Check that `value` is an object, without the copy that pydantic's own check makes."""
     read = _data(value, info)
     return read if isinstance(read, FrozenObject) else handler(read)
 
@@ -227,17 +245,18 @@ def _at_once(read: Any) -> Any:
 
 @lru_cache(maxsize=256)
 def _shared(spelled: bytes) -> CanonicalObject | None:
+    # Read back, so that the shared object has no part in common with the caller's.
     held = frozen(orjson.loads(spelled))
     return CanonicalObject(held, spelled) if canonical_bytes(held) == spelled else None
 
 
 def _schema(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
-    """Do as `_object`, and keep equal schemas as one object, read and frozen once: calls have theirs in common."""
+    """Do the same as `_object`, but return one shared object for equal schemas."""
     shared = None
     if type(value) is dict:
-        with suppress(
-            CanonicalError
-        ):  # of what is built it is raised again, of what is read it shows in the hashes
+        # Suppressed, because `_object` raises it again. A value that was read raises nothing, but its hashes
+        # differ.
+        with suppress(CanonicalError):
             spelled = canonical_bytes(value)
             shared = _shared(spelled) if len(spelled) <= _LONGEST_SHARED else None
     return _at_once(_object(value, handler, info)) if shared is None else shared
@@ -246,32 +265,35 @@ def _schema(value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationI
 _LONGEST_SHARED: Final = 1 << 14
 
 LazyJsonData = Annotated[Any, BeforeValidator(_data)]
-"""`JsonData` that is frozen when it is first looked at: only as a field of a `JsonModel`, not within another type."""
+"""`JsonData` that is frozen at the first access.
+
+Use it only as a field of a `JsonModel`, not within another type.
+"""
 
 LazyJsonObject = Annotated[dict[str, Any], WrapValidator(_object)]
-"""A JSON object, likewise."""
+"""A JSON object that is frozen at the first access. See `LazyJsonData`."""
 
 JsonData = Annotated[LazyJsonData, AfterValidator(_at_once)]
-"""Anything that JSON has; other values become what their canonical JSON reads back as."""
+"""Any JSON value. Other values become the value of their canonical JSON."""
 
 JsonObject = Annotated[LazyJsonObject, AfterValidator(_at_once)]
-"""A JSON object, likewise."""
+"""A JSON object. See `JsonData`."""
 
 JsonSchema = Annotated[dict[str, Any], WrapValidator(_schema)]
-"""A JSON object that many records have in common: equal ones are one object."""
+"""A JSON object that many records share: equal objects are kept once."""
 
 
 def freeze_extra(model: BaseModel) -> None:
-    """Freeze the fields of `model` that its class does not know."""
+    """Freeze the fields of `model` that its class does not define."""
     object.__setattr__(model, "__pydantic_extra__", frozen(dict(model.model_extra or {})))
 
 
 FrozenItems = Annotated[list[T], AfterValidator(FrozenList)]
-"""A list of models or texts that cannot be changed."""
+"""An immutable list of models or texts."""
 
 
 class _FrozenWhenRead:
-    """A field that is frozen to the bottom when it is first looked at: the context of most calls never is."""
+    """A field that is frozen at the first access: the context of most calls is never read."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -285,7 +307,10 @@ class _FrozenWhenRead:
         return held
 
     def __set__(self, instance: object, value: object) -> None:
-        """Make it come before the object's own dictionary."""
+        """Refuse the assignment.
+
+        With this method, the descriptor takes precedence over the instance's `__dict__`.
+        """
         raise TypeError(f"{self._name} cannot be changed")
 
 
@@ -295,14 +320,17 @@ def _is_lazy(field: FieldInfo) -> bool:
 
 
 class JsonModel(BaseModel, frozen=True):
-    """A frozen model that may have fields of `LazyJsonData` and `LazyJsonObject`: whatever reads one gets it frozen to the bottom.
+    """A frozen model whose lazy JSON fields are frozen at the first access.
 
-    A class derived from it has the inherited ones frozen at once: its validators and serializers come before any reader.
+    Lazy fields have the type `LazyJsonData` or `LazyJsonObject`. A subclass freezes inherited fields at once,
+    because its validators and serializers see them first.
     """
 
     @classmethod
     @override
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        # A validator or serializer of a subclass would see the value before it is frozen. One that sorts a
+        # list in place would change the object and not its hash (decision 49).
         for name, field in cls.__pydantic_fields__.items():
             if _is_lazy(field) and name not in get_annotations(cls):
                 field.metadata = [*field.metadata, AfterValidator(_at_once)]
@@ -325,14 +353,22 @@ class JsonModel(BaseModel, frozen=True):
 
 
 class RevalidatedModel(JsonModel, frozen=True, ignored_types=(lazy_property,)):
-    """A frozen model that is copied by building it again: validated, and with nothing cached carried over."""
+    """A frozen model whose copies are validated and have no cached values."""
 
     follows: ClassVar[Mapping[str, frozenset[str]]] = {}
-    """Fields that follow from others: unless it is given itself, each is computed again when one of those is replaced."""
+    """Fields that are computed from others.
+
+    A copy computes them again if one of these is replaced.
+    """
 
     @override
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Build a new object with `update` applied; raises pydantic's `ValidationError` for a value that does not fit."""
+        """Build a new object with `update` applied.
+
+        Raises:
+            ValidationError: A `ValueError` of pydantic, if a value does not fit.
+
+        """
         given = dict(update or {})
         stale = self._stale(given)
         kept = {name: getattr(self, name) for name in type(self).model_fields if name not in stale}
@@ -340,7 +376,7 @@ class RevalidatedModel(JsonModel, frozen=True, ignored_types=(lazy_property,)):
 
     @override
     def copy(self, **options: Any) -> Self:
-        """Do as `model_copy`: that of pydantic 1 carries bytes and hashes over to other fields."""
+        """Return `model_copy`, because pydantic 1's method would copy outdated bytes and hashes."""
         return self.model_copy(update=options.get("update"))
 
     @classmethod
@@ -348,7 +384,7 @@ class RevalidatedModel(JsonModel, frozen=True, ignored_types=(lazy_property,)):
     def model_construct(  # type: ignore[override]  # pydantic's plugin for mypy puts a signature of its own here
         cls, _fields_set: set[str] | None = None, **values: Any
     ) -> Self:
-        """Build it as any other: a message carries the object itself, and no reader would validate it."""
+        """Validate too, because messages carry the object itself and no reader validates it."""
         return cls.model_validate(values)
 
     def _stale(self, update: Mapping[str, Any]) -> set[str]:
@@ -356,7 +392,7 @@ class RevalidatedModel(JsonModel, frozen=True, ignored_types=(lazy_property,)):
 
 
 LARGEST_COUNT = 2**53
-"""The largest whole number that JSON readers, Lua and SQLite all keep exact."""
+"""The largest whole number that JSON readers, Lua and SQLite keep exact."""
 EARLIEST = datetime(1, 1, 2, tzinfo=UTC)
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 
@@ -364,7 +400,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def legible(value: Any) -> Any:
-    """Return `value` with each lone surrogate in its texts, however deep, as U+FFFD; nothing else is changed."""
+    """Return `value` with U+FFFD for each lone surrogate in its texts, at every depth."""
     if isinstance(value, str):
         return value if value.isascii() else _LONE_SURROGATE.sub("\ufffd", value)
     if isinstance(value, dict):
@@ -375,29 +411,38 @@ def legible(value: Any) -> Any:
 
 
 def still_unreadable(value: Any) -> Any:
-    """Return `value`, if it is text, with each lone surrogate as U+0000, which JSON does not have either."""
+    """Return `value` with U+0000 for each lone surrogate if it is text.
+
+    Neither is valid in JSON, so the text stays invalid.
+    """
     return value if not isinstance(value, str) or value.isascii() else _LONE_SURROGATE.sub("\0", value)
 
 
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 PositiveCount = Annotated[int, Field(gt=0, le=LARGEST_COUNT)]
 Moment = Annotated[AwareDatetime, Field(ge=EARLIEST, le=LATEST)]
-"""A time that has a spelling in UTC, wherever its clock stood."""
+"""A time that can be written in UTC, whatever its time zone."""
 Text = Annotated[str, BeforeValidator(legible)]
-"""Text from outside; what UTF-8 cannot spell is U+FFFD."""
+"""Text from outside. Characters that UTF-8 cannot encode become U+FFFD."""
 AnswerText = Annotated[str, BeforeValidator(still_unreadable)]
-"""Text of an answer; what UTF-8 cannot spell is U+0000, which no JSON holds raw: read again, it is refused again."""
+"""Text of an answer. Characters that UTF-8 cannot encode become U+0000.
+
+U+0000 is never valid in JSON, so that the text is rejected again when it is read again.
+"""
 Legible = Annotated[Any, BeforeValidator(legible)]
 
 
 class UnknownWord(str):
-    """A word of a record that this release does not know; it equals the text, and no member of the vocabulary."""
+    """A word of a record that this release does not define.
+
+    It equals the text, and no member.
+    """
 
     __slots__ = ()
 
 
 class _OpenOnRecord:
-    """Lets a closed vocabulary keep unknown words of records, and refuse them everywhere else."""
+    """Makes a closed vocabulary keep unknown words of records, and refuse them elsewhere."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         closed = handler(source)
@@ -407,7 +452,8 @@ class _OpenOnRecord:
         words = handler.resolve_ref_schema(closed)
         known: Iterable[object] = words.get("expected") or words.get("members") or ()
         *others, last = [*(repr(str(word)) for word in known)] or [""]
-        if not last:  # of words or values, such as prices: the first error says what is allowed
+        # Of words mixed with values, such as prices, pydantic's own error already lists the allowed ones.
+        if not last:
             return core_schema.union_schema([closed, unknown], mode="left_to_right")
         return core_schema.union_schema(
             [closed, unknown],
@@ -417,12 +463,12 @@ class _OpenOnRecord:
         )
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Return the schema of what may be written."""
+        """Return the schema of the words that may be written."""
         return handler(schema["choices"][0])
 
 
 def is_unknown(word: object) -> bool:
-    """Whether a word of a record is not known to this release."""
+    """Return whether a word of a record is unknown to this release."""
     return type(word) is UnknownWord
 
 
@@ -435,7 +481,8 @@ def _unknown_word(value: Any, info: ValidationInfo) -> UnknownWord:
 
 
 Open = Annotated[T, _OpenOnRecord()]
-"""A `Literal` or an enum that is written as it stands, and keeps any word when it is read from a record.
+"""A `Literal` or an enum that keeps unknown words when a record is read.
 
-A newer release may have added one. mypy sees the closed type: a reader must not treat an unknown word as a known one.
+A newer release may have added one. When you write, only known words are allowed. mypy sees the closed type:
+do not treat an unknown word as a known one.
 """

@@ -1,4 +1,4 @@
-"""One attempt on record: the envelope and its result."""
+"""An interaction: an envelope and the result of one attempt, as a record."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Self
@@ -18,16 +18,16 @@ _system_clock = SystemClock()
 
 
 def interaction_id(envelope_id: str, attempt_number: int, tenant_id: str = DEFAULT_TENANT) -> str:
-    """Return the id of an attempt's interaction: the same attempt has the same id, however often it is recorded.
-
-    Tenants may give their envelopes the same ids. The id of the default tenant is as it was before there were others.
-    """
+    """Return the id of an attempt's interaction. It is the same for each recording."""
+    # Tenants may use the same envelope ids. The default tenant is left out, so that its ids are still those
+    # of releases without tenants.
     tenant = () if tenant_id == DEFAULT_TENANT else (tenant_id,)
     return derived_id("interaction", *tenant, envelope_id, attempt_number)
 
 
 def reservation_id(tenant: str, key: str, attempt: int) -> str:
-    """Return the id of an attempt's reservation: two tenants may use the same key."""
+    """Return the reservation id of an attempt. Two tenants may use the same key."""
+    # Escaped, because tenant `a:b` with key `c` would otherwise get the id of tenant `a` with key `b:c`.
     if "%" in tenant or ":" in tenant:
         tenant = tenant.replace("%", "%25").replace(":", "%3A")
     return f"{tenant}:{key}:{attempt}"
@@ -39,7 +39,15 @@ def _own_id(fields: dict[str, Any]) -> str:
 
 
 class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
-    """An envelope and what one attempt at it gave. Every attempt is an interaction of its own."""
+    """An envelope and the result of one attempt.
+
+    Every attempt has its own interaction.
+
+    Attributes:
+        interaction_id: Derived from tenant, envelope id and attempt number.
+        stored_at: When the interaction was made.
+
+    """
 
     follows: ClassVar[Mapping[str, frozenset[str]]] = {"interaction_id": frozenset({"envelope", "result"})}
 
@@ -50,22 +58,25 @@ class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
 
     @property
     def actionable(self) -> bool:
-        """Whether the answer may be acted upon."""
+        """Whether you may act on the answer."""
         return self.result.actionable
 
     @property
     def failure(self) -> FailureReason | None:
-        """Why there is no answer, if there is none."""
+        """The reason why there is no answer, or None."""
         return self.result.failure
 
     @property
     def trace_id(self) -> str:
-        """The decision chain that this belongs to."""
+        """The id of the decision chain."""
         return self.envelope.trace_id
 
     @lazy_property
     def wire(self) -> bytes:
-        """The interaction as it stands on the wire and in the log; envelope bytes are put in unchanged."""
+        """The interaction as JSON for the bus and the log.
+
+        The envelope's bytes are inserted unchanged.
+        """
         extra = b""
         if self.model_extra:
             extra = orjson.dumps(self.model_extra)[1:-1] + b","
@@ -79,14 +90,18 @@ class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """Read an interaction with every number of `parsed_output` exact; an envelope whose checksum holds keeps its bytes.
+        """Read an interaction. Numbers in `parsed_output` stay exact.
 
-        Raises pydantic's `ValidationError` or `ValueError` for anything that is not an interaction.
+        The envelope keeps its bytes if its checksum matches.
+
+        Raises:
+            ValueError: If the bytes are not an interaction. pydantic's `ValidationError` is one.
+
         """
         try:
             return cls._in_parts(raw)
         except (ValueError, TypeError, AttributeError):
-            pass  # what is wrong, or spelled in another way than here, is seen below
+            pass  # the whole is read below, because the bytes may be valid in another spelling than ours
         fields = orjson.loads(raw)
         result = fields.get("result") if isinstance(fields, dict) else None
         if isinstance(result, dict) and has_number_to_lose(result.get("parsed_output")):
@@ -95,12 +110,12 @@ class LLMInteraction(RevalidatedModel, frozen=True, extra="allow"):
 
     @classmethod
     def _in_parts(cls, raw: bytes) -> Self:
-        """Read the envelope and all else, each a whole JSON value; raises an error for what `wire` would spell otherwise."""
+        """Read the envelope and the rest apart. Raise if `wire` would write other bytes."""
         begin, end = raw.index(b"{", 1), raw.index(b"}", raw.index(b',"envelope_hash":"')) + 1
         rest = raw[:begin].removesuffix(b',"envelope":') + raw[end:]
         envelope, fields = LLMEnvelope.from_wire(raw[begin:end], context=ON_RECORD), orjson.loads(rest)
         if [*fields] != ["interaction_id", "result", "stored_at"] or not envelope.is_intact:
-            raise ValueError("other members, or an envelope that is not as it was sealed")
+            raise ValueError("other members, or an envelope whose checksum does not match")
         if has_number_to_lose(fields["result"].get("parsed_output")):
             start, stop = rest.rindex(_OUTPUT) + len(_OUTPUT), rest.rindex(b'},"stored_at":"')
             fields["result"]["parsed_output"] = exact_object(exact_value(rest[start:stop]))

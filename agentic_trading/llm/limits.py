@@ -1,4 +1,4 @@
-"""What one envelope may spend, must guarantee, may retry, and how its answer is read."""
+"""The limits of an envelope: budget, guarantees, retries, reading of the answer."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -11,32 +11,37 @@ from agentic_trading.llm import fields as field_types
 from agentic_trading.llm.errors import RETRYABLE, FailureKind
 
 NANO = 1_000_000_000
-"""Nano-dollars in a dollar: money is a whole number of them."""
+"""The number of nano-dollars in a dollar. Money is a whole number of nano-dollars."""
 
 
 _LARGEST_USD = Decimal(field_types.LARGEST_COUNT) / NANO
 
 SENTINEL_NAME = "end"
-"""The last property of an answer whose policy says `require_sentinel`: a cut answer does not have it."""
+"""The last property of an answer if the policy has `require_sentinel`.
+
+A cut answer lacks it.
+"""
 SENTINEL_VALUE = "ok"
-"""The one value of the sentinel."""
+"""The only value of the sentinel."""
 
 
 def nusd_from_usd(usd: float | Decimal) -> int:
     """Return dollars as whole nano-dollars, rounded to the nearest.
 
-    Raises `ValueError` for what is not a number of dollars from 0 to 2^53 nano-dollars.
+    Raises:
+        ValueError: If `usd` is not a number from 0 to 2^53 nano-dollars.
+
     """
     if isinstance(usd, bool) or not isinstance(usd, int | float | Decimal):
-        what = f"a {type(usd).__name__} is no amount of dollars; allowed are int, float and Decimal"
+        what = f"a {type(usd).__name__} is no amount of dollars. Pass an int, a float or a Decimal"
         raise ValueError(what)  # noqa: TRY004 - inside a validator a TypeError is not a ValidationError
     if (isinstance(usd, Decimal) and usd.is_nan()) or not 0 <= usd <= _LARGEST_USD:
-        raise ValueError(f"{usd!r:.40} is no amount of dollars; allowed are 0 to {_LARGEST_USD}")
+        raise ValueError(f"{usd!r:.40} is no amount of dollars. Allowed: 0 to {_LARGEST_USD}")
     return round(usd * NANO)
 
 
 class PolicyPart(field_types.RevalidatedModel, frozen=True):
-    """A part of an envelope, spelled once in its life: presets are shared by all envelopes."""
+    """A part of an envelope that caches its JSON: all envelopes share the presets."""
 
     @field_types.lazy_property
     def wire(self) -> bytes:
@@ -45,7 +50,7 @@ class PolicyPart(field_types.RevalidatedModel, frozen=True):
 
     @property
     def given_wire(self) -> bytes:
-        """The fields that were given in canonical JSON, without defaults: what a writer who knew fewer fields wrote."""
+        """The given fields in canonical JSON, without defaults."""
         return canonical_bytes(self.model_dump(mode="json", exclude_unset=True))
 
 
@@ -54,15 +59,26 @@ def _is_none(value: object) -> bool:
 
 
 UnlessNone = Annotated[field_types.Count | None, Field(exclude_if=_is_none)]
-"""A count that is left out on the wire where there is none: workers refuse a budget with a field that they do not know."""
+"""A count that is left out of the JSON if it is None.
+
+Workers refuse a budget with a field that they do not know.
+"""
 
 
 class LLMBudget(PolicyPart, frozen=True, extra="forbid"):
-    """What one call may use. Token counts are per attempt; `max_cost_nusd` is over all attempts of the envelope.
+    """The limits of one call.
 
-    `max_trace_cost_nusd` and `max_trace_calls` are over all calls of the envelope's trace, those of before too; a worker
-    of a release that does not know them refuses an envelope that has one. `thinking_budget` comes on top of
-    `max_output_tokens`. `max_cost_usd` is accepted in place of `max_cost_nusd`; giving both is an error unless they agree.
+    Attributes:
+        max_output_tokens: Tokens of the answer, for each attempt.
+        thinking_budget: Tokens of thinking, for each attempt, in addition to `max_output_tokens`.
+        max_input_tokens: Tokens of the request, for each attempt.
+        max_cost_nusd: Nano-dollars for all attempts of the envelope. You may pass `max_cost_usd` instead. If
+            you pass both, they must agree.
+        max_calls_per_day: Calls of the agent in a day.
+        max_trace_cost_nusd: Nano-dollars for all calls of the trace, earlier calls included. Older workers
+            refuse it.
+        max_trace_calls: Calls of the trace, earlier calls included. Older workers refuse it.
+
     """
 
     follows: ClassVar[Mapping[str, frozenset[str]]] = {"max_cost_nusd": frozenset({"max_cost_usd"})}
@@ -77,7 +93,7 @@ class LLMBudget(PolicyPart, frozen=True, extra="forbid"):
 
     @property
     def max_cost_usd(self) -> float | None:
-        """The cost ceiling in dollars."""
+        """The cost limit in dollars."""
         return None if self.max_cost_nusd is None else self.max_cost_nusd / NANO
 
     @model_validator(mode="before")
@@ -89,19 +105,22 @@ class LLMBudget(PolicyPart, frozen=True, extra="forbid"):
         usd = fields["max_cost_usd"]
         nusd = None if usd is None else nusd_from_usd(usd)
         if rest.get("max_cost_nusd") not in (None, nusd):
-            raise ValueError("max_cost_usd and max_cost_nusd disagree; give one of them")
+            raise ValueError("max_cost_usd and max_cost_nusd disagree. Give one of them")
         return {**rest, "max_cost_nusd": nusd}
 
 
 class SafetyConstraints(PolicyPart, frozen=True, extra="forbid"):
-    """What the answer must guarantee."""
+    """Guarantees that the answer must give."""
 
     require_deterministic: bool = False
     require_json: bool = False
 
 
 class RetryPolicy(PolicyPart, frozen=True, extra="allow"):
-    """How failed attempts are tried again: waits double from `base_s` up to `max_s`, all in seconds."""
+    """How failed attempts are retried.
+
+    Waits double from `base_s` up to `max_s` seconds.
+    """
 
     max_retries: int = Field(default=3, ge=0, le=20)
     base_s: float = Field(default=1.0, gt=0, le=3600, allow_inf_nan=False)
@@ -114,17 +133,19 @@ OutputMode = Literal["native", "lossless", "reask", "salvage"]
 
 
 class OutputPolicy(PolicyPart, frozen=True, extra="forbid"):
-    """How an answer is asked for and read; part of the request's hash.
+    """How an answer is requested and read. It is part of the request hash.
 
-    `decode`: `strict` JSON as it stands · `lossless` mends slips that have one reading · `guess` also lets json-repair
-    guess (extra `[salvage]`; what it gives is never actionable). `candidates`: the `whole` text is the object ·
-    `exactly_one` object stands in the text · of several, `only_valid`: exactly one fits · `last_valid`: the last one
-    that fits. `coerce` reads `"42"` as 42 where the schema wants a number, and the like; `drop_extra` drops undeclared
-    properties, never one of `protected_keys`. What was changed stands in the result's `reading`.
+    Attributes:
+        decode: `strict` accepts valid JSON only. `lossless` also repairs errors that have one reading.
+            `guess` also lets json-repair guess (extra `[salvage]`): a guessed answer is never actionable.
+        candidates: Which object is the answer. `whole`: the whole text. `exactly_one`: the only object in the
+            text. `only_valid`: the only one of several that fits. `last_valid`: the last one that fits.
+        coerce: Read `"42"` as 42 if the schema asks for a number, and similar values.
+        drop_extra: Drop undeclared properties, except `protected_keys`.
+        answers_read: How many answers may be read before the call fails, the first one included.
+        on_truncated: A cut answer is never read. `raise_cap_once` asks once more with a higher cap.
+        raised_max_output_tokens: That cap. Default: twice the first one.
 
-    `answers_read` counts answers that may be read (the first one included) before the call gives up.
-    A cut answer is never read: `on_truncated="raise_cap_once"` asks once more with `raised_max_output_tokens`
-    (default: twice the cap).
     """
 
     mode: field_types.Open[OutputMode] = "salvage"

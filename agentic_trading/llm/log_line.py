@@ -1,4 +1,4 @@
-"""A line of the log as it is read: its place in the hash chain, and the facts of the record that it carries."""
+"""A line of the log: its place in the chain, and the facts of its record."""
 
 import re
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ _LONGEST_TAIL = len(b',"seq":,"prev":"","hash":""}') + 19 + 64 + 64
 
 
 class BrokenRecordError(TradingError, ValueError):
-    """A line is not what was written, or not where it was written; `reason` says what is wrong with it."""
+    """A line was changed or moved. `reason` describes the fault."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -25,9 +25,12 @@ class BrokenRecordError(TradingError, ValueError):
 
 
 def read_line(raw: bytes) -> ChainedRecord:
-    """Take a line apart, with or without its newline.
+    """Parse a line, with or without its newline.
 
-    Raises `BrokenRecordError` if it does not end in `seq`, `prev` and `hash`, or if the hash is not that of its bytes.
+    Raises:
+        BrokenRecordError: If it does not end in `seq`, `prev` and `hash`, or if the hash does not match its
+            bytes.
+
     """
     end = len(raw) - raw.endswith(b"\n")
     tail = _TAIL.search(raw, max(0, end - _LONGEST_TAIL), end)
@@ -40,22 +43,30 @@ def read_line(raw: bytes) -> ChainedRecord:
 
 
 def check_link(line: ChainedRecord, head: ChainHead) -> ChainHead:
-    """Return the head after `line`; raises `BrokenRecordError` if it does not continue the chain that ends in `head`."""
+    """Return the head of the chain after `line`.
+
+    Raises:
+        BrokenRecordError: If the line does not continue the chain that ends in `head`.
+
+    """
     if line.seq != head.seq + 1:
-        raise BrokenRecordError(f"it is number {line.seq} and stands where number {head.seq + 1} belongs")
+        raise BrokenRecordError(f"it is number {line.seq} at the position of number {head.seq + 1}")
     if line.prev != head.hash:
         raise BrokenRecordError("it does not continue the line before it")
     return line.head
 
 
 def holds_whole_line(raw: bytes) -> bool:
-    """Say whether a whole line ends inside `raw` and something follows it: no unfinished write leaves that."""
+    """Return whether a whole line ends inside `raw` and more follows.
+
+    An unfinished write never leaves that.
+    """
     tail = _TAIL.search(raw)
     return tail is not None and tail.end() < len(raw) - raw.endswith(b"\n")
 
 
 INTERACTION = "interaction"
-"""The kind of an interaction among the kinds of events."""
+"""The kind of an interaction, next to the kinds of events."""
 
 DISPATCHED = "attempt.dispatched"
 """The kind of the event before each attempt that is sent."""
@@ -65,12 +76,19 @@ _TOKENS_IN = ("input_tokens", "cache_read_tokens", "cache_write_5m_tokens", "cac
 
 @dataclass(frozen=True, slots=True)
 class IndexRow:
-    """The facts of one record; what only interactions have is empty for an event, whose `attempt` is 0.
+    """The facts of one record. For an event, the fields of interactions are empty.
 
-    `time` is when it was recorded and `day` the same day, both UTC; `input_tokens` counts cached ones too. An attempt
-    was `sent`, `recorded` (served from a record), or refused. `reservation` is a number that all records of one
-    reservation have in common: of an attempt that was sent, and of every event that names a reservation. `billed_nusd` is
-    the server's own bill.
+    Attributes:
+        time: When it was recorded, in UTC.
+        day: The UTC day of `time`.
+        attempt: The number of the attempt, 0 for an event.
+        input_tokens: All input tokens, cached ones included.
+        sent: The attempt was sent. If neither `sent` nor `recorded`, it was refused.
+        recorded: The attempt was served from a record.
+        reservation: A number that all records of one reservation share: a sent attempt, and each event that
+            names a reservation.
+        billed_nusd: The server's own bill in nano-dollars.
+
     """
 
     id: str
@@ -101,7 +119,14 @@ class IndexRow:
 
 
 def index_row_of(raw: bytes) -> IndexRow:
-    """Read the facts of a record's bytes; raises `ValueError` or `LookupError` for what is not a record."""
+    """Return the facts of a record from its bytes.
+
+    Raises:
+        ValueError: If the bytes are not JSON.
+        LookupError: If a member of a record is missing.
+        TypeError: If the body of an event is not an object.
+
+    """
     fields = orjson.loads(raw)
     return _facts_of_interaction(fields) if "interaction_id" in fields else _facts_of_event(fields)
 
@@ -145,7 +170,10 @@ def _reservation_of(envelope: dict[str, Any], result: dict[str, Any]) -> int:
 
 
 def _number_of(reservation: str) -> int:
-    """Return a number for the id of a reservation; two ids with one number only cost a closer look."""
+    """Return a number for a reservation id.
+
+    Two ids with the same number only need a closer check.
+    """
     return int(sha256_hex(reservation.encode("utf-8", "surrogatepass"))[:15], 16)
 
 

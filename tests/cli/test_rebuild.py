@@ -203,8 +203,8 @@ def test_a_log_of_a_newer_release_is_refused_with_kind_file_and_line(
     told = command("budget", *words, "--store", log)
 
     assert (told.code, told.out) == (ExitCode.LOG_UNUSABLE, "")
-    assert told.err.startswith(f"Error: {log}:2: event e-1 of kind budget.adjusted: the kind is not known")
-    assert "Known are attempt.answered_late, attempt.dispatched, " in told.err
+    assert told.err.startswith(f"Error: {log}:2: event e-1 of kind budget.adjusted: the kind is unknown")
+    assert "Known kinds: attempt.answered_late, attempt.dispatched, " in told.err
     assert total(server) == before
 
 

@@ -146,7 +146,7 @@ async def test_a_key_that_there_is_not_is_refused_with_those_there_are(source: S
 
     async with source([interaction()]) as records:
         with pytest.raises(
-            ValueError, match=r"cannot sum by agent; DROP TABLE records; allowed are agent, model"
+            ValueError, match=r"cannot sum by agent; DROP TABLE records\. Allowed keys: agent, model"
         ):
             await records.spend(key)
 

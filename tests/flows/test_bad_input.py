@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
     [
         ({"data": ("dogeusdt-5m",)}, OptionError, "--data is dogeusdt-5m; allowed: one of btcusdt-5m"),
         ({"data": ("missing.csv",)}, OptionError, "--data is missing.csv"),
-        ({"inject": "typos=5%"}, FaultsError, "'typos' is not a kind of fault; allowed are malformed"),
+        ({"inject": "typos=5%"}, FaultsError, "'typos' is not a kind of fault. Allowed: malformed"),
         ({"inject": "timeout=5"}, FaultsError, "'5' is not a share like 5%"),
         ({"inject": "timeout=90%,cut=20%"}, FaultsError, "more than 100%"),
         ({"models_file": Path("missing.json")}, TableError, r"missing\.json: cannot be read"),

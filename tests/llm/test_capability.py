@@ -171,7 +171,7 @@ def test_a_file_that_is_no_table_is_named(tmp_path: Path, text: str) -> None:
         Capabilities.load(path)
 
     assert (e.value.path, e.value.row) == (path, 0)
-    assert "allowed is" in str(e.value)
+    assert "It must be a" in str(e.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

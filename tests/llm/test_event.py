@@ -112,7 +112,7 @@ def test_a_kind_of_somebody_else_has_no_body_here() -> None:
 
 def test_an_unknown_kind_in_an_own_namespace_is_not_passed_over_by_who_must_not() -> None:
     with pytest.raises(
-        UnknownKindError, match=r"e-1 of kind cargo\.sunk: .* Known are cargo\.loaded, cargo\.weighed"
+        UnknownKindError, match=r"e-1 of kind cargo\.sunk: .* Known kinds: cargo\.loaded, cargo\.weighed"
     ):
         CARGO.must(event("cargo.sunk", id="e-1"))
 

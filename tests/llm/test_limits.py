@@ -30,7 +30,7 @@ def test_what_is_no_amount_of_dollars_is_refused_with_what_is_allowed(usd: Any) 
         (LLMResult, {"envelope_id": "e", "cost_usd": usd}),
         (LLMResult, {"envelope_id": "e", "cost_usd": usd, "cost_nusd": 5}),
     ):
-        with pytest.raises(ValidationError, match="no amount of dollars; allowed are"):
+        with pytest.raises(ValidationError, match=r"no amount of dollars\. (Allowed|Pass)"):
             model.model_validate(fields)
 
 

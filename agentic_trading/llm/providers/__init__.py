@@ -1,1 +1,1 @@
-"""Adapters of the `Provider` port."""
+"""Adapters of model providers."""

@@ -1,4 +1,4 @@
-"""What an error means, as an answer or within one: by the words of its body, else by its status."""
+"""The failure kind of an error, by the words of its body or by its status."""
 
 import json
 import re
@@ -14,10 +14,10 @@ from agentic_trading.llm.redaction import Redaction
 from agentic_trading.llm.result import Usage
 
 Vendor = Literal["anthropic", "openai"]
-"""Whose form of requests and errors a server speaks."""
+"""The vendor whose request and error format a server uses."""
 
 MESSAGE_CHARS: Final = 500
-"""A server's message is kept up to this length: some answer with a page."""
+"""The maximum length of a server's message. Some servers answer with a page."""
 
 KINDS_BY_WORD: Final[Mapping[tuple[Vendor, str], FailureKind]] = {
     ("anthropic", "contract_spend_limit_reached"): FailureKind.BILLING,
@@ -41,12 +41,12 @@ KINDS_BY_WORD: Final[Mapping[tuple[Vendor, str], FailureKind]] = {
     ("openai", "invalid_api_key"): FailureKind.AUTH_ERROR,
     ("openai", "content_filter"): FailureKind.REFUSAL,
     ("openai", "content_policy_violation"): FailureKind.REFUSAL,
-    ("openai", "unavailable_error"): FailureKind.SERVER_ERROR,  # llama.cpp, while it loads its model
+    ("openai", "unavailable_error"): FailureKind.SERVER_ERROR,  # llama.cpp while it loads its model
 }
-"""An error's code or type, where that says more than its status, which a proxy may have set.
+"""The kind of an error by its code or type.
 
-A word that is not here leaves it to the status. Whether a request was processed is the status' to say as well, but for
-`_TURNED_AWAY`.
+A word is more exact than a status, which a proxy may have set. For other words, the status decides. Whether a
+request was processed depends on the status too, except for `_TURNED_AWAY`.
 """
 
 STATUS_BY_WORD: Final[Mapping[str, int]] = {
@@ -78,33 +78,40 @@ STATUS_BY_WORD: Final[Mapping[str, int]] = {
     "DEADLINE_EXCEEDED": 504,
     "overloaded_error": 529,
 }
-"""The status that an error's code or type has as an answer of its own, by the documents of Anthropic, OpenAI and Google.
+"""The documented status of an error code or type of Anthropic, OpenAI and Google.
 
-Read where an error comes with another status, such as 200, and without a number.
+It is used if an error comes with another status, such as 200, and without a number.
 """
 
 FREE_IN_AN_ANSWER: Final = frozenset({400, 401, 402, 403, 404, 429})
-"""The codes by which an error within a good answer was not billed, unless a usage comes with it."""
+"""Codes of an error within an answer of status 200 that was not billed.
+
+If it comes with a usage, it was billed.
+"""
 
 _SPEND_LIMIT: Final = re.compile(
     r"\bspend(?:ing)?[ _-](?:limit|cap)|\binsufficient[ _-](?:quota|credits?|balance|funds)"
     r"|\b(?:out of|no|not enough) credits\b|\bcredit balance\b",
     re.IGNORECASE,
 )
-"""Words of a rate limit that waiting does not lift."""
+"""Words of a rate limit that does not end by waiting."""
 
 _TURNED_AWAY: Final = frozenset(word for vendor, word in KINDS_BY_WORD if vendor == "openai")
-"""Words by which a server says that it did not work on a request, whatever the status."""
+"""Words of an error before any work on the request, whatever the status."""
 
 _SCHEMA_STATUSES: Final = frozenset({400, 422})
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorForm:
-    """What is a vendor's own in its errors.
+    """The vendor-specific parts of errors.
 
-    `request_id` is the header with the id of a request; `schema_words` are found in what it says of a schema that it
-    refuses, for which it has no code; `hints` are put behind a message.
+    Attributes:
+        request_id: The header with the id of a request.
+        schema_words: Words in a message about a schema that the vendor refuses, because there is no code for
+            it.
+        hints: Texts that are added to a message.
+
     """
 
     vendor: Vendor
@@ -123,13 +130,21 @@ def provider_error(
     with_schema: bool,
     now: datetime,
 ) -> ProviderError:
-    """Return the error that an answer with this status is; `headers` are read in any case.
+    """Return the error of an answer with an error status.
 
-    What `redaction` knows is taken out of the message, before it is shortened. `with_schema` says that the request
-    held a schema to be enforced: a refusal of that has a kind of its own.
+    Args:
+        form: The vendor's format.
+        status: The HTTP status.
+        headers: The headers, with names in any case.
+        body: The body.
+        redaction: Secrets that are removed from the message.
+        with_schema: The request had a schema to enforce. A refusal of the schema has its own kind.
+        now: The time, for an HTTP date in `Retry-After`.
+
     """
     error = _error_in(body)
     meaning = meaning_of_error(form.vendor, status, _words(error))
+    # Redacted before it is shortened, because a secret that is cut in two would not be found.
     said = redaction.text(f"HTTP {status}: {_said(error)}")
     kind = _exact_kind(form, meaning.kind, status, error, said, with_schema=with_schema)
     return ProviderError(
@@ -150,10 +165,20 @@ def error_in_answer(
     *,
     model: str = "",
 ) -> ProviderError:
-    """Return the error that an answer with a good status holds; `page` is its body, or the part that is the error.
+    """Return the error in an answer of status 200.
 
-    It means what it would as a status. With a `usage` that is charged, at the price of the `model` that served. Without one `FREE_IN_AN_ANSWER` were not billed,
-    unless the server reports a bill. All others may have been: in doubt.
+    It has the same kind as an answer with its status. A `usage` is charged at the price of `model`. Without a
+    usage, codes in `FREE_IN_AN_ANSWER` were not billed, unless the server reports a bill. Others are in
+    doubt.
+
+    Args:
+        form: The vendor's format.
+        page: The body, or the part of it that is the error.
+        reply: The reply.
+        usage: The usage in it, if there is one.
+        bill: The server's own bill.
+        model: The model that served the request.
+
     """
     error = _error_of(page)
     code = _code(error, page)
@@ -168,6 +193,8 @@ def error_in_answer(
         usage,
         bill,
         model=model,
+        # A usage or a bill shows that the server charges for it. Otherwise only these codes are free
+        # (decision 64).
         sent=code not in FREE_IN_AN_ANSWER or usage is not None or bool(bill.nusd),
         wait_s=_wait_in(error),
     )
@@ -184,9 +211,11 @@ def unusable_answer(
     model: str = "",
     wait_s: float | None = None,
 ) -> ProviderError:
-    """Return the error of an answer that cannot be used: its usage is charged, if that can be read.
+    """Return the error of an answer that cannot be used.
 
-    `wait_s` is the wait that the body asks for, next to the one in the headers.
+    Its usage is charged if it can be read.
+
+    `wait_s` is the wait in the body. The longer of it and the wait in the headers counts.
     """
     request_id, wait_s = reply.request_id, _longer(reply.retry_after_s, wait_s)
     if usage is not None and not usage.unmetered:
@@ -204,9 +233,10 @@ def unusable_answer(
 
 
 def error_in(page: Mapping[str, Any]) -> Any:
-    """Return what is an error in the body of an answer, or None: an `error` that is not empty, or the body itself.
+    """Return the error in the body of an answer, or None.
 
-    An object of nulls and empty texts is empty. A body without an answer, but with a message or a detail, is an error.
+    It is an `error` that is not empty, or the body itself: with a message or a detail, and without an answer.
+    An object of nulls and empty texts is empty.
     """
     if hosted.counts_any(page.get("error")):
         return page
@@ -216,25 +246,29 @@ def error_in(page: Mapping[str, Any]) -> Any:
 
 
 def page_in(body: bytes) -> Any:
-    """Return the JSON of an answer's body; raises `ValueError` and `RecursionError` for a body that is none.
+    """Return the JSON of an answer's body. A list of one error becomes that error.
 
-    A list of one error is that error, as Google's endpoint answers. Not read by orjson nor pydantic: they refuse half a
-    surrogate pair, which an answer may end in.
+    Raises:
+        ValueError: If the body is not JSON.
+        RecursionError: If it is nested too deeply.
+
     """
+    # Not by orjson or pydantic, because they refuse half a surrogate pair, and a cut answer may end in one.
     page = json.loads(body)
     item = _item_of(page)
     return item if isinstance(item, dict) and error_in(item) is not None else page
 
 
 _UNKNOWN: Final = 500
-"""An error without a code, or with an unknown one, is the server's."""
+"""The status of an error without a known code. It counts as the server's fault."""
 
 
 def meaning_of_error(vendor: Vendor, status: int, words: Iterator[str]) -> hosted.StatusMapping:
-    """Return what an error means: the first of its `words` that is known says the kind, else the status does."""
+    """Return the kind of the first known word of an error, or of its status."""
     meaning = hosted.meaning_of_status(status)
     for word in words:
         if (kind := KINDS_BY_WORD.get((vendor, word))) is not None:
+            # Whether it was processed follows from the status, unless the word itself shows that it was not.
             return hosted.StatusMapping(kind, sent=meaning.sent and word not in _TURNED_AWAY)
     return meaning
 
@@ -242,7 +276,7 @@ def meaning_of_error(vendor: Vendor, status: int, words: Iterator[str]) -> hoste
 def _exact_kind(
     form: ErrorForm, kind: FailureKind, status: int | None, error: Any, said: str, *, with_schema: bool
 ) -> FailureKind:
-    """Return the kind of an error by its message, where that says more than its status."""
+    """Return a more exact kind if the message shows one."""
     if kind is FailureKind.RATE_LIMIT and _SPEND_LIMIT.search(said):
         return FailureKind.BILLING
     if with_schema and kind is FailureKind.INVALID_REQUEST and status in _SCHEMA_STATUSES:
@@ -258,7 +292,10 @@ def _message(form: ErrorForm, kind: FailureKind, said: str) -> str:
 
 
 def _error_in(body: bytes) -> Any:
-    """Return the error that a body holds, in any of the forms that servers have for it; a page as its text."""
+    """Return the error in a body, in any form that servers use.
+
+    A page is returned as its text.
+    """
     try:
         return _error_of(json.loads(body))
     except (ValueError, RecursionError):
@@ -270,7 +307,7 @@ def _item_of(page: Any) -> Any:
 
 
 def _error_of(page: Any) -> Any:
-    page = _item_of(page)  # a list, as Google's OpenAI endpoint answers
+    page = _item_of(page)  # Google's OpenAI endpoint answers with a list of one error
     if not isinstance(page, Mapping):
         return page
     error = page.get("error")
@@ -278,7 +315,7 @@ def _error_of(page: Any) -> Any:
 
 
 def _wait_in(error: Any) -> float | None:
-    """Return the wait in seconds that an error's details ask for, in Google's form (`RetryInfo`)."""
+    """Return the wait in seconds in the details of an error, in Google's form (`RetryInfo`)."""
     details = error.get("details") if isinstance(error, Mapping) else None
     infos = details if isinstance(details, list) else [details]
     waits = [_seconds(info.get("retryDelay")) for info in infos if isinstance(info, Mapping)]
@@ -286,7 +323,7 @@ def _wait_in(error: Any) -> float | None:
 
 
 def _seconds(delay: Any) -> float | None:
-    """Return a duration in JSON: `3.5s`, or its seconds and nanoseconds as an object."""
+    """Return a duration in seconds: `3.5s`, or an object of seconds and nanoseconds."""
     if isinstance(delay, Mapping):
         seconds, nanos = delay.get("seconds", 0), delay.get("nanos", 0)
         parts = [str(seconds), str(nanos)]
@@ -306,7 +343,7 @@ def _longer(first: float | None, second: float | None) -> float | None:
 
 
 def _code(error: Any, page: Any) -> int | None:
-    """Return the status that an error names, as a number or by a word; None for none and for an unknown one."""
+    """Return the status that an error contains, as a number or a word, or None."""
     places = [place for place in (error, page) if isinstance(place, Mapping)]
     named = [place.get(name) for place in places for name in ("code", "status", "status_code")]
     numbers = (
@@ -323,7 +360,7 @@ _STATUS = re.compile("[45][0-9]{2}")
 
 
 def _words(error: Any) -> Iterator[str]:
-    """Yield what an error calls itself, the most exact word first."""
+    """Yield the codes and types of an error, the most exact first."""
     if isinstance(error, Mapping):
         details = error.get("details")
         exact = details.get("error_code") if isinstance(details, Mapping) else None

@@ -1,4 +1,4 @@
-"""Make a share of answers fail on purpose, the same ones in every run."""
+"""Make a share of the answers fail on purpose, the same answers in every run."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
 
 
 class FaultKind(StrEnum):
-    """What can be made to go wrong."""
+    """A kind of fault to inject."""
 
     MALFORMED = "malformed"
     TIMEOUT = "timeout"
@@ -25,13 +25,13 @@ class FaultKind(StrEnum):
 
 
 class FaultsError(TradingError, ValueError):
-    """A description of faults cannot be understood; `part` is the wrong piece."""
+    """A description of faults is invalid. `part` is the wrong part."""
 
     def __init__(self, part: str, reason: str) -> None:
         self.part = part
         self.reason = reason
         allowed = "malformed, timeout, refusal, truncated (or cut)"
-        super().__init__(f"{part!r}: {reason}; allowed are {allowed}, each with 0% to 100% and 100% in all")
+        super().__init__(f"{part!r}: {reason}. Allowed: {allowed}, each with 0% to 100%, at most 100% in all")
 
 
 _SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)%")
@@ -39,29 +39,36 @@ _SHARE = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)%")
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The share of attempts that fails in each way; `shares` are fractions of 1 and come to 1 at most."""
+    """The share of attempts that fails, by kind.
+
+    Shares are fractions, and their sum is at most 1.
+    """
 
     shares: tuple[tuple[FaultKind, float], ...]
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `malformed=5%,timeout=2%,refusal=1%,truncated=1%`; an empty text is no faults, `cut` is `truncated`.
+        """Read a text such as `malformed=5%,timeout=2%,refusal=1%,truncated=1%`.
 
-        Raises `FaultsError` for an unknown or repeated kind, and for shares above 100 %, alone or in all.
+        An empty text has no faults. `cut` is the same as `truncated`.
+
+        Raises:
+            FaultsError: If a kind is unknown or repeated, or a share or their sum is above 100 %.
+
         """
         shares: dict[FaultKind, float] = {}
         for part in filter(None, (piece.strip() for piece in text.split(","))):
             name, _, share = part.partition("=")
             kind = _kind(part, name.strip())
             if kind in shares:
-                raise FaultsError(part, f"{kind} stands twice")
+                raise FaultsError(part, f"{kind} is given twice")
             shares[kind] = _share(part, share.strip())
         if sum(shares.values()) > 1 + 1e-9:
-            raise FaultsError(text, "the shares come to more than 100%")
+            raise FaultsError(text, "the sum of the shares is more than 100%")
         return cls(tuple((kind, shares[kind]) for kind in FaultKind if kind in shares))
 
     def pick(self, chance: float) -> FaultKind | None:
-        """Return what goes wrong for a number drawn evenly from [0, 1), or None."""
+        """Return the fault for a number drawn evenly from [0, 1), or None."""
         for kind, share in self.shares:
             if chance < share:
                 return kind
@@ -70,10 +77,10 @@ class Faults:
 
 
 class FaultyProvider:
-    """Answer as `inner` does, but for the share of attempts that is to fail.
+    """Answer as `inner` does, except for the share of attempts that must fail.
 
-    What fails depends on `seed`, envelope id and attempt alone, so that it repeats itself in any order of calls. A
-    changed answer says so: its `provider_response_id` is `injected:<kind>`; an error's message starts with
+    The fault depends only on `seed`, envelope id and attempt, so that it is the same in any order of calls. A
+    changed answer has the `provider_response_id` `injected:<kind>`, and an error's message starts with
     `injected`.
     """
 
@@ -83,7 +90,7 @@ class FaultyProvider:
         self._seed = seed
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return or raise what `inner` does, or the fault that this attempt is to have."""
+        """Return the answer of `inner`, or the fault of this attempt."""
         kind = self._faults.pick(self._chance(request, "kind"))
         match kind:
             case None:
@@ -97,7 +104,7 @@ class FaultyProvider:
                 assert_never(kind)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
-        """Return what `inner` counts."""
+        """Return the count of `inner`."""
         return await self._inner.count_tokens(request)
 
     async def aclose(self) -> None:
@@ -133,10 +140,11 @@ def _share(part: str, text: str) -> float:
 
 
 def malform(text: str, *, way: float, where: float) -> str:
-    """Return `text` broken in one of four ways; `way` and `where` are numbers in [0, 1) that choose.
+    """Return `text` broken in one of four ways.
 
-    A comma is missing, a key has no quotes, a value has another type, or prose follows the object; the last one
-    where the text has no place for the others.
+    A comma is missing, a key has no quotes, a value has another type, or prose follows the object. The last
+    way is used if the text has no place for the others. `way` and `where`, numbers in [0, 1), select the way
+    and the place.
     """
     tokens = list(_TOKEN.finditer(text))
     spoil = _WAYS[int(way * len(_WAYS))]

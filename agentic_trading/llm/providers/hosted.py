@@ -1,4 +1,7 @@
-"""Parts that adapters of hosted APIs share: meanings of statuses, `Retry-After`, bounded reading, the answer tool, bills."""
+"""Parts that adapters of hosted APIs share.
+
+Meanings of statuses, `Retry-After`, bounded reading, the answer tool, and bills.
+"""
 
 import json
 import re
@@ -20,7 +23,7 @@ from agentic_trading.llm.provider import ANSWER_TOOL, MAX_ANSWER_BYTES
 from agentic_trading.llm.redaction import Redaction
 
 BillUnit = Literal["known", "usd", "none"]
-"""How `usage.cost` is read: where its unit is known, always in US dollars, or never."""
+"""How `usage.cost` is read: if its unit is known, always in US dollars, or never."""
 
 MOST_BILL_USD: Final = 1_000_000
 
@@ -32,7 +35,10 @@ _UNKNOWN_UNIT: Final = 'usage.cost has no known unit and is not read; the option
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a server says that a call has cost it, None if it does not; `problem` is about what could not be read."""
+    """The server's own bill of a call, None if it reports none.
+
+    `problem` names unreadable parts.
+    """
 
     nusd: int | None = None
     problem: str = ""
@@ -49,9 +55,10 @@ def unit_at(host: str) -> BillUnit:
 def bill_of(usage: Any, unit: BillUnit = "known") -> Bill:
     """Return the bill in a usage.
 
-    `cost` is the router's own charge, `cost_details.upstream_inference_cost` that of the provider behind it. With
-    `is_byok` both are billed, else the larger one is the bill. Of a cost and the sum of its parts the larger one counts.
-    Negative values, NaN and values that are not numbers are ignored and named in `problem`.
+    `cost` is the router's charge, and `cost_details.upstream_inference_cost` the charge of the provider
+    behind it. With `is_byok`, the bill is their sum. Otherwise it is the larger one. If a cost and its parts
+    differ, the larger of the cost and the sum of the parts counts. Negative values, NaN and values that are
+    not numbers are ignored, and listed in `problem`.
     """
     if unit == "none" or not isinstance(usage, Mapping):
         return NO_BILL
@@ -60,6 +67,8 @@ def bill_of(usage: Any, unit: BillUnit = "known") -> Bill:
     own = _own(reader, usage, unit)
     upstream = _upstream(reader, usage.get("cost_details"))
     costs = [cost for cost in (own, upstream) if cost is not None]
+    # With the caller's own key at the provider, both are billed. A value that is not a bool counts as true,
+    # because that is dearer (decision 51).
     if not (usage.get("is_byok") is None or usage.get("is_byok") is False):
         costs = [sum(costs, Fraction())] if costs else []
     found = max([*costs, *([] if ticks is None else [ticks])], default=None)
@@ -68,7 +77,7 @@ def bill_of(usage: Any, unit: BillUnit = "known") -> Bill:
 
 def _own(reader: "_Reader", usage: Mapping[str, Any], unit: BillUnit) -> Fraction | None:
     cost = usage.get("cost")
-    if isinstance(cost, Mapping):  # Perplexity's form, which names its unit by its `total_cost`
+    if isinstance(cost, Mapping):  # Perplexity's form: its `total_cost` shows that the unit is the dollar
         if unit != "usd" and "total_cost" not in cost:
             reader.skip()
             return None
@@ -89,13 +98,13 @@ def _upstream(reader: "_Reader", details: Any) -> Fraction | None:
 
 
 class _Reader:
-    """Reads amounts in US dollars, and notes those that are none."""
+    """Reads amounts in US dollars and collects the invalid ones."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
 
     def amount(self, place: str, value: Any, per_usd: int = 1) -> Fraction | None:
-        """Return an amount exactly as its shortest decimal says; None for one that is missing or not an amount."""
+        """Return an amount exactly, by its shortest decimal, or None if missing or invalid."""
         if value is None:
             return None
         is_number = type(value) is int or (type(value) is float and isfinite(value))
@@ -114,16 +123,22 @@ class _Reader:
         return max((each for each in found if each is not None), default=None)
 
     def skip(self) -> None:
-        """Note a cost whose unit is not known."""
+        """Add the problem of a cost with an unknown unit."""
         self.problems.append(_UNKNOWN_UNIT)
 
 
 PromptCacheTtl = Literal["", "5m", "1h"]
-"""How long a provider keeps a prompt's stable prefix: five minutes or an hour; empty requests no caching."""
+"""How long a provider caches the stable prefix of a prompt.
+
+Empty disables caching.
+"""
 
 
 class StatusMapping(NamedTuple):
-    """The kind of a failure; `sent` is False only where the request was surely not processed."""
+    """The kind of a failure.
+
+    `sent` is False only if the request was certainly not processed.
+    """
 
     kind: FailureKind
     sent: bool
@@ -132,10 +147,11 @@ class StatusMapping(NamedTuple):
 NEVER_PROCESSED: Final = frozenset({
     400, 401, 402, 403, 404, 405, 411, 412, 413, 414, 415, 421, 422, 426, 428, 429, 431, 529,
 })  # fmt: skip
-"""The statuses by which a server says that it did not work on a request (RFC 9110, RFC 6585; 402 and 529: the vendors).
+"""The statuses of a request that was not processed.
 
-One rule for every adapter: all others may have been billed. Among them are redirects, which are not followed and
-which some servers answer with after the work, statuses that no document explains, conflicts, time-outs and failures inside.
+Sources: RFC 9110, RFC 6585, and for 402 and 529 the vendors. All adapters use this list. Requests with any
+other status may have been billed: redirects (not followed, and sent by some servers after the work),
+undocumented statuses, conflicts, timeouts and internal errors.
 """
 
 _KINDS: Final = {
@@ -151,23 +167,27 @@ _KINDS: Final = {
 
 
 def meaning_of_status(status: int) -> StatusMapping:
-    """Return what an answer with `status`, and nothing that says more, means; from 500 on it is the server's error."""
+    """Return the failure of a status if the body has no more exact one.
+
+    From 500 on, it is the server's error.
+    """
     otherwise = FailureKind.SERVER_ERROR if status >= 500 else FailureKind.INVALID_REQUEST
     return StatusMapping(_KINDS.get(status, otherwise), sent=status not in NEVER_PROCESSED)
 
 
 LONGEST_WAIT_S = 86_400.0
-"""A day: a longer wait counts as one."""
+"""One day in seconds. Longer waits count as one day."""
 
 _NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 def retry_after_s(headers: Mapping[str, str], *, now: datetime) -> float | None:
-    """Return the wait that `headers` ask for, in seconds from 0 to `LONGEST_WAIT_S`; None where they ask for none.
+    """Return the wait that headers ask for, in seconds, or None.
 
-    Three forms (RFC 9110 §10.2.3, and one of vendors): `retry-after-ms`, which goes first, and `retry-after` as
-    seconds, also with a fraction, or as an HTTP date, which is 0 once it has passed. What is none of these, a
-    negative number among them, counts as absent. Names of headers are read in any case.
+    It is from 0 to `LONGEST_WAIT_S`. There are three forms (RFC 9110 §10.2.3, and one of vendors):
+    `retry-after-ms`, which takes precedence, and `retry-after` as seconds (with or without a fraction) or as
+    an HTTP date, which is 0 if it has passed. Other values, such as negative numbers, count as absent. Header
+    names may be in any case.
     """
     fields = {name.lower(): value.strip() for name, value in headers.items()}
     milliseconds = fields.get("retry-after-ms", "")
@@ -184,29 +204,35 @@ def _until(date: str, now: datetime) -> float | None:
         at = parsedate_to_datetime(date)
     except (ValueError, OverflowError):
         return None
-    if at.tzinfo is None:  # "-0000": UTC, the sender's own zone unknown
+    if at.tzinfo is None:  # "-0000" is UTC, from a sender whose zone is unknown
         at = at.replace(tzinfo=UTC)
     return min(max((at - now).total_seconds(), 0.0), LONGEST_WAIT_S)
 
 
 GIVEN_UP: Final = frozenset({"abort", "aborted", "error", "insufficient_system_resource"})
-"""Stop reasons of an answer that its server gave up: vLLM's and SGLang's, those of routers, DeepSeek's. Read in any case."""
+"""Stop reasons of an answer that the server did not complete.
+
+They are those of vLLM, SGLang, routers and DeepSeek, and are read in any case.
+"""
 
 
 def word_of(value: object) -> str:
-    """Return a word of an answer, such as its stop reason: empty where there is none, as JSON where it is no text."""
+    """Return a word of an answer, such as its stop reason, as text.
+
+    Other values become JSON.
+    """
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value)
 
 
 def response_id_of(value: object) -> str:
-    """Return an id of an answer, which may be a number; nothing depends on it."""
+    """Return the id of an answer, which may be a number, or an empty text."""
     return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def counts_any(said: object) -> bool:
-    """Whether a usage or an error says anything, however deep: zeros, nulls and empty texts do not."""
+    """Return whether a usage or an error holds anything but zeros, nulls and empty texts."""
     left = [said]
     while left:
         one = left.pop()
@@ -221,20 +247,27 @@ _TEXTS = frozenset({"text", "output_text"})
 
 
 class ContentError(ValueError):
-    """A content in a form that no API has."""
+    """A content has a form that no API uses."""
 
 
 class PartsText(NamedTuple):
-    """The text of an answer's content, and the text by which it refuses; thinking is in neither."""
+    """The text of an answer's content, and the text of a refusal.
+
+    Neither includes thinking.
+    """
 
     text: str
     refusal: str = ""
 
 
 def text_of_parts(content: object) -> PartsText:
-    """Return what a content says: a text, nothing, or typed parts, of which those of text are joined.
+    """Return the text of a content, which is a text, empty, or a list of typed parts.
 
-    Parts of another type, such as thinking, are left out. Raises `ContentError` for a content in another form.
+    Parts of other types, such as thinking, are left out.
+
+    Raises:
+        ContentError: If the content has another form.
+
     """
     if content is None or isinstance(content, str):
         return PartsText(content or "")
@@ -263,13 +296,14 @@ def _part_text(part: Mapping[str, object], name: str) -> str:
 
 @contextmanager
 def nothing_sent() -> Iterator[None]:
-    """Raise whatever goes wrong while a client is loaded and made as `invalid_request`, not sent.
+    """Raise any error of the block as `invalid_request`, not sent.
 
-    Only messages of imports and of the system are repeated: others may hold a proxy's password.
+    Use it while a client is loaded and created.
     """
     try:
         yield
     except Exception as e:  # noqa: BLE001 - whatever it was, no request had left, and none must be charged
+        # Only texts of imports and of the system, because others may hold a proxy's password.
         said = f": {e}" if isinstance(e, ImportError | OSError) else ""
         message = (
             f"the client cannot be made ({type(e).__name__}{said}); "
@@ -279,14 +313,18 @@ def nothing_sent() -> Iterator[None]:
 
 
 ACCEPT_ENCODING: Final = "gzip"
-"""What `read_up_to` unpacks without holding more than its limit."""
+"""The only encoding that `read_up_to` can unpack within its limit."""
 
 
 class HttpReply(NamedTuple):
-    """The body of an answer with a good status, and the id that the server gave the request.
+    """The body of an answer with a success status, which may still be an error.
 
-    `retry_after_s` is the wait in its headers, `with_schema` whether the request held a schema to be enforced: the body
-    may be an error all the same. `redaction` knows the key that was sent: a message is shortened without it.
+    Attributes:
+        request_id: The server's id of the request.
+        retry_after_s: The wait in its headers, in seconds.
+        with_schema: The request had a schema to enforce.
+        redaction: Secrets that are removed from messages, the sent key included.
+
     """
 
     body: bytes
@@ -305,7 +343,7 @@ def reply_of(
     redaction: Redaction,
     now: datetime,
 ) -> HttpReply:
-    """Return the reply with these headers, whose names are read in any case."""
+    """Return the reply with these headers, whose names may be in any case."""
     asks_to_wait = "retry-after" in headers or "retry-after-ms" in headers
     wait_s = retry_after_s(headers, now=now) if asks_to_wait else None
     return HttpReply(body, headers.get(request_id, ""), wait_s, with_schema, redaction)
@@ -319,12 +357,24 @@ async def read_up_to(
     is_answer: bool,
     breaks_off: tuple[type[Exception], ...] = (),
 ) -> bytes:
-    """Return a body, unpacked, up to `max_bytes`; `packing` is its `Content-Encoding`.
+    """Read and unpack a body, up to `max_bytes`.
 
-    A longer answer raises `ProviderError`, as it may have been billed, with what was read as its `text`; of a page that
-    goes with an error the rest is left out. No more than the limit and one packed piece is held, and no more is read than
-    an answer of that size can take. A page with an error that cannot be unpacked is as it came, unless its beginning could
-    be: its status counts all the same. For the same reason, an error of `breaks_off` ends such a page and is not raised.
+    Memory holds at most the limit and one packed piece. Reading stops when an answer of that size is
+    complete.
+
+    Args:
+        pieces: The body, as it arrives.
+        packing: Its `Content-Encoding`.
+        max_bytes: The limit after unpacking.
+        is_answer: False for the page of an error. Only its start is needed, because its status counts: a
+            longer page is cut. A page that cannot be unpacked is returned packed, unless its start could be
+            unpacked.
+        breaks_off: Errors that end the page of an error, and are not raised.
+
+    Raises:
+        ProviderError: If an answer is longer or cannot be unpacked. It may have been billed. For a longer
+            answer, `text` is the part that was read.
+
     """
     unpacking = _Unpacking(packing.strip().lower(), max_bytes + 1)
     body, raw, is_unpackable = bytearray(), bytearray(), False
@@ -357,11 +407,12 @@ _MOST_MEMBERS: Final = 1000
 
 
 class _Unpacking:
-    """Unpacks one piece after the other, each to `most` bytes: the rest is then of no use.
+    """Unpacks one piece after the other, each up to `most` bytes.
 
-    A gzip body is one member or several (RFC 1952). `is_over` is set at the first byte behind a member that begins no other
-    one: what follows is not read. An input that is longer than any answer of `most` bytes, or has more than `_MOST_MEMBERS`,
-    raises `ProviderError`: it is made of members without a content, each of which takes a copy of the rest.
+    A gzip body has one or several members (RFC 1952). `is_over` is set at the first byte after a member that
+    does not start another one: the rest is not read. An input that is longer than any answer of `most` bytes,
+    or has more than `_MOST_MEMBERS` members, raises `ProviderError`: its members are empty, and each takes a
+    copy of the rest.
     """
 
     def __init__(self, packing: str, most: int) -> None:
@@ -374,12 +425,13 @@ class _Unpacking:
         self._members = 1
 
     def unpacked(self, piece: bytes) -> bytes:
-        """Return a piece unpacked; raises `ProviderError` for one that cannot be, or that is packed in another way."""
+        """Return an unpacked piece. Raises `ProviderError` if it cannot be unpacked."""
         if self._packing in {"", "identity"}:
             return piece
         if self._packing not in _GZIP_NAMES:
             name, allowed = quoted(self._packing), f"allowed is {ACCEPT_ENCODING}"
             raise _unpackable(f"the answer is packed as {name}, which was not asked for; {allowed}")
+        # Bounded, because members without content would otherwise be unpacked without end.
         self._left -= len(piece)
         if self._left < 0:
             raise _unpackable("the packed answer is longer than one of its size can be")
@@ -397,7 +449,10 @@ class _Unpacking:
         return bytes(body)
 
     def _begins_member(self, rest: bytes) -> bool:
-        """Whether another member begins; of a single byte that may begin one, the next piece says so."""
+        """Return whether another member starts.
+
+        A single byte is kept until the next piece.
+        """
         if len(rest) == 1 and _MEMBER.startswith(rest):
             self._start = rest
             return False
@@ -430,7 +485,10 @@ _CUT_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-f]{0,3})?\Z")
 
 
 def _spelled_within(text: str, most: int) -> str:
-    """Return as much of a text as JSON spells in so many bytes: there a control character takes six."""
+    """Return the start of a text whose JSON has at most `most` bytes.
+
+    A control character takes six bytes in JSON.
+    """
     spelled = json.dumps(text, ensure_ascii=False)[1:-1].encode()[:most].decode(errors="ignore")
     return str(json.loads('"' + _CUT_ESCAPE.sub(r"\1", spelled) + '"'))
 
@@ -440,14 +498,20 @@ TOOL_DESCRIPTION = "Takes the whole answer to the request as its input. Call it 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call; `arguments` is its input as the model wrote it: digits, repeated keys and white space kept."""
+    """A call of a tool.
+
+    `arguments` is its input as the model wrote it, with all digits and keys.
+    """
 
     name: str
     arguments: str
 
 
 class CallsText(NamedTuple):
-    """The text of an answer that calls tools, and what was called where that is not `ANSWER_TOOL`, once."""
+    """The text of an answer that calls tools, and the name of the called tool.
+
+    `tool_called` is empty for a single call of `ANSWER_TOOL`.
+    """
 
     text: str
     tool_called: str = ""
@@ -457,10 +521,10 @@ _MOST_NAMES = 200
 
 
 def text_of_calls(calls: Sequence[ToolCall]) -> CallsText:
-    """Return the input of the one call of a tool.
+    """Return the input of the only call.
 
-    Several calls are no answer, whatever they call: they are spelled as a JSON list of calls, and the names joined by
-    commas, which is the name of no tool.
+    Several calls are not an answer. Their text is a JSON list of the calls, and `tool_called` is the list of
+    names in parentheses, which no tool can have as its name.
     """
     if len(calls) == 1:
         name = calls[0].name[:_MOST_NAMES]
@@ -472,11 +536,16 @@ def text_of_calls(calls: Sequence[ToolCall]) -> CallsText:
 
 
 _BLANK = frozenset(" \t\n\r")
-_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # the values are only measured
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str)  # only the length of the values is needed
 
 
 def member_of(text: str, name: str) -> str:
-    """Return the one value of a member of an object, as it is written; raises `ValueError` for none and for several."""
+    """Return the value of a member of an object, as it is written.
+
+    Raises:
+        ValueError: If the object does not have exactly one such member.
+
+    """
     values = [value for key, value in members_of(text) if key == name]
     if len(values) != 1:
         raise ValueError(f"{name!r} stands {len(values)} times in one object; allowed is once")
@@ -484,9 +553,14 @@ def member_of(text: str, name: str) -> str:
 
 
 def members_of(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the members of an object, or the items of a list without a name, as they are written: a parsed one loses digits.
+    """Yield the members of an object as they are written, because parsing loses digits.
 
-    Raises `ValueError` for what is neither, and `RecursionError` for one that is nested without end.
+    The items of a list have an empty name.
+
+    Raises:
+        ValueError: If the text is not an object or a list.
+        RecursionError: If it is nested too deeply.
+
     """
     at = _past(text, 0, "{[")
     is_object = text[at - 1] == "{"

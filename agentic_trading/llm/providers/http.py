@@ -1,4 +1,7 @@
-"""HTTP to a provider's API over connections that are kept open: a body is sent once, and a reply is read or an error raised."""
+"""HTTP to a provider's API over a pool of connections.
+
+A body is sent once. A reply is returned, or an error is raised.
+"""
 
 import asyncio
 import io
@@ -28,10 +31,10 @@ from agentic_trading.llm.providers.keys import Keys
 from agentic_trading.llm.redaction import Redaction
 
 CONNECT_S: Final = 5.0
-"""How long a connection may take until it is there: the name looked up, connected, and encrypted."""
+"""The time limit in seconds for a connection: name lookup, TCP and TLS."""
 
 GRACE_S: Final = 5.0
-"""How much longer a read waits than the caller, whose limit is over the whole call and not between two bytes."""
+"""How many seconds a read waits longer than the caller, who limits the whole call."""
 
 _LARGE: Final = 1 << 20
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
@@ -53,19 +56,28 @@ MEANINGS: Final[Mapping[type[Exception], StatusMapping]] = {
     TimeoutError: _TIMED_OUT,
     OSError: _LOST,
 }
-"""What an error of aiohttp means: the row of its class, or of the nearest class above it.
+"""The failure of an aiohttp error, by its class or the nearest base class.
 
-What fails before there is a connection was not sent. What is lost on one may have been billed.
+A request that fails before it is connected was not sent. One that is lost later may have been billed.
 """
 
 
 class HttpSession:
-    """Post requests to the API behind `base_url`, each with the key of its tenant, over one pool of connections.
+    """Send requests to the API at `base_url`, each with the key of its tenant.
 
-    Redirects are not followed: a prompt goes where it was sent, and nowhere else. No proxy is used but `proxy`, no password
-    file of the environment either, and no cookie is kept. Over https the server's certificate is checked with the
-    authorities of the system, or those that OpenSSL's own variables name (`SSL_CERT_FILE`, `SSL_CERT_DIR`). A body is
-    read up to `max_answer_bytes`, after decompression. `redaction` gets to know every key that is used.
+    Redirects are not followed, so that a prompt is sent to no other server. Proxies and password files of the
+    environment are not used, and cookies are not kept. With https, certificates are checked against the
+    system's authorities, or those of `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+
+    Args:
+        keys: The keys of the tenants.
+        base_url: The URL of the API.
+        form: The vendor's format of errors.
+        redaction: Gets every key that is used.
+        clock: The clock for `Retry-After`.
+        max_answer_bytes: The maximum size of a body after decompression.
+        proxy: The only proxy that is used.
+
     """
 
     def __init__(
@@ -98,10 +110,10 @@ class HttpSession:
         *,
         with_schema: bool = False,
     ) -> HttpReply:
-        """Send `body` once; raises `ProviderError`, whose message repeats no key, for any answer but a good one.
+        """Send `body` once and return the reply. The caller must limit the whole call.
 
-        No read waits longer than the attempt may take, and a little; the caller limits the whole call. `with_schema`
-        says that the request holds a schema: a refusal of that has a kind of its own.
+        A refusal of the schema in the body (`with_schema`) has its own kind. Raises `ProviderError`, whose
+        message never contains a key, for an answer without a success status.
         """
         key = await self._keys.key_of(request.envelope.tenant_id)
         self._redaction.add(key)
@@ -111,7 +123,7 @@ class HttpSession:
         try:
             async with client.post(
                 f"{self._base_url.rstrip('/')}{path}",
-                data=sent if len(sent) < _LARGE else io.BytesIO(sent),  # in pieces: it would hold up the loop
+                data=sent if len(sent) < _LARGE else io.BytesIO(sent),  # it would block the loop as a whole
                 headers={"authorization": f"Bearer {key}", **headers},
                 timeout=aiohttp.ClientTimeout(connect=CONNECT_S, sock_connect=CONNECT_S, sock_read=read_s),
                 allow_redirects=False,
@@ -126,7 +138,8 @@ class HttpSession:
                     breaks_off=(aiohttp.ClientError, OSError),
                 )
         except (aiohttp.ClientError, OSError) as e:
-            # aiohttp puts the request's headers, the key among them, into errors about an answer.
+            # Without the cause, because aiohttp puts the request's headers with the key into errors about an
+            # answer.
             raise self._unanswered(e) from (None if isinstance(e, aiohttp.ClientResponseError) else e)
         if is_answer:
             return reply_of(
@@ -148,7 +161,7 @@ class HttpSession:
         )
 
     async def aclose(self) -> None:
-        """Close the connections; harmless twice."""
+        """Close the connections. You may call it twice."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()
@@ -172,7 +185,7 @@ class HttpSession:
             return self._client
 
     async def _tls(self) -> ssl.SSLContext | bool:
-        # Reading the authorities takes longer than a call to a server on the same machine, which has no use for them.
+        # In a thread and only for https, because reading the authorities takes longer than a local call.
         return await asyncio.to_thread(_authorities) if self._base_url.startswith("https:") else True
 
     def _unanswered(self, e: Exception) -> ProviderError:
@@ -194,10 +207,15 @@ def meaning_of_client_error(e: Exception) -> StatusMapping:
 
 
 def spelled(body: Mapping[str, Any]) -> bytes:
-    """Return a body as JSON; raises `ProviderError`, unsent, for one that has none."""
+    """Return a body as JSON.
+
+    Raises:
+        ProviderError: Not sent, if it cannot be serialized.
+
+    """
     try:
         return orjson.dumps(body)
-    except TypeError:  # a whole number of more than 64 bits is JSON all the same
+    except TypeError:  # orjson refuses whole numbers of more than 64 bits, which are valid JSON
         try:
             return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         except (TypeError, ValueError) as e:

@@ -1,4 +1,7 @@
-"""The key that a request is sent with, and one client a key; no repr, error or log shows a key."""
+"""Keys of providers by tenant, and one client for each key.
+
+Keys never appear in reprs, errors or logs.
+"""
 
 import asyncio
 import re
@@ -20,18 +23,25 @@ _KEY = re.compile(r"[!-~]+")  # what a header can carry
 
 
 class Keys(Protocol):
-    """Hand out the key of a tenant."""
+    """A source of the keys of tenants."""
 
     async def key_of(self, tenant_id: str) -> str:
-        """Return the key as it is now: one that was exchanged counts from the next request on.
+        """Return the current key of a tenant.
 
-        Raises `ProviderError` of kind `auth_error`, nothing sent, where there is none.
+        After a rotation, the next request gets the new key.
+
+        Raises:
+            ProviderError: Of kind `auth_error`, not sent, if the tenant has no key.
+
         """
         ...
 
 
 class OneKey:
-    """The same key for every tenant; one that is empty, or that no header can carry, is refused when it is asked for."""
+    """The same key for every tenant.
+
+    A key that is empty or invalid in a header is refused when it is used.
+    """
 
     def __init__(self, key: str) -> None:
         self._key = key.strip()
@@ -46,11 +56,18 @@ class OneKey:
 
 
 class SecretsFolder:
-    """Keys in files: `folder/<tenant>/<name>`, else `folder/<name>`, else what `default` hands out.
+    """Keys in files of a folder, for each tenant or for all.
 
-    The file is read for each request, in a thread, so that a key is exchanged without a restart; exchange it by
-    renaming a new file into place, as secret mounts do. An empty or unreadable file is an error: another key does not take its
-    place. Tenants in `own` get a key of their own, and no other one.
+    The file is `folder/<tenant>/<name>`, or else `folder/<name>`. It is read for each request, in a thread,
+    so that you can rotate a key without a restart: rename a new file into place, as secret mounts do. An
+    empty or unreadable file is an error: no other key is used instead.
+
+    Args:
+        folder: The folder of the files.
+        name: The name of the file.
+        default: The keys of tenants without a file.
+        own: Tenants that only use a key of their own folder.
+
     """
 
     def __init__(
@@ -62,7 +79,10 @@ class SecretsFolder:
         self._own = own
 
     async def key_of(self, tenant_id: str) -> str:
-        """Return the tenant's key; a tenant whose id cannot be the name of a folder gets none."""
+        """Return the tenant's key.
+
+        A tenant whose id is not a valid folder name has no key.
+        """
         if not _TENANT.fullmatch(tenant_id):
             raise _no_key(
                 f"tenant {tenant_id[:128]!r} has no key",
@@ -83,6 +103,7 @@ class SecretsFolder:
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as e:
+                # Not skipped, because the tenant would otherwise be served with another key.
                 raise _no_key(f"{path} cannot be read", f"{e.strerror}; allowed is a text file") from None
             return _check_key(text.strip(), f"{path}")
         return None
@@ -97,14 +118,14 @@ class SecretsFolder:
 
 
 class KnownKeys:
-    """The keys of another source; `redaction` knows each before it is sent anywhere."""
+    """The keys of another source, each added to `redaction` before it is used."""
 
     def __init__(self, keys: Keys, redaction: Redaction) -> None:
         self._keys = keys
         self._redaction = redaction
 
     async def key_of(self, tenant_id: str) -> str:
-        """Return the key; raises what its source raises."""
+        """Return the key. Raises the errors of its source."""
         key = await self._keys.key_of(tenant_id)
         self._redaction.add(key)
         return key
@@ -135,10 +156,10 @@ class _SharedClient(Generic[P]):
 
 
 class ClientPerKey(Generic[P]):
-    """Lend the provider that was connected with a tenant's key.
+    """Lend a provider that is connected with the key of a tenant.
 
-    Tenants of the same key share one. When the last tenant of a key has another one, its provider is closed as soon
-    as its last call has ended. `connect` runs in a thread, as it may read files; it is called once a key.
+    Tenants with the same key share one provider. It is closed when no tenant has its key any more and its
+    last call has ended. `connect` is called once for each key, in a thread, because it may read files.
     """
 
     def __init__(self, keys: Keys, connect: Callable[[str], P]) -> None:
@@ -150,7 +171,7 @@ class ClientPerKey(Generic[P]):
 
     @asynccontextmanager
     async def lend(self, tenant_id: str) -> AsyncIterator[P]:
-        """Lend the provider of a tenant for one call; raises what `Keys.key_of` raises."""
+        """Lend the provider of a tenant for one call. Raises the errors of `Keys.key_of`."""
         key = await self._keys.key_of(tenant_id)
         client = self._clients.get(key) or await self._client_of(key)
         client.calls += 1
@@ -162,13 +183,14 @@ class ClientPerKey(Generic[P]):
             await _close_if_over(client)
 
     async def aclose(self) -> None:
-        """Close every provider, whatever it is doing; harmless twice."""
+        """Close every provider, even during a call. You may call it twice."""
         clients, self._clients = list(self._clients.values()), {}
         self._key_of.clear()
         for client in clients:
             await client.provider.aclose()
 
     async def _client_of(self, key: str) -> _SharedClient[P]:
+        # One at a time, so that calls which start together do not connect twice with one key.
         async with self._connecting:
             if key not in self._clients:
                 self._clients[key] = _SharedClient(await asyncio.to_thread(self._connect, key))

@@ -1,4 +1,4 @@
-"""The adapter for local models: llama.cpp's server within this process, on a thread of its own."""
+"""The adapter for local models: llama.cpp in this process, on its own thread."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -20,7 +20,7 @@ from agentic_trading.llm.result import Usage
 
 SEED = 1
 PROOF = "~"
-"""What the answer to `proof_body` is, as long as the grammar holds it."""
+"""The answer to `proof_body` if the server holds the grammar."""
 
 _START = "start: "
 _TOO_LONG = "exceed_context_size_error"
@@ -28,7 +28,10 @@ _TOO_LONG = "exceed_context_size_error"
 Chunk = Mapping[str, Any]
 
 BATCH_TOKENS = 256
-"""Prompt tokens worked on at once: 2 to 4 s on a busy core, the longest that a stopped call keeps the model."""
+"""Prompt tokens in one batch: 2 to 4 s on a busy core.
+
+A stopped call uses the model for at most so long.
+"""
 
 _MOST_PROVEN = 256
 
@@ -36,16 +39,21 @@ MODEL = "smollm2-135m"
 
 
 class LocalProvider:
-    """Answer with the model whose weights lie at `weights`, through llama.cpp in this process.
+    """Answer with the model at `weights`, through llama.cpp in this process.
 
-    Calls wait in one queue, first come first served: the model has one slot and one thread of its own, and the event
-    loop stays free. The weights are checked and loaded by the first call. A call that is cancelled or times out
-    stops at its next token, or, while its prompt is read, after the 256 prompt tokens under way (2 to 4 s on a
-    busy core); so long it blocks the queue. Equal requests get equal answers on the same machine and build: greedy where
-    the temperature is 0, a fixed seed elsewhere.
+    Calls wait in one queue, first in, first out, and run on one thread, so that the event loop stays free.
+    The first call checks and loads the weights. A call that is cancelled or times out stops at its next
+    token. While its prompt is read, it stops after the current batch of 256 tokens (2 to 4 s on a busy core),
+    and blocks the queue until then. Equal requests get equal answers on the same machine and build: greedily
+    at temperature 0, otherwise with a fixed seed.
 
-    `context_tokens` bounds prompt and answer together; a longer prompt is refused unread. Schemas are held by the
-    grammar engine LLGuidance, bounds, lengths and patterns included.
+    Schemas are enforced by the grammar engine LLGuidance, including bounds, lengths and patterns.
+
+    Args:
+        weights: The GGUF file.
+        model: The name of the model.
+        context_tokens: The limit of prompt and answer together. A longer prompt is refused unread.
+
     """
 
     def __init__(self, weights: Path, *, model: str = MODEL, context_tokens: int = 8192) -> None:
@@ -59,8 +67,11 @@ class LocalProvider:
     async def complete(self, request: ModelRequest) -> ModelResponse:
         """Return the answer to `request`.
 
-        Raises `ProviderError`: `invalid_request` where weights or llama.cpp are missing or the prompt is too long,
-        `shutdown` once this is closed, `server_error` for anything that fails in the model.
+        Raises:
+            ProviderError: Of kind `invalid_request` if weights or llama.cpp are missing or the prompt is too
+                long, `schema_refused` if the grammar cannot be held, `shutdown` after `aclose`,
+                `server_error` if the model fails.
+
         """
         given_up = Event()
         if self._closing.is_set():
@@ -76,7 +87,7 @@ class LocalProvider:
         return None
 
     async def aclose(self) -> None:
-        """End the call under way, then the server; 4 s at most on a busy core."""
+        """Stop the current call and the server. It takes at most 4 s on a busy core."""
         self._closing.set()
         await asyncio.to_thread(self._end)
 
@@ -99,7 +110,7 @@ class LocalProvider:
 
 @dataclass(slots=True)
 class StreamedCompletion:
-    """An answer as its chunks come; `stop` is called before each one is taken."""
+    """An answer that arrives in chunks. `stop` is called before each chunk."""
 
     stop: Callable[[], bool]
     text: list[str] = field(default_factory=list)
@@ -109,7 +120,7 @@ class StreamedCompletion:
     error: Mapping[str, Any] | None = None
 
     def take(self, chunk: Chunk) -> bool:
-        """Take the next chunk; returns whether the server shall stop."""
+        """Take the next chunk. Return whether the server must stop."""
         if self.stop():
             return True
         self.error = chunk.get("error", self.error)
@@ -123,23 +134,25 @@ class StreamedCompletion:
 
 
 class LlamaServer:
-    """One model, one slot, one thread: two threads are slower wherever another program uses the machine.
+    """One model with one slot and one thread, called by functions.
 
-    It is reached by function calls. The server wants an address all the same: it gets a socket file in a folder that
-    only this user may enter, and that is removed as soon as it listens. No port is open to other programs, or to
-    pages in a browser, and nothing is left behind when the process is killed.
+    No port is opened, and no file is left if the process is killed.
     """
 
     def __init__(self, weights: Path, model: str, context_tokens: int) -> None:
-        """Check and load the weights, about 0.5 s for 100 MB.
+        """Check and load the weights, in about 0.5 s for 100 MB.
 
-        Raises `ProviderError` (`invalid_request`, not sent) where weights or llama.cpp are missing or wrong.
+        Raises:
+            ProviderError: Of kind `invalid_request`, not sent, if weights or llama.cpp are missing or wrong.
+
         """
         self._proven: set[str] = set()
         llama = _llama()
         _check_weights(weights, model)
         with TemporaryDirectory(prefix="agentic-trading-") as folder:
             params = _params(llama, weights, model, context_tokens)
+            # A socket in a private folder, which is removed at once, because a port would be open to other
+            # programs and to pages in a browser.
             params.hostnames = [f"{folder}/llama.sock"]
             try:
                 self._server: Any = llama.Server(params)
@@ -147,16 +160,21 @@ class LlamaServer:
                 raise _unusable(f"llama.cpp cannot load {weights} ({e})") from e
 
     def chat(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
-        """Return the answer to `body`, as far as it came until `stop` said so; raises `ProviderError`.
+        """Return the answer to `body`, or the part of it before `stop` returned True.
 
-        A grammar that the server would leave aside without a word is `schema_refused`, and the model is not called:
-        each is tried once with a request of one token, some tenths of a second.
+        Each new grammar is first tried with a request of one token, in some tenths of a second.
+
+        Raises:
+            ProviderError: Of kind `schema_refused`, not sent, if the server cannot hold the grammar. Of other
+                kinds if the model fails.
+
         """
         grammar = body.get("grammar", "")
         if grammar and grammar not in self._proven:
             proof = self._complete(proof_body(body), stop)
             if proof.usage is None:  # stopped
                 return proof
+            # Refused, because llama.cpp would otherwise answer without the grammar, and report no error.
             if "".join(proof.text) != PROOF:
                 message = "llama.cpp cannot hold an answer to this schema: look for patterns and bounds that nothing fits"
                 raise ProviderError(FailureKind.SCHEMA_REFUSED, message, sent=False)
@@ -166,14 +184,17 @@ class LlamaServer:
         return self._complete(body, stop)
 
     def close(self) -> None:
-        """Stop the server's threads and free the weights, about 0.05 s; harmless twice."""
+        """Stop the server's threads and free the weights, in about 0.05 s.
+
+        You may call it twice.
+        """
         self._server = None
 
     def _complete(self, body: Mapping[str, Any], stop: Callable[[], bool]) -> StreamedCompletion:
         answer = StreamedCompletion(stop)
         try:
             self._server.handle_chat_completions(dict(body), answer.take)
-        except ValueError as e:  # the server's own word for a body that it does not take
+        except ValueError as e:  # raised by the server for a body that it refuses
             raise _unusable(str(e)) from e
         if answer.error is not None:
             raise server_error(answer.error)
@@ -187,6 +208,7 @@ def _params(llama: ModuleType, weights: Path, model: str, context_tokens: int) -
     params.n_ctx = context_tokens
     params.n_parallel = 1
     params.n_batch = params.n_ubatch = BATCH_TOKENS
+    # One thread, because two are slower if another program uses the machine.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
     params.cache_ram_mib = 0
     params.n_threads_http = 1
@@ -204,7 +226,7 @@ def _llama() -> ModuleType:
 
 
 def _check_weights(weights: Path, model: str) -> None:
-    """Hold known weights against their checksum; those of other models must only be there."""
+    """Verify known weights by their checksum. For other models, the file must exist."""
     if model not in WEIGHTS:
         if not weights.is_file():
             raise _unusable(f"{weights}: there is no such file; allowed are the GGUF weights of {model}")
@@ -220,16 +242,16 @@ def _unusable(message: str) -> ProviderError:
 
 
 def local_chat_body(request: ModelRequest) -> dict[str, Any]:
-    """Return the body of a request: equal requests have equal bodies.
+    """Return the body of a request. Equal requests have equal bodies.
 
-    The prompt cache is off: a prompt that is cached in part is computed in other pieces, and may round, and so
-    answer, differently. A request without a temperature is answered greedily.
+    Without a temperature, the answer is greedy.
     """
     body: dict[str, Any] = {
         "messages": chat_messages(request),
         "max_tokens": request.max_tokens,
         "temperature": request.temperature or 0.0,
         "seed": SEED,
+        # Off, because a prompt that is cached in part may round, and so answer, differently (decision 11).
         "cache_prompt": False,
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -241,31 +263,36 @@ def local_chat_body(request: ModelRequest) -> dict[str, Any]:
 
 
 def chat_messages(request: ModelRequest) -> list[dict[str, str]]:
-    """Return the system text and the one user message."""
+    """Return the system message and the user message."""
     return [{"role": "system", "content": request.system}, {"role": "user", "content": request.user}]
 
 
 def grammar(schema: Mapping[str, Any]) -> str:
-    """Return the LLGuidance grammar of a schema's JSON, its properties in their order and without white space.
+    """Return the LLGuidance grammar of a schema: JSON without white space.
 
-    White space costs tokens, and a small model may write nothing else until its cap.
+    Properties have the order of the schema. White space costs tokens, and a small model may write only white
+    space until its cap.
     """
     compact = {**schema, "x-guidance": {"whitespace_flexible": False}}
     return f"%llguidance {{}}\n{_START}%json {orjson.dumps(compact).decode()}"
 
 
 def proof_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of a request that shows whether the grammar of `body` is one that the server can hold.
+    """Return a request that shows whether the server can hold the grammar of `body`.
 
-    Where it cannot (a pattern it does not know, bounds that nothing fits), it answers without any and says nothing.
-    The same grammar behind one sign, asked for one token, must begin with that sign.
+    If it cannot (an unknown pattern, or bounds that no value fits), it answers without the grammar and
+    reports no error. With one character in front of the grammar, the first token of the answer must be this
+    character.
     """
     proof = body["grammar"].replace(_START, f'{_START}"{PROOF}" ', 1)
     return {**body, "messages": [{"role": "user", "content": "."}], "max_tokens": 1, "grammar": proof}
 
 
 def server_error(error: Mapping[str, Any]) -> ProviderError:
-    """Return what an error of the server means: a request that it refuses was never worked on."""
+    """Return the `ProviderError` of a server error.
+
+    A refused request was never processed.
+    """
     message = str(error.get("message", "the server gave no reason"))
     if error.get("type") == _TOO_LONG:
         message = f"{message}; shorten the request, or give the model a larger context"
@@ -284,7 +311,10 @@ def _usage(reported: Mapping[str, Any]) -> Usage:
 
 
 def _response(answer: StreamedCompletion) -> ModelResponse:
-    """Return a whole answer; one that was stopped on the way has no usage."""
+    """Return a complete answer.
+
+    An answer that was stopped has no usage, and raises `ProviderError`.
+    """
     if answer.usage is None:
         raise _closed(sent=True)
     return ModelResponse(

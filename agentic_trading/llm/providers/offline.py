@@ -1,4 +1,4 @@
-"""Providers without a network: rules, scripts, and the answers of an earlier run."""
+"""Providers without a network: rules, scripts, and recorded answers."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -18,35 +18,46 @@ BYTES_PER_TOKEN = 4
 
 
 def stand_in_tokens(*texts: str) -> int:
-    """Return the UTF-8 bytes of `texts` in fours, rounded up: a stand-in, not the count of any real tokenizer."""
+    """Return the UTF-8 bytes of `texts` divided by four, rounded up.
+
+    It replaces a tokenizer, and does not equal the count of any.
+    """
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
     return -(-size // BYTES_PER_TOKEN)
 
 
 def stand_in_usage(request: ModelRequest, text: str) -> Usage:
-    """Return what answering `request` with `text` uses by that count."""
+    """Return the usage of a request answered with `text`, by `stand_in_tokens`."""
     return Usage(
         input_tokens=stand_in_tokens(request.system, request.user), output_tokens=stand_in_tokens(text)
     )
 
 
 def cut_to(text: str, tokens: int) -> str:
-    """Return as much of `text` as `tokens` of that count cover, whole characters only."""
+    """Return the start of `text` that has at most `tokens`, in whole characters."""
     return text.encode("utf-8", "surrogatepass")[: tokens * BYTES_PER_TOKEN].decode("utf-8", "ignore")
 
 
 MODEL = "rules-1"
 
 Rule = Callable[[LLMEnvelope], str]
-"""Write the text of the answer to an envelope; equal envelopes get equal texts."""
+"""A function that returns the answer text for an envelope.
+
+It must return equal texts for equal envelopes.
+"""
 
 
 class RulesProvider:
-    """Answer with the rule of the envelope's schema: its `$id` names the rule.
+    """Answer with a rule: the `$id` of the envelope's schema selects it.
 
-    The text is treated as any model's: it is cut at the request's cap and read from its characters. Where the
-    policy wants the sentinel, it is appended, as a model would append it. Tokens are a stand-in count of
-    four UTF-8 bytes each. `unnamed` has, by schema `$id`, the line of the configuration that would load an installed rule.
+    The text is handled like a model's answer: it is cut at the request's cap. If the policy requires a
+    sentinel, it is added. Tokens are counted by `stand_in_tokens`.
+
+    Args:
+        rules: The rules, by schema `$id`.
+        unnamed: The configuration line that loads an installed rule, by schema `$id`. It is used in an error
+            message.
+
     """
 
     def __init__(self, rules: Mapping[str, Rule], unnamed: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -54,7 +65,12 @@ class RulesProvider:
         self._unnamed = unnamed
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return the rule's text; raises `ProviderError` (`invalid_request`) where no rule fits."""
+        """Return the text of the rule.
+
+        Raises:
+            ProviderError: Of kind `invalid_request`, not sent, if no rule has the schema's `$id`.
+
+        """
         text = self._rule(request.envelope)(request.envelope)
         if request.envelope.output_policy.require_sentinel:
             text = append_sentinel(text)
@@ -69,11 +85,11 @@ class RulesProvider:
         )
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
-        """Return the stand-in count of the request's text."""
+        """Return `stand_in_tokens` of the request."""
         return stand_in_tokens(request.system, request.user)
 
     async def aclose(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Do nothing."""
 
     def _rule(self, envelope: LLMEnvelope) -> Rule:
         name = str(envelope.expected_output_schema.get("$id", ""))
@@ -88,7 +104,10 @@ class RulesProvider:
 
 
 def append_sentinel(text: str) -> str:
-    """Return the text of an object with the sentinel as its last member; any other text as it is."""
+    """Return an object's text with the sentinel as last member.
+
+    Other texts are unchanged.
+    """
     body, brace, after = text.rpartition("}")
     if not brace or after.strip():
         return text
@@ -99,14 +118,24 @@ def append_sentinel(text: str) -> str:
 SCRIPTED_MODEL = "scripted-1"
 
 ScriptedReply = str | ModelResponse | ProviderError
-"""A text to answer with, a whole response, or an error to raise."""
+"""The text of an answer, a whole response, or an error to raise."""
 
 
 class ScriptedProvider:
-    """Answer from a script: lines in the order of the calls, or a function of the request.
+    """Answer from a script: a list in call order, or a function of the request.
 
-    A text is an answer that ended by itself, from the requested model, with a stand-in count of four UTF-8 bytes a
-    token. `requests` holds the requests, in order.
+    A text becomes a complete answer of the requested model. Its tokens are counted by `stand_in_tokens`.
+
+    Example:
+        model = ScriptedProvider(['{"direction": "up"}', ProviderError(FailureKind.TIMEOUT, "late",
+        sent=True)])
+
+    Args:
+        script: The replies, or a function that returns one.
+
+    Attributes:
+        requests: All requests so far, in order.
+
     """
 
     def __init__(self, script: Iterable[ScriptedReply] | Callable[[ModelRequest], ScriptedReply]) -> None:
@@ -116,7 +145,12 @@ class ScriptedProvider:
         self._given = 0
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return the next answer, or raise the next error; `invalid_request` when the script is over."""
+        """Return the next answer, or raise the next error.
+
+        Raises:
+            ProviderError: Of the script, or of kind `invalid_request` after the end of the script.
+
+        """
         self.requests.append(request)
         line = self._next(request)
         match line:
@@ -135,11 +169,11 @@ class ScriptedProvider:
                 assert_never(line)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
-        """Return the stand-in count of the request's text."""
+        """Return `stand_in_tokens` of the request."""
         return stand_in_tokens(request.system, request.user)
 
     async def aclose(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Do nothing."""
 
     def _in_order(self, _request: ModelRequest) -> ScriptedReply:
         if self._given == len(self._lines):
@@ -150,7 +184,10 @@ class ScriptedProvider:
 
 
 class RecordedKey(NamedTuple):
-    """The key of a recorded attempt: everything that its call was counted by, and the number of the attempt (from 1)."""
+    """The key of a recorded attempt: all that its call was counted by.
+
+    `attempt` counts from 1.
+    """
 
     tenant: str
     agent: str
@@ -173,7 +210,7 @@ class RecordedKey(NamedTuple):
 
     @override
     def __str__(self) -> str:
-        """Return the key as messages show it."""
+        """Return the key as text, for messages."""
         return (
             f"{self.request_hash} (tenant {self.tenant!r}, agent {self.agent!r}, step {self.step!r}, "
             f"occurrence {self.occurrence}, attempt {self.attempt})"
@@ -182,23 +219,27 @@ class RecordedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Recorded:
-    """A recorded attempt: the id of its envelope, and its result as written in the log."""
+    """A recorded attempt: its envelope id, and its result as in the log."""
 
     envelope_id: str
     result: bytes
 
 
-_MISSES_KEPT = 10_000  # where every call may be a new one, every call is a miss
+_MISSES_KEPT = 10_000  # a limit, because every call of a changed program may be a miss
 _PLACES_NAMED = 5
 
 
 class RecordedAnswers:
-    """Serve recorded attempts by their `RecordedKey`; use it as a provider, or call `find`.
+    """Serve recorded attempts by their `RecordedKey`.
 
-    An answer is returned as it was written and is read again. A failure (time-out, refusal, budget, …) is the same
-    failure. A call whose key is not recorded is a miss, even if another agent, step or tenant asked the same request.
-    If a key was recorded more than once, the attempt at the same envelope is served, otherwise the first one. Only the
-    bytes of each result are kept, because requests are ten times as large.
+    Use it as a provider, or call `find`.
+
+    A recorded answer is returned unchanged and is read again. A recorded failure (timeout, refusal, budget,
+    …) is raised again. A call without a record is a miss, even if another agent, step or tenant made the same
+    request. If a key was recorded more than once, the attempt at the same envelope is served, otherwise the
+    first one.
+
+    Only the bytes of the results are kept in memory, because requests are ten times as large.
     """
 
     def __init__(self, interactions: Iterable[LLMInteraction] = ()) -> None:
@@ -216,7 +257,7 @@ class RecordedAnswers:
         same_request.setdefault(key, []).append(_Recorded(envelope.envelope_id, result.wire))
 
     async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
-        """Return the recorded result of this attempt, or None."""
+        """Return the recorded result of an attempt, or None."""
         key = RecordedKey.of(envelope, attempt)
         found = self._known.get(key.request_hash, {}).get(key)
         if found is None:
@@ -224,22 +265,24 @@ class RecordedAnswers:
                 self._missed.add(key)
             return None
         self._served.add(key)
+        # The same envelope first, because two clients that count apart may have recorded one key twice
+        # (decision 53).
         same = [one for one in found if one.envelope_id == envelope.envelope_id]
         return LLMResult.from_wire((same or found)[0].result)
 
     @property
     def misses(self) -> list[RecordedKey]:
-        """Keys that were requested and are not recorded, sorted; at most 10,000."""
+        """The keys that were requested but not recorded, sorted, at most 10,000."""
         return sorted(self._missed)
 
     @property
     def unused(self) -> list[RecordedKey]:
-        """Keys that are recorded and were not requested, sorted."""
+        """The keys that were recorded but not requested, sorted."""
         known = {key for same_request in self._known.values() for key in same_request}
         return sorted(known - self._served)
 
     def _miss(self, key: RecordedKey) -> str:
-        """Return the message of a miss; it names the calls of the tenant that the same request is recorded for."""
+        """Return the message of a miss, with the tenant's calls for which the request is recorded."""
         places = {
             f"agent {one.agent!r}, step {one.step!r}, occurrence {one.occurrence}, attempt {one.attempt}"
             for one in self._known.get(key.request_hash, {})
@@ -254,7 +297,12 @@ class RecordedAnswers:
         )
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return the recorded answer, or raise the recorded failure; `replay_miss` if nothing is recorded."""
+        """Return the recorded answer.
+
+        Raises:
+            ProviderError: The recorded failure, or of kind `replay_miss` if the attempt is not recorded.
+
+        """
         envelope = request.envelope
         result = await self.find(envelope, request.attempt)
         if result is None:
@@ -281,13 +329,13 @@ class RecordedAnswers:
         )
 
     async def count_tokens(self, _request: ModelRequest) -> int | None:
-        """Return None: a recording holds the counts of its own requests, not of new ones."""
+        """Return None: a recording has no counts of new requests."""
         return None
 
     async def aclose(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Do nothing."""
 
 
 def _was_answered(result: LLMResult) -> bool:
-    """Whether an attempt got an answer, be it a useless one, and not a failure on the way."""
+    """Return whether an attempt got an answer, even an unusable one."""
     return result.reading is not None or bool(result.stop_reason) or bool(result.raw_output)

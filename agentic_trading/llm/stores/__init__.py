@@ -1,1 +1,1 @@
-"""Where interactions are kept: memory and a crash-safe JSONL log."""
+"""Stores of interactions and events: in memory, and in a crash-safe JSONL file."""

@@ -1,4 +1,4 @@
-"""A log in memory: the whole promise of the store but for outliving the process."""
+"""A log in memory. It keeps all promises of the store, but ends with the process."""
 
 import asyncio
 from collections import defaultdict
@@ -28,9 +28,10 @@ _BATCH_LINES = 2000
 
 
 class MemoryInteractionStore:
-    """Keep interactions and events as the lines that a file would have, so that no caller can change them afterwards.
+    """An interaction store in memory, for tests and short runs.
 
-    Nothing is ever forgotten: about 7 KB an interaction.
+    Records are kept as the lines of a file, so that callers cannot change them afterwards. They are never
+    deleted: an interaction takes about 7 KB.
     """
 
     def __init__(self) -> None:
@@ -43,23 +44,23 @@ class MemoryInteractionStore:
 
     @property
     def records(self) -> "MemoryRecords":
-        """What the log knows: the port `Records`."""
+        """The queries of the log: the interface `Records`."""
         return self._records
 
     async def store(self, interaction: LLMInteraction) -> int:
-        """Keep one attempt, and return the number of its line."""
+        """Keep an attempt and return the number of its line."""
         return self._keep(interaction)
 
     async def record(self, event: Event) -> int:
-        """Keep one event, and return the number of its line."""
+        """Keep an event and return the number of its line."""
         return self._keep(event)
 
     async def copy(self, line: store_api.ChainedRecord) -> int:
-        """Keep the record in a line of another log, byte for byte; return the number of its line here."""
+        """Keep the record of another log's line, byte for byte, and return its number here."""
         return self._add(record_codec.identity_of(record_codec.record_of(line.record)), line.record)
 
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
-        """Whether this attempt is on record."""
+        """Return whether an attempt is on record."""
         return record_codec.attempt_key(envelope, attempt) in self._known
 
     async def get_by_envelope_id(
@@ -78,13 +79,13 @@ class MemoryInteractionStore:
         return self._records.newest(limit, tenant)
 
     async def scan(self, after: int = 0) -> AsyncGenerator[store_api.LogEntry]:
-        """Give every entry with a number above `after`, in order, and end."""
+        """Yield all entries with a number above `after`, in order."""
         for raw in self._lines[max(0, after) :]:
             line = read_line(raw)
             yield store_api.LogEntry(line.seq, record_codec.record_of(line.record), line.hash)
 
     async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[store_api.ChainedRecord]]:
-        """Give every line with a number above `after`, in batches, and wait for more until the store is closed."""
+        """Yield batches of lines with a number above `after`, until the store is closed."""
         news = asyncio.Event()
         self._followers.add(news)
         try:
@@ -117,10 +118,10 @@ class MemoryInteractionStore:
         return self._head.seq, self._head.hash
 
     async def flush(self) -> None:
-        """Return: there is no disk."""
+        """Return at once: there is no disk."""
 
     async def aclose(self) -> None:
-        """End every `follow` and take nothing more; harmless twice."""
+        """End every `follow` and accept no more records. You may call it twice."""
         self._is_closed = True
         self._wake_followers()
 
@@ -129,7 +130,7 @@ class MemoryInteractionStore:
 
     def _add(self, identity: record_codec.Identity, raw: bytes) -> int:
         if self._is_closed:
-            raise StoreError(_PATH, "the store is closed; make a new one to go on")
+            raise StoreError(_PATH, "the store is closed. Create a new one to continue")
         if (known := self._known.get(identity.key)) is not None:
             return identity.check(known)
         line, self._head = record_codec.write_line(raw, self._head)
@@ -144,19 +145,19 @@ class MemoryInteractionStore:
 
 
 class DiscardingInteractionStore(MemoryInteractionStore):
-    """Take records and keep none, for a session whose log is never read: a replay, a rehearsal.
+    """A store that accepts records and keeps none, for a replay or a rehearsal.
 
-    Of the store's promise it holds what a writer sees, but for conflicts: what was given before is not known.
+    Conflicts are not detected, because earlier records are not kept.
     """
 
     @override
     def _keep(self, record: store_api.Record) -> int:
-        """Take a record; it has no line."""
+        """Accept a record. It has no line."""
         return 0
 
 
 class MemoryRecords:
-    """Answer questions about lines in memory; those that came since the last question are looked at first."""
+    """Answer queries about lines in memory. New lines are indexed before each query."""
 
     def __init__(self, lines: list[bytes]) -> None:
         self._lines = lines
@@ -195,7 +196,10 @@ class MemoryRecords:
     async def traces(
         self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
     ) -> list[store_api.TraceSummary]:
-        """Return the decision chains that went on last, the last one first; `with_calls`, those with a call."""
+        """Return the decision chains by their last record, newest first.
+
+        See `Records.traces`.
+        """
         self._catch_up()
         places = self._of(tenant, reversed(range(len(self._facts))))
         newest = dict.fromkeys(self._facts[place].trace_id for place in places)
@@ -218,7 +222,10 @@ class MemoryRecords:
         )
 
     async def spend(self, *by: store_api.SpendKey, tenant: str | None = None) -> list[store_api.Spend]:
-        """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
+        """Return the sums of the attempts by the given keys.
+
+        Raises `ValueError` for an unknown key.
+        """
         keys = record_codec.check_keys(by)
         self._catch_up()
         groups: defaultdict[tuple[str, ...], list[IndexRow]] = defaultdict(list)
@@ -229,7 +236,7 @@ class MemoryRecords:
         return [_sum(key, groups[key]) for key in sorted(groups)]
 
     async def unmatched(self, *, tenant: str | None = None) -> list[store_api.Record]:
-        """Return all records of the reservations that have other records than one dispatch and one attempt."""
+        """Return the records of reservations without exactly one dispatch and one attempt."""
         self._catch_up()
         places: defaultdict[int, list[int]] = defaultdict(list)
         for place in self._of(tenant, range(len(self._facts))):
@@ -263,7 +270,7 @@ class MemoryRecords:
                 self._by_request[facts.request_hash, facts.occurrence].append(place)
 
     def _of(self, tenant: str | None, places: Iterable[int]) -> Iterable[int]:
-        """Return the places that hold records of a tenant; without one, all."""
+        """Return the places of a tenant's records, or all places without a tenant."""
         return (place for place in places if tenant is None or self._facts[place].tenant == tenant)
 
     def _at(self, places: Iterable[int]) -> list[store_api.Record]:

@@ -1,4 +1,4 @@
-"""A record and its bytes: its kind, its identity in a log, the line that is written, and what a log says of its traces and runs."""
+"""Records and their bytes: identity in a log, line in the chain, records of runs."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -16,13 +16,15 @@ from agentic_trading.llm.event import ArchiveStarted, Event, RunEnded, RunStarte
 from agentic_trading.llm.interaction import LLMInteraction, interaction_id
 from agentic_trading.llm.log_line import CHAIN_TAG, IndexRow
 
-_INTERACTION_BEGINS = b'{"interaction_id":'  # as we write it; the order of members is not part of the format
+_INTERACTION_BEGINS = b'{"interaction_id":'  # as we write it: the order of members is not part of the format
 
 
 def record_of(raw: bytes) -> store_api.Record:
-    """Read a record: with an `interaction_id` it is an interaction, otherwise an event.
+    """Read a record: an interaction if it has an `interaction_id`, otherwise an event.
 
-    Raises `ValueError` for what is neither.
+    Raises:
+        ValueError: If the bytes are not a record.
+
     """
     if raw.startswith(_INTERACTION_BEGINS) or "interaction_id" in orjson.loads(raw):
         return LLMInteraction.from_wire(raw)
@@ -30,12 +32,12 @@ def record_of(raw: bytes) -> store_api.Record:
 
 
 def id_of(record: store_api.Record) -> str:
-    """Return the id of a record; an interaction and an event may have the same."""
+    """Return the id of a record. An interaction and an event may have the same id."""
     return record.interaction_id if isinstance(record, LLMInteraction) else record.id
 
 
 def wire_of(record: store_api.Record) -> bytes:
-    """Return the bytes of a record; raises `RecordError` if it has none."""
+    """Return the bytes of a record. Raises `RecordError` if it cannot be serialized."""
     try:
         return record.wire
     except (ValueError, TypeError, OverflowError) as e:
@@ -43,7 +45,7 @@ def wire_of(record: store_api.Record) -> bytes:
 
 
 def _unspellable(record: store_api.Record, e: Exception) -> RecordError:
-    return RecordError(id_of(record), f"it has no JSON spelling ({e}); correct it and store it again")
+    return RecordError(id_of(record), f"it cannot be written as JSON ({e}). Correct it and store it again")
 
 
 def interactions(records: Iterable[store_api.Record]) -> list[LLMInteraction]:
@@ -53,23 +55,24 @@ def interactions(records: Iterable[store_api.Record]) -> list[LLMInteraction]:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The `key` by which a log knows a record, and `facts`: marks of what two records with one key must have in common.
+    """The key of a record in a log, and short hashes of the fields that must not change.
 
-    Facts are hashes of this process, 14 or 16 bytes: they are compared and never written.
+    The hashes (`facts`, 14 or 16 bytes) hold for this process only: they are compared, never written.
     """
 
     key: str
     facts: bytes
 
     def at(self, seq: int) -> bytes:
-        """Return what a log knows of the record in its line `seq`: the number, and the facts."""
+        """Return the entry of the record in a log: the number of its line, and the hashes."""
         return seq.to_bytes(_NUMBER_BYTES) + self.facts
 
     def check(self, known: bytes) -> int:
-        """Return the number of the line that a log knows as `known`, if its record may stand for this one.
+        """Return the number of the line of an entry if it is the same record.
 
-        An attempt of an earlier process is known by its request only: recorded again after a crash, it may have
-        another answer and other times, and the first is the one that was acted on. Raises `RecordConflictError`.
+        Raises:
+            RecordConflictError: If it is another record.
+
         """
         seq, facts = number_of(known), known[_NUMBER_BYTES:]
         if self.facts.startswith(facts):
@@ -83,28 +86,30 @@ class Identity:
 
 
 def number_of(known: bytes) -> int:
-    """Return the number of a line that a log knows as `known`."""
+    """Return the number of the line of an entry."""
     return int.from_bytes(known[:_NUMBER_BYTES])
 
 
 def attempt_key(envelope: LLMEnvelope, attempt: int) -> str:
-    """Return the key of an attempt's identity."""
+    """Return the key of an attempt."""
     return f"interaction:{interaction_id(envelope.envelope_id, attempt, envelope.tenant_id)}"
 
 
 def identity_of(record: store_api.Record) -> Identity:
     """Return the identity of a record.
 
-    Raises `RecordError` for a body without a spelling, for an event with too long an id or that would be read as an
-    interaction, and for a result of another envelope.
+    Raises:
+        RecordError: If a body cannot be serialized, an id of an event is too long, an event has an
+            `interaction_id`, or a result is of another envelope.
+
     """
     if isinstance(record, LLMInteraction):
         envelope, result = record.envelope, record.result
         if result.envelope_id != envelope.envelope_id:
             raise RecordError(
                 record.interaction_id,
-                f"its result is of envelope {result.envelope_id}, and its envelope is {envelope.envelope_id};"
-                " store the result with the envelope that it answers",
+                f"its result is of envelope {result.envelope_id}, and its envelope is {envelope.envelope_id}."
+                " Store the result with the envelope that it answers",
             )
         facts = _attempt_facts(
             envelope.tenant_id,
@@ -117,9 +122,10 @@ def identity_of(record: store_api.Record) -> Identity:
         return Identity(f"interaction:{record.interaction_id}", facts)
     check_event(record)
     as_of = utc_text(record.as_of) if record.as_of else ""
+    # Refused, because a reader of the log would otherwise take the event for an interaction.
     if "interaction_id" in (record.model_extra or {}):
         raise RecordError(
-            record.id, "it has an interaction_id and would be read as an interaction; leave it out"
+            record.id, "it has an interaction_id and would be read as an interaction. Leave it out"
         )
     names = (record.kind, record.trace_id, record.causation_id, record.tenant_id, as_of)
     try:
@@ -130,7 +136,7 @@ def identity_of(record: store_api.Record) -> Identity:
 
 
 def identity_in(raw: bytes) -> Identity | None:
-    """Return the identity of a record of an earlier process; None for a kind that a newer release wrote."""
+    """Return the identity of a record of an earlier process, None for an unknown kind of record."""
     fields = orjson.loads(raw)
     if "interaction_id" in fields:
         envelope, result = fields.get("envelope") or {}, fields.get("result") or {}
@@ -158,12 +164,12 @@ _KINDS: dict[str, tuple[Struct, tuple[str, ...], str]] = {
     "event": (
         _EVENT_MARKS,
         ("kind", "trace_id", "causation_id", "tenant_id", "as_of", "body"),
-        "give every event an id of its own",
+        "give every event its own id",
     ),
     "interaction": (
         _ATTEMPT_MARKS,
         ("tenant_id", "envelope_id or attempt_number", "request_hash", "envelope_hash", "output_hash"),
-        "give every result of an envelope an attempt_number of its own",
+        "give every result of an envelope its own attempt_number",
     ),
 }
 
@@ -175,6 +181,7 @@ def _event_facts(names: Iterable[object], body: bytes) -> bytes:
 def _attempt_facts(
     tenant: object, envelope_id: object, attempt: object, request: object, envelope: object, output: object
 ) -> bytes:
+    # Marks of two and four bytes, because every id of a log is kept in memory (decision 3).
     return _ATTEMPT_MARKS.pack(
         hash(str(tenant)) & 0xFFFF,
         hash((str(envelope_id), str(attempt))) & 0xFFFF,
@@ -185,16 +192,16 @@ def _attempt_facts(
 
 
 def check_keys(by: Sequence[store_api.SpendKey]) -> tuple[store_api.SpendKey, ...]:
-    """Return the keys of a sum; raises `ValueError` for one that there is not, naming those there are."""
+    """Return the keys of a sum. Raises `ValueError` for an unknown key."""
     allowed = get_args(store_api.SpendKey)
     unknown = [key for key in by if key not in allowed]
     if unknown:
-        raise ValueError(f"cannot sum by {', '.join(unknown)}; allowed are {', '.join(allowed)}")
+        raise ValueError(f"cannot sum by {', '.join(unknown)}. Allowed keys: {', '.join(allowed)}")
     return tuple(by)
 
 
 def summary_of(trace_id: str, facts: Sequence[IndexRow]) -> store_api.TraceSummary:
-    """Sum up a decision chain, given the facts of all its records in the log's order."""
+    """Return the summary of a decision chain from the facts of all its records, in the log's order."""
     attempts = [fact for fact in facts if fact.attempt]
     return store_api.TraceSummary(
         trace_id=trace_id,
@@ -208,10 +215,10 @@ def summary_of(trace_id: str, facts: Sequence[IndexRow]) -> store_api.TraceSumma
 
 
 def write_line(record: bytes, head: store_api.ChainHead) -> tuple[bytes, store_api.ChainHead]:
-    """Return the line that carries `record`, with its newline, and the head that it makes.
+    """Return the line of a record with its newline, and the new head of the chain.
 
-    `record` is a JSON object. It goes in as it is, but for newlines: in JSON they can only be white space between
-    tokens, and become blanks. The hash is SHA-256 over a domain tag and all bytes before `,"hash":`.
+    The record is a JSON object. Newlines in it become blanks, because in JSON they can only be white space
+    between tokens. The hash is SHA-256 over a domain tag and all bytes before `,"hash":`.
     """
     body = b'%b,"seq":%d,"prev":"%b"' % (record[:-1].replace(b"\n", b" "), head.seq + 1, head.hash.encode())
     digest = sha256_hex(CHAIN_TAG, body)
@@ -223,7 +230,10 @@ _RUN_MARKS = tuple(f'"{kind}"'.encode() for kind in _RUN_KINDS)
 
 
 def run_records(line: store_api.ChainedRecord) -> list[store_api.RunRecord]:
-    """Return the start or the end of a run, or the start of an archive, that a line carries, if it carries one."""
+    """Return the start or end of a run, or the start of an archive, in a line.
+
+    Empty if there is none.
+    """
     if (
         not any(mark in line.record for mark in _RUN_MARKS)
         or orjson.loads(line.record).get("kind") not in _RUN_KINDS
@@ -240,7 +250,7 @@ def broken_at(
     *,
     is_unfinished: bool = False,
 ) -> store_api.Verification:
-    """Return what was found of a log that is broken behind `head`, where `raw` stands."""
+    """Return the result of a check for a log that is broken after `head`, at the line `raw`."""
     return store_api.Verification(
         head.seq,
         head.hash,
@@ -256,6 +266,6 @@ _ID = re.compile(rb'^\{"interaction_id":"([^"\\]+)"|"id":"([^"\\]+)","kind":')
 
 
 def _id_in(raw: bytes) -> str:
-    """Return the id of the record in a broken line; empty where none can be read."""
+    """Return the id of the record in a broken line, empty if it cannot be read."""
     found = _ID.search(raw)
     return (found[1] or found[2]).decode("utf-8", "replace") if found else ""

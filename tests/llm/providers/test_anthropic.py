@@ -225,7 +225,7 @@ async def test_no_log_shows_a_key(
 
 @pytest.mark.parametrize("nonsense", ["", "nonsense", "ftp://host", "http://", "http://a:0"])
 def test_an_address_that_is_none_is_refused_at_once(nonsense: str) -> None:
-    with pytest.raises(ValueError, match="allowed is http"):
+    with pytest.raises(ValueError, match="Allowed: http"):
         AnthropicProvider(OneKey("good"), base_url=nonsense)
 
 

@@ -61,14 +61,14 @@ def test_cut_is_another_word_for_truncated() -> None:
         ("cut=-5%", "cut=-5%", "not a share"),
         ("cut=101%", "cut=101%", "not a share"),
         ("cut=nan%", "cut=nan%", "not a share"),
-        ("cut=5%,cut=6%", "cut=6%", "stands twice"),
+        ("cut=5%,cut=6%", "cut=6%", "is given twice"),
         ("cut=60%,refusal=60%", "cut=60%,refusal=60%", "more than 100%"),
         ("=5%", "=5%", "not a kind"),
     ],
 )
 def test_a_wrong_description_is_refused_and_says_what_is_allowed(text: str, part: str, reason: str) -> None:
     with pytest.raises(
-        FaultsError, match=f"{reason}.*allowed are malformed, timeout, refusal, truncated"
+        FaultsError, match=f"{reason}.*Allowed: malformed, timeout, refusal, truncated"
     ) as refused:
         Faults.parse(text)
 

@@ -109,9 +109,9 @@ def test_a_line_that_is_left_out_doubled_or_moved_is_seen() -> None:
     after_first = check_link(first, ChainHead())
 
     for stray, head, reason in (
-        (second, ChainHead(), "it is number 2 and stands where number 1 belongs"),
-        (first, after_first, "it is number 1 and stands where number 2 belongs"),
-        (third, after_first, "it is number 3 and stands where number 2 belongs"),
+        (second, ChainHead(), "it is number 2 at the position of number 1"),
+        (first, after_first, "it is number 1 at the position of number 2"),
+        (third, after_first, "it is number 3 at the position of number 2"),
     ):
         with pytest.raises(BrokenRecordError, match=reason):
             check_link(stray, head)

@@ -268,7 +268,7 @@ async def record_on_disk(store: JsonFileInteractionStore) -> None:
 
 
 CHANGES = [
-    (cut_to_nothing, "another program has cut the file: it has [0-9]+ bytes instead of [0-9]+"),
+    (cut_to_nothing, "another program has cut the file, which has [0-9]+ bytes instead of [0-9]+"),
     (cut_in_the_middle_of_a_line, "another program has cut the file"),
     (rotate_with_copytruncate, "another program has cut the file"),
     (append_bytes, "another program has written to the file"),
@@ -344,7 +344,7 @@ async def test_a_second_writer_is_refused_and_may_try_again(path: Path) -> None:
     recorded = event()
 
     with pytest.raises(
-        StoreLockedError, match="another process writes to it; stop that one or choose another path"
+        StoreLockedError, match=r"another process writes to it\. Stop that process or choose another path"
     ):
         await second.record(recorded)
     assert len(await kept(second)) == 1

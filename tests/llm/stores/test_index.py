@@ -284,7 +284,9 @@ async def test_a_line_that_changed_after_it_was_indexed_is_not_given(tmp_path: P
         assert await records.find(events[1].id) == events[1]
         path.write_bytes(path.read_bytes().replace(b'"number":1', b'"number":9'))
 
-        with pytest.raises(StoreError, match=r"log\.jsonl:2: it is not what was indexed; verify the log"):
+        with pytest.raises(
+            StoreError, match=r"log\.jsonl:2: it is not the line that was indexed\. Verify the log"
+        ):
             await records.find(events[1].id)
 
 

@@ -209,7 +209,7 @@ def test_a_line_that_was_changed_before_a_torn_end_is_damage(tmp_path: Path) -> 
     left = path.read_bytes().replace(b'"n":1', b'"n":7') + bytes(100)
     path.write_bytes(left)
 
-    with pytest.raises(StoreError, match="nothing was written") as e:
+    with pytest.raises(StoreError, match="The log was not modified") as e:
         LogFile(path, NoDisk())
 
     assert e.value.line == 2

@@ -125,5 +125,5 @@ def test_the_facts_of_an_event_take_its_subject_only_if_it_is_a_name() -> None:
 def test_an_event_that_would_be_read_as_an_interaction_is_refused() -> None:
     odd = Event.from_wire(event().wire[:-1] + b',"interaction_id":"x"}')
 
-    with pytest.raises(RecordError, match=r"it has an interaction_id .*; leave it out"):
+    with pytest.raises(RecordError, match=r"it has an interaction_id .*\. Leave it out"):
         identity_of(odd)

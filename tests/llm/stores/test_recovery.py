@@ -105,7 +105,8 @@ def test_a_broken_whole_line_is_refused_even_as_the_last_and_nothing_is_written(
     path.write_bytes(broken)
 
     with pytest.raises(
-        StoreError, match=rf"log\.jsonl:{number}: its hash is not that of its bytes; nothing was written"
+        StoreError,
+        match=rf"log\.jsonl:{number}: its hash is not that of its bytes\. The log was not modified",
     ) as e:
         reopened(path, event())
 
@@ -123,7 +124,7 @@ def test_a_whole_line_that_lost_its_newline_to_the_next_is_not_set_aside(
     first, second = lines_in(path)
     path.write_bytes(first[:-1] + joint + second)
 
-    with pytest.raises(StoreError, match="nothing was written") as e:
+    with pytest.raises(StoreError, match="The log was not modified") as e:
         reopened(path, event())
 
     assert e.value.line == 1
@@ -154,7 +155,10 @@ def test_a_reader_names_the_line_with_zeros_and_what_happens_to_it(tmp_path: Pat
     found = verified(path)
 
     assert (found.lines, found.broken_line) == (2, 3)
-    assert "the next process that writes to the log sets aside what follows" in found.reason
+    assert (
+        "The next process that writes to the log moves it and all that follows to another file"
+        in found.reason
+    )
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
@@ -184,7 +188,7 @@ async def test_cut_log_fails_verification_and_close(tmp_path: Path) -> None:
     assert (found.lines, found.broken_line, found.reason) == (
         2,
         3,
-        "it is missing or cut; 3 lines were written",
+        "it is missing or cut: 3 lines were written",
     )
     with pytest.raises(StoreError, match="another program has cut the file"):
         await store.aclose()
@@ -211,7 +215,7 @@ def test_an_empty_file_is_an_empty_log(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_not_there_cannot_be_verified(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"there is no log here; name the \.jsonl file of an earlier run"):
+    with pytest.raises(StoreError, match=r"there is no log here\. Name the \.jsonl file of an earlier run"):
         verified(tmp_path / "log.jsonl")
 
 
@@ -269,7 +273,7 @@ async def test_another_event_under_the_id_of_an_earlier_process_is_a_conflict(tm
 
     async with aclosing(JsonFileInteractionStore(path)) as store:
         await store.record(first.model_copy(update={"time": NOW + timedelta(hours=1)}))
-        with pytest.raises(RecordConflictError, match="differs in body;"):
+        with pytest.raises(RecordConflictError, match="differs in body:"):
             await store.record(first.model_copy(update={"body": {"qty": "999"}}))
 
         assert await kept(store) == [first]
@@ -297,7 +301,7 @@ async def test_a_path_that_cannot_be_written_says_so_and_what_to_do(tmp_path: Pa
     store = JsonFileInteractionStore(tmp_path / blocked)
 
     with pytest.raises(
-        StoreError, match=r"cannot be opened for writing \(.+\); choose a file in a folder that you may"
+        StoreError, match=r"cannot be opened for writing \(.+\)\. Choose a file in a folder that you may"
     ):
         await store.record(event())
 

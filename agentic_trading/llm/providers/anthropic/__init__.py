@@ -1,1 +1,1 @@
-"""Claude models."""
+"""The adapters for Claude models."""

@@ -1,4 +1,4 @@
-"""The Messages API: the arguments of a request, the enforceable form of its schema, and a message read as a `ModelResponse`."""
+"""The Messages API: request arguments, enforceable schemas, and answers."""
 
 import json
 import re
@@ -30,10 +30,15 @@ _FORMATS: Final = frozenset({
 
 
 def enforceable_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `schema` as the vendor's own SDK rewrites it: objects are closed, and bounds become words.
+    """Return `schema` as the vendor's own SDK rewrites it.
 
-    Raises `ValueError` for a part that has neither a type nor a choice, and `ProviderError` (`schema_refused`, unsent)
-    for one whose type the API does not have, several types among them, and for `true` and `false` as schemas.
+    Objects are closed, and bounds become text in the description.
+
+    Raises:
+        ValueError: If a part has neither a type nor a choice.
+        ProviderError: Of kind `schema_refused`, not sent, if a part has a type that the API does not support,
+            such as several types, `true` or `false`.
+
     """
     if not isinstance(schema, Mapping):
         raise _unspelled(f"a schema that is {quoted(schema, 200)}")
@@ -57,7 +62,7 @@ def enforceable_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take_literals(rest: dict[str, Any], made: dict[str, Any], kind: Any) -> Any:
-    """Move `enum` and `const`; return the type, or None where they stand for it."""
+    """Move `enum` and `const`. Return the type, or None if they replace it."""
     values = rest.get("enum")
     if isinstance(values, list) and values and all(map(_is_primitive, values)):
         made["enum"] = rest.pop("enum")
@@ -67,7 +72,7 @@ def _take_literals(rest: dict[str, Any], made: dict[str, Any], kind: Any) -> Any
 
 
 def _take_choices(rest: dict[str, Any], made: dict[str, Any], kind: Any) -> None:
-    """Move the choices, of which the API knows two, else the type."""
+    """Move the choices, as one of the two that the API supports, or the type."""
     found = [(name, rest.pop(name, None)) for name in ("anyOf", "oneOf", "allOf")]
     choice, variants = next(((name, each) for name, each in found if isinstance(each, list)), ("", []))
     if choice:
@@ -125,13 +130,14 @@ def _unspelled(what: str) -> ProviderError:
 API = "https://api.anthropic.com"
 VERSION = "2026-10-21"
 WITH_SAMPLING = "2023-06-01"
-"""The last version of the API whose requests have a temperature; later ones refuse it at any value."""
+"""The last API version with a temperature. Later versions refuse it."""
 
 ERRORS = ErrorForm(
     vendor="anthropic",
     request_id="request-id",
-    # Its words: "The compiled grammar is too large", "Schema is too complex", "Schemas contains too many optional
-    # parameters (31)", "too many parameters with union types", "tools.0.custom.input_schema: ...".
+    # By words, because the API has no code for it: "The compiled grammar is too large", "Schema is too
+    # complex", "Schemas contains too many optional parameters (31)", "too many parameters with union types",
+    # "tools.0.custom.input_schema: ...".
     schema_words=re.compile(
         r"grammar|schemas? (?:is|are|contains?) too|too many (?:\w+ )?parameters|output_config\.format"
         r"|\btools?\b|\btool_choice\b|\binput_schema\b|\bstrict\b",
@@ -146,17 +152,22 @@ ERRORS = ErrorForm(
 
 
 def create_arguments(request: ModelRequest, *, ttl: hosted.PromptCacheTtl) -> dict[str, Any]:
-    """Return the arguments of `messages.create`. Raises `ValueError` for a schema that cannot be sent."""
+    """Return the arguments of `messages.create`.
+
+    Raises:
+        ValueError: If the schema cannot be sent.
+
+    """
     return {
         **count_arguments(request, ttl=ttl),
         "max_tokens": request.max_tokens,
-        "service_tier": "standard_only",  # another tier has another price than the one that was reserved
+        "service_tier": "standard_only",  # because another tier has another price than the reserved one
         **_sampling(request),
     }
 
 
 def count_arguments(request: ModelRequest, *, ttl: hosted.PromptCacheTtl) -> dict[str, Any]:
-    """Return the arguments of `messages.count_tokens`: what is billed as input."""
+    """Return the arguments of `messages.count_tokens`: all that is billed as input."""
     return {
         "model": request.envelope.model,
         "system": [_marked({"type": "text", "text": request.system}, ttl)],
@@ -168,7 +179,12 @@ def count_arguments(request: ModelRequest, *, ttl: hosted.PromptCacheTtl) -> dic
 
 
 def sendable(arguments: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the arguments of a request; raises `ProviderError`, unsent, for a schema that has no form to be sent in."""
+    """Return the arguments of a request.
+
+    Raises:
+        ProviderError: Not sent, if the schema cannot be sent.
+
+    """
     try:
         return arguments()
     except ValueError as e:
@@ -191,9 +207,9 @@ def _output(request: ModelRequest) -> dict[str, Any]:
 
 
 def _tools(request: ModelRequest) -> dict[str, Any]:
-    """Offer the tools for one call in all.
+    """Offer the tools, for one call in total.
 
-    It is demanded where the answer is one, and the model takes that, which none does with a thinking budget.
+    The call is required if the answer is a call and the model allows it.
     """
     tools: list[dict[str, Any]] = [
         {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
@@ -210,6 +226,7 @@ def _tools(request: ModelRequest) -> dict[str, Any]:
         tools.insert(0, answer)
     if not tools:
         return {}
+    # With a thinking budget, a call cannot be forced, because the API refuses the request.
     demanded = request.demanded_call if request.thinking_budget == 0 else ""
     choices = {"": {"type": "auto"}, "answer": {"type": "tool", "name": ANSWER_TOOL}, "any": {"type": "any"}}
     return {"tools": tools, "tool_choice": {**choices[demanded], "disable_parallel_tool_use": True}}
@@ -221,9 +238,9 @@ def _enforceable(schema_json: bytes) -> dict[str, Any]:
 
 
 def _thinking(request: ModelRequest) -> dict[str, Any]:
-    """Ask for thinking where the envelope does: by a budget where the request has one, else adaptive, by effort.
+    """Request thinking if the envelope does: with the request's budget, else adaptive.
 
-    Where it does not, the field is left out: some models always think, and refuse to have it off.
+    Otherwise the field is left out, because some models always think and refuse to turn it off.
     """
     if request.thinking_budget > 0:
         return {"thinking": {"type": "enabled", "budget_tokens": request.thinking_budget}}
@@ -233,7 +250,10 @@ def _thinking(request: ModelRequest) -> dict[str, Any]:
 
 
 def _sampling(request: ModelRequest) -> dict[str, Any]:
-    """Send a temperature as only the old version takes it; the SDK has no parameter for it any more."""
+    """Send a temperature with the old API version.
+
+    The SDK has no parameter for it any more.
+    """
     if request.temperature is None:
         return {}
     return {
@@ -243,19 +263,26 @@ def _sampling(request: ModelRequest) -> dict[str, Any]:
 
 
 def read_message(reply: hosted.HttpReply, *, offers_tools: bool = False) -> ModelResponse:
-    """Return the answer that a body holds: all its text, the thinking left out.
+    """Return the answer in a body: all its text, without thinking.
 
-    `offers_tools` says that tools were offered: the text is then the input of a call, cut out of the body as it stands
-    there, for a parsed one has lost digits. An answer that says that it calls a tool, and holds no call, has no text.
-    Refusals and answers cut at the cap are answers too, with the stop reason that says so. A usage that cannot be read
-    is unmetered. Raises `ProviderError`, sent, for an answer that waits for something that was not offered, one that its
-    server gave up, and a body that is an error or no message. Its usage is charged, if that can be read.
+    Refusals and answers that were cut at the cap are returned too, with their stop reason. A usage that
+    cannot be read makes the answer unmetered.
+
+    Args:
+        reply: The reply.
+        offers_tools: Tools were offered. If there is a call, its input is then the text, with all digits. If
+            the stop reason is a call and there is none, the text is empty.
+
+    Raises:
+        ProviderError: If the answer waits for a tool that was not offered or is incomplete, or the body is an
+            error or not a message. The request was sent. The usage is charged if it can be read.
+
     """
     message = _message(reply)
     bill = hosted.bill_of(message.get("usage"))
     served = message.get("model")
     model = served if isinstance(served, str) else ""
-    says_any = bool(message.get("content"))  # of whatever form: that is billed as output
+    says_any = bool(message.get("content"))  # in any form, because all of it is billed as output
 
     def failed(kind: FailureKind, why: str) -> ProviderError:
         usage = _usage(message, bill, has_answer=says_any)
@@ -289,7 +316,10 @@ def read_message(reply: hosted.HttpReply, *, offers_tools: bool = False) -> Mode
 def _text(
     message: Mapping[str, Any], reply: hosted.HttpReply, reason: str, *, offers_tools: bool
 ) -> tuple[hosted.CallsText, str]:
-    """Return the answer's text, and the text beside its calls. Raises `ValueError` for an answer that cannot be used."""
+    """Return the text of the answer, and the text next to its calls.
+
+    Raises `ValueError` if it is unusable.
+    """
     content, word = message["content"], reason.lower()
     text = hosted.text_of_parts(content).text
     has_call = isinstance(content, list) and any(block.get("type") == "tool_use" for block in content)
@@ -318,7 +348,7 @@ def _message(reply: hosted.HttpReply) -> Mapping[str, Any]:
 
 
 def _usage(message: Mapping[str, Any], bill: hosted.Bill, *, has_answer: bool) -> Usage:
-    """Return the usage of a message, with the reason in `unmetered` if it cannot be read."""
+    """Return the usage of a message. If it cannot be read, `unmetered` is the reason."""
     try:
         usage = usage_of(message["usage"], bill)
     except (AttributeError, KeyError, TypeError, ValidationError):
@@ -331,7 +361,7 @@ def _usage(message: Mapping[str, Any], bill: hosted.Bill, *, has_answer: bool) -
 
 
 def count_in(reply: hosted.HttpReply) -> int | None:
-    """Return the count of input tokens that a body holds, or None where it holds none."""
+    """Return the count of input tokens in a body, or None."""
     try:
         count = json.loads(reply.body)
     except (ValueError, RecursionError):
@@ -341,11 +371,15 @@ def count_in(reply: hosted.HttpReply) -> int | None:
 
 
 def usage_of(billed: Mapping[str, Any], bill: hosted.Bill = hosted.NO_BILL) -> Usage:
-    """Return the tokens by class of price; thinking is part of the output.
+    """Return the tokens by price class. Thinking is part of the output.
 
-    Tokens written to the cache without a duration count as the dearer kind. More thinking than output cannot be part
-    of it: output is then their sum. A count that is not a whole number raises `ValidationError`, and one that is
-    missing `KeyError`.
+    Cache writes without a duration count as the more expensive kind. If there is more thinking than output,
+    the output is the sum of both.
+
+    Raises:
+        ValidationError: If a count is not a whole number.
+        KeyError: If a count is missing.
+
     """
     for_5m, for_1h = _written(billed)
     details = billed.get("output_tokens_details")
@@ -367,7 +401,10 @@ def usage_of(billed: Mapping[str, Any], bill: hosted.Bill = hosted.NO_BILL) -> U
 
 
 def _written(billed: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the tokens written to the cache for five minutes and for an hour; the API reports the sum, or the parts."""
+    """Return the tokens written to the cache for five minutes and for an hour.
+
+    The API reports the sum, or both parts.
+    """
     written = billed.get("cache_creation_input_tokens") or 0
     parts = billed.get("cache_creation")
     if parts is None:
@@ -377,11 +414,14 @@ def _written(billed: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def calls_in(body: bytes) -> list[hosted.ToolCall]:
-    """Return the tool calls of a message in their order, with their input as it stands in `body`.
+    """Return the tool calls of a message in their order, with their unparsed input.
 
-    Raises `ValueError` for what is no message, or holds a part twice that must be read, and `RecursionError` for one
-    that is nested without end.
+    Raises:
+        ValueError: If it is not a message, or has a needed part twice.
+        RecursionError: If it is nested too deeply.
+
     """
+    # Cut out of the body, because a parsed number has lost digits.
     message = body.decode(json.detect_encoding(body), "surrogatepass")
     blocks = [block for _, block in hosted.members_of(hosted.member_of(message, "content"))]
     return [

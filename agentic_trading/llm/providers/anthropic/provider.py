@@ -1,4 +1,4 @@
-"""Claude models as a `Provider`: over HTTP of our own, or through the vendor's SDK, which signs in elsewhere, too."""
+"""The adapters for Claude: over HTTP, or through the vendor's SDK for its sign-ins."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -21,16 +21,24 @@ from agentic_trading.llm.redaction import Redaction
 
 
 class AnthropicProvider:
-    """Call the Messages API once a request: no retries, no telemetry, no key or address from the environment.
+    """Call the Messages API, once for each request.
 
-    The key is the tenant's (`keys`), looked up for each request. `base_url` is for a gateway or a stub of the same
-    API. `stable_prefix_ttl` is how long the provider shall keep the stable part of a request in its cache; empty
-    requests no caching. `clock` gives the time against which an HTTP date in `Retry-After` is read.
-    An answer is read up to `max_answer_bytes`, after decompression; a longer one fails, charged.
-    `proxy` is the only one that is used.
+    It does not retry, sends no telemetry, and reads no key or URL from the environment. The key of the tenant
+    is looked up for each request. Limit a call with `asyncio.timeout`: each read ends shortly after the
+    envelope's `attempt_timeout_s`.
 
-    Raises `ValueError` for a `base_url` or a `proxy` that is no address. A request ends in time by the caller's `asyncio.timeout`;
-    the limit on each read lies a little behind the envelope's `attempt_timeout_s`.
+    Args:
+        keys: The keys of the tenants.
+        base_url: The URL of a gateway or a stub with the same API.
+        stable_prefix_ttl: How long the provider caches the stable part of a request. Empty disables caching.
+        clock: The time for an HTTP date in `Retry-After`.
+        max_answer_bytes: The maximum size of an answer after decompression. A larger one fails and is
+            charged.
+        proxy: The only proxy that is used.
+
+    Raises:
+        ValueError: If the base URL or the proxy is not a plain http or https URL.
+
     """
 
     def __init__(
@@ -56,7 +64,12 @@ class AnthropicProvider:
         )
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return one completion; raises `ProviderError` for anything that fails, a cut answer among it."""
+        """Return one completion.
+
+        Raises:
+            ProviderError: If the attempt fails, or the answer is larger than `max_answer_bytes`.
+
+        """
         return await self._redaction.guard(self._complete(request))
 
     async def _complete(self, request: ModelRequest) -> ModelResponse:
@@ -68,7 +81,12 @@ class AnthropicProvider:
         return messages.read_message(reply, offers_tools="tools" in arguments)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
-        """Return the provider's own count of input tokens; it is not billed. Raises `ProviderError`."""
+        """Return the provider's own count of input tokens, which is free.
+
+        Raises:
+            ProviderError: If the count fails.
+
+        """
         body = messages.sendable(lambda: messages.count_arguments(request, ttl=self._ttl))
         headers = {"anthropic-version": messages.VERSION}
         try:
@@ -76,19 +94,31 @@ class AnthropicProvider:
                 await self._session.post(request, "/v1/messages/count_tokens", body, headers)
             )
         except ProviderError as e:
-            e.sent = False  # a count is free
+            e.sent = False  # because a count is free
             raise
 
     async def aclose(self) -> None:
-        """Close all connections; harmless twice."""
+        """Close all connections. You may call it twice."""
         await self._session.aclose()
 
 
 class AnthropicSdkProvider:
-    """Call the Messages API through the vendor's SDK: for its sign-ins, such as Bedrock and Vertex.
+    """Call the Messages API through the vendor's SDK, for example on Bedrock or Vertex.
 
-    As `AnthropicProvider`, but that proxies of the environment are used, and one client of the SDK a key. `client` is the
-    name of the SDK's class and `arguments` its own: `AsyncAnthropic` sends the tenant's key, and any other signs in by itself.
+    It works like `AnthropicProvider`, but uses proxies of the environment, and has one SDK client for each
+    key.
+
+    Args:
+        keys: The keys of the tenants.
+        client: The name of the SDK's class. `AsyncAnthropic` sends the tenant's key. The others sign in
+            without it.
+        arguments: Arguments of this class.
+        base_url: The URL of a gateway or a stub with the same API.
+        stable_prefix_ttl: How long the provider caches the stable part of a request. Empty disables caching.
+        clock: The time for an HTTP date in `Retry-After`.
+        max_answer_bytes: The maximum size of an answer after decompression. A larger one fails and is
+            charged.
+
     """
 
     def __init__(
@@ -113,21 +143,31 @@ class AnthropicSdkProvider:
         self._by_key = ClientPerKey[Provider](keys, self._connect)
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return one completion; raises `ProviderError` for anything that fails, a cut answer among it."""
+        """Return one completion.
+
+        Raises:
+            ProviderError: If the attempt fails, or the answer is larger than `max_answer_bytes`.
+
+        """
         async with self._by_key.lend(request.envelope.tenant_id) as client:
             return await client.complete(request)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
-        """Return the provider's own count of input tokens; it is not billed. Raises `ProviderError`."""
+        """Return the provider's own count of input tokens, which is free.
+
+        Raises:
+            ProviderError: If the count fails.
+
+        """
         async with self._by_key.lend(request.envelope.tenant_id) as client:
             return await client.count_tokens(request)
 
     async def aclose(self) -> None:
-        """Close all connections; harmless twice."""
+        """Close all connections. You may call it twice."""
         await self._by_key.aclose()
 
     def _connect(self, key: str) -> Provider:
-        """Load the SDK, which takes most of a second and reads thousands of files: in a thread, and not before."""
+        """Load the SDK, in a thread: it takes most of a second and reads thousands of files."""
         with nothing_sent():
             from agentic_trading.llm.providers.anthropic.sdk import (  # noqa: PLC0415 - see above
                 AnthropicSdkClient,

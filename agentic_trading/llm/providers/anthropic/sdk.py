@@ -1,4 +1,7 @@
-"""One client of the Anthropic SDK, for what it signs in to and our own HTTP does not; the SDK is loaded with this module."""
+"""One client of the Anthropic SDK, for its sign-ins.
+
+Importing this module loads the SDK.
+"""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
@@ -37,14 +40,15 @@ MEANINGS: Mapping[type[anthropic.AnthropicError], StatusMapping] = {
     anthropic.APITimeoutError: StatusMapping(FailureKind.TIMEOUT, sent=True),
     anthropic.APIWebhookValidationError: _OURS,
 }
-"""What the errors of the SDK mean that are no answer of the server: the row of the class, or of the nearest above it."""
+"""The failure of an SDK error without an answer, by its class or the nearest base class."""
 
 
 class AnthropicSdkClient:
-    """Speak to the API through the SDK with one key, over connections that are kept open.
+    """Call the API through the SDK with one key, over connections that are kept open.
 
-    `client` is the SDK's class, such as `AsyncAnthropicBedrock`, and `arguments` are its own: all but `AsyncAnthropic` sign
-    in by themselves, and have no use for the key. Made in a thread: certificates are read.
+    Create it in a thread, because it reads certificates. `client` is the SDK's class, such as
+    `AsyncAnthropicBedrock`, and `arguments` are those of the class. All classes but `AsyncAnthropic` sign in
+    without the key.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class AnthropicSdkClient:
             arguments = {**arguments, "base_url": base_url}
         self._client = getattr(anthropic, client)(
             **arguments,
-            max_retries=0,  # every retry is paid, so each passes the gate
+            max_retries=0,  # because every retry is paid, and must be admitted by the gateway
             http_client=anthropic.DefaultAioHttpClient(
                 follow_redirects=False,
                 headers={"accept-encoding": ACCEPT_ENCODING},
@@ -76,13 +80,14 @@ class AnthropicSdkClient:
             ),
             open_telemetry={"propagation": False, "traces": False},
         )
-        # Read from the environment otherwise, where they would go before the tenant's key.
+        # Cleared, because `ANTHROPIC_CUSTOM_HEADERS` of the environment would replace the tenant's key.
         self._client._custom_headers = {}  # noqa: SLF001 - the SDK reads the variable in its constructor alone
-        # Made here, in the thread: the first time takes a tenth of a second, which would hold up the loop.
+        # Created here, in the thread, because the first time takes a tenth of a second and would block the
+        # loop.
         self._messages = self._client.messages.with_raw_response
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return one completion, which does not repeat the key."""
+        """Return one completion, which never contains the key."""
         return await self._redaction.guard(self._complete(request))
 
     async def _complete(self, request: ModelRequest) -> ModelResponse:
@@ -92,16 +97,16 @@ class AnthropicSdkClient:
         return messages.read_message(reply, offers_tools="tools" in arguments)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:
-        """Return the count of input tokens, or None where the address gives none."""
+        """Return the count of input tokens, or None if the server gives none."""
         arguments = messages.sendable(lambda: messages.count_arguments(request, ttl=self._ttl))
         try:
             return messages.count_in(await self._asked(self._messages.count_tokens, arguments, request))
         except ProviderError as e:
-            e.sent = False  # a count is free
+            e.sent = False  # because a count is free
             raise
 
     async def aclose(self) -> None:
-        """Close the connections; harmless twice."""
+        """Close the connections. You may call it twice."""
         await self._client.close()
 
     async def _asked(
@@ -112,7 +117,10 @@ class AnthropicSdkClient:
         *,
         with_schema: bool = False,
     ) -> HttpReply:
-        """Return the reply; the limit on a read is finite, for without one the SDK refuses to ask for long answers."""
+        """Return the reply.
+
+        Reads have a limit, because the SDK refuses long answers without one.
+        """
         read_s = request.envelope.retry_policy.attempt_timeout_s + GRACE_S
         with self._errors_mapped(with_schema=with_schema):
             reply = await ask(**arguments, timeout=anthropic.Timeout(read_s, connect=CONNECT_S))
@@ -127,7 +135,7 @@ class AnthropicSdkClient:
 
     @contextmanager
     def _errors_mapped(self, *, with_schema: bool) -> Iterator[None]:
-        """Raise an error of the SDK as a `ProviderError`, whose message and cause do not repeat the key."""
+        """Raise an error of the SDK as a `ProviderError` that never contains the key."""
         try:
             yield
         except anthropic.AnthropicError as e:
@@ -145,7 +153,7 @@ class AnthropicSdkClient:
 def error_of(
     e: anthropic.AnthropicError, *, redaction: Redaction, base_url: str, with_schema: bool, now: datetime
 ) -> ProviderError:
-    """Return what `e` means; what `redaction` knows is taken out of the message, before it is shortened."""
+    """Return the `ProviderError` of an SDK error, without secrets of `redaction`."""
     if isinstance(e, anthropic.APIStatusError):
         reply = e.response
         return provider_error(
@@ -170,7 +178,10 @@ def _never_connected(cause: BaseException) -> bool:
 
 
 def _causes(e: BaseException) -> Iterator[BaseException]:
-    """Yield `e` and what it was made of; not its context, which may be an earlier failure of the caller's."""
+    """Yield `e` and its causes.
+
+    Its context is left out, because it may be an unrelated error of the caller.
+    """
     cause: BaseException | None = e
     while cause is not None:
         yield cause
@@ -178,7 +189,7 @@ def _causes(e: BaseException) -> Iterator[BaseException]:
 
 
 def bounded(max_bytes: int) -> Callable[[Any], Awaitable[None]]:
-    """Return a hook of the SDK's HTTP client that reads each response before the SDK does, up to a limit."""
+    """Return a hook of the SDK's HTTP client that reads each response up to a limit."""
 
     async def read(response: Any) -> None:
         packing, is_answer = response.headers.get("content-encoding", ""), response.is_success

@@ -1,1 +1,1 @@
-"""Models behind OpenAI's chat completions, and behind the servers that speak the same language."""
+"""The adapter for OpenAI's chat completions, and for servers with the same API."""

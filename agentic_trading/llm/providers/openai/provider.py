@@ -1,4 +1,4 @@
-"""The adapter for OpenAI's chat completions, and for any server that speaks them: requests, answers, usage."""
+"""The adapter for OpenAI's chat completions, and for compatible servers."""
 
 import json
 import math
@@ -52,31 +52,34 @@ _WRITES = (
 )
 _THOUGHTS = ("reasoning_tokens", "thinking_tokens")
 _LIFETIMES = ("cache_creation", "cache_creation_token_details")
-"""Objects that split the writes by how long they are kept."""
+"""Objects that split cache writes by how long they are kept."""
 
 
 class UnmeteredError(ValueError):
-    """A usage that no bill can be computed from; the text is the reason."""
+    """A usage from which no bill can be computed. The text is the reason."""
 
 
 def billed_usage(
     reported: Any, *, service_tier: str, has_answer: bool, bill: hosted.Bill = hosted.NO_BILL
 ) -> Usage:
-    """Return the tokens of an answer by class of price; `has_answer` is whether a text or a call came with it.
+    """Return the tokens of an answer by price class.
 
-    `bill` is the server's own bill in it.
+    Vendors use the same names for different sums, and different names for the same count. The most expensive
+    reading counts:
 
-    Vendors use the same names for different sums, and different names for the same count. The dearest reading counts:
-
-    - Output is `completion_tokens`. OpenAI, Azure, DeepSeek and Groq count thinking inside it, xAI and Gemini in
-      addition. It is inside only if `total_tokens` shows that, and never if it is larger than `completion_tokens`.
-      Output is never less than the rest of the total.
-    - Of several counts of cache reads the smallest counts, of several counts of cache writes the largest.
+    - Output is `completion_tokens`. OpenAI, Azure, DeepSeek and Groq include thinking in it, xAI and Gemini
+      add it. Thinking counts as included only if `total_tokens` shows it, and never if it is larger than
+      `completion_tokens`. Output is never less than the rest of the total.
+    - The smallest of several counts of cache reads counts, and the largest of several counts of cache writes.
     - The rest of the prompt is plain input, and never less than `prompt_cache_miss_tokens`.
-    - Writes are priced as five-minute ones, unless the server reports how many are kept for an hour.
+    - Writes have the price of five-minute writes, unless the server reports how many are kept for an hour.
 
-    Raises `UnmeteredError` for a usage that is missing, that counts nothing for a call that was answered, a count that
-    is not a whole number from 0 to `LARGEST_COUNT`, and sums that contradict their parts.
+    `has_answer`: a text or a call came with the usage.
+
+    Raises:
+        UnmeteredError: If the usage is missing or counts nothing for an answered call, if a count is not a
+            whole number from 0 to `LARGEST_COUNT`, or if sums contradict their parts.
+
     """
     if not isinstance(reported, Mapping):
         raise UnmeteredError("the server reports no usage")
@@ -117,7 +120,10 @@ def billed_usage(
 
 
 def _output(prompt: int, completion: int, reasoning: int, totals: Sequence[int]) -> int:
-    """Return the most that came out; raises `UnmeteredError` for a total that is less than its parts."""
+    """Return the largest reading of the output.
+
+    Raises `UnmeteredError` if the total is too small.
+    """
     if not totals:
         return completion + reasoning
     left = totals[0] - prompt
@@ -154,7 +160,7 @@ def _needed(reported: Mapping[str, Any], name: str) -> int:
 
 
 def _counts(places: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[int]:
-    """Return the counts with one of these names, in any of these places; null is not a count."""
+    """Return the counts with these names in these places. Null is not a count."""
     return [
         _count(name, value) for place in places for name in names if (value := place.get(name)) is not None
     ]
@@ -169,18 +175,15 @@ def _count(name: str, value: Any) -> int:
 
 
 Dialect = Literal["openai", "compatible"]
-"""OpenAI's own API, or a server that speaks an older form of it (llama.cpp, vLLM and the like)."""
+"""OpenAI's own API, or an older form of it (llama.cpp, vLLM and others)."""
 
 _NAME_CHARS = 64
 
 
 def completion_body(request: ModelRequest, dialect: Dialect, *, logprobs: bool) -> dict[str, Any]:
-    """Return the body of `request`; what the request leaves open is not sent.
-
-    The cap is `max_completion_tokens` at OpenAI, whose reasoning models refuse the older `max_tokens`, and
-    `max_tokens` elsewhere, because a server that did not know the newer name would write without end. OpenAI is
-    asked to keep no copy (`store`) and to bill at the standard tier whatever the project's setting is.
-    """
+    """Return the body of `request`, without fields that it leaves open."""
+    # OpenAI's reasoning models refuse the older name. Other servers get it, because one that ignores an
+    # unknown cap would write, and bill, without end.
     cap = "max_completion_tokens" if dialect == "openai" else "max_tokens"
     body = {
         "model": request.envelope.model,
@@ -195,6 +198,8 @@ def completion_body(request: ModelRequest, dialect: Dialect, *, logprobs: bool) 
         "logprobs": logprobs or None,
         **_tools(request),
     }
+    # No copy is stored, and the tier is fixed, because the project's setting would otherwise change the
+    # price.
     if dialect == "openai":
         body |= {"store": False, "service_tier": "default"}
     return {name: value for name, value in body.items() if value is not None}
@@ -211,7 +216,10 @@ def _response_format(request: ModelRequest) -> dict[str, Any] | None:
 
 
 def _tools(request: ModelRequest) -> dict[str, Any]:
-    """Offer the tools for one call in all; it is demanded where the answer is one, and the model takes that."""
+    """Offer the tools, for one call in total.
+
+    The call is required if the answer is a call and the model allows it.
+    """
     functions: list[dict[str, Any]] = [
         {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
         for tool in request.tools
@@ -238,16 +246,16 @@ def _tools(request: ModelRequest) -> dict[str, Any]:
 
 
 def _name(request: ModelRequest) -> str:
-    """Return the schema's `$id` in the letters that the API allows."""
+    """Return the schema's `$id` in the characters that the API allows."""
     name = str(request.envelope.expected_output_schema.get("$id", ""))
     return re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:_NAME_CHARS] or "answer"
 
 
 def takes_strict(schema: Mapping[str, Any]) -> bool:
-    """Say whether the API holds answers to `schema` to the letter.
+    """Return whether the API enforces `schema` strictly.
 
-    It refuses `strict` for optional properties, `allOf`, a choice at the root and words beside a `$ref`. Such a
-    schema is sent as a wish; either way the answer is held against the original one here.
+    It refuses `strict` for optional properties, `allOf`, a choice at the root, and keywords next to a `$ref`.
+    Such a schema is sent without it. In both cases, the answer is checked against the original schema here.
     """
     return "anyOf" not in schema and all(map(_is_strict, _nested(schema)))
 
@@ -259,7 +267,7 @@ def _is_strict(schema: Mapping[str, Any]) -> bool:
 
 
 def _nested(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield `schema` and every schema inside it; names and data are skipped."""
+    """Yield `schema` and all schemas in it."""
     yield schema
     for keyword in ("properties", "$defs", "definitions"):
         for child in schema.get(keyword, {}).values():
@@ -284,9 +292,9 @@ ERRORS = ErrorForm(
 
 @dataclass(frozen=True, slots=True)
 class _Completion:
-    """The body of an answer: its first choice and the message in that, empty where there is none, and the server's bill.
+    """The body of an answer, with its first choice and message, and the server's bill.
 
-    Only what an answer needs is looked at; servers leave out, add and spell the rest as they like.
+    Only the needed fields are read, because servers omit, add and rename others.
     """
 
     reply: hosted.HttpReply
@@ -309,11 +317,11 @@ class _Completion:
 
     @property
     def says_any(self) -> bool:
-        """Whether the message holds anything that the model wrote, of whatever form: that is billed as output."""
+        """Whether the model wrote anything, in any form. This is billed as output."""
         return any(self.message.get(name) for name in _WRITTEN)
 
     def usage(self, *, has_answer: bool) -> Usage:
-        """Return the usage; one that no bill can be made from says why."""
+        """Return the usage. If no bill can be computed from it, it has the reason."""
         tier, bill = hosted.word_of(self.page.get("service_tier")), self.bill
         try:
             return billed_usage(self.page.get("usage"), service_tier=tier, has_answer=has_answer, bill=bill)
@@ -328,7 +336,7 @@ class _Completion:
         return unusable_answer(kind, message, self.reply, usage, self.bill, model=self.model)
 
     def error(self) -> ProviderError | None:
-        """Return the error that the body holds in the place of an answer."""
+        """Return the error in the body, if it has one instead of an answer."""
         error = error_in(self.page)
         if error is None and hosted.counts_any(self.choice.get("error")):
             error = self.choice
@@ -341,13 +349,22 @@ class _Completion:
 def model_response(
     answered: hosted.HttpReply, *, offers_tools: bool = False, bill_unit: hosted.BillUnit = "known"
 ) -> ModelResponse:
-    """Return the answer that a body holds; its stop reason is the API's own word, or `refusal` for a refusal.
+    """Return the answer in a body.
 
-    `offers_tools` says that tools were offered: the text is then the input of the call, where there is one,
-    whatever the stop reason (a demanded call ends in `stop`). An answer that says that it calls a tool, and holds no
-    call that was offered, has no text. `bill_unit` is how the server's own bill is read (see `bill_of`). A usage that no
-    bill can be made from is unmetered. Raises `ProviderError`, with the request sent, for an answer that was broken off, and
-    for a body that is an error or no chat completion. Its usage is charged, if that can be read.
+    The stop reason is the API's own word, or `refusal` if the model refuses. A usage from which no bill can
+    be computed makes the answer unmetered.
+
+    Args:
+        answered: The reply.
+        offers_tools: Tools were offered. If there is a call, its input is then the text, whatever the stop
+            reason: a forced call ends with `stop`. If the stop reason is a call and no offered tool is
+            called, the text is empty.
+        bill_unit: How the server's own bill is read, see `bill_of`.
+
+    Raises:
+        ProviderError: If the answer is incomplete, or the body is an error or not a chat completion. The
+            request was sent. The usage is charged if it can be read.
+
     """
     completion = _read(answered, bill_unit)
     if (error := completion.error()) is not None:
@@ -358,6 +375,7 @@ def model_response(
         raise completion.unusable(f"{_NO_COMPLETION}: {page[:_EXCERPT_CHARS]}")
     if reason.lower() in hosted.GIVEN_UP:
         raise completion.unusable(f"the answer was broken off (finish_reason {reason!r})")
+    # Errors of these steps are raised with the usage, because the answer was billed all the same.
     try:
         said = hosted.text_of_parts(message.get("content"))
         calls = _calls(completion)
@@ -388,7 +406,10 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 def _refusal(message: Mapping[str, Any]) -> str:
-    """Return the text by which the model refuses; servers that have none spell that as null, false or empty."""
+    """Return the text of a refusal.
+
+    Without one, servers send null, false or an empty text.
+    """
     refusal = message.get("refusal")
     if isinstance(refusal, str):
         return refusal
@@ -398,17 +419,20 @@ def _refusal(message: Mapping[str, Any]) -> str:
 def _text(
     content: str, calls: Sequence[hosted.ToolCall], reason: str, *, offers_tools: bool
 ) -> tuple[hosted.CallsText, str]:
-    """Return the answer's text and what stands beside it."""
+    """Return the text of the answer, and the text next to its call."""
     if offers_tools and calls:
         return hosted.text_of_calls(calls), content
     return (hosted.CallsText(""), content) if reason.lower() in _CALLS else (hosted.CallsText(content), "")
 
 
 def _calls(completion: _Completion) -> list[hosted.ToolCall]:
-    """Return the calls as the model wrote them: `tool_calls`, or the one `function_call` of the older API.
+    """Return the calls as the model wrote them: `tool_calls`, or the `function_call` of the older API.
 
-    Arguments are a text. Some servers send them as an object, which is cut out of the body: a parsed one has lost digits.
-    Raises `ValueError` for a body that holds a part twice.
+    Arguments are a text. Some servers send an object.
+
+    Raises:
+        ValueError: If the body has one of these parts twice.
+
     """
     called = completion.message.get("tool_calls") or []
     name = "tool_calls"
@@ -417,6 +441,7 @@ def _calls(completion: _Completion) -> list[hosted.ToolCall]:
     calls = called if isinstance(called, list) else [called]
     if not any(isinstance(_function(call).get("arguments"), dict) for call in calls):
         return [_call(call) for call in calls]
+    # Cut out of the body, because a parsed number has lost digits.
     body = completion.reply.body
     text = body.decode(json.detect_encoding(body), "surrogatepass")
     _, choice = next(hosted.members_of(hosted.member_of(text, "choices")))
@@ -441,7 +466,7 @@ def _function(call: Any) -> Mapping[str, Any]:
 
 
 def _call(call: Any, written: str = "") -> hosted.ToolCall:
-    """Return a call, with its arguments as they are `written`; one in another form is a call of nothing that was offered."""
+    """Return a call with its `written` arguments. A call in another form has no name."""
     match _function(call):
         case {"name": str(name), "arguments": str(arguments)}:
             return hosted.ToolCall(name, arguments)
@@ -460,7 +485,10 @@ def _read(answered: hosted.HttpReply, bill_unit: hosted.BillUnit) -> _Completion
 
 
 def _logprobs(choice: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return those that are numbers: an impossible token is reported as minus infinity, which no record spells."""
+    """Return the finite numbers.
+
+    An impossible token is minus infinity, which JSON cannot hold.
+    """
     content = _object(choice.get("logprobs")).get("content")
     if not isinstance(content, list):
         return ()
@@ -478,12 +506,22 @@ _system_clock = SystemClock()
 
 
 class OpenAIProvider:
-    """Call a model over chat completions: at OpenAI, or at the server (llama.cpp, vLLM, …) behind `base_url`.
+    """Call a model over chat completions, at OpenAI or a compatible server.
 
-    A server that wants no key gets any (`OneKey("none")`). Logprobs are requested where `capabilities` say that the
-    model offers them, and nowhere without. `clock` shows real time: a server may name the hour of the next try.
-    `bill_unit` is how a server's own bill is read, by default as its host is known to report it.
-    An answer is read up to `max_answer_bytes`, after decompression; a longer one fails, charged. `proxy` is the only one that is used.
+    Args:
+        keys: The keys of the tenants. For a server without keys, use `OneKey("none")`.
+        base_url: The URL of the server. Default: OpenAI.
+        capabilities: Logprobs are requested from models that offer them here. Without it, they are not
+            requested.
+        clock: The real time, because a server may give the time of the next attempt.
+        max_answer_bytes: The maximum size of an answer after decompression. A larger one fails and is
+            charged.
+        proxy: The only proxy that is used.
+        bill_unit: How the server's own bill is read. Default: by the host.
+
+    Raises:
+        ValueError: If the base URL or the proxy is not a plain http or https URL.
+
     """
 
     def __init__(
@@ -497,7 +535,6 @@ class OpenAIProvider:
         proxy: str | None = None,
         bill_unit: hosted.BillUnit | None = None,
     ) -> None:
-        """Raise `ValueError` for a base URL, or a proxy, that is no plain http or https address."""
         address = OPENAI_URL if base_url is None else check_address(base_url)
         self._dialect = _dialect_of(address)
         self._bill_unit = bill_unit or hosted.unit_at(urlsplit(address).hostname or "")
@@ -514,7 +551,12 @@ class OpenAIProvider:
         )
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Return one completion, which does not repeat the key; raises `ProviderError` for anything that fails."""
+        """Return one completion.
+
+        Raises:
+            ProviderError: If the attempt fails. It never contains a key.
+
+        """
         return await self._redaction.guard(self._complete(request))
 
     async def _complete(self, request: ModelRequest) -> ModelResponse:
@@ -524,11 +566,11 @@ class OpenAIProvider:
         return model_response(reply, offers_tools="tools" in body, bill_unit=self._bill_unit)
 
     async def count_tokens(self, request: ModelRequest) -> int | None:  # noqa: ARG002 - the port's signature
-        """Return None: chat completions have no count to give."""
+        """Return None: chat completions have no count."""
         return None
 
     async def aclose(self) -> None:
-        """Close the connections; harmless twice."""
+        """Close the connections. You may call it twice."""
         await self._session.aclose()
 
     def _offers_logprobs(self, request: ModelRequest) -> bool:
@@ -541,6 +583,6 @@ class OpenAIProvider:
 
 
 def _dialect_of(base_url: str) -> Dialect:
-    """Return `openai` for the vendor's own hosts (a region has one of its own), else `compatible`."""
+    """Return `openai` for the vendor's hosts, including those of regions, else `compatible`."""
     host = urlsplit(base_url).hostname or ""
     return "openai" if host == "openai.com" or host.endswith(".openai.com") else "compatible"

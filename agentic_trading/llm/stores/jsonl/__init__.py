@@ -1,1 +1,1 @@
-"""The log as a file of JSON lines: written by one process, read by any."""
+"""The log as a file of JSON lines. One process writes it, any process reads it."""

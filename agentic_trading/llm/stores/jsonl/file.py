@@ -1,4 +1,7 @@
-"""The file of a log: read and verified, or locked and appended to; everything here blocks and belongs into a thread."""
+"""The file of a log: reading, verifying, locking and appending.
+
+All of this blocks. Run it in a thread.
+"""
 
 import fcntl
 import os
@@ -32,12 +35,12 @@ _LINE_BYTES = 4096
 _ID_WITHIN_BYTES = 1 << 16
 _KEEP_AWAY = "let no other program rotate, cut or replace a log that is in use"
 _COPIED_AT_ONCE = 1 << 20
-_HAS_ZEROS = "it holds zero bytes, as a power cut leaves them; the next process that writes to the log sets aside what follows"
+_HAS_ZEROS = "it holds zero bytes, as a power cut leaves them. The next process that writes to the log moves it and all that follows to another file"
 
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """A place between two lines: the byte offset, and the head of the chain up to there."""
+    """A position between two lines: the byte offset, and the head of the chain there."""
 
     offset: int = 0
     head: ChainHead = field(default_factory=ChainHead)
@@ -47,26 +50,36 @@ START = LogPosition()
 
 
 class LogReader:
-    """Read the log at `path`. A missing file is an error, unless `may_be_missing`: then it is an empty log."""
+    """Read the log at `path`.
+
+    A missing file raises `StoreError`, or is an empty log with `may_be_missing`.
+    """
 
     def __init__(self, path: Path, *, may_be_missing: bool = False) -> None:
         self.path = path
         self._may_be_missing = may_be_missing
 
     def exists(self) -> bool:
-        """Say whether there is a file; raises `StoreError` if there is none and there should be."""
+        """Return whether the file exists.
+
+        Raises `StoreError` if it must exist and does not.
+        """
         if self.path.is_file():
             return True
         if self._may_be_missing:
             return False
-        raise StoreError(self.path, "there is no log here; name the .jsonl file of an earlier run")
+        raise StoreError(self.path, "there is no log here. Name the .jsonl file of an earlier run")
 
     def walk(
         self, start: LogPosition = START, end: int | None = None
     ) -> Iterator[tuple[ChainedRecord, LogPosition]]:
-        """Give each line from `start` on with the place behind it; stop at offset `end`, or at an unfinished line.
+        """Yield each line from `start` on, with the position after it.
 
-        Raises `StoreError` naming the first line that is broken or does not continue the chain.
+        It stops at offset `end`, or at an unfinished line.
+
+        Raises:
+            StoreError: At the first line that is broken or does not continue the chain. It names the line.
+
         """
         if not self.exists():
             return
@@ -83,9 +96,11 @@ class LogReader:
     def lines(
         self, start: LogPosition, after: int, end: int | None, make: Callable[[ChainedRecord], T], most: int
     ) -> tuple[list[T], LogPosition]:
-        """Read up to `most` lines numbered above `after`, or 4 KB for each of them, and say where it ended; no progress means no more.
+        """Read a batch of lines after a position. Return it and the position of its end.
 
-        What stands before a broken line is given first; the next batch then raises the `StoreError`.
+        A batch has at most `most` lines numbered above `after`, and about 4 KB for each of them. If the
+        position does not move, the log has no more lines. Lines before a broken line are returned first. The
+        next batch raises `StoreError`.
         """
         found: list[T] = []
         position = start
@@ -102,7 +117,7 @@ class LogReader:
         return found, position
 
     def line_at(self, offset: int, length: int) -> ChainedRecord | None:
-        """Return the line that stands there, or None if there is no whole and unbroken line."""
+        """Return the line at an offset, or None if it is not whole and unbroken."""
         with self._open_at(offset) as file:
             raw = file.read(length)
         try:
@@ -111,21 +126,21 @@ class LogReader:
             return None
 
     def record(self, line: ChainedRecord) -> Record:
-        """Return the record that a line carries; raises `StoreError` if it carries none that we know."""
+        """Return the record of a line. Raises `StoreError` if it is unknown."""
         try:
             return record_codec.record_of(line.record)
         except ValueError as e:
             raise self._unknown(line, e) from e
 
     def facts(self, line: ChainedRecord) -> IndexRow:
-        """Return the facts of the record that a line carries; raises `StoreError` if it carries none that we know."""
+        """Return the facts of the record of a line. Raises `StoreError` if it is unknown."""
         try:
             return index_row_of(line.record)
         except (ValueError, LookupError, TypeError) as e:
             raise self._unknown(line, e) from e
 
     def verify(self, written: LogPosition | None = None) -> Verification:
-        """Check every line from the first; with `written`, also that the log reaches just to there."""
+        """Check every line. With `written`, also check that the log ends there."""
         position = START
         runs: list[RunRecord] = []
         reason = ""
@@ -138,13 +153,13 @@ class LogReader:
                 raise
             reason = e.reason
         if not reason and written and position != written:
-            reason = f"it is missing or cut; {written.head.seq} lines were written"
+            reason = f"it is missing or cut: {written.head.seq} lines were written"
         if reason or written:
             return self._found(position, reason, runs)
         return self.verify_from(position, runs)
 
     def verify_from(self, position: LogPosition, runs: Sequence[RunRecord]) -> Verification:
-        """Check only that the log ends at `position`, up to where it was verified."""
+        """Check only that the log ends at `position`, up to which it was verified."""
         is_unfinished = self.exists() and self.path.stat().st_size > position.offset
         reason = "it is unfinished: it is being written, or its writer died while it was"
         return self._found(position, reason if is_unfinished else "", runs, is_unfinished=is_unfinished)
@@ -171,7 +186,7 @@ class LogReader:
                 yield file
         except OSError as e:
             raise StoreError(
-                self.path, f"cannot be read ({e.strerror}); allow reading it, or repair the disk"
+                self.path, f"cannot be read ({e.strerror}). Allow reading it, or repair the disk"
             ) from e
 
     def _check(self, raw: bytes, head: ChainHead) -> ChainedRecord:
@@ -184,7 +199,7 @@ class LogReader:
         return line
 
     def _unknown(self, line: ChainedRecord, why: Exception) -> StoreError:
-        reason = f"it holds neither an interaction nor an event ({why}); a newer release may read it"
+        reason = f"it holds neither an interaction nor an event ({why}). A newer release may read it"
         return StoreError(self.path, reason, line=line.seq)
 
 
@@ -192,22 +207,25 @@ _system_clock = SystemClock()
 
 
 class Disk:
-    """How bytes get into a file, and from there onto the disk."""
+    """How bytes are written to a file, and from there to the disk."""
 
     def append(self, fd: int, data: bytes) -> None:
-        """Write all of `data`; raises `OSError`, and then part of it may stand in the file."""
+        """Write all of `data`. If it raises `OSError`, a part of it may be in the file."""
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(fd, rest) :]
 
     def sync(self, fd: int) -> None:
-        """Return when what was written outlives a power cut; raises `OSError`, and then nothing is known."""
+        """Return when all written bytes survive a power cut.
+
+        After an `OSError`, this is unknown.
+        """
         getattr(os, "fdatasync", os.fsync)(fd)
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """What one `append` did: where the log ends now, how many lines are new, how many records it knew before."""
+    """The result of one `append`: the new end of the log, and counts."""
 
     position: LogPosition
     lines: int
@@ -217,12 +235,16 @@ class Appended:
 
 
 class LogFile:
-    """Append to the log at `path`, alone.
+    """Append to the log at `path`, with an exclusive lock.
 
-    Raises `StoreLockedError` if another one has it open for writing, `StoreError` if it cannot be written or if a line was
-    changed. What a dead writer or a power cut left behind the last whole line is moved to `set_aside` (`<path>.torn-<number>`):
-    bytes without a newline, and everything from a broken line on that holds a zero byte. JSON holds none: the line's pages
-    never reached the disk, so nothing from there on was acknowledged. The log goes on with an event `log.tail_set_aside`.
+    A torn end is moved to `set_aside` (`<path>.torn-<number>`), and the log continues with an event
+    `log.tail_set_aside`. A torn end is left by a dead writer or a power cut: bytes without a newline, or a
+    broken line with a zero byte and all that follows. No record in it was acknowledged.
+
+    Raises:
+        StoreLockedError: If another process writes to the file.
+        StoreError: If the file cannot be written, or a line was changed.
+
     """
 
     def __init__(self, path: Path, disk: Disk) -> None:
@@ -242,7 +264,8 @@ class LogFile:
             for folder in {path.absolute().parent, *(folder.parent for folder in made)}:
                 _sync_folder(folder, disk)
             set_aside = self._read_existing()
-            # A line may stand there that never reached the disk, and its id is known from now on.
+            # An earlier process may have died before its sync. Synced now, because a known record is
+            # acknowledged again without a write.
             disk.sync(self._fd)
             if set_aside is not None:
                 note = _note(set_aside)
@@ -250,9 +273,14 @@ class LogFile:
             undo.pop_all()
 
     def append(self, records: Sequence[tuple[record_codec.Identity, bytes]], *, sync: bool) -> Appended:
-        """Write each record whose key is new, in order; with `sync`, return when all is on disk.
+        """Write each record whose key is new, in order.
 
-        Raises `StoreError`, and from then on always: how much of a failed write will be on the disk is not known.
+        With `sync`, return when all are on disk.
+
+        Raises:
+            StoreError: If the write fails, and in all later calls, because the content of the disk is then
+                unknown.
+
         """
         if self._failure is not None:
             raise self._failure
@@ -260,14 +288,15 @@ class LogFile:
         data = b"".join(lines)
         self._is_unsynced |= bool(data)
         sync &= self._is_unsynced
+        # Set before the write and cleared after it, so that any exception during the write is final too.
         self._failure = StoreError(
-            self._path, "cannot be written after a write that did not end; start again"
+            self._path, "cannot be written after a write that did not end. Restart the program"
         )
         try:
             self._put(data, sync=sync)
             self._check_end(position.offset)
         except OSError as e:
-            reason = f"cannot be written ({e.strerror}); nothing since the last answer is safe: start again when it can"
+            reason = f"cannot be written ({e.strerror}). Records since the last answer may be lost. Restart the program when it can"
             self._failure = StoreError(self._path, reason)
             raise self._failure from e
         self._failure = None
@@ -275,7 +304,7 @@ class LogFile:
         return Appended(position, len(lines), len(records) - len(lines), len(data), sync)
 
     def close(self) -> None:
-        """Give the file and its lock back."""
+        """Release the file and its lock."""
         os.close(self._fd)
 
     def _lines(
@@ -297,21 +326,19 @@ class LogFile:
             self._is_unsynced = False
 
     def _check_end(self, expected: int) -> None:
-        """Raise `OSError` unless the file at the path is the open one and ends where this writer ended it.
-
-        One stat of the path sees a file that was cut, deleted, renamed or replaced. A stat of the descriptor would miss
-        the last two.
-        """
+        """Raise `OSError` unless the file at the path is the open one and has the expected size."""
+        # A stat of the path, because a stat of the descriptor would not see a file that was deleted or
+        # renamed.
         try:
             found = self._path.stat()
         except FileNotFoundError:
-            raise FileNotFoundError(0, f"the file was deleted or moved; {_KEEP_AWAY}") from None
+            raise FileNotFoundError(0, f"the file was deleted or moved: {_KEEP_AWAY}") from None
         if not os.path.samestat(found, self._opened):
-            raise FileNotFoundError(0, f"another file was put in its place; {_KEEP_AWAY}")
+            raise FileNotFoundError(0, f"another file was put in its place: {_KEEP_AWAY}")
         if found.st_size != expected:
             change = "cut" if found.st_size < expected else "written to"
-            sizes = f"it has {found.st_size} bytes instead of {expected}"
-            raise OSError(0, f"another program has {change} the file: {sizes}; {_KEEP_AWAY}")
+            sizes = f"which has {found.st_size} bytes instead of {expected}"
+            raise OSError(0, f"another program has {change} the file, {sizes}: {_KEEP_AWAY}")
 
     def _read_existing(self) -> TailSetAside | None:
         reason = "two lines have run together"
@@ -332,8 +359,10 @@ class LogFile:
         if not broken:
             return None
         is_half = is_last and not broken.endswith(b"\n") and not holds_whole_line(broken)
+        # A line with a zero byte is not JSON: it never reached the disk, and was not acknowledged. Otherwise
+        # the line was changed, and a person must decide (decision 62).
         if not is_half and b"\0" not in broken:
-            reason = f"{reason}; nothing was written: restore the log, or move it away to start another"
+            reason = f"{reason}. The log was not modified: restore it, or move it away to start another"
             raise StoreError(self._path, reason, line=number)
         torn = self._path.with_name(f"{self._path.name}.torn-{number}")
         self.set_aside, note = _keep(torn, self._path, self.position.offset, self._disk)
@@ -347,13 +376,13 @@ def _errors_of_opening(path: Path) -> Iterator[None]:
         yield
     except OSError as e:
         reason = (
-            f"cannot be opened for writing ({e.strerror}); choose a file in a folder that you may write to"
+            f"cannot be opened for writing ({e.strerror}). Choose a file in a folder that you may write to"
         )
         raise StoreError(path, reason) from e
 
 
 def _make_folders(path: Path) -> list[Path]:
-    """Make the folders that `path` needs, and return those that were not there."""
+    """Create the folders that `path` needs, and return those that were missing."""
     missing = [folder for folder in path.absolute().parents if not folder.exists()]
     path.parent.mkdir(parents=True, exist_ok=True)
     return missing
@@ -365,7 +394,9 @@ def _lock(fd: int, path: Path) -> None:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as e:
-        reason = "another process writes to it; stop that one or choose another path (reading needs no lock)"
+        reason = (
+            "another process writes to it. Stop that process or choose another path (reading needs no lock)"
+        )
         raise StoreLockedError(path, reason) from e
 
 
@@ -385,7 +416,10 @@ def _line_after(path: Path, offset: int) -> tuple[bytes, bool]:
 
 
 def _keep(path: Path, log: Path, offset: int, disk: Disk) -> tuple[Path, TailSetAside]:
-    """Copy a log from `offset` on to a new file, named `path` or, if that is taken, with a number behind it; it is on disk then."""
+    """Copy a log from `offset` on to a new file and sync it.
+
+    The file is named `path`, with a number added if that exists.
+    """
     names = chain([path], (path.with_name(f"{path.name}~{number}") for number in count(2)))
     free = next(name for name in names if not name.exists())
     digest, size = sha256(), 0
@@ -402,6 +436,6 @@ def _keep(path: Path, log: Path, offset: int, disk: Disk) -> tuple[Path, TailSet
 
 
 def _note(body: TailSetAside) -> Event:
-    """Say in the log that what stood here was set aside, and where it lies."""
+    """Return the event that records a torn end and the name of its file."""
     note_id = derived_id(body.KIND, body.kept_as, body.sha256)
     return body.as_event(event_id=note_id, trace_id=note_id, tenant_id=PLATFORM, time=_system_clock.now())

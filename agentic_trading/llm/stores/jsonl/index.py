@@ -1,6 +1,6 @@
-"""The index of a log: a SQLite file without bodies, which can be made again from the log at any time.
+"""The index of a log: a SQLite file without bodies, built from the log.
 
-Everything here blocks, and one thread does all of it: the connection belongs to that thread.
+All of this blocks. One thread does all of it, because the connection belongs to that thread.
 """
 
 import sqlite3
@@ -38,15 +38,15 @@ PRAGMA user_version = 5;
 COMMIT;
 """
 _INSERT = "INSERT INTO records VALUES (" + ", ".join("?" * (3 + len(fields(IndexRow)))) + ")"  # noqa: S608 - a mark for each column
-_LINES_AT_ONCE = 5_000  # other processes may write in between
+_LINES_AT_ONCE = 5_000  # a limit for one transaction, so that other processes may write in between
 _IN_MEMORY = ":memory:"
 
 
 class LogIndex:
     """Answer queries about the log of `reader`, from a file next to it.
 
-    A file that is missing, damaged, of another version or made for another log is replaced. Where none can be
-    written, or another process keeps it busy for more than `busy_s` seconds, the index is made in memory.
+    A file that is missing, damaged, of another version or of another log is replaced. The index is in memory
+    if no file can be written, or if another process locks it for more than `busy_s` seconds.
     """
 
     def __init__(self, reader: LogReader, *, busy_s: float = 10.0) -> None:
@@ -57,9 +57,11 @@ class LogIndex:
         self._db: sqlite3.Connection | None = None
 
     def answer(self, query: Callable[[sqlite3.Connection], T], end: int | None) -> T:
-        """Return what `query` finds, once the index has caught up with the log (as far as offset `end`).
+        """Return the result of `query`, after indexing the log up to offset `end`.
 
-        Raises `StoreError` for a log that cannot be read or is broken, and for a query that SQLite refuses.
+        Raises:
+            StoreError: If the log cannot be read or is broken, or if SQLite refuses the query.
+
         """
         for give_up in (self._start_afresh, self._move_to_memory):
             try:
@@ -71,14 +73,14 @@ class LogIndex:
         try:
             return query(self._catch_up(end))
         except sqlite3.Error as e:
-            raise StoreError(self._reader.path, f"its index does not answer, not even in memory ({e})") from e
+            raise StoreError(self._reader.path, f"its index fails, even in memory ({e})") from e
 
     def end(self) -> LogPosition:
-        """Return the place behind the line that was indexed last, as the newest `answer` left it."""
+        """Return the position after the last indexed line, as of the latest `answer`."""
         return START if self._db is None else _head(self._db)
 
     def close(self) -> None:
-        """Close the index's file; harmless twice."""
+        """Close the file of the index. You may call it twice."""
         if self._db is not None:
             self._db.close()
             self._db = None
@@ -105,7 +107,7 @@ class LogIndex:
         return self._db
 
     def _fits(self, db: sqlite3.Connection) -> bool:
-        """Say whether the log's line that was indexed last still stands where it stood; before the first, yes."""
+        """Return whether the last indexed line is still at its place in the log."""
         head = _head(db)
         if head == START:
             return True
@@ -114,7 +116,7 @@ class LogIndex:
         return line is not None and line.head == head.head
 
     def _index_next(self, db: sqlite3.Connection, end: int | None) -> bool:
-        """Index the next lines of the log; False if there are none."""
+        """Index the next lines of the log. Return False if there are none."""
         head = position = _head(db)
         rows = []
         for line, reached in islice(self._reader.walk(head, end), _LINES_AT_ONCE):
@@ -124,7 +126,7 @@ class LogIndex:
         if not rows:
             return False
         with _transaction(db):
-            if _head(db) == head:  # otherwise another process was faster
+            if _head(db) == head:  # otherwise another process has indexed these lines
                 db.executemany(_INSERT, rows)
                 _move_head(db, position)
         return True

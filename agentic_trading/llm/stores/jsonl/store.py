@@ -1,4 +1,4 @@
-"""The log as a store: records are written in order, and found by queries."""
+"""The store of a log file: records are written in order, and found by queries."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -25,7 +25,10 @@ T = TypeVar("T")
 _READ_AT_ONCE = 256
 _LAST_CHARACTER = "\U0010ffff"
 FOLLOWED_AT_ONCE = 2000
-"""The most lines in a batch of `follow`: each costs its reader a wait, for a disk or for a broker."""
+"""The maximum number of lines in a batch of `follow`.
+
+Each batch waits for a disk or a broker.
+"""
 
 _IS_RUN = "kind IN ('run.started', 'run.ended', 'archive.started')"
 _RUN_PLACES = f"""
@@ -53,11 +56,11 @@ _SUMS_COUNT = 10
 
 
 class JsonlRecords:
-    """Answer queries about the log at `path`: the port `Records`, and reading it line by line.
+    """Answer queries about the log at `path`, and read its lines.
 
-    The first query makes the index next to the log, or brings it up to date. With the log's own `writer`, what it
-    has accepted is written before a query is answered, and a log that is not there yet is empty; otherwise a
-    missing log is a `StoreError`. A broken line is a `StoreError` that names it, except to `verify`.
+    It implements `Records`. The first query creates or updates the index next to the log. With the log's own
+    `writer`, accepted records are written before a query, and a missing log is empty. Without it, a missing
+    log raises `StoreError`. A broken line raises `StoreError` with its number, except in `verify`.
     """
 
     def __init__(self, path: Path, *, writer: LogWriter | None = None) -> None:
@@ -88,7 +91,10 @@ class JsonlRecords:
     async def traces(
         self, limit: int = 20, *, with_calls: bool = False, tenant: str | None = None
     ) -> list[store_api.TraceSummary]:
-        """Return the decision chains that went on last, the last one first; `with_calls`, those with a call."""
+        """Return the decision chains by their last record, newest first.
+
+        See `Records.traces`.
+        """
         query = partial(_newest_traces, limit=limit, with_calls=with_calls, tenant=tenant)
         return await self._query(query, nothing=[])
 
@@ -111,15 +117,18 @@ class JsonlRecords:
         return record_codec.interactions(await self._records(query, tenant=tenant, limit=max(0, limit)))
 
     async def spend(self, *by: store_api.SpendKey, tenant: str | None = None) -> list[store_api.Spend]:
-        """Return what was used, summed by the given keys; raises `ValueError` for a key that there is not."""
+        """Return the sums of the attempts by the given keys.
+
+        Raises `ValueError` for an unknown key.
+        """
         return await self._query(partial(_spend, by=record_codec.check_keys(by), tenant=tenant), nothing=[])
 
     async def unmatched(self, *, tenant: str | None = None) -> list[store_api.Record]:
-        """Return all records of the reservations that have other records than one dispatch and one attempt."""
+        """Return the records of reservations without exactly one dispatch and one attempt."""
         return await self._records(_unmatched(tenant), tenant=tenant)
 
     async def scan(self, after: int = 0) -> AsyncGenerator[store_api.LogEntry]:
-        """Give every entry with a number above `after`, in order, and end."""
+        """Yield all entries with a number above `after`, in order."""
         async with aclosing(self.read_on(START, after, self.entry)) as batches:
             async for entries, _ in batches:
                 for entry in entries:
@@ -132,7 +141,15 @@ class JsonlRecords:
         make: Callable[[store_api.ChainedRecord], T],
         most: int = _READ_AT_ONCE,
     ) -> AsyncGenerator[tuple[list[T], LogPosition]]:
-        """Give what `make` makes of the lines numbered above `after` behind `position`, in batches, each with its end."""
+        """Yield batches of lines after a position, each with the position of its end.
+
+        Args:
+            position: Where to start reading.
+            after: Only lines with a higher number.
+            make: Makes an item of each line.
+            most: The maximum number of items in a batch.
+
+        """
         end = await self._end()
         while True:
             found, reached = await asyncio.to_thread(self._reader.lines, position, after, end, make, most)
@@ -142,18 +159,19 @@ class JsonlRecords:
             yield found, position
 
     def entry(self, line: store_api.ChainedRecord) -> store_api.LogEntry:
-        """Return a line as an entry; raises `StoreError` if its record is none that we know."""
+        """Return a line as an entry. Raises `StoreError` if its record is unknown."""
         return store_api.LogEntry(line.seq, self._reader.record(line), line.hash)
 
     async def verify(self) -> store_api.Verification:
-        """Read the log again and recompute every hash."""
+        """Read the whole log and recompute every hash."""
         await self._end()
         return await asyncio.to_thread(self._reader.verify, self._writer.written if self._writer else None)
 
     async def verify_end(self) -> store_api.Verification:
-        """Check the end of the log in constant time, with at most its `LATEST_RUNS` newest starts and ends of runs.
+        """Check the end of the log in constant time, and its newest runs.
 
-        New lines are checked when the index reads them. A line that was changed later is found by `verify` alone.
+        It reads up to `LATEST_RUNS` starts and ends of runs. The index checks new lines when it reads them.
+        Use `verify` to find a line that was changed later.
         """
         nothing: list[tuple[int, int, int]] = []
         found = await self._query(_run_places, nothing=nothing)
@@ -162,12 +180,13 @@ class JsonlRecords:
     def _end_of(self, places: Sequence[tuple[int, int, int]]) -> store_api.Verification:
         runs = [run for place in places for run in record_codec.run_records(self._line(*place))]
         starts = {run.event.id for run in runs}
-        # The start of the oldest end may lie further back.
+        # An end without its start is left out, because the start of the oldest end may be older than the
+        # limit.
         runs = [run for run in runs if run.event.kind != RunEnded.KIND or run.event.causation_id in starts]
         return self._reader.verify_from(self._index.end(), runs)
 
     async def aclose(self) -> None:
-        """Give the index back; harmless twice. The log can still be read line by line."""
+        """Close the index. You may call it twice. The log can still be read line by line."""
         if not self._is_closed:
             self._is_closed = True
             closing = asyncio.get_running_loop().run_in_executor(self._thread, self._index.close)
@@ -175,7 +194,7 @@ class JsonlRecords:
             await closing
 
     async def _end(self) -> int | None:
-        """Return the offset where the log ends once all that was accepted is written; None for the file's own end."""
+        """Return the offset of the end once accepted records are written, None for the file's end."""
         if self._writer is None:
             return None
         await self._writer.settle()
@@ -188,7 +207,7 @@ class JsonlRecords:
 
     async def _query(self, query: Callable[[Connection], T], *, nothing: T) -> T:
         if self._is_closed:
-            raise StoreError(self._reader.path, "the index is closed; make a new one to go on")
+            raise StoreError(self._reader.path, "the index is closed. Create a new one to continue")
         end = await self._end()
         return await asyncio.get_running_loop().run_in_executor(
             self._thread, self._answer, query, end, nothing
@@ -197,7 +216,9 @@ class JsonlRecords:
     def _answer(self, query: Callable[[Connection], T], end: int | None, nothing: T) -> T:
         try:
             return self._index.answer(query, end) if self._reader.exists() else nothing
-        except UnicodeEncodeError:  # half a character, as a shell may give it: no record has a name like that
+        except UnicodeEncodeError:
+            # Half a character in an argument of a shell. No record has such an id, because UTF-8 cannot
+            # encode it.
             return nothing
 
     def _record(self, seq: int, offset: int, length: int) -> store_api.Record:
@@ -206,12 +227,14 @@ class JsonlRecords:
     def _line(self, seq: int, offset: int, length: int) -> store_api.ChainedRecord:
         line = self._reader.line_at(offset, length)
         if line is None or line.seq != seq:
-            raise StoreError(self._reader.path, "it is not what was indexed; verify the log", line=seq)
+            raise StoreError(
+                self._reader.path, "it is not the line that was indexed. Verify the log", line=seq
+            )
         return line
 
 
 def _places(*conditions: str, order: str = "seq", tenant: str | None = None) -> str:
-    """Return a query for where the records stand that meet all conditions; `:tenant` is a value of it."""
+    """Return a query for the places of the records that meet all conditions."""
     return f"SELECT seq, offset, length FROM records WHERE {_all_of(*conditions, tenant=tenant)} ORDER BY {order}"  # noqa: S608 - conditions from this module
 
 
@@ -220,7 +243,7 @@ def _run_places(db: Connection) -> list[tuple[int, int, int]]:
 
 
 def _all_of(*conditions: str, tenant: str | None) -> str:
-    """Return a condition that holds where all do, and only for the tenant's records if there is one."""
+    """Return the conjunction of conditions, limited to the tenant's records if there is one."""
     of_tenant = () if tenant is None else ("tenant = :tenant",)
     return " AND ".join((*conditions, *of_tenant)) or "TRUE"
 
@@ -270,7 +293,7 @@ def _spend(db: Connection, by: Sequence[store_api.SpendKey], tenant: str | None)
 
 
 def _unmatched(tenant: str | None) -> str:
-    """Return a query for the records of reservations that a sum of attempts does not account for."""
+    """Return a query for the records of reservations that a sum of attempts does not cover."""
     known = _all_of("reservation IS NOT NULL", tenant=tenant)
     matched = f"sum({_IS_ATTEMPT}) = 1 AND sum(kind = '{DISPATCHED}') = count(*) - 1 AND count(*) <= 2"
     others = f"SELECT reservation FROM records WHERE {known} GROUP BY reservation HAVING NOT ({matched})"  # noqa: S608 - conditions from this module
@@ -281,14 +304,22 @@ DEFAULT_PATH = Path("data/llm_interactions.jsonl")
 
 
 class JsonFileInteractionStore:
-    """Keep interactions and events in a file of JSON lines, one record a line, chained by hashes.
+    """Keep interactions and events in a file of JSON lines, chained by hashes.
 
-    With `Durability.GROUP`, `store` and `record` return when the record is on disk; with `RELAXED`, when it is
-    accepted (see `Durability`). The file and its folders are made with the first record; one process writes to a
-    file at a time, and a second one gets `StoreLockedError`. Queries need no lock. A torn end
-    (see `LogFile`) is moved to `<path>.torn-<number>`, and the log goes on with an event `log.tail_set_aside`. A line that was
-    changed is a `StoreError`, and nothing is written.
-    A failed write is final: this store acknowledges nothing after it.
+    The file and its folders are created with the first record. One process at a time writes to a file.
+    Queries need no lock. A torn end of the file is moved to `<path>.torn-<number>` and recorded by an event
+    `log.tail_set_aside` (see `LogFile`). After a failed write, this store acknowledges no further record.
+
+    Args:
+        path: The file.
+        durability: When `store` and `record` return: `GROUP` if the record is on disk, `RELAXED` if it is
+            accepted.
+        disk: How bytes are written, for tests.
+
+    Raises:
+        StoreLockedError: From the first write, if another process writes to the file.
+        StoreError: From the first write, if a line was changed. The file is not modified.
+
     """
 
     def __init__(
@@ -306,56 +337,63 @@ class JsonFileInteractionStore:
 
     @property
     def records(self) -> JsonlRecords:
-        """What the log knows, with all that was accepted so far: the port `Records`."""
+        """The queries of the log, including all accepted records: the interface `Records`."""
         return self._records
 
     @property
     def recovered(self) -> Path | None:
-        """Where a torn last line was kept when the log was opened for writing; None if there was none."""
+        """The file with a torn end that was found when the log was opened, or None."""
         return self._writer.set_aside
 
     def statistics(self) -> LogStatistics:
-        """Return what was written so far, and in how many commits."""
+        """Return the number of written records and commits."""
         return self._writer.statistics
 
     async def open(self) -> None:
-        """Take the file and its lock now instead of with the first record; harmless twice.
+        """Open and lock the file now, instead of with the first record.
 
-        Raises `StoreLockedError` if another process has it, and `StoreError` for a log that cannot be gone on with.
+        You may call it twice.
+
+        Raises:
+            StoreLockedError: If another process writes to the file.
+            StoreError: If the log is damaged or cannot be written.
+
         """
         await self._writer.open()
 
     async def store(self, interaction: LLMInteraction) -> int:
-        """Keep one attempt, and return the number of its line."""
+        """Keep an attempt and return the number of its line."""
         return await self._keep(interaction)
 
     async def record(self, event: Event) -> int:
-        """Keep one event, and return the number of its line."""
+        """Keep an event and return the number of its line."""
         return await self._keep(event)
 
     async def copy(self, line: store_api.ChainedRecord) -> int:
-        """Keep the record in a line of another log, byte for byte; return the number of its line here.
+        """Keep the record of another log's line, byte for byte, and return its number here.
 
-        Raises as `store` and `record` do, and `ValueError` for a line that carries no record.
+        Raises:
+            ValueError: If the line has no record. Otherwise, the errors of `store` and `record`.
+
         """
         identity = record_codec.identity_of(record_codec.record_of(line.record))
         self._wake_followers()
         return await self._writer.write(identity, line.record)
 
     async def flush(self) -> None:
-        """Return when all that was accepted is on disk; raises `StoreError` if it is not."""
+        """Return when all accepted records are on disk."""
         await self._writer.settle(sync=True)
 
     async def head(self) -> tuple[int, str]:
-        """Return the number and the hash of the last line, once all that was accepted is written.
+        """Return the number and the hash of the last line, once accepted records are written.
 
-        What the caller gives the log next, before it awaits anything else, becomes the next line.
+        A record that the caller adds before the next `await` becomes the next line.
         """
         await self._writer.open()
         return await self._writer.head()
 
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
-        """Whether this attempt is on record; takes the file, if that is not done."""
+        """Return whether an attempt is on record. Opens the file if needed."""
         await self._writer.open()
         return self._writer.knows(record_codec.attempt_key(envelope, attempt))
 
@@ -375,19 +413,21 @@ class JsonFileInteractionStore:
         return await self._records.recent(limit, tenant=tenant)
 
     def scan(self, after: int = 0) -> AsyncGenerator[store_api.LogEntry]:
-        """Give every entry with a number above `after`, in order, and end."""
+        """Yield all entries with a number above `after`, in order."""
         return self._records.scan(after)
 
     async def follow(self, after: int = 0) -> AsyncGenerator[Sequence[store_api.ChainedRecord]]:
-        """Give every line with a number above `after`, in batches, and wait for what this store is given next.
+        """Yield all lines with a number above `after`, in batches, and wait for more.
 
-        Ends when the store is closed, after the last line.
+        It ends after the last line when the store is closed.
         """
         news = asyncio.Event()
         self._followers.add(news)
         position = START
         try:
             while True:
+                # Cleared and read before the log is, so that a record that comes meanwhile starts another
+                # round.
                 news.clear()
                 is_last_round = self._is_closed
                 async with aclosing(
@@ -404,13 +444,15 @@ class JsonFileInteractionStore:
             self._followers.discard(news)
 
     async def verify(self) -> store_api.Verification:
-        """Read the log again and recompute every hash."""
+        """Read the whole log and recompute every hash."""
         return await self._records.verify()
 
     async def aclose(self) -> None:
-        """Bring everything onto the disk and give the log back; harmless twice.
+        """Write all accepted records to disk and release the file. You may call it twice.
 
-        Raises `StoreError` if something that was accepted could not be written.
+        Raises:
+            StoreError: If an accepted record could not be written.
+
         """
         try:
             await self._writer.aclose()

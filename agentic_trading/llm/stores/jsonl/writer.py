@@ -1,4 +1,4 @@
-"""Group commit: records that come while the disk is busy are written next, all together."""
+"""Group commit: records that arrive while the disk is busy are written together."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,10 +21,13 @@ _WAIT_AT_BYTES = 8 << 20
 
 
 class Durability(StrEnum):
-    """What has happened to a record when `store` or `record` returns.
+    """The state of a record when `store` or `record` returns.
 
-    `group`: it is on disk, together with all that came meanwhile. `relaxed`: it is accepted; it is written when
-    about a megabyte has come together, and on disk after `flush` or `aclose`.
+    Attributes:
+        GROUP: It is on disk, together with the records that arrived meanwhile.
+        RELAXED: It is accepted. It is written when about a megabyte has been collected, and on disk after
+            `flush` or `aclose`.
+
     """
 
     GROUP = "group"
@@ -33,7 +36,13 @@ class Durability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogStatistics:
-    """What a writer has done. `syncs` counts waits for the disk, `duplicates` the records that were known before."""
+    """The counts of a writer.
+
+    Attributes:
+        duplicates: Records that were known before.
+        syncs: Waits for the disk.
+
+    """
 
     records: int = 0
     duplicates: int = 0
@@ -43,7 +52,7 @@ class LogStatistics:
     largest_commit: int = 0
 
     def and_then(self, done: Appended) -> "LogStatistics":
-        """Return these figures with one more commit in them."""
+        """Return these counts with one more commit."""
         return LogStatistics(
             records=self.records + done.lines,
             duplicates=self.duplicates + done.duplicates,
@@ -56,7 +65,10 @@ class LogStatistics:
 
 @dataclass(slots=True)
 class _Group:
-    """Records that are written together. `is_due`: a call waits for the write; `sync`: and for the disk."""
+    """Records that are written together.
+
+    `is_due`: a call waits for the write. `sync`: it also waits for the disk.
+    """
 
     records: list[tuple[Identity, bytes]] = field(default_factory=list)
     size: int = 0
@@ -67,11 +79,11 @@ class _Group:
 
 
 class LogWriter:
-    """Write records to the log at `path`, in the order in which `write` is called.
+    """Write records to the log at `path`, in the order of the calls of `write`.
 
-    No timer: a commit takes all that is there when the one before it has ended. It runs in the writer's one thread,
-    which opens the file first. A failed write is fatal, everything after it is refused with the same `StoreError`;
-    a file that cannot be opened is tried again with the next commit.
+    There is no timer: a commit takes all records that are there when the previous commit has ended. It runs
+    in the writer's only thread, which opens the file first. After a failed write, every call raises the same
+    `StoreError`. If the file cannot be opened, the next commit tries again.
     """
 
     def __init__(self, path: Path, durability: Durability, disk: Disk) -> None:
@@ -88,12 +100,18 @@ class LogWriter:
         self._next = 0
         self.statistics = LogStatistics()
         self.written: LogPosition | None = None
-        """Where the log ends; None until this writer has opened it."""
+        """The end of the log, None until this writer has opened it."""
         self.set_aside: Path | None = None
-        """Where a torn last line was moved when the file was opened, if there was one."""
+        """The file with a torn end that was found when the log was opened, if there was one."""
 
     async def open(self) -> None:
-        """Take the file and its lock now; raises `StoreError` if that cannot be, `StoreLockedError` if another has it."""
+        """Open and lock the file now.
+
+        Raises:
+            StoreLockedError: If another process writes to the file.
+            StoreError: If it cannot be opened.
+
+        """
         if self.written is not None:
             return
         group = self._group
@@ -101,14 +119,19 @@ class LogWriter:
         await self._commit_of(group)
 
     async def write(self, identity: Identity, record: bytes) -> int:
-        """Write one record, once; return the number of its line when it is as durable as promised.
+        """Write a record once and return the number of its line.
 
-        Raises `RecordConflictError` if another record has its key, `StoreError` if it is not written.
+        It returns when the record is as durable as promised.
+
+        Raises:
+            RecordConflictError: If another record has its key.
+            StoreError: If it is not written.
+
         """
         if self._failure is not None:
             raise _again(self._failure)
         if self._is_closed:
-            raise StoreError(self._path, "the store is closed; make a new one to go on")
+            raise StoreError(self._path, "the store is closed. Create a new one to continue")
         if self._check(identity) is None:
             self._unwritten[identity.key] = identity.at(self._next)
             self._next += 1
@@ -126,7 +149,12 @@ class LogWriter:
         return number_of(self._facts_of(identity.key) or b"")
 
     async def settle(self, *, sync: bool = False) -> None:
-        """Return when all that was accepted is in the file, and with `sync` on disk; raises `StoreError` if not."""
+        """Return when all accepted records are in the file, and on disk with `sync`.
+
+        Raises:
+            StoreError: If they cannot be written.
+
+        """
         if self._failure is not None:
             raise _again(self._failure)
         if self._is_closed or not (self._has_work or (sync and self.written)):
@@ -136,26 +164,29 @@ class LogWriter:
         await self._commit_of(group)
 
     async def head(self) -> tuple[int, str]:
-        """Return the number and hash of the last line; nothing that was accepted is unwritten when this returns."""
+        """Return the number and the hash of the last line, once accepted records are written."""
         if self._is_closed:
-            raise StoreError(self._path, "the store is closed; make a new one to go on")
+            raise StoreError(self._path, "the store is closed. Create a new one to continue")
         await self.settle()
-        while self._has_work:  # until this task went on, others may have given more
+        # Repeated, because other tasks may add records before this task continues.
+        while self._has_work:
             await self.settle()
         head = (self.written or START).head
         return head.seq, head.hash
 
     async def aclose(self) -> None:
-        """Bring all that was accepted onto the disk and give the file back; harmless twice.
+        """Write all accepted records to disk and release the file. You may call it twice.
 
-        Raises `StoreError` if not all of it could be written; the file is given back nevertheless.
+        Raises:
+            StoreError: If a record could not be written. The file is released in any case.
+
         """
         if self._is_closed:
             return
         self._is_closed = True
         group = self._group
         group.sync = True
-        # Before anything is awaited: a cancelled `aclose` writes and closes all the same.
+        # Before the first `await`, so that a cancelled `aclose` still writes and closes.
         self._submit(self._commit_and_close)
         self._thread.shutdown(wait=False)
         await self._commit_of(group)
@@ -165,7 +196,7 @@ class LogWriter:
         return self._is_committing or bool(self._group.records)
 
     def knows(self, key: str) -> bool:
-        """Whether a record with this key was accepted, by this writer or one before it."""
+        """Return whether a record with this key was accepted, by this writer or an earlier one."""
         return self._facts_of(key) is not None
 
     def _check(self, identity: Identity) -> int | None:
@@ -177,7 +208,7 @@ class LogWriter:
         return known or (self._file.known.get(key) if self._file else None)
 
     def _number_waiting(self, after: int) -> None:
-        """Give the records that came before the file was open the numbers that they will have."""
+        """Number the records that arrived before the file was open."""
         self._next = after + 1
         self._unwritten.clear()
         for identity, _ in self._group.records:
@@ -194,11 +225,9 @@ class LogWriter:
             self._commit_soon()
 
     def _commit_soon(self) -> None:
-        """Commit at the end of this turn of the loop, with all records that come until then.
-
-        At once would be too early: of 256 tasks that were woken together, the first would get a commit of its own,
-        and the others would wait for two.
-        """
+        """Commit at the end of this turn of the loop, with all records that arrive until then."""
+        # Of 256 tasks that are woken together, the first would otherwise get its own commit, and the others
+        # would wait for two.
         asyncio.get_running_loop().call_soon(self._start_commit)
 
     def _start_commit(self) -> None:
@@ -218,7 +247,8 @@ class LogWriter:
         loop: asyncio.AbstractEventLoop,
         context: Context,
     ) -> None:
-        """Commit in the writer's thread, and have the loop go on: a turn of it less than a future between them costs."""
+        """Commit in the writer's thread, then continue in the loop."""
+        # Without a future of the executor, because it would take another turn of the loop.
         done, error = None, None
         try:
             done = commit(group)
@@ -253,8 +283,10 @@ class LogWriter:
 
     def _fail(self, group: _Group, error: BaseException) -> None:
         if not isinstance(error, StoreError):
-            error = StoreError(self._path, f"cannot be written ({error!r}); report this")
+            error = StoreError(self._path, f"cannot be written ({error!r}). Report this")
         group.failure = error
+        # Final once the file is open, because the content of the disk is unknown after a failed write. Until
+        # then, the next commit tries to open it again.
         if self._file is not None:
             self._failure = error
 
@@ -274,7 +306,7 @@ class LogWriter:
 
 
 def _again(failure: StoreError) -> StoreError:
-    """Return the same failure as an error of its own: one that many raise would collect all their tracebacks."""
+    """Return the same failure as a new error: a shared one would collect all tracebacks."""
     error = type(failure)(failure.path, failure.reason, line=failure.line)
     error.__cause__ = failure
     return error
