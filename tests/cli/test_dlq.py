@@ -268,7 +268,7 @@ def test_a_bus_that_is_away_or_none_is_said_in_one_line(command: Command) -> Non
     none = command("dlq", "purge", "--all", "--bus", "kafka://host")
 
     assert (away.code, away.err.count("\n")) == (ExitCode.LOG_UNUSABLE, 1)
-    assert "servers: 127.0.0.1:1; see that they run and can be reached" in away.err
+    assert "Servers: 127.0.0.1:1. Check that they are running and reachable" in away.err
     assert (none.code, none.err.count("\n")) == (ExitCode.BAD_INPUT, 1)
     assert "bus.url is an address without a port; allowed: kafka://HOST:PORT" in none.err
     assert command("dlq", "list").err == (

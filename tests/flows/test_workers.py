@@ -189,7 +189,7 @@ def test_a_worker_says_what_it_waits_for_and_serves_when_it_is_there(config: Pat
         code = running.ends(signal.SIGINT)
 
     assert (waiting["state"], waiting["ready"]) == ("starting", False)
-    assert "agentic-trading topics create makes those that are missing" in waiting["problems"]["start"]
+    assert "Run agentic-trading topics create" in waiting["problems"]["start"]
     assert ready == {"state": "serving", "ready": True, "problems": {}}
     assert code == 0
     assert "w1 has ended" in running.text

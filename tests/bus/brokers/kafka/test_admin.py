@@ -77,7 +77,7 @@ async def test_what_the_server_does_not_allow_is_said(kafka_servers: str) -> Non
     settings = kafka_server.settings(kafka_servers)
     plans = plan_of(own_topics(1), max_message_bytes=MAX_MESSAGE_BYTES)
 
-    with pytest.raises(TopicSetupError, match=r"cannot be made: .*eplication factor"):
+    with pytest.raises(TopicSetupError, match=r"cannot be created: .*eplication factor"):
         await create_topics(settings, plans, replicas=3)
 
 

@@ -329,7 +329,7 @@ async def test_where_the_committed_offset_is_gone_the_oldest_that_is_left_comes(
 
 
 async def test_a_topic_that_is_not_there_is_named_with_what_to_do(broker: KafkaBroker) -> None:
-    with pytest.raises(TopicSetupError, match=r"topic acme is not there; agentic-trading topics create"):
+    with pytest.raises(TopicSetupError, match=r"Topic acme does not exist. Run agentic-trading topics create"):
         await broker.subscribe([Topic("acme", Event)], "group")
 
 
