@@ -220,7 +220,7 @@ class AssignedPartitions(Generic[A]):
             if topic not in self._full:
                 found.extend(partitions.values())
             else:
-                # Otherwise one key with many messages would keep all other keys of the topic from this reader.
+                # Otherwise one key with many messages would keep this reader from all other keys.
                 least = max(1, self._buffer // (2 * len(partitions)))
                 found.extend(each for each in partitions.values() if each.unfinished < least)
         return found

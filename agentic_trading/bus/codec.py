@@ -159,7 +159,7 @@ def read_envelope(delivery: messages.Delivery, *, max_bytes: int = MAX_MESSAGE_B
     message = delivery.message
     raw = message.value
     if len(raw) > max_bytes:
-        raise _unreadable(message, {}, "too_large", f"{len(raw)} bytes; allowed are {max_bytes}")
+        raise _unreadable(message, {}, "too_large", f"{len(raw)} bytes. Allowed: at most {max_bytes}.")
     try:
         envelope = _body(LLMEnvelope, message) or LLMEnvelope.from_wire(raw)
         is_hashed_here = not envelope.model_fields_set & {"envelope_hash", "request_hash"}
@@ -173,9 +173,11 @@ def read_envelope(delivery: messages.Delivery, *, max_bytes: int = MAX_MESSAGE_B
     if foreign := _foreign(envelope.schema_version, envelope.must_understand):
         raise _unreadable(message, ids, *foreign)
     if not is_whole:  # the raw bytes must contain the hash, because parsing fills in a missing one
-        raise _unreadable(message, ids, "checksum", "envelope_hash is not that of the fields; send it again")
+        raise _unreadable(message, ids, "checksum", "envelope_hash does not match the fields. Send it again.")
     if not is_own_request:  # a replay would return the answer of another request
-        raise _unreadable(message, ids, "checksum", "request_hash is not that of the request; build it again")
+        raise _unreadable(
+            message, ids, "checksum", "request_hash does not match the request. Build it again."
+        )
     return envelope
 
 
@@ -244,17 +246,17 @@ def _why_broken(fields: dict[str, Any], e: Exception) -> tuple[UnreadableReason,
     if foreign := _foreign(fields.get("schema_version", SCHEMA_VERSION), named):
         return foreign
     if restriction := _unknown_restriction(e):
-        return "unknown_restriction", f"{restriction} is not known here; allowed are the fields of {_MAJOR}.x"
+        return "unknown_restriction", f"{restriction} is unknown here. Allowed: the fields of {_MAJOR}.x."
     return "decode", _problem(e)
 
 
 def _foreign(version: Any, must_understand: list[Any]) -> tuple[UnreadableReason, str] | None:
     """Return why this version cannot process an envelope, or None."""
     if str(version).partition(".")[0] != _MAJOR:
-        return "schema_version", f"schema_version is {quoted(str(version))}; allowed is {_MAJOR}.x"
+        return "schema_version", f"schema_version is {quoted(str(version))}. Allowed: {_MAJOR}.x."
     unknown = [str(name) for name in must_understand if str(name) not in LLMEnvelope.model_fields]
     if unknown:
-        return "must_understand", f"unknown here, and not to be ignored: {', '.join(unknown):.80}"
+        return "must_understand", f"unknown here, but must be understood: {', '.join(unknown):.80}"
     return None
 
 

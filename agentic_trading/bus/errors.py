@@ -48,8 +48,8 @@ class PartitionsElsewhereError(BusError):
         self.count = count
         numbers = ", ".join(map(str, missing))
         super().__init__(
-            f"{len(missing)} of the {count} partitions of {topic} are assigned to another reader of the group ({numbers}). "
-            "Their messages were not read. Stop the other reader, then start again."
+            f"{len(missing)} of the {count} partitions of {topic} are assigned to another reader of the group "
+            f"({numbers}). Their messages were not read. Stop the other reader, then start again."
         )
 
 
@@ -164,7 +164,7 @@ class SignatureError(BusError, ValueError):
             "wrong": f"its signature does not match the keys of {principal[:128]!r}",
         }[fault]
         super().__init__(
-            f"The sender of the message is not verified: {said}. Sign the whole message with the sender's key."
+            f"The sender of the message is not verified: {said}. Sign the message with the sender's key."
         )
 
 

@@ -90,9 +90,8 @@ class Takers:
         except asyncio.CancelledError:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
-            elif (
-                not waiter.cancelled()
-            ):  # pass the wake-up on, otherwise a ready delivery would wait unnoticed
+            elif not waiter.cancelled():
+                # Pass the wake-up on, because a ready delivery would otherwise wait unnoticed.
                 self.wake_one()
             raise
 

@@ -429,8 +429,8 @@ class Broker(Protocol):
     def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
         """Yield the stored messages of `topic`, without a group.
 
-        It starts with the oldest stored message, and ends with the newest one at the time of the call. Messages
-        with the same key are in order. The deliveries are not held, and need no `ack`.
+        It starts with the oldest stored message, and ends with the newest one at the time of the call.
+        Messages with the same key are in order. The deliveries are not held, and need no `ack`.
 
         Raises:
             BusClosedError: After `aclose`.

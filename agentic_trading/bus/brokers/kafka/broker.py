@@ -37,7 +37,7 @@ from agentic_trading.cancellation import set_within
 from agentic_trading.logger import get_logger
 
 BATCH_BYTES: Final = 262_144
-"""The size limit of a batch. It is 16 times the client's default, and 6 times as fast for records of 6.6 KB."""
+"""The size limit of a batch: 16 times the client's default, and 6 times as fast with records of 6.6 KB."""
 
 LARGEST_ROOM: Final = 8
 RECORD_OVERHEAD: Final = 128
@@ -66,8 +66,8 @@ class MessagePublisher:
         When this returns, all in-sync replicas have them.
 
         Raises:
-            MessageTooLargeError: If a message is too large. No message was added, unless a server has lowered its
-                limit since the last call.
+            MessageTooLargeError: If a message is too large. No message was added, unless a server has lowered
+                its limit since the last call.
             TopicSetupError: If the topic does not exist, or its size limit is below a batch.
             BusUnavailableError: If the messages are not acknowledged within `publish_s`. Each may have been
                 added or not.
@@ -186,9 +186,9 @@ Fetched = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 class ReplyReader:
     """Read messages of `topic` with the key `address` into `replies`. Start it once.
 
-    It begins at the end of the partition of `address`. It joins no group and commits nothing. Messages with other keys are skipped. If partitions are added to
-    the topic, addresses move to other partitions: open readers get no more messages, and must be opened
-    again.
+    It begins at the end of the partition of `address`, joins no group, and commits nothing. Messages with
+    other keys are skipped. If partitions are added to the topic, addresses move to other partitions: open
+    readers get no more messages, and must be opened again.
     """
 
     def __init__(self, settings: connection.KafkaSettings, topic: str, address: str) -> None:
@@ -300,7 +300,7 @@ async def _fetched(
             while True:
                 fetched: Fetched = await consumer.getmany(*left, timeout_ms=POLL_MS)
                 done = {tp for tp, end in left.items() if await consumer.position(tp) >= end}
-                # The last offsets may have no records (transaction markers), so that only the position shows the end.
+                # Only the position shows the end, because the last offsets may have no records.
                 if fetched or done:
                     return fetched, done
     except (KafkaError, TimeoutError, OSError) as e:
@@ -354,8 +354,8 @@ class KafkaBroker:
         """Add messages to a topic in order. When this returns, they are stored.
 
         Raises:
-            MessageTooLargeError: If a message is too large. No message was added, unless a server has lowered its
-                limit since the last call.
+            MessageTooLargeError: If a message is too large. No message was added, unless a server has lowered
+                its limit since the last call.
             BusClosedError: After `aclose`. No message was added.
             TopicSetupError: If the topic does not exist, or its size limit is below a batch.
             BusUnavailableError: If the messages are not acknowledged in time. Each may have been added or

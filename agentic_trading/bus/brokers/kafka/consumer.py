@@ -223,9 +223,8 @@ class KafkaSubscription:
             timeout_ms=POLL_MS if may_wait else 0,
             max_records=self._partitions.most,
         )
-        if (
-            not fetched and not may_wait
-        ):  # wait here, because the client's wait would not end when there is room
+        if not fetched and not may_wait:
+            # Wait here, because the client's own wait would not end when there is room again.
             await set_within(POLL_MS / (10_000 if wanted else 1000), self._changed)
         return fetched
 
@@ -280,8 +279,8 @@ class KafkaSubscription:
 
         If that offset no longer exists, the partition begins at its start.
         """
-        # The client may have fetched records from an offset of its own choice before it reports an assignment.
-        # They are not used: `seek` starts at the committed offset, so that no message is skipped.
+        # Before it reports an assignment, the client may have fetched records from an offset of its own choice.
+        # They are not used. `seek` starts at the committed offset, so that no message is skipped.
         async with self._beginning:
             revocations, fresh = self._revocations, self._unbegun()
             if not fresh:

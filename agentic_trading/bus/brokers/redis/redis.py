@@ -129,7 +129,7 @@ def _is_address(url: str) -> bool:
         if parts.scheme == "unix":
             return bool(parts.path)
         return bool(parts.hostname) and parts.port != 0 and (parts.path.lstrip("/") or "0").isdecimal()
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         return False
 
 

@@ -85,13 +85,17 @@ async def test_a_topic_whose_limit_is_below_a_batch_is_refused(
 
 
 async def test_a_topic_that_is_not_there_is_named_with_what_to_do(broker: KafkaBroker) -> None:
-    with pytest.raises(TopicSetupError, match=r"Topic acme does not exist. Run agentic-trading topics create"):
+    with pytest.raises(
+        TopicSetupError, match=r"Topic acme does not exist. Run agentic-trading topics create"
+    ):
         await broker.publish(Topic("acme", Event), Message("a", b"1", {}))
 
 
 async def test_servers_that_are_not_there_are_named_at_once() -> None:
     async with aclosing(kafka_server.broker("127.0.0.1:1", connect_s=2.0)) as broker:
-        with pytest.raises(BusUnavailableError, match=r"Servers: 127\.0\.0\.1:1\. Check that they are running"):
+        with pytest.raises(
+            BusUnavailableError, match=r"Servers: 127\.0\.0\.1:1\. Check that they are running"
+        ):
             await broker.publish(Topic("acme", Event), Message("a", b"1", {}))
 
 
