@@ -247,7 +247,7 @@ def test_a_worker_waits_for_a_name_that_a_worker_with_another_log_has(config: Pa
             ready = second.is_ready()
 
     assert (waiting["state"], waiting["ready"]) == ("starting", False)
-    assert "w1' is that of a worker on " in waiting["problems"]["start"]
+    assert "w1' is in use by a worker on " in waiting["problems"]["start"]
     assert "allowed is another name for one of the two" in waiting["problems"]["start"]
     assert ready["ready"]
 
