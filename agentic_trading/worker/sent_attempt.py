@@ -241,8 +241,7 @@ class AttemptSender:
             raise
         except ProviderError as e:
             exchange.failure = e
-        except Exception as e:
-            # One failed call, charged and recorded, because the request may have been sent before the error.
+        except Exception as e:  # charged, because the request may have been sent
             if not sent.is_charged:
                 raise
             exchange.failure = ProviderError(FailureKind.INTERNAL_ERROR, describe_error(e), sent=True)

@@ -189,7 +189,7 @@ async def test_a_user_may_do_what_the_servers_acl_allows_and_is_told_what_it_may
             TopicSetupError, match=r"may not be used by this client\. Allow it in the server's ACL"
         ):
             await desk.publish(DEAD_LETTERS, Message("trace", b"3", {}))
-        with pytest.raises(TopicSetupError, match="allow DescribeConfigs in the server's ACL"):
+        with pytest.raises(TopicSetupError, match="Allow DescribeConfigs in the server's ACL"):
             await other.publish(lane, Message("trace", b"4", {}))
 
     assert taken.message.value == b"1"
