@@ -136,7 +136,7 @@ def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], s
     assert (
         "'desk-b' has signed it, and --again makes it another envelope; allowed is --sign-as" in refused.err
     )
-    assert "it holds no envelope that can be read here (checksum: envelope_hash is not" in refused.err
+    assert "it holds no envelope that can be read here (checksum: envelope_hash does not" in refused.err
     missing = command(*replay, "--reason", "signatures", "--yes")
     assert (missing.code, "has the reason 'signatures'; the nearest are signature, " in missing.err) == (
         1,
