@@ -1,4 +1,4 @@
-"""How messages move: topics, the port to a broker, and the errors of both."""
+"""The message bus: topics, the broker interface, and their errors."""
 
 from agentic_trading.bus.errors import (
     BusClosedError,

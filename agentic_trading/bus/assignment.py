@@ -1,4 +1,4 @@
-"""A partition for as long as a reader has it: what is queued, held and done, and how far that may be committed."""
+"""The messages of a partition while one reader has it, and the offset to commit."""
 
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
@@ -9,10 +9,11 @@ from agentic_trading.bus.message import Delivery, Message
 
 
 class Watermark:
-    """How far a partition is done: up to the lowest offset in flight, else behind the highest seen.
+    """The offset up to which a partition is finished.
 
-    It never passes what is in flight, never goes back, and no gap stops it: an offset that does not exist (compacted,
-    a transaction's marker) is never in flight.
+    It is the lowest offset in flight, or the offset after the highest one seen. It never passes an offset in
+    flight and never moves back. Gaps do not stop it: an offset that does not exist (compaction, transaction
+    markers) is never in flight.
     """
 
     __slots__ = ("_done", "_highest", "_in_flight")
@@ -24,16 +25,19 @@ class Watermark:
 
     @property
     def position(self) -> int:
-        """The offset to commit: a reader that begins there misses nothing that is not done."""
+        """The offset to commit. A reader that starts there gets every unfinished message."""
         return self._in_flight[0] if self._in_flight else self._highest + 1
 
     @property
     def next_offset(self) -> int:
-        """The offset behind the highest one seen."""
+        """The offset after the highest one seen."""
         return self._highest + 1
 
     def track(self, offset: int) -> bool:
-        """Note that `offset` is in flight; False for one that was seen, which is then to be passed over."""
+        """Mark `offset` as in flight.
+
+        Return False if it was seen before, so that the caller skips it.
+        """
         if offset <= self._highest:
             return False
         self._in_flight.append(offset)
@@ -41,16 +45,18 @@ class Watermark:
         return True
 
     def finish(self, offset: int) -> None:
-        """Note that `offset`, which is in flight, is done."""
+        """Mark an offset in flight as finished."""
         self._done.add(offset)
         while self._in_flight and self._in_flight[0] in self._done:
             self._done.remove(self._in_flight.popleft())
 
 
 class Assignment:
-    """One partition from its assignment to its revocation; a late call for it touches no later assignment.
+    """One partition, from its assignment to its revocation.
 
-    `start` is the offset from which it is read, `end` where it ended then, and `committed` what the group knows to be done.
+    A late call for this assignment does not affect a later assignment of the same partition. `start` is the
+    first offset to read. `end` is the partition's end offset at that time. `committed` is the position that
+    the group has stored.
     """
 
     __slots__ = (
@@ -68,21 +74,21 @@ class Assignment:
         self._queues = KeyedQueues()
         self._messages: dict[int, Message] = {}
         self._held: dict[int, Delivery] = {}
-        self._deliveries: dict[int, int] = {}  # of what was given back
+        self._deliveries: dict[int, int] = {}  # delivery counts of messages that were given back
 
     @property
     def has_ready(self) -> bool:
-        """Whether `take` has something to hand out."""
+        """Whether `take` can return a delivery now."""
         return not self.is_revoked and self._queues.has_ready
 
     @property
     def unfinished(self) -> int:
-        """How many messages are here and not done, queued or held."""
+        """The number of messages that are queued or held."""
         return len(self._messages)
 
     @property
     def in_flight(self) -> int:
-        """How many deliveries are held."""
+        """The number of deliveries that are held."""
         return len(self._held)
 
     @property
@@ -91,18 +97,24 @@ class Assignment:
         return self._watermark.position
 
     def waiting(self, end: int | None) -> int:
-        """Return how many messages are not handed out, with those up to offset `end` that were not fetched yet."""
+        """Return the number of messages not delivered yet.
+
+        This includes the messages up to offset `end` that were not fetched.
+        """
         return self._queues.waiting + max(0, max(end or 0, self._end) - self._watermark.next_offset)
 
     def add(self, offset: int, message: Message) -> bool:
-        """Queue a message; returns whether it is ready. One whose offset was seen is passed over."""
+        """Queue a message.
+
+        Return whether it is ready. A message whose offset was seen before is skipped.
+        """
         if self.is_revoked or not self._watermark.track(offset):
             return False
         self._messages[offset] = message
         return self._queues.add(message.key, offset)
 
     def take(self) -> Delivery:
-        """Hand out the message that has been ready for longest."""
+        """Return the message that has been ready for longest, as a held delivery."""
         offset = self._queues.take()
         count = self._deliveries.pop(offset, 0) + 1
         delivery = Delivery(self.topic, offset, self._messages[offset], count, self.partition)
@@ -110,25 +122,28 @@ class Assignment:
         return delivery
 
     def holds(self, delivery: Delivery) -> bool:
-        """Whether this very delivery is held, and not another one of the same message."""
+        """Whether exactly this delivery is held, rather than another delivery of the same message."""
         return self._held.get(delivery.position) is delivery
 
     def finish(self, delivery: Delivery) -> bool:
-        """Note that a delivery that is held is done; returns whether the next one of its key is now ready."""
+        """Finish a held delivery. Return whether the next message of its key is now ready."""
         self._let_go(delivery)
         del self._messages[delivery.position]
         self._watermark.finish(delivery.position)
         return not self.is_revoked and self._queues.finish(delivery.message.key)
 
     def give_back(self, delivery: Delivery) -> None:
-        """Make what is held ready again, in its place; after the revocation it is the next reader's."""
+        """Make a held delivery ready again, before later messages of its key.
+
+        After the revocation, the next reader of the partition gets it.
+        """
         self._let_go(delivery)
         if not self.is_revoked:
             self._deliveries[delivery.position] = delivery.deliveries
             self._queues.put_back(delivery.message.key, delivery.position)
 
     def revoke(self) -> None:
-        """Hand out nothing more and drop what is queued; what is held may still be finished."""
+        """Stop delivering and drop the queued messages. Held deliveries may still be finished."""
         self.is_revoked = True
         self._queues = KeyedQueues()
 
@@ -140,10 +155,11 @@ A = TypeVar("A", bound=Assignment)
 
 
 class AssignedPartitions(Generic[A]):
-    """The partitions that a reader has, by topic and by number; topics take turns, and so do partitions of a topic.
+    """The partitions of one reader.
 
-    A topic is full with `buffer` messages that are here and not done, until half of them are done. A partition of it that has
-    less than half of an equal share has room all the same: a key with much to do would keep all others of the topic from this reader.
+    Topics take turns, and so do the partitions of a topic. A topic is full when `buffer` of its messages are
+    unfinished. It stays full until half of them are finished. Even then, a partition that has less than half
+    of an equal share accepts messages.
     """
 
     def __init__(self, topics: Sequence[str], buffer: int) -> None:
@@ -157,7 +173,7 @@ class AssignedPartitions(Generic[A]):
 
     @property
     def topics(self) -> Sequence[str]:
-        """The topics that are read, the next in turn first."""
+        """The topics of this reader, the next in turn first."""
         return list(self._topics)
 
     def of(self, topic: str) -> Collection[A]:
@@ -165,7 +181,7 @@ class AssignedPartitions(Generic[A]):
         return self._topics[topic].values()
 
     def get(self, topic: str, partition: int) -> A | None:
-        """Return a partition, or None if this reader does not have it, or does not read it yet."""
+        """Return a partition, or None if this reader does not have it or has not begun it."""
         return self._topics.get(topic, {}).get(partition)
 
     def begin(self, assignment: A) -> None:
@@ -173,20 +189,23 @@ class AssignedPartitions(Generic[A]):
         self._topics[assignment.topic][assignment.partition] = assignment
 
     def end(self, assignment: A) -> None:
-        """Revoke and forget a partition, unless another assignment of it has begun since."""
+        """Revoke and remove a partition, unless another assignment of it has begun since."""
         assignment.revoke()
         if self.get(assignment.topic, assignment.partition) is assignment:
             del self._topics[assignment.topic][assignment.partition]
 
     @property
     def most(self) -> int:
-        """How many messages are to be fetched at once: as many as a partition with room has, once `with_room` has found a full topic."""
+        """The number of messages to fetch at once.
+
+        While a topic is full, it is the number that one partition with room may take.
+        """
         among = max((len(self._topics[topic]) for topic in self._full), default=1)
         return max(1, self._buffer // (2 * among))
 
     @property
     def is_any_full(self) -> bool:
-        """Whether a topic was full when `with_room` was last asked."""
+        """Whether the last call of `with_room` found a full topic."""
         return bool(self._full)
 
     def with_room(self) -> list[A]:
@@ -201,12 +220,13 @@ class AssignedPartitions(Generic[A]):
             if topic not in self._full:
                 found.extend(partitions.values())
             else:
+                # Otherwise one key with many messages would keep this reader from all other keys.
                 least = max(1, self._buffer // (2 * len(partitions)))
                 found.extend(each for each in partitions.values() if each.unfinished < least)
         return found
 
     def next_ready(self) -> A | None:
-        """Return the partition in turn that has something ready, or None."""
+        """Return the next partition in turn that has a ready message, or None."""
         for topic, partitions in self._topics.items():
             for number, assignment in partitions.items():
                 if assignment.has_ready:
@@ -216,15 +236,15 @@ class AssignedPartitions(Generic[A]):
         return None
 
     def holder(self, delivery: Delivery) -> A | None:
-        """Return the partition of which `delivery` is held, or None if it is not held here any more."""
+        """Return the partition that holds `delivery`, or None if this reader no longer holds it."""
         assignment = self.get(delivery.topic, delivery.partition)
         return assignment if assignment is not None and assignment.holds(delivery) else None
 
     def uncommitted(self) -> dict[A, int]:
-        """Return the positions that the group does not know yet."""
+        """Return the positions that are not committed yet."""
         return {each: each.position for each in self if each.position != each.committed}
 
     def forget(self) -> None:
-        """Have no partition any more."""
+        """Remove all partitions."""
         for partitions in self._topics.values():
             partitions.clear()

@@ -1,4 +1,4 @@
-"""Messages from envelopes, interactions, events and dead letters, and back."""
+"""Convert envelopes, interactions, events and dead letters to messages, and back."""
 
 import re
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ from agentic_trading.llm.interaction import LLMInteraction
 M = TypeVar("M", bound=WireModel)
 
 REPLY_TO: Final = "at_reply_to"
-"""The header by which a message asks for replies, and where."""
+"""The header with the reply address of a message."""
 
 SENT_HEADER: Final = "at_sent"
-"""The header with the time at which a gateway published an envelope. A signature covers it."""
+"""The header with the time when a gateway published an envelope. It is covered by the signature."""
 
 FINAL_HEADER: Final = "ce_final"
 ENVELOPE_HASH_HEADER: Final = "at_envelope_hash"
 _ADDRESS: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 _MAJOR: Final = SCHEMA_VERSION.partition(".")[0]
 _BROKEN: Final = (ValueError, TypeError, ArithmeticError, RecursionError)
-"""What reading raises for bytes of a foreign writer: years beyond the calendar, nesting without end."""
+"""Errors of parsing foreign bytes, such as years beyond the calendar or unlimited nesting."""
 
 
 def envelope_message(
@@ -38,8 +38,8 @@ def envelope_message(
 ) -> messages.Message:
     """Return the message that requests a call.
 
-    Without the address `reply_to`, the call gets no reply on the bus. Without the wall-clock time `sent_at`, workers
-    compute the age of the envelope from its `created_at`.
+    Without the address `reply_to`, the call gets no reply on the bus. Without the wall-clock time `sent_at`,
+    workers compute the age of the envelope from its `created_at`.
     """
     headers = messages.event_headers(
         messages.ENVELOPE_REQUESTED,
@@ -60,7 +60,10 @@ def envelope_message(
 
 
 def reply_message(interaction: LLMInteraction, address: str, *, final: bool) -> messages.Message:
-    """Return the message that carries an attempt to an address; `final` marks the last one of its envelope."""
+    """Return the message that carries an attempt to a reply address.
+
+    `final` marks the last attempt of its envelope.
+    """
     envelope = interaction.envelope
     headers = messages.event_headers(
         messages.INTERACTION_RECORDED,
@@ -78,7 +81,7 @@ def reply_message(interaction: LLMInteraction, address: str, *, final: bool) -> 
 
 
 def event_message(event: Event) -> messages.Message:
-    """Return the message that carries an event; its subject is the event's kind."""
+    """Return the message that carries an event. Its subject is the event's kind."""
     headers = messages.event_headers(
         messages.EVENT_RECORDED,
         event.id,
@@ -93,9 +96,9 @@ def event_message(event: Event) -> messages.Message:
 
 
 def dead_letter_message(letter: DeadLetter, *, address: str = "") -> messages.Message:
-    """Return the message that carries a dead letter, caused by the envelope in it; its subject is the reason.
+    """Return the message that carries a dead letter. Its subject is the reason.
 
-    With an `address` it is a reply.
+    Its cause is the envelope in the letter. With an `address`, it is a reply to that address.
     """
     key = address or letter.key
     headers = messages.event_headers(
@@ -112,16 +115,16 @@ def dead_letter_message(letter: DeadLetter, *, address: str = "") -> messages.Me
 
 
 def reply_address(message: messages.Message) -> str:
-    """Return where a message asks for replies; empty where it asks for none, or at what can be no address."""
+    """Return the reply address of a message, or an empty string if it is missing or invalid."""
     address = message.headers.get(REPLY_TO, "")
     return address if _ADDRESS.fullmatch(address) else ""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyHead:
-    """What the headers of a reply say of it: which envelope it answers, and whether as its last attempt.
+    """The headers of a reply: which envelope it answers, and whether it is the last attempt.
 
-    The hash is empty for a dead letter, which may hold anything.
+    The hash is empty for a dead letter, because a dead letter may hold any message.
     """
 
     is_attempt: bool
@@ -132,7 +135,7 @@ class ReplyHead:
 
 
 def reply_head(message: messages.Message) -> ReplyHead:
-    """Return what a reply answers; the body is not looked at."""
+    """Return which envelope a reply answers. Only the headers are read."""
     headers = message.headers
     kind = headers.get("ce_type")
     return ReplyHead(
@@ -145,16 +148,18 @@ def reply_head(message: messages.Message) -> ReplyHead:
 
 
 def read_envelope(delivery: messages.Delivery, *, max_bytes: int = MAX_MESSAGE_BYTES) -> LLMEnvelope:
-    """Return the envelope that a delivery carries, checked to be whole and fully understood.
+    """Return the envelope of a delivery, checked for integrity and for unknown fields.
 
-    Raises `UnreadableMessageError`, and nothing else, for a value over `max_bytes`, for what is not an envelope,
-    for an unknown major version, an unknown restriction or a field that must be understood and is not, and for a
-    missing or wrong checksum or request hash.
+    Raises:
+        UnreadableMessageError: If the value is larger than `max_bytes` or is not an envelope. Also if its
+            major version, a restriction or a field of `must_understand` is unknown, or if the checksum or the
+            request hash is missing or wrong. No other error is raised.
+
     """
     message = delivery.message
     raw = message.value
     if len(raw) > max_bytes:
-        raise _unreadable(message, {}, "too_large", f"{len(raw)} bytes; allowed are {max_bytes}")
+        raise _unreadable(message, {}, "too_large", f"{len(raw)} bytes. Allowed: at most {max_bytes}.")
     try:
         envelope = _body(LLMEnvelope, message) or LLMEnvelope.from_wire(raw)
         is_hashed_here = not envelope.model_fields_set & {"envelope_hash", "request_hash"}
@@ -167,23 +172,32 @@ def read_envelope(delivery: messages.Delivery, *, max_bytes: int = MAX_MESSAGE_B
     ids = {"envelope_id": envelope.envelope_id, "trace_id": envelope.trace_id}
     if foreign := _foreign(envelope.schema_version, envelope.must_understand):
         raise _unreadable(message, ids, *foreign)
-    if not is_whole:  # a checksum that was filled in while reading has checked nothing
-        raise _unreadable(message, ids, "checksum", "envelope_hash is not that of the fields; send it again")
-    if not is_own_request:  # a replay would serve it another request's answer
-        raise _unreadable(message, ids, "checksum", "request_hash is not that of the request; build it again")
+    if not is_whole:  # the raw bytes must contain the hash, because parsing fills in a missing one
+        raise _unreadable(message, ids, "checksum", "envelope_hash does not match the fields. Send it again.")
+    if not is_own_request:  # a replay would return the answer of another request
+        raise _unreadable(
+            message, ids, "checksum", "request_hash does not match the request. Build it again."
+        )
     return envelope
 
 
 def read_interaction(message: messages.Message) -> LLMInteraction:
-    """Return the interaction in a message; raises `UnreadableMessageError` for anything else."""
+    """Return the interaction of a message.
+
+    Raises `UnreadableMessageError` if the message is not one.
+    """
     return _read(LLMInteraction, message)
 
 
 def read_event(message: messages.Message) -> Event:
-    """Return the event in a message; raises `UnreadableMessageError` for anything else, and for what no log can spell."""
+    """Return the event of a message.
+
+    Raises `UnreadableMessageError` if the message is not an event, or if the event cannot be written to a
+    log.
+    """
     event = _read(Event, message)
     try:
-        _ = event.wire  # JSON as Python reads it may hold NaN, or an integer that cannot be spelled exactly
+        _ = event.wire  # Python parses NaN and large integers that canonical JSON cannot represent
     except CanonicalError as e:
         raise UnreadableMessageError(
             "decode", _problem(e), trace_id=messages.header(message, "ce_correlationid")
@@ -192,12 +206,15 @@ def read_event(message: messages.Message) -> Event:
 
 
 def read_dead_letter(message: messages.Message) -> DeadLetter:
-    """Return the dead letter in a message; raises `UnreadableMessageError` for anything else."""
+    """Return the dead letter of a message.
+
+    Raises `UnreadableMessageError` if the message is not one.
+    """
     return _read(DeadLetter, message)
 
 
 def _body(model: type[M], message: messages.Message) -> M | None:
-    """Return the `model` whose very bytes are a message's, if that was made in this process."""
+    """Return the `model` that was serialized to these very bytes, if this process made the message."""
     body = message.body
     return body if isinstance(body, model) and body.wire is message.value else None
 
@@ -214,7 +231,7 @@ def _read(model: type[M], message: messages.Message) -> M:
 def _unreadable(
     message: messages.Message, fields: dict[str, Any], reason: UnreadableReason, detail: str
 ) -> UnreadableMessageError:
-    """Return the error with the ids that the body gives, or else the headers."""
+    """Return the error with the ids from the body, or else from the headers."""
     return UnreadableMessageError(
         reason,
         detail,
@@ -229,30 +246,30 @@ def _why_broken(fields: dict[str, Any], e: Exception) -> tuple[UnreadableReason,
     if foreign := _foreign(fields.get("schema_version", SCHEMA_VERSION), named):
         return foreign
     if restriction := _unknown_restriction(e):
-        return "unknown_restriction", f"{restriction} is not known here; allowed are the fields of {_MAJOR}.x"
+        return "unknown_restriction", f"{restriction} is unknown here. Allowed: the fields of {_MAJOR}.x."
     return "decode", _problem(e)
 
 
 def _foreign(version: Any, must_understand: list[Any]) -> tuple[UnreadableReason, str] | None:
-    """Say why an envelope is not for this version, if it is not."""
+    """Return why this version cannot process an envelope, or None."""
     if str(version).partition(".")[0] != _MAJOR:
-        return "schema_version", f"schema_version is {quoted(str(version))}; allowed is {_MAJOR}.x"
+        return "schema_version", f"schema_version is {quoted(str(version))}. Allowed: {_MAJOR}.x."
     unknown = [str(name) for name in must_understand if str(name) not in LLMEnvelope.model_fields]
     if unknown:
-        return "must_understand", f"unknown here, and not to be ignored: {', '.join(unknown):.80}"
+        return "must_understand", f"unknown here, but must be understood: {', '.join(unknown):.80}"
     return None
 
 
 def _unknown_restriction(e: Exception) -> str:
-    """Return where a field stands that restricts the call in a way not known here; empty if none does."""
+    """Return the path of an unknown field that restricts the call, or an empty string."""
     for error in _errors(e):
-        if error["type"] == "extra_forbidden":  # only the models of restrictions forbid what they do not know
+        if error["type"] == "extra_forbidden":  # only models of restrictions forbid unknown fields
             return _place(error)
     return ""
 
 
 def _problem(e: Exception) -> str:
-    """Say what is wrong without repeating the contents."""
+    """Describe an error without repeating the message's contents."""
     errors = _errors(e)
     if not errors:
         return f"{type(e).__name__}: {e}"[:200]

@@ -1,17 +1,17 @@
-"""What can go wrong with messages.
+"""Errors of the bus.
 
 TradingError
 └── BusError
     ├── BusClosedError            the broker or the subscription was closed
-    ├── BusAddressError           an address names no bus
-    ├── BusUnavailableError       the broker's servers cannot be reached, or do not answer in time
-    ├── BusSettingsError          the broker's server may forget what it has acknowledged, or is too old
-    ├── PartitionsElsewhereError  another reader has partitions that this one needs
+    ├── BusAddressError           a URL is not the URL of a bus
+    ├── BusUnavailableError       the broker's servers are unreachable, or do not answer in time
+    ├── BusSettingsError          the server may lose acknowledged messages, or is too old
+    ├── PartitionsElsewhereError  another reader has partitions that this reader needs
     ├── BacklogFullError          a topic has as many messages as it may keep
-    ├── TopicSetupError           a topic is missing, or not set up as its messages need it
-    ├── MessageTooLargeError      the broker does not take messages of this size
-    ├── UnreadableMessageError    a message is not what its topic carries; its sender must send another
-    ├── SignatureError            the sender of a message is not proved
+    ├── TopicSetupError           a topic is missing, or is set up incorrectly
+    ├── MessageTooLargeError      a message is larger than the broker accepts
+    ├── UnreadableMessageError    a message is invalid for its topic; its sender must send another one
+    ├── SignatureError            the sender of a message is not verified
     └── SigningKeyError           a signing key or its name is not valid
 """
 
@@ -32,15 +32,15 @@ class BusError(TradingError):
 
 
 class BusClosedError(BusError):
-    """`what` was closed; it takes and gives nothing more."""
+    """`what` was closed and cannot be used any more."""
 
     def __init__(self, what: str) -> None:
         self.what = what
-        super().__init__(f"{what} is closed; open another one")
+        super().__init__(f"{what} is closed. Open a new one.")
 
 
 class PartitionsElsewhereError(BusError):
-    """A reader of `topic` has not been assigned the partitions `missing`, of `count`."""
+    """A reader of `topic` does not have the partitions `missing`, of `count`."""
 
     def __init__(self, topic: str, missing: Sequence[int], count: int) -> None:
         self.topic = topic
@@ -48,50 +48,54 @@ class PartitionsElsewhereError(BusError):
         self.count = count
         numbers = ", ".join(map(str, missing))
         super().__init__(
-            f"{len(missing)} of the {count} partitions of {topic} are assigned to another reader of the group ({numbers}), and "
-            "their messages were not read; stop the other reader, then start again"
+            f"{len(missing)} of the {count} partitions of {topic} are assigned to another reader of the group "
+            f"({numbers}). Their messages were not read. Stop the other reader, then start again."
         )
 
 
 class BusAddressError(BusError, ValueError):
-    """The address `url` names no bus; what stands before an @ in it, a name and a password, is not shown."""
+    """`url` is not the URL of a bus. The part before an @, a name and a password, is masked."""
 
     def __init__(self, url: str) -> None:
         before, at, place = url.rpartition("@")
         scheme, separator, _ = before.partition("://")
         self.url = f"{scheme if separator else ''}{separator}***@{place}" if at else url
         super().__init__(
-            f"the bus is {self.url!r:.200}; allowed is kafka://HOST:PORT, several with commas between, "
-            "redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix://PATH, without options behind a ?"
+            f"The bus URL is {self.url!r:.200}. Allowed: kafka://HOST:PORT (separate several servers by commas), "
+            "redis://HOST:PORT/DB, rediss://HOST:PORT/DB or unix://PATH, without a query string."
         )
 
 
 class BusUnavailableError(BusError):
-    """The `servers` of a broker cannot be reached, or do not answer in time, for `problem`.
+    """The `servers` of a broker are unreachable or do not answer in time, because of `problem`.
 
-    A message that was being published may be there or not: to publish it again is right where copies are.
+    A message that was being published may have been stored or not. Publish it again if duplicates are
+    acceptable.
     """
 
     def __init__(self, servers: str, problem: str) -> None:
         self.servers = servers
         self.problem = problem
         super().__init__(
-            f"{problem}; servers: {servers}; see that they run and can be reached, then try again"
+            f"{problem}. Servers: {servers}. Check that they are running and reachable, then retry."
         )
 
 
 class BusSettingsError(BusError, ValueError):
-    """The server of a bus cannot be relied on: `setting` is `found`; `allowed` says what it must be."""
+    """The server of a bus is unsafe: `setting` is `found`, and must be `allowed`."""
 
     def __init__(self, setting: str, found: str, allowed: str) -> None:
         self.setting = setting
         self.found = found
         self.allowed = allowed
-        super().__init__(f"the server of the bus has {setting} = {found!r}; allowed is {allowed}")
+        super().__init__(f"The server of the bus has {setting} = {found!r}. Allowed: {allowed}.")
 
 
 class BacklogFullError(BusError):
-    """A `partition` of `topic` keeps `size` messages, and may keep `limit`: nothing was added."""
+    """A `partition` of `topic` has `size` messages, and its limit is `limit`.
+
+    The messages were not added.
+    """
 
     def __init__(self, topic: str, partition: int, size: int, limit: int) -> None:
         self.topic = topic
@@ -99,24 +103,24 @@ class BacklogFullError(BusError):
         self.size = size
         self.limit = limit
         super().__init__(
-            f"topic {topic} keeps {size} messages in partition {partition}, and no more than {limit} are allowed; "
-            "start the reader or the archiver of the topic (agentic-trading topics lag says which group does not finish them), "
-            "or destroy the group that reads no more"
+            f"Topic {topic} has {size} messages in partition {partition}. Allowed: at most {limit}. "
+            "Start the reader or the archiver of the topic (agentic-trading topics lag shows which group is behind), "
+            "or destroy a group that is no longer read."
         )
 
 
 class TopicSetupError(BusError, ValueError):
-    """`topic` cannot be used, for `problem`; `remedy` is what to do."""
+    """`topic` cannot be used because of `problem`. `remedy` describes the fix."""
 
     def __init__(self, topic: str, problem: str, remedy: str) -> None:
         self.topic = topic
         self.problem = problem
         self.remedy = remedy
-        super().__init__(f"topic {topic} {problem}; {remedy}")
+        super().__init__(f"Topic {topic} {problem}. {remedy}.")
 
 
 class MessageTooLargeError(BusError, ValueError):
-    """The `part` of a message for `topic` has `size` bytes, more than the `allowed` ones."""
+    """The `part` of a message for `topic` has `size` bytes, more than `allowed`."""
 
     def __init__(self, topic: str, size: int, allowed: int, part: str = "value") -> None:
         self.topic = topic
@@ -124,15 +128,15 @@ class MessageTooLargeError(BusError, ValueError):
         self.allowed = allowed
         self.part = part
         super().__init__(
-            f"a message whose {part} has {size} bytes is too large for {topic}; allowed are {allowed} bytes"
+            f"A message is too large for {topic}: {part} of {size} bytes. Allowed: at most {allowed} bytes."
         )
 
 
 class UnreadableMessageError(BusError, ValueError):
-    """A message cannot be read, or must not be followed.
+    """A message cannot be read, or must not be processed.
 
-    `detail` says where and what is allowed, without the contents. The ids are the message's; each is empty where
-    neither body nor headers have it.
+    `detail` describes the place and the allowed values, without the contents. `envelope_id` and `trace_id`
+    are those of the message, and empty if neither its body nor its headers have them.
     """
 
     def __init__(
@@ -146,26 +150,29 @@ class UnreadableMessageError(BusError, ValueError):
 
 
 class SignatureError(BusError, ValueError):
-    """It is not proved that `principal` sent a message: the signature is missing or wrong, or the principal unknown."""
+    """The sender `principal` of a message is not verified.
+
+    The signature is missing or wrong, or the principal is unknown.
+    """
 
     def __init__(self, fault: SignatureFault, principal: str) -> None:
         self.fault = fault
         self.principal = principal
         said = {
             "missing": "it has no signature",
-            "unknown_principal": f"{principal[:128]!r} is no principal with a key here",
-            "wrong": f"it is not as {principal[:128]!r} signed it",
+            "unknown_principal": f"no key of {principal[:128]!r} is configured here",
+            "wrong": f"its signature does not match the keys of {principal[:128]!r}",
         }[fault]
         super().__init__(
-            f"the sender of the message is not proved: {said}; allowed are messages that are signed as a whole"
+            f"The sender of the message is not verified: {said}. Sign the message with the sender's key."
         )
 
 
 class SigningKeyError(BusError, ValueError):
-    """The key at `where` cannot be used, for `problem`; it is not shown."""
+    """The key at `where` cannot be used because of `problem`. The text does not contain the key."""
 
     def __init__(self, where: str, problem: str, allowed: str) -> None:
         self.where = where
         self.problem = problem
         self.allowed = allowed
-        super().__init__(f"{where} {problem}; allowed: {allowed}")
+        super().__init__(f"{where} {problem}. Allowed: {allowed}.")

@@ -1,4 +1,4 @@
-"""What every broker's readers hand out by: a queue a key, the tasks that wait for a delivery, and replies in their order."""
+"""Queues by key, tasks that wait for a delivery, and reply queues, for all brokers."""
 
 import asyncio
 from collections import deque
@@ -10,31 +10,32 @@ from agentic_trading.bus.topic import PartitionProgress
 
 
 class KeyedQueues:
-    """Hand out the positions of many keys, one at a time per key.
+    """Deliver the positions of many keys, one at a time for each key.
 
-    A key is live from its first position until the last one is finished. The position at the head of a live key's
-    queue is ready or handed out, never both; the others wait behind it. Heads become ready in turn, so that a busy
-    key or one that fails again and again does not starve the others. Every operation takes constant time.
+    A key is live from its first position until its last one is finished. The first position of a live key is
+    either ready or delivered. Later positions wait for it. Ready keys take turns, so that a busy or failing
+    key does not starve the others. Every operation takes constant time.
     """
 
     __slots__ = ("_behind", "_ready")
 
     def __init__(self) -> None:
         self._ready: deque[tuple[str, int]] = deque()
-        self._behind: dict[str, deque[int] | None] = {}  # most keys never have a second position waiting
+        # The deque is made late because most keys never have a second position waiting.
+        self._behind: dict[str, deque[int] | None] = {}
 
     @property
     def has_ready(self) -> bool:
-        """Whether `take` has something to hand out."""
+        """Whether `take` can return a position now."""
         return bool(self._ready)
 
     @property
     def waiting(self) -> int:
-        """How many positions are not handed out."""
+        """The number of positions not delivered yet."""
         return len(self._ready) + sum(len(queue) for queue in self._behind.values() if queue)
 
     def add(self, key: str, position: int) -> bool:
-        """Append a position to its key's queue; returns whether it is ready at once."""
+        """Append a position to its key's queue. Return whether it is ready immediately."""
         if key not in self._behind:
             self._behind[key] = None
             self._ready.append((key, position))
@@ -46,11 +47,17 @@ class KeyedQueues:
         return False
 
     def take(self) -> int:
-        """Return the position that has been ready for longest; raises `IndexError` if none is."""
+        """Return the position that has been ready for longest.
+
+        Raises `IndexError` if no position is ready.
+        """
         return self._ready.popleft()[1]
 
     def finish(self, key: str) -> bool:
-        """Forget the position handed out for `key`; returns whether the next one of the key is now ready."""
+        """Remove the delivered position of `key`.
+
+        Return whether the key's next position is now ready.
+        """
         queue = self._behind[key]
         if not queue:
             del self._behind[key]
@@ -59,12 +66,12 @@ class KeyedQueues:
         return True
 
     def put_back(self, key: str, position: int) -> None:
-        """Make the position that was handed out for `key` ready again, after the keys that are ready now."""
+        """Make the delivered position of `key` ready again, after the keys that are ready now."""
         self._ready.append((key, position))
 
 
 class Takers:
-    """Tasks that wait until there is something to take; each wake-up reaches one that still waits."""
+    """Tasks that wait for a delivery. Each wake-up reaches one task that still waits."""
 
     __slots__ = ("_waiters",)
 
@@ -72,7 +79,10 @@ class Takers:
         self._waiters: deque[asyncio.Future[None]] = deque()
 
     async def wait(self) -> None:
-        """Wait to be woken; a wake-up that a cancelled wait got is handed on."""
+        """Wait for a wake-up.
+
+        If the wait is cancelled after its wake-up, another task gets the wake-up.
+        """
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
@@ -80,12 +90,13 @@ class Takers:
         except asyncio.CancelledError:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
-            elif not waiter.cancelled():  # woken and cancelled at once: the wake-up is for another task
+            elif not waiter.cancelled():
+                # Pass the wake-up on, because a ready delivery would otherwise wait unnoticed.
                 self.wake_one()
             raise
 
     def wake_one(self) -> None:
-        """Let one waiting task look again; one whose wait was cancelled is skipped."""
+        """Wake one waiting task. Cancelled waits are skipped."""
         while self._waiters:
             waiter = self._waiters.popleft()
             if not waiter.done():
@@ -93,17 +104,20 @@ class Takers:
                 return
 
     def wake_all(self) -> None:
-        """Let every waiting task look again."""
+        """Wake all waiting tasks."""
         while self._waiters:
             self.wake_one()
 
 
 class ReplyQueue:
-    """The `Subscription` to one address: what came and was not taken; `stop` ends what adds to it, once."""
+    """The `Subscription` of one reply address: replies that were received and not taken.
+
+    `stop` ends the reader that adds replies. It is called once.
+    """
 
     def __init__(self, stop: Callable[[], Awaitable[None]]) -> None:
         self.is_closed = False
-        self.changed = asyncio.Event()  # since `room`: something was taken, or this was closed
+        self.changed = asyncio.Event()  # set when a reply is taken, and by `aclose`
         self._stop = stop
         self._waiting: deque[Delivery] = deque()
         self._takers = Takers()
@@ -114,14 +128,17 @@ class ReplyQueue:
         self._takers.wake_one()
 
     async def room(self, most: int) -> None:
-        """Wait until fewer than `most` replies are here, or until this is closed."""
+        """Wait until fewer than `most` replies are queued, or until the queue is closed."""
         self.changed.clear()
         while len(self._waiting) >= most and not self.is_closed:
             await self.changed.wait()
             self.changed.clear()
 
     async def take(self) -> Delivery:
-        """Wait for the next reply; raises `BusClosedError` once this or its broker is closed."""
+        """Wait for the next reply.
+
+        Raises `BusClosedError` after the queue or its broker is closed.
+        """
         while not self.is_closed:
             if self._waiting:
                 self.changed.set()
@@ -130,17 +147,17 @@ class ReplyQueue:
         raise BusClosedError("the reader of replies")
 
     async def ack(self, delivery: Delivery) -> None:
-        """Change nothing."""
+        """Do nothing, because replies are not acknowledged."""
 
     async def give_back(self, delivery: Delivery) -> None:
-        """Change nothing."""
+        """Do nothing, because replies are not delivered again."""
 
     async def progress(self) -> Sequence[PartitionProgress]:
-        """Return nothing: an address is no partition."""
+        """Return an empty sequence, because an address has no partitions."""
         return ()
 
     async def aclose(self) -> None:
-        """Stop reading. Harmless twice."""
+        """Stop reading. Repeated calls have no effect."""
         if not self.is_closed:
             self.is_closed = True
             self.changed.set()

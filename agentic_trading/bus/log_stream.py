@@ -1,4 +1,4 @@
-"""What of logs travels over the bus: their lines, as they stand on disk, and where the archive's own log ends."""
+"""Log data on the bus: the lines of logs as they are on disk, and the end of the archive's log."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,10 @@ HASH_HEADER: Final = "at_hash"
 
 @dataclass(frozen=True, slots=True)
 class StreamedLine:
-    """A line of the log `log_id`, byte for byte as it stands there; the value of a message alone names no log."""
+    """One line of the log `log_id`, byte for byte.
+
+    The value of a message does not contain the log id, so `from_wire` leaves it empty.
+    """
 
     line: ChainedRecord
     log_id: str = ""
@@ -31,15 +34,17 @@ class StreamedLine:
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """Read a line; raises `ValueError` for what is none, or is not as it was written."""
+        """Parse a line. Raises `ValueError` if it is not a log line, or was changed after it was written."""
         return cls(read_line(raw))
 
     @classmethod
     def of(cls, message: messages.Message) -> Self:
-        """Return the line that a message carries, and its log.
+        """Return the line of a message, with its log id.
 
-        Raises `UnreadableMessageError` for anything else, for a line that is not as it was written, and for headers that
-        speak of another line.
+        Raises:
+            UnreadableMessageError: If the value is not a log line, was changed after it was written, or does
+                not match the headers.
+
         """
         try:
             line = read_line(message.value)
@@ -53,7 +58,10 @@ class StreamedLine:
         return cls(line, log_id)
 
     def message(self) -> messages.Message:
-        """Return the message that carries the line; its key is the trace, so that a trace keeps its order."""
+        """Return the message that carries the line.
+
+        Its key is the trace, so that the lines of a trace stay in order.
+        """
         row = index_row_of(self.line.line)
         headers = messages.event_headers(
             messages.INTERACTION_RECORDED if row.kind == INTERACTION else messages.EVENT_RECORDED,
@@ -85,21 +93,21 @@ class LogHead(BaseModel, frozen=True, extra="allow"):
 
     @property
     def wire(self) -> bytes:
-        """The head as it stands on the wire."""
+        """The serialized head."""
         return _HEAD.dump_json(self)
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """Read a head; raises pydantic's `ValidationError` for anything else."""
+        """Parse a head. Raises pydantic's `ValidationError` if the bytes are not a valid head."""
         return cls.model_validate_json(raw)
 
     @classmethod
     def now(cls, log_id: str, head: tuple[int, str], time: datetime) -> Self:
-        """Return where a log ends at `time`."""
+        """Return the end of a log at `time`."""
         return cls(log_id=log_id, seq=head[0], hash=head[1], time=time)
 
     def message(self) -> messages.Message:
-        """Return the message that carries the head; heads of a log keep their order."""
+        """Return the message that carries the head. The heads of a log stay in order."""
         headers = messages.event_headers(
             messages.LOG_ENDED,
             f"{self.log_id}:{self.seq}",

@@ -13,10 +13,11 @@ from agentic_trading.canonical import sha256_hex
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Bytes with a key and headers. Messages of one key keep their order; header values are printable ASCII.
+    """Bytes with a key and headers.
 
-    `body` is what spelled the bytes, where this process did: to be read, it is there already. No broker carries it to
-    another process, and no signature has anything to say of it.
+    Messages with the same key stay in order. Header values are printable ASCII. `body` is the object that was
+    serialized, if this process made the message, so that it is not parsed again. Brokers do not transport it,
+    and signatures do not cover it.
     """
 
     key: str
@@ -26,11 +27,14 @@ class Message:
 
     @property
     def key_bytes(self) -> bytes:
-        """The key as a server keeps it, also one that was read from bytes that are no text."""
+        """The key as stored on a server.
+
+        Keys that were decoded from invalid UTF-8 are restored exactly.
+        """
         return self.key.encode("utf-8", "surrogateescape")
 
     def check_size(self, topic: str, *, most: int, most_in_head: int) -> None:
-        """Raise `MessageTooLargeError` for a message that is larger than `topic` takes."""
+        """Raise `MessageTooLargeError` if the message is larger than `topic` accepts."""
         if len(self.value) > most:
             raise MessageTooLargeError(topic, len(self.value), most)
         if self.head_size > most_in_head:
@@ -38,18 +42,18 @@ class Message:
 
     @property
     def head_size(self) -> int:
-        """How many bytes key and headers have together."""
+        """The size of key and headers together, in bytes."""
         key = len(self.key) if self.key.isascii() else len(self.key.encode("utf-8", "surrogatepass"))
         return key + sum(map(len, self.headers)) + sum(map(len, self.headers.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message handed to one reader of a group.
+    """A message delivered to one reader of a group.
 
-    `position` is its place in a partition of the topic, growing per key; a broker without partitions has one, 0.
-    `deliveries` counts how often the group was handed it, this time included, as far as the broker remembers: 1 on
-    the first delivery, and perhaps again after a crash.
+    `position` is the message's place in its partition, and grows for each key. A broker without partitions
+    uses partition 0. `deliveries` counts the deliveries to the group, including this one, as far as the
+    broker remembers: it is 1 on the first delivery, and may be 1 again after a crash.
     """
 
     topic: str
@@ -61,7 +65,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a message says has happened, and the JSON Schema of its body."""
+    """The type of a message, and the JSON Schema of its body."""
 
     type: str
     schema: str
@@ -99,8 +103,8 @@ def event_headers(
 ) -> dict[str, str]:
     """Return CloudEvents 1.0 headers (Kafka binding, binary mode) and a W3C `traceparent`.
 
-    Times are ISO 8601 in UTC, other values any text: they are escaped. An empty attribute is left out, because
-    the specification allows none.
+    Times are ISO 8601 in UTC. Other values may be any text and are escaped. Empty attributes are left out,
+    because the specification forbids them.
     """
     headers = {
         "ce_specversion": "1.0",
@@ -126,13 +130,16 @@ def event_headers(
 
 
 def header(message: Message, name: str) -> str:
-    """Return a header as it was before it was escaped; empty where the message has none of this name."""
+    """Return the unescaped value of a header, or an empty string if it is missing."""
     value = message.headers.get(name, "")
     return unquote(value, errors="replace") if "%" in value else value
 
 
 def escape_header(value: str) -> str:
-    """Return `value` in printable ASCII, anything else and `%` percent-encoded: no header can be broken by an id."""
+    """Return `value` as printable ASCII.
+
+    `%` and other characters are percent-encoded, so that no id breaks a header.
+    """
     if value.isascii() and value.isprintable() and "%" not in value:
         return value
     return quote(value, safe=_PLAIN, errors="replace")
@@ -140,15 +147,19 @@ def escape_header(value: str) -> str:
 
 @lru_cache(maxsize=4096)
 def source(*path: str) -> str:
-    """Return where a message comes from as a URI reference, each step of its path percent-encoded."""
+    """Return the source of a message as a URI reference.
+
+    Each step of the path is percent-encoded.
+    """
     return "/".join(["/agentic-trading", *(quote(step, safe="", errors="replace") for step in path)])
 
 
 def traceparent(trace_id: str, span_id: str) -> str:
-    """Return the W3C trace context, version 00, of a message `span_id` within `trace_id`; always sampled.
+    """Return the W3C trace context, version 00, of the message `span_id` in `trace_id`.
 
-    A UUID stands for its own 16 bytes, another id for the first 16 of its SHA-256; of the span's bytes the second
-    half counts. What would be all zeros, which the W3C forbids, comes from the SHA-256 too.
+    It is always sampled. The trace id is the 16 bytes of a UUID, or the first 16 bytes of the SHA-256 of
+    another id. The span id is the second half of these bytes. All zeros, which the W3C forbids, are replaced
+    by bytes of the SHA-256.
     """
     return f"00-{_sixteen_bytes(trace_id)}-{_eight_bytes(span_id)}-01"
 

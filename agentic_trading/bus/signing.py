@@ -1,4 +1,4 @@
-"""Prove the sender of a message by a keyed signature in its headers, with keys from a folder."""
+"""Sign messages with HMAC in their headers, and verify their senders, with keys from a folder."""
 
 import hmac
 import os
@@ -18,10 +18,11 @@ from agentic_trading.ids import random_key
 PRINCIPAL_HEADER: Final = "at_principal"
 SIGNATURE_HEADER: Final = "at_signature"
 REPLAYED_HEADER: Final = "at_replayed"
-"""The id of the dead letter from which a message was published again; its sender knew nothing of it, so it is not signed."""
+"""The id of the dead letter from which a message was published again. The original sender did not set it, so
+it is not signed."""
 
 SHORTEST_KEY: Final = 32
-"""Bytes; as many as the hash has (RFC 2104 §3)."""
+"""The minimum key length in bytes: the size of the hash (RFC 2104 §3)."""
 
 _TAG: Final = b"agentic/message/v1"
 _SIGNED_PREFIXES: Final = ("ce_", "at_")
@@ -31,9 +32,9 @@ _NAME_WORDS: Final = "1 to 128 letters, digits and ._@-, no dot or dash in front
 
 
 class Signer:
-    """Sign messages as one principal, with the first of its keys; no repr shows one.
+    """Sign messages as one principal, with the first of its keys.
 
-    Raises `SigningKeyError` for an invalid name or key.
+    The repr does not show keys. Raises `SigningKeyError` for an invalid name or key.
     """
 
     def __init__(self, principal: str, *keys: bytes) -> None:
@@ -43,23 +44,27 @@ class Signer:
         self.renew(keys)
 
     def renew(self, keys: Sequence[bytes]) -> None:
-        """Sign with the first of `keys` from now on; raises `SigningKeyError` for an invalid one, and for none."""
+        """Sign with the first of `keys` from now on.
+
+        Raises `SigningKeyError` if `keys` is empty or contains an invalid key.
+        """
         if not keys:
-            raise SigningKeyError(f"the key of {self.principal}", "is not there", "one key or more")
+            raise SigningKeyError(f"the key of {self.principal}", "is missing", "one key or more")
         for key in keys:
             _check_key(key, f"the key of {self.principal}")
         self._keys = tuple(keys)
 
     def as_now(self) -> Self:
-        """Return one that goes on with the keys of now, however this one is renewed."""
+        """Return a copy with the current keys. Later calls of `renew` do not change the copy."""
         return type(self)(self.principal, *self._keys)
 
     def sign(self, message: Message) -> Message:
-        """Return the message with two headers more, its sender and the proof; a signature that it had is replaced.
+        """Return the message with two more headers: its principal and the signature.
 
-        The proof is an HMAC-SHA256 over the message's key, its value and every header that is named `ce_…`, `at_…` or
-        `content-type`, under whatever topic it goes. Others, such as `traceparent` and `REPLAYED_HEADER`, may change on the way. A message
-        that is sent twice is proved twice: its idempotency key makes it count once.
+        An existing signature is replaced. The signature is an HMAC-SHA256 over the key, the value, and every
+        header named `ce_…`, `at_…` or `content-type`. It does not cover the topic, nor headers that may
+        change on the way, such as `traceparent` and `REPLAYED_HEADER`. A message that is sent twice is
+        verified twice, and counts once because of its idempotency key.
         """
         headers = {**message.headers, PRINCIPAL_HEADER: self.principal}
         headers.pop(SIGNATURE_HEADER, None)
@@ -67,7 +72,7 @@ class Signer:
         return Message(message.key, message.value, headers)
 
     def has_signed(self, message: Message) -> bool:
-        """Whether the message is signed as this principal, with any of its keys."""
+        """Whether the message was signed by this principal, with any of its keys."""
         if message.headers.get(PRINCIPAL_HEADER) != self.principal:
             return False
         given = _bytes(message.headers.get(SIGNATURE_HEADER, ""))
@@ -80,9 +85,10 @@ class Signer:
 
 
 class Verifier:
-    """Check the senders of messages, given the keys of each principal, of which each is valid; no repr shows one.
+    """Verify the senders of messages.
 
-    Raises `SigningKeyError` for an invalid name or key.
+    All given keys of a principal are valid. The repr does not show keys. Raises `SigningKeyError` for an
+    invalid name or key.
     """
 
     def __init__(self, keys: Mapping[str, Sequence[bytes]]) -> None:
@@ -90,15 +96,15 @@ class Verifier:
         self.renew(keys)
 
     def renew(self, keys: Mapping[str, Sequence[bytes]]) -> None:
-        """Let these keys alone be valid from now on; raises `SigningKeyError` for an invalid name or key."""
+        """Replace the valid keys. Raises `SigningKeyError` for an invalid name or key."""
         self._signers = {
             principal: [Signer(principal, key) for key in its_keys] for principal, its_keys in keys.items()
         }
 
     def signer_of(self, message: Message) -> Signer:
-        """Return what signs as the principal that sent the message, with the key that it used.
+        """Return a signer of the principal that sent the message, with the key that it used.
 
-        Raises `SignatureError` if it is not proved who sent it.
+        Raises `SignatureError` if the sender is not verified.
         """
         principal = message.headers.get(PRINCIPAL_HEADER, "")
         if not principal or not message.headers.get(SIGNATURE_HEADER):
@@ -117,11 +123,16 @@ class Verifier:
 
 
 def read_keys(folder: Path) -> dict[str, tuple[bytes, ...]]:
-    """Read the keys in a folder by the names of its files; white space around a key is no part of it.
+    """Read the keys in a folder, by file name.
 
-    A name may be a folder that holds several keys, in the order of the names of their files, numbers by their value. Names that begin with a dot are
-    left out, as secret mounts have them. Blocks. Raises `SigningKeyError` for a folder or a file that cannot be read, an
-    invalid name, a key that is too short, and one that two names have.
+    White space around a key is removed. Blocks. A name may also be a folder with several keys. They are
+    ordered by file name, and numbers by their value. Names that begin with a dot are skipped, because mounted
+    secrets contain such files.
+
+    Raises:
+        SigningKeyError: If a folder or a file cannot be read, a name is invalid, a key is too short, or two
+            names have the same key.
+
     """
     keys: dict[str, tuple[bytes, ...]] = {}
     owners: dict[bytes, str] = {}
@@ -131,40 +142,50 @@ def read_keys(folder: Path) -> dict[str, tuple[bytes, ...]]:
         for key in keys[path.name]:
             owner = owners.setdefault(key, path.name)
             if owner != path.name:
-                raise SigningKeyError(str(path), f"is the key of {owner} too", "a key of its own for each")
+                raise SigningKeyError(
+                    str(path), f"is also the key of {owner}", "a different key for each name"
+                )
     return keys
 
 
 def write_key(folder: Path, name: str, *, add: bool = False) -> Path:
-    """Write a random key into a file of its own, `NAME/1` in `folder`, and return its path; its owner alone may read it.
+    """Write a random key to the new file `NAME/1` in `folder`, and return its path.
 
-    With `add` it is the next one, which proves the same principal beside those that there are. Blocks. Raises
-    `SigningKeyError` where there is a key already, or with `add` none, for an invalid name, and where nothing can be written.
+    Blocks. Only the owner of the file may read it. With `add`, the key gets the next number and is valid in
+    addition to the existing keys.
+
+    Raises:
+        SigningKeyError: If a key exists already, if with `add` no key exists, if the name is invalid, or if
+            the file cannot be written.
+
     """
     _check_name(name, "the key")
     place = folder / name
     if place.is_file():
-        raise SigningKeyError(str(place), "is one key, and no folder of keys", f"that file as {place}/1")
+        raise SigningKeyError(str(place), "is a file with one key, not a folder", f"the file at {place}/1")
     try:
         held = [path.name for path in place.glob("[!.]*")]
         if held and not add:
-            raise SigningKeyError(str(place), f"holds {len(held)} already", "--add, to exchange them")
+            raise SigningKeyError(str(place), f"already has keys ({len(held)})", "--add, to add another key")
         if add and not held:
-            raise SigningKeyError(str(place), "holds no key yet", "a first key, without --add")
+            raise SigningKeyError(str(place), "has no key yet", "a first key, without --add")
         for each in (folder, place):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = place / str(1 + max((int(each) for each in held if each.isdecimal()), default=0))
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(random_key() + b"\n")
     except OSError as e:
-        raise SigningKeyError(str(place), f"cannot be written ({e.strerror})", "a folder of one's own") from e
+        raise SigningKeyError(
+            str(place), f"cannot be written ({e.strerror})", "a folder that you can write to"
+        ) from e
     return path
 
 
 def keys_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
-    """Return what changes when a key in a folder is added, removed or replaced: names, times and sizes. Blocks.
+    """Return a value that changes when a key in a folder is added, removed or replaced.
 
-    Raises `SigningKeyError` for a folder that cannot be read.
+    Blocks. It consists of names, modification times and sizes. Raises `SigningKeyError` if the folder cannot
+    be read.
     """
     found: list[tuple[str, int, int]] = []
     for path in _files(folder):
@@ -180,14 +201,14 @@ def keys_stamp(folder: Path) -> tuple[tuple[str, int, int], ...]:
 def keys_by_principal(
     keys: Mapping[str, Sequence[bytes]], names: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[bytes, ...]]:
-    """Return the keys of each principal in `names`, which gives the names of its keys; other keys are left out.
+    """Return the keys of each principal in `names`, which maps principals to key names.
 
-    Raises `SigningKeyError` for a key that is not there.
+    Other keys are left out. Raises `SigningKeyError` if a key is missing.
     """
     for principal, wanted in names.items():
         if missing := [name for name in wanted if name not in keys]:
             known = ", ".join(sorted(keys)) or "none"
-            raise SigningKeyError(f"the key {missing[0]!r} of {principal}", "is not there", known)
+            raise SigningKeyError(f"the key {missing[0]!r} of {principal}", "is missing", known)
     return {
         principal: tuple(key for name in wanted for key in keys[name]) for principal, wanted in names.items()
     }
@@ -213,7 +234,7 @@ def _files(folder: Path) -> list[Path]:
     except OSError as e:
         raise SigningKeyError(str(folder), f"cannot be read ({e.strerror})", "a folder of keys") from e
     if not files:
-        raise SigningKeyError(str(folder), "holds no key", "a file with a key for each principal")
+        raise SigningKeyError(str(folder), "has no key", "a file with a key for each principal")
     return files
 
 
@@ -224,7 +245,7 @@ def _place(path: Path) -> tuple[int, str]:
 def _signature(key: bytes, message: Message, headers: Mapping[str, str]) -> str:
     digest = hmac.new(key, digestmod=sha256)
     for part in _parts(message, headers):
-        digest.update(len(part).to_bytes(8, "big"))  # so that no byte can move from one part into the next
+        digest.update(len(part).to_bytes(8, "big"))  # so that no byte can move from one part to the next
         digest.update(part)
     return digest.hexdigest()
 
@@ -253,4 +274,4 @@ def _check_name(name: str, where: str) -> None:
 
 def _check_key(key: bytes, where: str) -> None:
     if len(key) < SHORTEST_KEY:
-        raise SigningKeyError(where, f"has {len(key)} bytes", f"{SHORTEST_KEY} and more, all of them random")
+        raise SigningKeyError(where, f"has {len(key)} bytes", f"{SHORTEST_KEY} or more, all random")

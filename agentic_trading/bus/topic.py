@@ -1,4 +1,4 @@
-"""The named streams of the bus, what each of them carries, and the port to a broker."""
+"""The topics of the bus, their messages, and the interface of a broker."""
 
 from base64 import b64decode, b64encode
 from collections import Counter
@@ -51,7 +51,8 @@ Base64 = Annotated[
 
 
 TAKEN_ELSEWHERE: Final = "taken_elsewhere"
-"""The reason of a dead letter: the call was sent, and what came of it is kept neither with its claim nor at that worker."""
+"""Dead-letter reason: another run sent the call, and its outcome is neither with the claim nor in this
+worker's log."""
 
 
 class DeadLetter(BaseModel, frozen=True, extra="allow"):
@@ -91,7 +92,10 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
         envelope_id: str = "",
         trace_id: str = "",
     ) -> Self:
-        """Return the letter for a delivery that is given up; the same message in the same place has the same id."""
+        """Return the letter of a delivery.
+
+        The same message at the same position always gets the same letter id.
+        """
         message = delivery.message
         digest = sha256_hex(message.value)
         headers, key = dict(message.headers), _spellable(message.key[:MAX_ID])
@@ -119,35 +123,37 @@ class DeadLetter(BaseModel, frozen=True, extra="allow"):
         )
 
     def small(self) -> Self:
-        """Return the letter without its headers and with little of its bytes, for a bus that takes no larger one."""
+        """Return a copy without headers and with few raw bytes, for a bus that rejects the full letter."""
         fields = {**self.model_dump(), "headers": {}, "raw": self.raw[:SMALL_RAW_BYTES], "is_cut": True}
         return type(self).model_validate(fields)
 
     @property
     def is_replayable(self) -> bool:
-        """Whether the letter holds the whole message, unharmed."""
+        """Whether the letter contains the whole, unchanged message."""
         return not self.is_cut and len(self.raw) == self.raw_size and sha256_hex(self.raw) == self.raw_sha256
 
     def message(self) -> Message:
-        """Return the message as it was, to be published to `source_topic` again.
+        """Return the original message, to be published to `source_topic` again.
 
-        Raises `ValueError` if the letter does not hold all of it.
+        Raises:
+            ValueError: If the letter does not contain the whole message.
+
         """
         if not self.is_replayable:
             raise ValueError(
-                f"dead letter {self.id} holds {len(self.raw)} of {self.raw_size} bytes, or not the whole head; "
-                f"take the message from {self.source_topic}, partition {self.source_partition}, at position {self.position}"
+                f"dead letter {self.id} holds {len(self.raw)} of {self.raw_size} bytes, or not its whole key and headers. "
+                f"Take the message from {self.source_topic}, partition {self.source_partition}, at position {self.position}."
             )
         return Message(self.key, self.raw, self.headers)
 
     @cached_property
     def wire(self) -> bytes:
-        """The letter as it stands on the wire: JSON, the raw bytes in base64 (RFC 4648 §4)."""
+        """The serialized letter: JSON, with the raw bytes in base64 (RFC 4648 §4)."""
         return _LETTER.dump_json(self)
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """Read a letter; raises pydantic's `ValidationError` for anything else."""
+        """Parse a letter. Raises pydantic's `ValidationError` if the bytes are not a valid letter."""
         return cls.model_validate_json(raw)
 
 
@@ -155,21 +161,21 @@ _LETTER = TypeAdapter(DeadLetter)
 
 
 def _spellable(text: str) -> str:
-    """Return `text` as any JSON can spell it: a letter may quote what none can."""
+    """Return `text` with lone surrogates replaced, because JSON cannot represent them."""
     return text.encode("utf-8", "replace").decode()
 
 
 class WireModel(Protocol):
-    """A model that knows its bytes on the wire."""
+    """A model that can be serialized for the bus."""
 
     @property
     def wire(self) -> bytes:
-        """The bytes of the model."""
+        """The serialized model."""
         ...
 
     @classmethod
     def from_wire(cls, raw: bytes) -> Self:
-        """Read a model from its bytes; raises `ValueError` for anything else."""
+        """Parse a model. Raises `ValueError` if the bytes are invalid."""
         ...
 
 
@@ -180,8 +186,9 @@ M = TypeVar("M", bound=WireModel)
 class Topic(Generic[M]):
     """A stream of messages that carry `model`.
 
-    `room` is how many times a broker's largest message one of this topic may be. `newest` is how many messages a partition
-    keeps, read or not, on a broker that would refuse more else (Redis); without it, all that a group has not finished.
+    `room` is the size limit of a message, as a multiple of the broker's `max_message_bytes`. `newest` is the
+    number of newest messages that a partition keeps, read or not, on a broker that would otherwise reject new
+    messages (Redis). Without it, a partition keeps all messages that a group has not finished.
     """
 
     name: str
@@ -193,31 +200,35 @@ class Topic(Generic[M]):
 ENVELOPES: Final = {
     workflow: Topic(f"llm.envelopes.{workflow}", LLMEnvelope) for workflow in EnvelopeWorkflow
 }
-"""One lane a workflow: an execution envelope never waits behind an analysis."""
+"""One topic for each workflow, so that an execution envelope never waits for an analysis."""
 
 
 def lane_topic(workflow: EnvelopeWorkflow, lane: str) -> Topic[Any]:
-    """Return the topic of the envelopes of a workflow whose provider has a `lane` of its own; without one, the workflow's."""
+    """Return the topic of a workflow's envelopes for providers in `lane`.
+
+    If `lane` is empty, return the workflow's own topic.
+    """
     topic = ENVELOPES[workflow]
     return Topic(f"{topic.name}.{lane}", LLMEnvelope) if lane else topic
 
 
 REPLIES: Final = Topic("llm.replies", LLMInteraction, room=5)
-"""The attempts at an envelope that was asked, or its dead letter, by the address that the envelope gave: see `Broker.replies`.
+"""The attempts of an envelope, or its dead letter, keyed by its reply address. See `Broker.replies`.
 
-An interaction holds an envelope, an answer as text and the object read from it: see `largest_answer`.
+An interaction contains an envelope, an answer as text, and the object parsed from it. See `largest_answer`.
 """
 
 EVENTS: Final = Topic("llm.events", Event)
 DEAD_LETTERS: Final = Topic("llm.dead-letters", DeadLetter, room=2, newest=10_000)
-"""A letter holds another message, in base64. Without a place for the next one its message could never be finished."""
+"""Letters, each with another message in base64. Old letters make room for new ones, because a message can be
+finished only after its letter is stored."""
 
 
 RECORDS: Final = Topic("llm.records", StreamedLine, room=REPLIES.room)
-"""All lines of all logs, of interactions and of events; the records of a trace keep their order."""
+"""All lines of all logs, of interactions and events. The records of a trace stay in order."""
 
 HEADS: Final = Topic("llm.heads", LogHead, newest=1_000)
-"""Where the archive's log ended, again and again: a log that was cut shows against it."""
+"""The end of the archive's log, published again and again, so that a truncated log can be detected."""
 
 
 TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), REPLIES, EVENTS, DEAD_LETTERS, RECORDS, HEADS)
@@ -225,17 +236,17 @@ TOPICS: Final[tuple[Topic[Any], ...]] = (*ENVELOPES.values(), REPLIES, EVENTS, D
 
 
 def topics_with(lanes: Iterable[str]) -> list[Topic[Any]]:
-    """Return the topics of the platform, and those of `lanes` that providers have of their own."""
+    """Return the topics of the platform, and the topics of the given provider lanes."""
     return [*TOPICS, *(lane_topic(workflow, lane) for lane in lanes for workflow in ENVELOPES)]
 
 
-CREATE: Final = "agentic-trading topics create makes those that are missing"
-"""What to do where a topic is not there."""
+CREATE: Final = "Run agentic-trading topics create to create missing topics"
+"""The fix for a missing topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicProblem:
-    """What is wrong with a topic: `what` is `found`, and `wanted` is what the bus needs."""
+    """A problem of a topic: `what` is `found`, and must be `wanted`."""
 
     topic: str
     what: str
@@ -244,27 +255,28 @@ class TopicProblem:
 
 
 MAX_MESSAGE_BYTES = 1 << 20
-"""The largest value of a message, unless a broker is set up otherwise; it is also Kafka's own default."""
+"""The default size limit of a message value, in bytes. It is also Kafka's default."""
 
 
 def largest_answer(max_message_bytes: int) -> int:
-    """Return how large a provider's answer may be, in bytes as it came, so that its interaction can be published.
+    """Return the size limit of a provider's answer, in bytes as received.
 
-    That holds beside an envelope of `max_message_bytes`. The text takes up to twice the bytes of the body that it stood in
-    (where a quote in JSON becomes an escape, in the input of a tool; in other bodies escapes are spelled already), the
-    object those of the body, and as much as a message is left for what reading it found. Numbers with exponents, which are
-    written out in the object, may still pass it.
+    Within the limit, its interaction can be published. The limit allows for an envelope of
+    `max_message_bytes` in the same message. The answer's text takes up to twice the bytes of its body,
+    because a quote in JSON becomes an escape in the input of a tool. In other bodies, escapes are already
+    written out. The parsed object takes the bytes of the body, and the reading trace takes the rest. Numbers
+    with exponents are written out in the object, and may still exceed the limit.
     """
     return max_message_bytes * (REPLIES.room - 2) // 3
 
 
 MAX_HEAD_BYTES = 1 << 16
-"""The most that key and headers of a message may have together; an id of ours has 36."""
+"""The size limit of the key and headers of a message, in bytes. The platform's own ids have 36 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLag:
-    """What a group has not finished in a topic: messages that wait, and those handed out."""
+    """The messages of a topic that a group has not finished: `waiting` and delivered ones."""
 
     group: str
     topic: str
@@ -273,7 +285,7 @@ class ConsumerLag:
 
 
 def summed(lags: Iterable[ConsumerLag]) -> tuple[ConsumerLag, ...]:
-    """Return one lag for each group and topic, in their order."""
+    """Return one lag for each group and topic, sorted."""
     waiting, in_flight = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for lag in lags:
         waiting[lag.group, lag.topic] += lag.waiting
@@ -283,7 +295,7 @@ def summed(lags: Iterable[ConsumerLag]) -> tuple[ConsumerLag, ...]:
 
 @dataclass(frozen=True, slots=True)
 class BrokerStatistics:
-    """Messages published through a broker and kept by it, per topic, and what its groups have not finished."""
+    """The messages published through a broker and kept by it, and the lag of its groups."""
 
     published: Mapping[str, int]
     kept: Mapping[str, int]
@@ -292,10 +304,11 @@ class BrokerStatistics:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """How far a reader is in one partition of a topic.
+    """The progress of a reader in one partition of a topic.
 
-    `end` is the position behind the last message of the partition. All messages before `done` are acknowledged. `done` is
-    None for a partition that this reader does not have; its `end` may then be unknown: 0.
+    `end` is the position after the last message of the partition. All messages before `done` are
+    acknowledged. `done` is None for a partition that this reader does not have. Its `end` may then be
+    unknown, which is 0.
     """
 
     topic: str
@@ -305,112 +318,157 @@ class PartitionProgress:
 
 
 class Subscription(Protocol):
-    """One reader of a group. Each message goes to one of the group's readers, at least once.
+    """One reader of a group.
 
-    Order is kept per key within a topic: a key with a delivery that is neither acknowledged nor given back is
-    handed to no other reader. Keys do not wait for each other.
+    Each message is delivered to one reader of the group, at least once. Messages with the same key are
+    delivered in order within a topic. While a delivery is neither acknowledged nor given back, no other
+    reader gets a message with its key. Keys do not wait for each other.
     """
 
     async def take(self) -> Delivery:
         """Wait for the next delivery and hold it.
 
-        Topics that have something ready take turns. Several tasks may wait at once; a cancelled wait loses
-        nothing. Raises `BusClosedError` once the subscription or its broker is closed.
+        Topics with ready messages take turns. Several tasks may wait at once. A cancelled wait does not lose
+        a message.
+
+        Raises:
+            BusClosedError: If the subscription or its broker is closed.
+
         """
         ...
 
     async def ack(self, delivery: Delivery) -> None:
-        """Finish a delivery: the group is not handed it again.
+        """Finish a delivery, so that the group does not get it again.
 
-        Harmless twice, and for a delivery that is not held any more.
+        Repeated calls have no effect, nor have calls for a delivery that is no longer held.
         """
         ...
 
     async def give_back(self, delivery: Delivery) -> None:
-        """Let the group be handed the message again, before any later one of its key.
+        """Return a delivery to the group, which gets it again before any later message of its key.
 
-        Other keys may go first. Harmless twice, and for a delivery that is not held any more.
+        Other keys may be delivered first. Repeated calls have no effect, nor have calls for a delivery that
+        is no longer held.
         """
         ...
 
     async def progress(self) -> Sequence[PartitionProgress]:
-        """Ask the servers for every partition of the topics, including those of other readers, and how far this reader is.
+        """Query the servers for all partitions of the topics, including those of other readers.
 
-        Raises `BusUnavailableError` where the servers do not answer in time.
+        Raises:
+            BusUnavailableError: If the servers do not answer in time.
+
         """
         ...
 
     async def aclose(self) -> None:
-        """Stop reading; what is held goes back to the group. Harmless twice."""
+        """Stop reading and return held deliveries to the group. Repeated calls have no effect."""
         ...
 
 
 class Broker(Protocol):
-    """Keep each topic's messages, and hand every group each of them at least once until acknowledged."""
+    """The interface of a message broker.
+
+    A broker stores the messages of each topic, and delivers each message to every group, at least once, until
+    it is acknowledged.
+    """
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest value of a message on a topic with `room` for one."""
+        """The size limit of a message value in bytes, on a topic whose `room` is 1."""
         ...
 
     async def publish(self, topic: Topic[Any], message: Message) -> None:
-        """Add a message to a topic; it is kept when this returns.
+        """Add a message to a topic. When this returns, the message is stored.
 
-        Raises `MessageTooLargeError` for a value over `max_message_bytes` times the topic's `room`, for a key and
-        headers over `MAX_HEAD_BYTES` times that room, and `BusClosedError` after `aclose`.
+        Raises:
+            MessageTooLargeError: If the value is larger than `max_message_bytes` times the topic's `room`, or
+                if the key and headers are larger than `MAX_HEAD_BYTES` times `room`.
+            BusClosedError: After `aclose`.
+
         """
         ...
 
     async def publish_all(self, topic: Topic[Any], messages: Sequence[Message]) -> None:
-        """Add messages to a topic in their order, with one wait for all; they are kept when this returns.
+        """Add messages to a topic in order, with one wait for all.
 
-        Raises as `publish` does: `MessageTooLargeError` and `BusClosedError` before any of them is added.
+        When this returns, they are stored.
+
+        Raises:
+            MessageTooLargeError: If one message is too large. No message was added.
+            BusClosedError: After `aclose`. No message was added.
+
         """
         ...
 
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
-        """Read `topics` in turn, each that has something ready, as one of the readers of `group`.
+        """Join `group` as one of its readers, and read `topics`.
 
-        A new group gets what came before it, as far as the broker still keeps it; a known one goes on where it
-        was. Raises `BusClosedError` after `aclose`, and `ValueError` for no topics.
+        Topics with ready messages take turns. A new group starts at the oldest message that the broker still
+        keeps. A known group continues after its finished messages.
+
+        Raises:
+            BusClosedError: After `aclose`.
+            ValueError: If `topics` is empty.
+
         """
         ...
 
     async def replies(self, address: str) -> Subscription:
-        """Read the messages published on `REPLIES` under the key `address`, from now on, without a group.
+        """Read the replies to `address` that are published from now on, without a group.
 
-        `ack` and `give_back` change nothing. That topic is read in no other way: what comes while no reader has its
-        address may be gone. Raises `BusClosedError` after `aclose`.
+        They are the messages on `REPLIES` with this key. `ack` and `give_back` have no effect. There is no
+        other way to read that topic. Replies may be lost while no reader has their address.
+
+        Raises:
+            BusClosedError: After `aclose`.
+
         """
         ...
 
     def scan(self, topic: Topic[Any]) -> AsyncGenerator[Delivery]:
-        """Yield the messages of `topic` from the oldest that is kept to the last one of now, without a group.
+        """Yield the stored messages of `topic`, without a group.
 
-        Nothing of it is held or to be acknowledged. The order is that of each key. Raises `BusClosedError` after `aclose`.
+        It starts with the oldest stored message, and ends with the newest one at the time of the call.
+        Messages with the same key are in order. The deliveries are not held, and need no `ack`.
+
+        Raises:
+            BusClosedError: After `aclose`.
+
         """
         ...
 
     async def check(self, topics: Sequence[Topic[Any]]) -> None:
-        """Ask now whether `topics` can be used.
+        """Ask the servers now whether `topics` can be used.
 
-        Raises `BusUnavailableError` where the servers do not answer in time, `TopicSetupError` for a topic that is not
-        there, and `BusClosedError` after `aclose`.
+        Raises:
+            BusUnavailableError: If the servers do not answer in time.
+            TopicSetupError: If a topic does not exist.
+            BusClosedError: After `aclose`.
+
         """
         ...
 
     async def delete_before(self, topic: Topic[Any], positions: Mapping[int, int]) -> None:
-        """Delete from `topic` what stands before a position, for each partition that is given. It cannot be undone.
+        """Delete the messages before a position, in each given partition.
 
-        A scan, and a group that comes later, are not handed any of it. A group that has not read it may still be. Harmless
-        twice. Raises `BusClosedError` after `aclose`.
+        This cannot be undone. Scans and new groups do not get the deleted messages. A group that has not read
+        them may still get them. Repeated calls have no effect.
+
+        Args:
+            topic: The topic.
+            positions: The first position to keep, by partition.
+
+        Raises:
+            BusClosedError: After `aclose`.
+
         """
         ...
 
     async def aclose(self) -> None:
-        """Close all subscriptions and take nothing more; harmless twice."""
+        """Close all subscriptions and stop accepting messages. Repeated calls have no effect."""
         ...
 
     def statistics(self) -> BrokerStatistics:
-        """Return what went through this broker, and what waits in it."""
+        """Return the counts of messages published through this broker, and its lag."""
         ...

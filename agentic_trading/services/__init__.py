@@ -1,1 +1,1 @@
-"""Servers that a developer's machine runs for the gateway: Kafka and Redis, on loopback, without containers."""
+"""Local servers for development: Kafka and Redis on loopback, without containers."""

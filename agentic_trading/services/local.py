@@ -1,4 +1,7 @@
-"""A Kafka and a Redis on this machine: started in a folder of their own, found again, stopped by process id."""
+"""Start and stop a local Kafka and Redis.
+
+Each has its own folder and is found again by process id.
+"""
 
 import fcntl
 import hashlib
@@ -24,16 +27,19 @@ from agentic_trading.errors import TradingError
 from agentic_trading.ids import random_id
 
 HOST: Final = "127.0.0.1"
-"""The only address that a service of ours listens on."""
+"""The only address that local services listen on."""
 
 LOOKS_EVERY_S: Final = 0.02
 PORTS: Final = range(10240, 32768)
-"""Below those that the system hands out: a server that was killed gets its port again, and no client that dials it
-meanwhile is connected to itself."""
+"""Ports below the system's ephemeral range, so that a killed server gets its port again, and a client that
+connects meanwhile is not connected to itself."""
 
 
 class ServiceError(TradingError):
-    """A local service cannot be prepared, started or stopped: `service`, and `why` with what to do."""
+    """A local `service` cannot be prepared, started or stopped.
+
+    `why` contains the reason and the fix.
+    """
 
     def __init__(self, service: str, why: str) -> None:
         self.service = service
@@ -42,18 +48,22 @@ class ServiceError(TradingError):
 
 
 def free_port(taken: Sequence[int] = ()) -> int:
-    """Return a port of loopback that is free and not among `taken`; raises `ServiceError` if there is none."""
-    offset = os.getpid() * 7919 % len(PORTS)  # two processes begin to look at different places
+    """Return a free loopback port that is not in `taken`.
+
+    Raises `ServiceError` if there is none.
+    """
+    # Begin at another port in each process, because two of them would otherwise pick the same free port.
+    offset = os.getpid() * 7919 % len(PORTS)
     for port in chain(PORTS[offset:], PORTS[:offset]):
         if port not in taken and is_free(port):
             return port
     raise ServiceError(
-        "services", f"no port between {PORTS.start} and {PORTS.stop - 1} is free; stop a server"
+        "services", f"no port between {PORTS.start} and {PORTS.stop - 1} is free. Stop a server."
     )
 
 
 def is_free(port: int) -> bool:
-    """Whether a server may listen on `port`."""
+    """Whether a server can listen on `port`."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         with suppress(OSError):
@@ -63,20 +73,23 @@ def is_free(port: int) -> bool:
 
 
 def program(service: str, *names: str) -> str:
-    """Return the path of the first program of these that is installed; raises `ServiceError` if none is."""
+    """Return the path of the first installed program.
+
+    Raises `ServiceError` if none is installed.
+    """
     for name in names:
         path = shutil.which(name)
         if path is not None:
             return path
-    raise ServiceError(service, f"{' or '.join(names)} is not on PATH; install it")
+    raise ServiceError(service, f"{' or '.join(names)} is not on PATH. Install it.")
 
 
 @dataclass(slots=True)
 class Daemon:
-    """The program `name` in `folder`, where its log and its process id stand.
+    """The background program `name`, with its log and its process id in `folder`.
 
-    It goes on when the process that started it ends, unless `ends_with_starter`: a killed test run leaves nothing.
-    For use by one process at a time.
+    It continues when the process that started it ends, unless `ends_with_starter`, which keeps killed test
+    runs from leaving servers behind. Only one process at a time may use it.
     """
 
     name: str
@@ -86,12 +99,15 @@ class Daemon:
 
     @property
     def log(self) -> Path:
-        """The file with what the program prints."""
+        """The file with the output of the program."""
         return self.folder / f"{self.name}.log"
 
     @property
     def pid(self) -> int | None:
-        """The id of the running process; None if it does not run, also if its id is another process's by now."""
+        """The id of the running process, or None.
+
+        It is also None if another process has the id by now.
+        """
         if self._process is not None:
             return self._process.pid if self._process.poll() is None else None
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -102,12 +118,15 @@ class Daemon:
         return None
 
     def start(self, command: Sequence[str], is_ready: Callable[[str], bool], *, within_s: float) -> None:
-        """Start `command`, and return when `is_ready` says so of what it has printed.
+        """Start `command`, and return when `is_ready` accepts its output.
 
-        Raises `ServiceError` with the end of its log if it ends before, or is not ready in time; it is then stopped.
+        Raises:
+            ServiceError: If it runs already, ends early, or is not ready within `within_s` seconds. It is
+                then stopped, and the error contains the end of its log.
+
         """
         if self.pid is not None:
-            raise ServiceError(self.name, f"runs already, with process id {self.pid}; stop it first")
+            raise ServiceError(self.name, f"already running with process id {self.pid}. Stop it first.")
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as out:
             self._process = subprocess.Popen(  # noqa: S603 - a program that is named in this package
@@ -120,15 +139,18 @@ class Daemon:
         if not _within(within_s, lambda: self.pid is None or is_ready(self._printed())) or self.pid is None:
             self.kill()
             raise ServiceError(
-                self.name, f"did not start within {within_s:g} s; {self.log} ends with:\n{self.tail()}"
+                self.name, f"did not start within {within_s:g} s. End of {self.log}:\n{self.tail()}"
             )
 
     def stop(self, *, within_s: float = 30.0) -> bool:
-        """End it in good order, after `within_s` by force; returns whether it ran. Harmless twice."""
+        """Stop it with SIGTERM, and after `within_s` seconds with SIGKILL.
+
+        Return whether it was running. Repeated calls have no effect.
+        """
         pid = self.pid
         if pid is None:
             return False
-        self.send(signal.SIGCONT)  # a stopped process does not hear that it is to end
+        self.send(signal.SIGCONT)  # a suspended process would not react to SIGTERM
         self.send(signal.SIGTERM)
         if not _within(within_s, lambda: self.pid is None):
             self.kill()
@@ -136,20 +158,20 @@ class Daemon:
         return True
 
     def kill(self) -> None:
-        """End it as a crash does. Harmless twice."""
+        """Stop it with SIGKILL, as in a crash. Repeated calls have no effect."""
         self.send(signal.SIGKILL)
         _within(5.0, lambda: self.pid is None)
         self._forget()
 
     def send(self, number: signal.Signals) -> None:
-        """Send the process a signal; nothing if it does not run."""
+        """Send a signal to the process, if it is running."""
         pid = self.pid
         if pid is not None:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def tail(self) -> str:
-        """Return the end of what it printed."""
+        """Return the end of its output."""
         return self._printed()[-3000:]
 
     @property
@@ -173,9 +195,10 @@ class Daemon:
 
 
 def _begun(pid: int) -> str:
-    """Return when a process began, as the system counts it; raises `OSError` if there is none, or only its remains.
+    """Return the start time of a process, as the system counts it.
 
-    Where the system does not say it, a process that exists is as good as another.
+    Raises `OSError` if it is not running. Without `/proc`, it is empty, so that any existing process with
+    this id matches.
     """
     os.kill(pid, 0)
     stat = Path(f"/proc/{pid}/stat")
@@ -188,7 +211,7 @@ def _begun(pid: int) -> str:
 
 
 def _within(seconds: float, condition: Callable[[], bool]) -> bool:
-    """Return whether `condition` holds before `seconds` are over."""
+    """Return whether `condition` becomes true within `seconds`."""
     clock = SystemClock()
     until = clock.monotonic() + seconds
     while not condition():
@@ -199,7 +222,7 @@ def _within(seconds: float, condition: Callable[[], bool]) -> bool:
 
 
 CACHE: Final = Path("~/.cache/agentic-trading/kafka")
-"""Where the artifacts and the class-data archive are kept, for all servers of this user."""
+"""The folder of the artifacts and the class archive, shared by all servers of this user."""
 
 POM: Final = Path(__file__).with_name("pom.xml")
 READY: Final = "Kafka Server started"
@@ -219,7 +242,7 @@ SETTINGS: Final[Mapping[str, object]] = MappingProxyType({
     "num.partitions": 1,
     "default.replication.factor": 1,
     "min.insync.replicas": 1,
-    # internal topics of one partition: the first reader would wait until 50 logs are made
+    # Internal topics have one partition, because the first reader would wait until 50 logs are created.
     "offsets.topic.num.partitions": 1,
     "offsets.topic.replication.factor": 1,
     "transaction.state.log.num.partitions": 1,
@@ -228,13 +251,13 @@ SETTINGS: Final[Mapping[str, object]] = MappingProxyType({
     "share.coordinator.state.topic.num.partitions": 1,
     "share.coordinator.state.topic.replication.factor": 1,
     "share.coordinator.state.topic.min.isr": 1,
-    # no wait of 3 s for a second member, and sessions may be short
+    # Groups start without a wait of 3 s for a second member, and tests may use short sessions.
     "group.initial.rebalance.delay.ms": 0,
     "group.min.session.timeout.ms": 500,
-    # a server that was killed may come back when its old session is over
+    # Short, because a killed server can register again only after its old session has ended.
     "broker.session.timeout.ms": 1500,
     "broker.heartbeat.interval.ms": 300,
-    "log.cleaner.dedupe.buffer.size": 2097152,  # the default is more than the heap has
+    "log.cleaner.dedupe.buffer.size": 2097152,  # the default would exceed the heap
     "log.cleaner.io.buffer.size": 131072,
     "num.network.threads": 2,
     "num.io.threads": 2,
@@ -246,17 +269,17 @@ SETTINGS: Final[Mapping[str, object]] = MappingProxyType({
 
 
 def kafka_version() -> str:
-    """Return the version of Kafka that `pom.xml` names."""
+    """Return the version of Kafka in `pom.xml`."""
     found = re.search(r"<kafka\.version>([^<]+)<", POM.read_text(encoding="utf-8"))
     if found is None:
-        raise ServiceError("kafka", f"{POM} names no kafka.version; install the package again")
+        raise ServiceError("kafka", f"{POM} has no kafka.version. Install the package again.")
     return found[1]
 
 
 def ensure_jars(cache: Path = CACHE) -> Path:
-    """Return the folder with the server's artifacts; Maven is asked once, and then never again.
+    """Return the folder with the server's artifacts. Maven downloads them once.
 
-    Raises `ServiceError` where Maven is not installed or cannot get them.
+    Raises `ServiceError` if Maven is not installed or cannot download them.
     """
     home = cache.expanduser() / kafka_version()
     jars = home / "jars"
@@ -269,15 +292,16 @@ def ensure_jars(cache: Path = CACHE) -> Path:
         done = _run([program("kafka", "mvn"), "-B", "-q", "-C", "-f", str(POM), *goal])
         if done.returncode or not list(partial.glob("kafka_2.13-*.jar")):
             shutil.rmtree(partial, ignore_errors=True)
-            raise ServiceError("kafka", f"Maven could not get its artifacts; it says:\n{done.stdout[-2000:]}")
+            raise ServiceError("kafka", f"Maven could not download the artifacts:\n{done.stdout[-2000:]}")
         partial.rename(jars)
     return jars
 
 
 def ensure_class_archive(jars: Path) -> list[str]:
-    """Return the options of Java for an archive of the server's classes, which is made once, in about ten seconds.
+    """Return the Java options for an archive of the server's classes.
 
-    With it a server is ready in a second instead of three. Where it cannot be made there are no options.
+    It is created once, in about ten seconds. With it, a server is ready in one second instead of three. If it
+    cannot be created, there are no options.
     """
     java = Path(program("kafka", "java")).resolve()
     files = [
@@ -293,7 +317,7 @@ def ensure_class_archive(jars: Path) -> list[str]:
                 folder, jars, (f"-XX:ArchiveClassesAtExit={partial}",), ends_with_starter=True
             )
             training.start(within_s=60.0)
-            training.stop()  # the archive is written at the end
+            training.stop()  # Java writes the archive when it exits
             shutil.rmtree(folder, ignore_errors=True)
             if not partial.exists():
                 return []
@@ -303,11 +327,11 @@ def ensure_class_archive(jars: Path) -> list[str]:
 
 @dataclass(slots=True)
 class KafkaService:
-    """A server of one node whose data stand in `folder`, and survive `kill` and `start`.
+    """A Kafka server with one node.
 
-    Its ports are chosen once. Any client of this machine may connect, and topics are not made by asking for them.
-    `listeners` are further ones, each with its protocol (`SASL_SSL`), `users` those with a password for SCRAM-SHA-512,
-    and `settings` go before ours.
+    Its data is in `folder`, and survives `kill` and `start`. Its ports are chosen once. Any client on this
+    machine may connect. Topics are not created automatically. `listeners` are additional listeners with their
+    protocols (`SASL_SSL`). `users` have passwords for SCRAM-SHA-512. `settings` override the defaults.
     """
 
     folder: Path
@@ -324,24 +348,30 @@ class KafkaService:
 
     @classmethod
     def prepared(cls, folder: Path, *, ends_with_starter: bool = False, **options: Any) -> "KafkaService":
-        """Return a server that has what it needs: artifacts and class archive; raises `ServiceError`."""
+        """Return a server whose artifacts and class archive exist. Raises `ServiceError`."""
         jars = ensure_jars()
         return cls(folder, jars, tuple(ensure_class_archive(jars)), ends_with_starter, **options)
 
     @property
     def bootstrap_servers(self) -> str:
-        """The address for clients, `HOST:PORT`; raises `ServiceError` before the first start."""
+        """The address for clients, `HOST:PORT`. Raises `ServiceError` before the first start."""
         return self.address_of("PLAINTEXT")
 
     def address_of(self, listener: str) -> str:
-        """Return the address of a listener, `HOST:PORT`; raises `ServiceError` before the first start."""
+        """Return the address of a listener, `HOST:PORT`.
+
+        Raises `ServiceError` before the first start.
+        """
         found = re.search(rf"^listeners=.*\b{listener}://([^,\n]+)", self._read_properties(), re.MULTILINE)
         if found is None:
-            raise ServiceError("kafka", f"was never started in {self.folder}")
+            raise ServiceError("kafka", f"was never started in {self.folder}. Start it first.")
         return found[1]
 
     def start(self, *, within_s: float = 60.0) -> None:
-        """Start it on what it has, and return when it answers; raises `ServiceError` if it does not."""
+        """Start it with its existing data, and return when it is ready.
+
+        Raises `ServiceError` otherwise.
+        """
         data = self.folder / "data"
         data.mkdir(parents=True, exist_ok=True)
         self._write_properties(data)
@@ -352,11 +382,11 @@ class KafkaService:
         socket.create_connection((host, int(port)), timeout=5.0).close()
 
     def stop(self) -> bool:
-        """End it in good order; returns whether it ran."""
+        """Stop it with SIGTERM. Return whether it was running."""
         return self.daemon.stop()
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Stop it with SIGKILL, as in a crash."""
         self.daemon.kill()
 
     @property
@@ -392,11 +422,9 @@ class KafkaService:
         )
 
     def _format(self, data: Path) -> None:
-        """Write what a server wants to find in an empty folder.
-
-        Kafka's own tool is a start of Java; what it writes of feature levels is the same for every cluster of a
-        version, so it is kept from its first run.
-        """
+        """Write the files that a server requires in an empty folder."""
+        # Kafka's own tool would start another JVM. The file of its first run is used again, because its feature
+        # levels are equal for all clusters of a version.
         known, meta = self.jars.parent / "bootstrap.checkpoint", data / "meta.properties"
         if meta.exists():
             return
@@ -411,7 +439,7 @@ class KafkaService:
         done = _run(self._java("kafka.tools.StorageTool", *words))
         if done.returncode:
             raise ServiceError(
-                "kafka", f"its storage cannot be formatted; the tool says:\n{done.stdout[-2000:]}"
+                "kafka", f"the storage tool could not format the data folder:\n{done.stdout[-2000:]}"
             )
         made = data / known.name
         if made.exists() and not self.users:
@@ -420,14 +448,16 @@ class KafkaService:
             partial.rename(known)
 
     def _java(self, main: str, *words: str) -> list[str]:
-        path = ":".join(sorted(map(str, self.jars.glob("*.jar"))))  # the archive holds for one order only
+        # Sorted, because the class archive is only valid for the same order of the class path.
+        path = ":".join(sorted(map(str, self.jars.glob("*.jar"))))
         is_tool = main != "kafka.Kafka"
         options = [each for each in self.jvm_options if not (is_tool and "ArchiveClassesAtExit" in each)]
         return [program("kafka", "java"), *SMALL_JVM, *QUIET_LOG, *options, "-cp", path, main, *words]
 
 
 def _cluster_id() -> str:
-    """Return a new id, as Kafka spells it; without a dash, which in front of it would make it an option of the tool."""
+    """Return a new Kafka cluster id."""
+    # No dash, because the tool would read an id with a leading dash as an option.
     text = urlsafe_b64encode(bytes.fromhex(random_id().replace("-", ""))).decode()
     return text.rstrip("=").replace("-", "_")
 
@@ -440,7 +470,7 @@ def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
 
 @contextmanager
 def _locked(path: Path) -> Generator[None]:
-    """Let one process of the machine at a time enter the block."""
+    """Let only one process of the machine at a time enter the block."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -457,12 +487,15 @@ SAFE: Final = (
     "--maxmemory-policy",
     "noeviction",
 )
-"""What a server has to be set to, so that no charge is lost with it."""
+"""Settings with which a server does not lose acknowledged charges."""
 
 
 @dataclass(slots=True)
 class RedisService:
-    """A server whose data stand in `folder`, and survive `kill` and `start`; its port is chosen once."""
+    """A Redis server. Its data is in `folder`, and survives `kill` and `start`.
+
+    Its port is chosen once.
+    """
 
     folder: Path
     ends_with_starter: bool = False
@@ -473,11 +506,14 @@ class RedisService:
 
     @property
     def url(self) -> str:
-        """The address for clients; raises `ServiceError` before the first start."""
+        """The URL for clients. Raises `ServiceError` before the first start."""
         return f"redis://{HOST}:{self._port()}/0"
 
     def start(self, *, within_s: float = 10.0) -> None:
-        """Start it on what it has, and return when it answers; raises `ServiceError` if it does not."""
+        """Start it with its existing data, and return when it is ready.
+
+        Raises `ServiceError` otherwise.
+        """
         redis = program("redis", "redis-server", "valkey-server")
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -491,7 +527,7 @@ class RedisService:
         self.daemon.start([redis, *place, *SAFE], lambda _printed: _answers(port), within_s=within_s)
 
     def stop(self) -> bool:
-        """End it in good order; returns whether it ran."""
+        """Stop it with SIGTERM. Return whether it was running."""
         return self.daemon.stop()
 
     @property
@@ -502,7 +538,7 @@ class RedisService:
         try:
             return int(json.loads(self._note.read_bytes()))
         except (OSError, ValueError, TypeError):
-            raise ServiceError("redis", f"was never started in {self.folder}") from None
+            raise ServiceError("redis", f"was never started in {self.folder}. Start it first.") from None
 
 
 def _answers(port: int) -> bool:

@@ -1,4 +1,4 @@
-"""The one loop: envelopes taken from the bus, run under the gate, recorded, published, acknowledged."""
+"""Workers: take envelopes from the bus, run them, record, publish and acknowledge."""
 
 from agentic_trading.worker.claim import ClaimStore
 from agentic_trading.worker.pool import WorkerPool

@@ -1,4 +1,4 @@
-"""A claim that a worker holds on an envelope, and the recovery of claims whose worker has ended."""
+"""The claim of an envelope while it runs, and the recovery of claims whose worker has ended."""
 
 import json
 from collections import Counter
@@ -39,17 +39,24 @@ from agentic_trading.worker.claim import (
 )
 
 MOST_NAMED: Final = 20
-"""How many attempts and envelopes the log of operators names one by one."""
+"""The maximum number of attempts and envelopes listed by id in a log line."""
 
 log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What was left: attempts without an end on record that the ledger knows, and claims of no living worker, by state.
+    """Unfinished work found at startup.
 
-    Of the attempts `in_doubt` are charged in full, `in_doubt_nusd` in all. What goes on does so when its envelope is
-    delivered again: an answer that was kept is read, and nothing that may have been sent is sent again.
+    The work continues when its envelope is delivered again. A stored answer is then processed. A request that
+    may have been sent is not sent again.
+
+    Attributes:
+        attempts: The number of unfinished attempts in this worker's log that the ledger still has.
+        in_doubt: The number of these that may have been sent. They are charged in full.
+        in_doubt_nusd: The total charge of the attempts in doubt, in nano-dollars.
+        claims: The number of claims without a living worker, by state.
+
     """
 
     attempts: int = 0
@@ -61,11 +68,19 @@ class RecoveryReport:
 async def recover(
     unended: Mapping[str, LostAttempt], ledger: ReservationLedger, claims: ClaimStore, tenants: Iterable[str]
 ) -> RecoveryReport:
-    """Report what earlier starts and workers that have ended have left; attempts that may have been sent are in doubt.
+    """Report unfinished work of ended processes, and mark attempts that may have been sent as in doubt.
 
-    `unended` are those of the worker's own log, by reservation: who sent them has ended. Where an answer of such a one was kept, who
-    takes its envelope over charges that instead. What cannot be reached now is left as it is: the lease of a reservation
-    ends it as well.
+    If the ledger or the claim store is unreachable, the work is unchanged. Its reservations then end with
+    their leases.
+
+    Args:
+        unended: The unfinished attempts in this worker's log, by reservation id. The process that sent them
+            has ended.
+        ledger: The ledger with their reservations.
+        claims: The claim store. If it has the answer of an attempt in doubt, the next owner of the envelope
+            charges that answer instead.
+        tenants: The tenants whose claims are counted.
+
     """
     found: dict[str, ReservationState] = {}
     try:
@@ -88,10 +103,13 @@ async def recover(
 
 
 async def _abandoned(reservation_id: str, ledger: ReservationLedger) -> ReservationState | None:
-    """Put an attempt in doubt that was dispatched; return its state then, None for one that the ledger has forgotten."""
+    """Mark a dispatched attempt as in doubt.
+
+    Return its state, or None if the ledger does not have it.
+    """
     state = await ledger.state_of(reservation_id)
     if state is ReservationState.DISPATCHED:
-        with suppress(ReservationStateError):  # a taker was faster
+        with suppress(ReservationStateError):  # another worker took it over first
             await ledger.in_doubt(reservation_id)
         state = await ledger.state_of(reservation_id)
     return state
@@ -111,9 +129,10 @@ async def _claims_left(claims: ClaimStore, tenants: Iterable[str]) -> Mapping[Cl
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """What an attempt gave, not read yet: an answer, or why there is none; and what it is charged and recorded by.
+    """The outcome of an attempt before it is parsed: an answer or an error.
 
-    `step` is what follows, where that is known before it is read. A call that ended without sending this attempt has a `refusal`.
+    It contains the data for the charge and the record. `step` is the next step, if it is known before
+    parsing. `refusal` is set if the call ended without sending this attempt.
     """
 
     transport: Transport
@@ -126,7 +145,10 @@ class StoredAnswer:
     refusal: FailureReason | None = None
 
     def spell(self) -> bytes:
-        """Return it as JSON; half of a surrogate pair, in which an answer may end, is kept."""
+        """Return the outcome as JSON.
+
+        Lone surrogates, with which an answer may end, are preserved.
+        """
         fields: dict[str, Any] = {
             "transport": self.transport,
             "price_book": self.price_book,
@@ -167,7 +189,10 @@ class StoredAnswer:
         return json.dumps(fields).encode()
 
     def unused(self, reason: FailureReason) -> Self:
-        """Return it as an answer that is charged and no decision any more; an attempt that gave none stays as it is."""
+        """Return the outcome with its answer replaced by an error.
+
+        The answer is still charged. An outcome without an answer is unchanged.
+        """
         if self.response is None:
             return self
         why = f"the answer of an ended worker is not used: {reason.description}"
@@ -177,7 +202,7 @@ class StoredAnswer:
 
     @classmethod
     def read(cls, raw: bytes) -> Self:
-        """Read what `spell` wrote."""
+        """Parse the JSON of `spell`."""
         fields = json.loads(raw)
         dispatched_at, finished_at, latency_ms = fields.pop("timing")
         response, failure = fields.pop("response", None), fields.pop("failure", None)
@@ -206,22 +231,22 @@ def _failure(*, kind: str, message: str, usage: dict[str, Any] | None = None, **
 
 @dataclass(frozen=True, slots=True)
 class AbandonedAttempt:
-    """An attempt that an earlier owner was about to send, by the record of its dispatch."""
+    """An attempt that an earlier owner was about to send, from the record of its dispatch."""
 
     dispatched: Event
     body: AttemptDispatched
 
     @classmethod
     def read(cls, facts: bytes) -> Self:
-        """Read the facts that were noted before the send."""
+        """Parse the facts that were stored before the send."""
         event = Event.from_wire(facts)
         body = KINDS.must(event)
         if not isinstance(body, AttemptDispatched):
-            raise TypeError(f"event {event.id} is {event.kind}; allowed is {AttemptDispatched.KIND}")
+            raise TypeError(f"Event {event.id} is {event.kind}. Allowed: {AttemptDispatched.KIND}.")
         return cls(event, body)
 
     def admission(self, capability: Capability, price_book: str, priced_at: datetime) -> Admitted:
-        """Return what was set aside for it."""
+        """Return the reservation of the attempt."""
         _, key, attempt = parts_of(self.body.reservation_id)
         request = ReservationRequest(key, attempt, self.body.scopes, self._amount, self.body.window_at)
         return Admitted(request, capability, price_book, priced_at)
@@ -233,9 +258,10 @@ class AbandonedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class ActiveClaim:
-    """The claim of one envelope while it runs. Its steps raise `ClaimLostError` once another owner has taken it.
+    """The claim of one envelope while it runs.
 
-    `made` are the attempts on record that were followed by another one.
+    Its steps raise `ClaimLostError` after another owner has taken it. `made` contains the recorded attempts
+    that were followed by another one.
     """
 
     store: ClaimStore | None
@@ -243,36 +269,39 @@ class ActiveClaim:
     made: list[LLMInteraction] = field(default_factory=list)
 
     def add(self, attempt: LLMInteraction) -> None:
-        """Take an attempt that is followed by another one."""
+        """Add a recorded attempt that is followed by another one."""
         if self.store is not None:
             self.made.append(attempt)
 
     @property
     def is_new(self) -> bool:
-        """Whether no owner before has made or begun an attempt, as far as the claim has it."""
+        """Whether, according to the claim, no earlier owner has begun an attempt."""
         return not (self.claim.intended or self.claim.kept)
 
     def kept(self, attempt: int) -> StoredAnswer | None:
-        """Return what an earlier owner was given by `attempt`."""
+        """Return the stored outcome of `attempt` from an earlier owner, or None."""
         raw = self.claim.kept.get(attempt)
         return None if raw is None else StoredAnswer.read(raw)
 
     def left(self, attempt: int) -> AbandonedAttempt | None:
-        """Return what an earlier owner was about to send as `attempt`."""
+        """Return `attempt` if an earlier owner was about to send it, or None."""
         facts = self.claim.intended.get(attempt)
         return None if facts is None else AbandonedAttempt.read(facts)
 
     def holds(self) -> bool:
-        """Whether the claim surely lasts now."""
+        """Whether the claim is surely valid now."""
         return self.store is None or self.store.holds(self.claim)
 
     async def intend(self, attempt: int, dispatched: Event) -> None:
-        """Note that `attempt` is about to be sent."""
+        """Store that `attempt` is about to be sent."""
         if self.store is not None:
             await self.store.intend(self.claim, attempt, dispatched.wire)
 
     async def take_back(self, attempt: int) -> None:
-        """Note that `attempt` is not sent after all; where that cannot be noted, the next owner asks the ledger."""
+        """Store that `attempt` is not sent after all.
+
+        If the claim store is unreachable, the next owner asks the ledger.
+        """
         if self.store is None:
             return
         try:
@@ -281,9 +310,10 @@ class ActiveClaim:
             log.warning("claim_not_noted", envelope_id=self.claim.key.envelope_id, reason=str(e))
 
     async def end(self, request: ModelRequest, refusal: FailureReason, now: datetime) -> None:
-        """Keep that the call ends with this attempt, which was not sent.
+        """Store that the call ends with this attempt, which was not sent.
 
-        Raises `ClaimStoreUnavailableError` where that cannot be: it is then no end, as the next owner would send the attempt.
+        Raises `ClaimStoreUnavailableError` if this cannot be stored. The call has then not ended, because the
+        next owner would send the attempt.
         """
         if self.store is not None:
             at = Timing(now, now, 0.0)
@@ -291,9 +321,11 @@ class ActiveClaim:
             await self.store.keep(self.claim, request.attempt, kept.spell)
 
     async def keep(self, attempt: int, kept: StoredAnswer) -> None:
-        """Keep what `attempt` gave; what cannot be kept while the claim surely lasts is on record in a moment.
+        """Store the outcome of `attempt` with the claim.
 
-        Raises `ClaimLostError` where it may be over: another owner may have ended the attempt in another way.
+        If the store is unreachable while the claim is surely valid, only a warning is logged. Raises
+        `ClaimLostError` if the claim may have expired, because another owner may have ended the attempt
+        differently.
         """
         if self.store is None:
             return
@@ -302,13 +334,14 @@ class ActiveClaim:
         except ClaimStoreUnavailableError as e:
             if not self.holds():
                 raise ClaimLostError(self.claim.key) from e
+            # Not an error, because the log will contain the outcome in a moment.
             log.warning("answer_not_kept", envelope_id=self.claim.key.envelope_id, reason=str(e))
 
 
 def key_of(envelope: LLMEnvelope) -> ClaimKey:
-    """Return under which key an envelope is claimed."""
+    """Return the claim key of an envelope."""
     return ClaimKey(envelope.tenant_id, envelope.envelope_id)
 
 
 NO_CLAIM: Final = ActiveClaim(None, Claim(ClaimKey("", ""), 0))
-"""For a run that comes from no bus: no other asks for its envelope."""
+"""The claim of a run that does not come from the bus. No other worker can have its envelope."""

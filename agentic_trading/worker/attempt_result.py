@@ -25,13 +25,15 @@ from agentic_trading.structured.outcome import Accepted, Rejected
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """When a call left and came back, and how long it took in real milliseconds."""
+    """The start and end of a call, and its duration in real milliseconds."""
 
     dispatched_at: datetime
     finished_at: datetime
     latency_ms: float
 
 
+# Counts are cleared at this size, because reservations that are never sent would stay otherwise. A repeated
+# number is harmless unless the time repeats, too.
 _MOST_NOTED = 256
 
 LOST: Final = FailureReason(
@@ -41,9 +43,10 @@ LOST: Final = FailureReason(
 
 
 def dispatch_event(request: ModelRequest, admission: Admitted, *, number: int, now: datetime) -> Event:
-    """Return the record that a request is about to be sent, with what is set aside for it.
+    """Return the record that a request is about to be sent, with its reservation.
 
-    The id is another one each time, by the moment and by `number`: an attempt that was taken back may be sent later.
+    The id depends on the time and on `number`, because an attempt that was taken back may be dispatched
+    again.
     """
     envelope = request.envelope
     reserved = admission.request
@@ -72,10 +75,9 @@ def dispatch_event(request: ModelRequest, admission: Admitted, *, number: int, n
 
 @dataclass(slots=True)
 class DispatchNumbers:
-    """How often this process has noted the dispatch of a reservation that may be dispatched again.
+    """The number of recorded dispatches in this process, by reservation that may be dispatched again.
 
-    Two dispatches of one reservation are two records, in whatever processes: if their moments are the same, they differ
-    in their number.
+    Two dispatches of one reservation are two records. If they have the same time, their numbers differ.
     """
 
     noted: dict[str, int] = field(default_factory=dict)
@@ -89,12 +91,12 @@ class DispatchNumbers:
         return dispatch_event(request, admission, number=number, now=now)
 
     def forget(self, admission: Admitted) -> None:
-        """Forget a reservation that was sent: no other dispatch of it is sent."""
+        """Forget a reservation that was sent, because it is not dispatched again."""
         self.noted.pop(admission.reservation_id, None)
 
 
 def unsent_event(dispatched: Event, attempt: int, reservation_id: str, why: str, *, now: datetime) -> Event:
-    """Return the record that what was noted as dispatched is not sent."""
+    """Return the record that a dispatched request is not sent after all."""
     taken_back = AttemptUnsent(attempt=attempt, reservation_id=reservation_id, why=why)
     return _following(taken_back, "unsent", dispatched, now)
 
@@ -102,7 +104,7 @@ def unsent_event(dispatched: Event, attempt: int, reservation_id: str, why: str,
 def late_event(
     dispatched: Event, admission: Admitted, response: ModelResponse, charge: Charge, now: datetime
 ) -> Event:
-    """Return the record of an answer that came after another worker had taken its envelope."""
+    """Return the record of an answer that arrived after another worker had taken the envelope."""
     late = AttemptAnsweredLate(
         attempt=admission.request.attempt,
         reservation_id=admission.reservation_id,
@@ -117,7 +119,7 @@ def late_event(
 def _following(
     body: AttemptUnsent | AttemptAnsweredLate, what: str, dispatched: Event, now: datetime
 ) -> Event:
-    """Return an event whose cause is a dispatch on record."""
+    """Return an event that is caused by a recorded dispatch."""
     return body.as_event(
         event_id=derived_id(what, dispatched.id),
         trace_id=dispatched.trace_id,
@@ -137,7 +139,7 @@ def answered_result(
     timing: Timing,
     next_step: NextStep,
 ) -> LLMResult:
-    """Return the result of a call that was answered, accepted or not."""
+    """Return the result of an answered call, accepted or rejected."""
     accepted = isinstance(outcome, Accepted)
     sampling = request.temperature is not None
     return LLMResult.made(
@@ -197,10 +199,10 @@ def failed_result(
     raw_output: str = "",
     metered: UnusableAnswerError | None = None,
 ) -> LLMResult:
-    """Return the result of an attempt that gave no answer, sent or not; without `timing` it was never sent.
+    """Return the result of an attempt without an answer.
 
-    `raw_output` is what was read before the answer was cut off. `metered` is an answer that cannot be used, whose usage
-    was charged.
+    Without `timing`, it was never sent. `raw_output` is the part of the answer that was read before it broke
+    off. `metered` is an unusable answer whose usage was charged.
     """
     used = {} if metered is None else {**vars(metered.usage), **(metered.usage.model_extra or {})}
     return LLMResult(
@@ -237,7 +239,7 @@ def failed_result(
 def lost_result(
     envelope: LLMEnvelope, attempt: int, lost: LostAttempt, next_step: NextStep, *, now: datetime
 ) -> LLMResult:
-    """Return the result of an attempt that was sent before this process began, and whose end is on no record."""
+    """Return the result of an attempt that an earlier process has sent, and whose end was never recorded."""
     return LLMResult(
         result_id=derived_id("result", envelope.envelope_id, attempt),
         envelope_id=envelope.envelope_id,
@@ -261,7 +263,10 @@ def lost_result(
 
 
 def degraded_result(result: LLMResult) -> LLMResult:
-    """Return the last result of a workflow that may go on without an answer: text kept, nothing to act on."""
+    """Return the last result of a workflow that continues without an answer.
+
+    The text is kept, and no action follows.
+    """
     return LLMResult.model_validate(
         {**result.model_dump(), "parsed_output": {}, "success": True, "actionable": False},
     )
@@ -273,7 +278,7 @@ def replayed_result(
     outcome: Accepted | Rejected | None,
     next_step: NextStep,
 ) -> LLMResult:
-    """Return a recorded result as the answer to `envelope`: read again, not paid for, marked as recorded."""
+    """Return a recorded result as the answer to `envelope`: parsed again, free, and marked as recorded."""
     fields = {
         **recorded.model_dump(),
         "result_id": derived_id("result", envelope.envelope_id, recorded.attempt_number),
@@ -320,12 +325,12 @@ def replayed_result(
 
 
 def price_date(admission: Admitted) -> date:
-    """Return the day whose prices count, as a provider's days begin: in UTC."""
+    """Return the date of the prices, in UTC, because a provider's days begin in UTC."""
     return admission.priced_at.astimezone(UTC).date()
 
 
 def recorded_response(recorded: LLMResult) -> ModelResponse:
-    """Return the answer of a recorded result as it came, to be read again."""
+    """Return the raw answer of a recorded result, to be parsed again."""
     return ModelResponse(
         text=recorded.raw_output,
         stop_reason=recorded.stop_reason,
@@ -338,7 +343,7 @@ def recorded_response(recorded: LLMResult) -> ModelResponse:
 
 
 def is_of_wrong_model(request: ModelRequest, response: ModelResponse, capability: Capability) -> bool:
-    """Whether another model served than was asked for, where that must not be: orders, and what must repeat itself."""
+    """Whether a wrong model has answered an order or a call that must be deterministic."""
     envelope = request.envelope
     must_not_be = (
         envelope.workflow is EnvelopeWorkflow.EXECUTION or envelope.safety_constraints.require_deterministic
@@ -351,7 +356,7 @@ def _is_of_another(request: ModelRequest, response: ModelResponse, capability: C
 
 
 def unused_result(result: LLMResult) -> LLMResult:
-    """Return the result of an answer that is not used, because another model gave it."""
+    """Return the result of an answer that is rejected because another model gave it."""
     reason = FailureReason(
         category=FailureKind.WRONG_MODEL,
         description=f"asked for {result.model_requested}, served by {result.model}",
@@ -363,12 +368,15 @@ def unused_result(result: LLMResult) -> LLMResult:
 
 
 ToResult = Callable[[NextStep], LLMResult]
-"""Put an attempt on record, together with what follows from it."""
+"""Makes the result of an attempt, given its next step."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnsweredAttempt:
-    """The attempt was answered, and the answer was read; `recorded` is what followed when it was first made."""
+    """An attempt whose answer was parsed.
+
+    `recorded` is the next step of the original attempt, if it is replayed.
+    """
 
     to_result: ToResult
     outcome: Accepted | Rejected
@@ -377,7 +385,10 @@ class AnsweredAttempt:
 
 @dataclass(frozen=True, slots=True)
 class FailedAttempt:
-    """The attempt failed at the provider; `recorded` is what followed when it was first made."""
+    """An attempt that failed at the provider.
+
+    `recorded` is the next step of the original attempt, if it is replayed.
+    """
 
     to_result: ToResult
     failed: Failed
@@ -386,13 +397,16 @@ class FailedAttempt:
 
 @dataclass(frozen=True, slots=True)
 class FinalAttempt:
-    """The attempt ends the call: it was refused before it left, or another model served it."""
+    """An attempt that ends the call: it was refused before the send, or another model answered it."""
 
     to_result: ToResult
 
 
 def lost_attempt(envelope: LLMEnvelope, attempt: int, lost: LostAttempt, *, now: datetime) -> FailedAttempt:
-    """Return how an attempt ends that was sent by an earlier process: in doubt, and but for orders tried again."""
+    """Return an attempt that an earlier process has sent, as in doubt.
+
+    It is retried unless it is an order.
+    """
     to_result = partial(lost_result, envelope, attempt, lost, now=now)
     step: NextStep = "final" if envelope.workflow is EnvelopeWorkflow.EXECUTION else "retry"
     return FailedAttempt(to_result, Failed(kind=LOST.category, sent=True), step)
@@ -401,7 +415,7 @@ def lost_attempt(envelope: LLMEnvelope, attempt: int, lost: LostAttempt, *, now:
 def unsent_attempt(
     envelope: LLMEnvelope, attempt: int, reason: FailureReason, *, now: datetime
 ) -> FinalAttempt:
-    """Return how a call ends whose attempt was not sent."""
+    """Return the end of a call whose attempt was not sent."""
     return FinalAttempt(partial(failed_result, envelope, attempt, reason, now=now))
 
 
@@ -410,7 +424,10 @@ Attempted = AnsweredAttempt | FailedAttempt | FinalAttempt
 
 @dataclass(frozen=True, slots=True)
 class AttemptPlan:
-    """One request of a call, and what led to it. `wait_s` is to pass before it is made."""
+    """One request of a call, and its history.
+
+    `wait_s` is the wait in seconds before the request.
+    """
 
     request: ModelRequest
     retries: int = 0
@@ -424,10 +441,10 @@ class AttemptPlan:
 def plan_next_attempt(
     plan: AttemptPlan, attempted: Attempted, prepared: Prepared, *, now: datetime
 ) -> AttemptPlan | None:
-    """Return the request to make next, or None when this attempt was the last.
+    """Return the next request, or None after the last attempt.
 
-    A cap that the model does not let rise ends the call. An attempt that was recorded with its next
-    step is followed by that step, whatever time it is now, and without a wait.
+    If the model allows no higher output limit, the call ends. A replayed attempt is followed by its recorded
+    next step, at any time and without a wait.
     """
     match attempted:
         case FinalAttempt():
@@ -448,10 +465,11 @@ def plan_next_attempt(
 
 
 def following_turns(sleep: Callable[[float], Awaitable[None]]) -> AsyncRetrying:
-    """Return the turns of a call whose first attempt is to be followed by another; before each its wait is slept.
+    """Return the turns of a call whose first attempt is followed by others.
 
-    The result of a turn is set by who iterates: what is planned after its attempt, None after the last one. That of the
-    first turn is the plan that the first attempt has led to.
+    The wait of each plan is slept before its turn. The caller sets the result of each turn: the plan after
+    its attempt, or None after the last attempt. The result of the first turn is the plan that followed the
+    first attempt.
     """
     return AsyncRetrying(
         sleep=sleep,
@@ -461,7 +479,7 @@ def following_turns(sleep: Callable[[float], Awaitable[None]]) -> AsyncRetrying:
 
 
 def is_schema_refused(request: ModelRequest, attempted: Attempted) -> bool:
-    """Whether the provider refused the form that `request` asked for, so that the prompt has to state it."""
+    """Whether the provider rejected the schema of `request`, so that the prompt has to contain it."""
     return (
         isinstance(attempted, FailedAttempt)
         and attempted.failed.kind is FailureKind.SCHEMA_REFUSED
@@ -518,7 +536,7 @@ def _again(
     elif step == "raise_cap":
         request = prepared.raise_cap(plan.request, attempt=attempt)
         if request.max_tokens == plan.request.max_tokens and not is_recorded:
-            return None  # the same again would be cut at the same place
+            return None  # the same request would be cut off at the same place
     else:
         return None
     return AttemptPlan(

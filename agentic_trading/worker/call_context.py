@@ -1,4 +1,4 @@
-"""One envelope under way: what it was prepared with, and how its answers are read, of a model or of a recording."""
+"""The context of one envelope in progress, and the parsing of its answers, live or recorded."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +28,16 @@ from agentic_trading.worker.response_cache import CachedCall
 from agentic_trading.worker.slots import Parking
 
 COUNT_WITHIN_S = 5.0
-"""A count that takes longer is given up."""
+"""How long a token count may take."""
 
 log = get_logger()
 
 
 class InputTokenCounter:
-    """The input tokens of the requests of one call, by the provider's count; a retry is not counted again."""
+    """The input tokens of one call's requests, as counted by the provider.
+
+    A retry is not counted again.
+    """
 
     def __init__(self, providers: Providers) -> None:
         self._providers = providers
@@ -42,10 +45,11 @@ class InputTokenCounter:
         self._tokens: int | None = None
 
     async def of(self, request: ModelRequest, patience_s: float) -> int | None:
-        """Return how many tokens `request` sends, or None where bytes have to bound them.
+        """Return the number of input tokens of `request`, or None if only its bytes give a bound.
 
-        None: the provider has no count to give, failed, or took longer than `COUNT_WITHIN_S` or `patience_s` seconds; and for
-        a request that must not leave the process (`replay_only`), or for which no time is left.
+        It is None if the provider has no count, fails, or takes longer than `COUNT_WITHIN_S` or `patience_s`
+        seconds. It is also None for `replay_only` requests, which must not leave the process, and if no time
+        is left.
         """
         if request.envelope.determinism is DeterminismLevel.REPLAY_ONLY or patience_s <= 0:
             return None
@@ -59,7 +63,7 @@ class InputTokenCounter:
         try:
             async with asyncio.timeout(patience_s):
                 tokens = await self._providers.of(request.envelope.provider).count_tokens(request)
-        except Exception as e:  # noqa: BLE001 - however a count fails, the call goes on without one
+        except Exception as e:  # noqa: BLE001 - the call continues without a count
             log.warning(
                 "tokens_not_counted", envelope_id=request.envelope.envelope_id, error=describe_error(e)
             )
@@ -68,17 +72,20 @@ class InputTokenCounter:
 
 
 MOST_REMEMBERED = 256
-"""More would be schemas made for one call each, which never come again."""
+"""The maximum number of schemas. More of them would be schemas of single calls, which do not come again."""
 
 
 class UnsupportedSchemas:
-    """The schemas that a provider refused to enforce, as long as this process lives; forgets all when full."""
+    """The schemas that a provider refused to enforce, during this process.
+
+    All are forgotten when it is full.
+    """
 
     def __init__(self) -> None:
         self._known: set[tuple[LLMProvider, str, bytes]] = set()
 
     def learn(self, request: ModelRequest, attempted: attempt_result.Attempted) -> None:
-        """Remember the schema of `request` if that is why it failed."""
+        """Remember the schema of `request` if it caused the failure."""
         if not attempt_result.is_schema_refused(request, attempted):
             return
         if len(self._known) == MOST_REMEMBERED:
@@ -96,15 +103,15 @@ def _key(envelope: LLMEnvelope) -> tuple[LLMProvider, str, bytes]:
 
 Check = Callable[[LLMEnvelope, str], Sequence[Violation]]
 Checks = Mapping[str, Check]
-"""Rules beyond JSON Schema, by the schema's `$id`: a function of the envelope and the accepted text."""
+"""Rules beyond JSON Schema, by the schema's `$id`. A rule gets the envelope and the accepted text."""
 
 
 CallChecks = Mapping[str, SemanticCheck]
-"""Checks of calls that clients in this process wait for, by envelope id."""
+"""Checks of calls of clients in this process, by envelope id."""
 
 
 def check_of(envelope: LLMEnvelope, checks: Checks, call_checks: CallChecks) -> SemanticCheck | None:
-    """Return the rules for the answer to `envelope`: those of its schema, then those of its call; None without any."""
+    """Return the rules for the answer to `envelope`, or None: those of its schema, then those of its call."""
     of_schema = checks.get(str(envelope.expected_output_schema.get("$id", "")))
     of_call = call_checks.get(envelope.envelope_id)
     if of_schema is None:
@@ -114,17 +121,17 @@ def check_of(envelope: LLMEnvelope, checks: Checks, call_checks: CallChecks) -> 
 
 
 def _checked_twice(first: SemanticCheck, then: SemanticCheck, text: str) -> Sequence[Violation]:
-    """Return what `first` rejects, else what `then` rejects."""
+    """Return the violations of `first`, or else those of `then`."""
     return first(text) or then(text)
 
 
 def _checked(check: Check, envelope: LLMEnvelope, text: str) -> Sequence[Violation]:
-    """Run a rule beyond the schema; one that fails accepts nothing."""
+    """Run a rule. If it fails, reject the answer."""
     try:
         return check(envelope, text)
     except ValueError:
-        raise  # what is wrong with the text: it becomes a violation
-    except Exception as e:  # noqa: BLE001 - a broken rule must not accept an answer
+        raise  # the text is invalid, so that this becomes a violation
+    except Exception as e:  # noqa: BLE001 - a violation, because a broken rule must not accept an answer
         return [
             Violation(
                 path="$", keyword="check_failed", message=f"the check itself failed: {describe_error(e)}"
@@ -133,18 +140,20 @@ def _checked(check: Check, envelope: LLMEnvelope, text: str) -> Sequence[Violati
 
 
 READ_AT_ONCE_CHARS = 8 * 1024
-"""Answers up to this length are read on the loop, in about a millisecond if they are broken; longer ones in a thread."""
+"""Answers up to this length are parsed on the loop, in about a millisecond if they are broken. Longer ones
+are parsed in a thread."""
 
 SHOWN_AT_ONCE_CHARS = 64 * 1024
-"""The same of a request: objects of an answer may have to be looked for in it."""
+"""The same limit for a request, because the parser may search it for objects of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """One envelope under way, prepared for the model that answers it, by the owner of its `claim`; `check` is its rules.
+    """One envelope in progress, prepared for its model by the owner of its `claim`.
 
-    `count` is there if its input is to be counted, `cached` if its first accepted answer is the answer. `principal`
-    sent it, as the bus has proved, `parked` is entered while it waits for headroom. Its attempts go out by `route`.
+    `check` has its rules. `count` is set if its input is to be counted. `cached` is set if its first accepted
+    answer is reused. `principal` is its verified sender. `parked` is entered while it waits for headroom. Its
+    attempts are published by `route`.
     """
 
     envelope: LLMEnvelope
@@ -159,11 +168,14 @@ class CallContext:
 
     @property
     def capability(self) -> Capability:
-        """What the model takes and offers."""
+        """The capabilities of the model."""
         return self.prepared.capability
 
     async def read(self, request: ModelRequest, response: ModelResponse) -> Accepted | Rejected:
-        """Read an answer; a long one is read in a thread, and a cancellation waits for that."""
+        """Parse an answer.
+
+        A long one is parsed in a thread, and a cancellation waits for the thread.
+        """
         read = partial(self.prepared.read, response, request, check=self.check)
         if len(response.text) <= READ_AT_ONCE_CHARS and len(request.user) <= SHOWN_AT_ONCE_CHARS:
             return read()
@@ -177,7 +189,7 @@ class CallContext:
         charge: Charge,
         timing: attempt_result.Timing,
     ) -> attempt_result.Attempted:
-        """Read an answer that was charged; one of a wrong model ends the call."""
+        """Parse a charged answer. An answer of a wrong model ends the call."""
         outcome = await self.read(request, response)
         to_result = partial(
             attempt_result.answered_result, request, response, outcome, admission, charge, timing
@@ -189,16 +201,22 @@ class CallContext:
     async def refused(
         self, request: ModelRequest, reason: FailureReason, now: datetime
     ) -> attempt_result.FinalAttempt:
-        """Return the end of a call whose attempt was not sent; its claim says so before the log does, or it has no end."""
+        """Return the end of a call whose attempt was not sent.
+
+        The end is stored with the claim before it is logged. If it cannot be stored, the call has not ended.
+        """
         await self.claim.end(request, reason, now)
         return attempt_result.unsent_attempt(self.envelope, request.attempt, reason, now=now)
 
     async def follow(self, request: ModelRequest, recorded: LLMResult) -> attempt_result.Attempted:
-        """Serve an attempt that is on record here as it stands there, and go on with what was to follow."""
+        """Return an attempt of this worker's log unchanged, and continue with its recorded next step."""
         return replace(await self.replay(request, recorded), to_result=lambda _step: recorded)
 
     async def replay(self, request: ModelRequest, recorded: LLMResult) -> attempt_result.Attempted:
-        """Serve a recorded attempt: an answer is read again, a failure is the same failure, and so is what follows."""
+        """Return a recorded attempt.
+
+        Its answer is parsed again, or its failure and next step are repeated.
+        """
         is_not_used = recorded.failure is not None and recorded.failure.category is FailureKind.WRONG_MODEL
         if recorded.reading is not None and not is_not_used:
             as_requested_then = replace(request, transport=recorded.reading.transport)

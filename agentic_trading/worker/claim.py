@@ -1,4 +1,4 @@
-"""The port that gives an envelope one owner at a time, and that keeps what its attempts gave for the next owner."""
+"""The claim store interface. A claim gives an envelope one owner at a time."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,14 +7,14 @@ from typing import Final, Literal, NamedTuple, Protocol, Self
 from agentic_trading.llm.errors import LLMError
 
 MOST_CLAIMS: Final = 4
-"""How often an envelope is claimed without any progress before it counts as what kills its workers."""
+"""The number of claims without progress after which an envelope counts as the cause of worker crashes."""
 
 Spell = Callable[[], bytes]
-"""What is to be kept, spelled when it is needed: a store within the process may never need it."""
+"""Serializes a value when it is needed. A store within the process may never need it."""
 
 
 class ClaimKey(NamedTuple):
-    """An envelope; two tenants may use the same id."""
+    """The key of an envelope. Two tenants may use the same id."""
 
     tenant: str
     envelope_id: str
@@ -22,11 +22,11 @@ class ClaimKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The right to run an envelope, and what owners before have left of its attempts, by number.
+    """The right to run an envelope, with the attempts of earlier owners by number.
 
-    `token` grows with each claim of the same key: an older one is stale. `count` is how often it was claimed since an
-    attempt was kept last, this time included. `intended` are the attempts that were about to be sent, each with the
-    facts of its dispatch; `kept` is what attempts gave, not read yet.
+    `token` grows with each claim of the same key, so that older claims are stale. `count` is the number of
+    claims since an outcome was last stored, including this one. `intended` contains the attempts that were
+    about to be sent, with the facts of their dispatch. `kept` contains outcomes of attempts, not parsed yet.
     """
 
     key: ClaimKey
@@ -38,38 +38,44 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Another owner runs it, and lives."""
+    """A living owner runs the envelope."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """It has been run and must not be run again; `attempts` are its attempts, a line each, empty where they are not kept any more."""
+    """The envelope was run and must not be run again.
+
+    `attempts` are its attempts, one on each line. They are empty if they are no longer stored.
+    """
 
     attempts: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherContent:
-    """The key was claimed with other content: two envelopes have one id."""
+    """The key was claimed with other content, because two envelopes have the same id."""
 
 
 class ClaimLostError(LLMError):
-    """Another owner has the envelope now: nothing of this run may be sent, settled or answered any more."""
+    """Another owner has the envelope. This run must not send, settle or answer anything more."""
 
     def __init__(self, key: ClaimKey) -> None:
         self.key = key
-        super().__init__(f"the claim of envelope {key.envelope_id} was lost; another worker has it")
+        super().__init__(f"The claim of envelope {key.envelope_id} was lost: another worker has it.")
 
 
 class ClaimStoreUnavailableError(LLMError):
-    """The claims cannot be reached; it is not known whether the step was taken, and taking it again is harmless."""
+    """The claim store is unreachable.
+
+    The step may have been done or not, and repeating it is harmless.
+    """
 
     def __init__(self, why: str) -> None:
-        super().__init__(f"the claims cannot be reached: {why}")
+        super().__init__(f"The claim store is unreachable: {why}")
 
 
 class ClaimsRolledBackError(ClaimStoreUnavailableError):
-    """The claims of `tenant` have forgotten steps that were acknowledged, or their ledger has: `found` comes before `known`."""
+    """The claims or the ledger of `tenant` have lost acknowledged steps: `found` comes before `known`."""
 
     def __init__(self, tenant: str, known: str, found: str) -> None:
         self.tenant = tenant
@@ -77,13 +83,16 @@ class ClaimsRolledBackError(ClaimStoreUnavailableError):
         self.found = found
         LLMError.__init__(
             self,
-            f"the claims of {tenant!r} are closed: they had come to {known}, now they are at {found}; nothing may run "
-            "until `agentic-trading budget rebuild` has booked the logs again",
+            f"The claims of {tenant!r} are closed: their server was at {known}, and is now at {found}. "
+            "Run `agentic-trading budget rebuild` to book the logs again. No call runs until then.",
         )
 
 
 class NameTakenError(ClaimStoreUnavailableError):
-    """Another living worker has this worker's `name`: one on `holder`, with another log than this one on `host`."""
+    """Another living worker, on the host `holder`, uses this worker's `name` with another log.
+
+    This worker is on `host`.
+    """
 
     def __init__(self, name: str, holder: str, host: str, *, lease_s: float) -> None:
         self.name = name
@@ -91,87 +100,110 @@ class NameTakenError(ClaimStoreUnavailableError):
         self.host = host
         LLMError.__init__(
             self,
-            f"the name {name!r} is that of a worker on {holder} with another log, and this one is on {host}; allowed is "
-            f"another name for one of the two; if that one has ended, the name is free within {lease_s:g} s",
+            f"The name {name!r} is in use by a worker on {holder} with another log. This worker is on {host}. Choose "
+            f"another name for one of the two. If the other worker has ended, the name is free within {lease_s:g} s.",
         )
 
 
 ClaimState = Literal["claimed", "intended", "kept"]
-"""How far an envelope has come that is not finished: nothing sent, an attempt that may have been sent, all answers kept."""
+"""The state of an unfinished envelope: nothing was sent, an attempt may have been sent, or all outcomes are
+stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class AbandonedClaim:
-    """An envelope that is not finished, and that no living owner runs: it goes on when it is delivered again."""
+    """An unfinished envelope without a living owner. It continues when it is delivered again."""
 
     key: ClaimKey
     state: ClaimState
 
     @classmethod
     def of(cls, key: ClaimKey, intended: Collection[int], kept: Collection[int]) -> Self:
-        """Return one of which these attempts were about to be sent, and these gave something."""
+        """Return the claim, given the attempts that were about to be sent, and those with an outcome."""
         is_open = bool(set(intended) - set(kept))
         return cls(key, "intended" if is_open else "kept" if kept else "claimed")
 
 
 class ClaimStore(Protocol):
-    """One living owner an envelope; a finished one stays finished. Of an answer that is frozen the first one is kept.
+    """The interface of a claim store.
 
-    The owner is the process that has called `begin`. Every step but `claim` is fenced: with a claim that was taken over
-    it changes nothing and raises `ClaimLostError`. Every step may raise `ClaimStoreUnavailableError`, and where claims
-    that were acknowledged are forgotten `ClaimsRolledBackError`: nothing is then claimed until an operator acts.
+    An envelope has one living owner, and a finished envelope stays finished. The owner is the process that
+    has called `begin`. Every step except `claim` is fenced: after the claim was taken over, the step has no
+    effect and raises `ClaimLostError`. Every step may raise `ClaimStoreUnavailableError`. If acknowledged
+    claims were lost, it raises `ClaimsRolledBackError`, and no envelope can be claimed until an operator
+    acts. Of several frozen answers of a key, the first is kept.
     """
 
     async def begin(self) -> None:
-        """Make this process a living owner; what an earlier process of its name and log holds is free.
+        """Register this process as a living owner.
 
-        Raises `NameTakenError` while another process of its name lives that has another log.
+        Claims of an earlier process with its name and log become free.
+
+        Raises:
+            NameTakenError: If a living process with its name has another log.
+
         """
         ...
 
     def holds(self, claim: Claim) -> bool:
-        """Whether this process has surely counted as living since it took `claim`; to be asked before each send, without waiting."""
+        """Return whether this process was surely living at all times since it took `claim`.
+
+        Check this before each send. This does not wait.
+        """
         ...
 
     async def claim(self, key: ClaimKey, content: str) -> Claim | Busy | Finished | OtherContent:
-        """Take `key`, unless it is finished or its owner lives; `content` is the hash of what is run under it.
+        """Take `key`, unless it is finished or its owner is living.
 
-        A claim of this process whose answer was lost on the way back is given again.
+        `content` is the hash of the envelope. If the answer to an earlier claim of this process was lost, the
+        same claim is returned again.
         """
         ...
 
     async def until_free(self, key: ClaimKey) -> None:
-        """Wait until `key` may be free; another owner may still claim it first. A cancelled wait changes nothing."""
+        """Wait until `key` may be free. Another owner may still claim it first.
+
+        A cancelled wait has no effect.
+        """
         ...
 
     async def intend(self, claim: Claim, attempt: int, facts: bytes) -> None:
-        """Note that `attempt` is about to be sent; empty facts: that it is not, after all."""
+        """Store that `attempt` is about to be sent.
+
+        Empty `facts` mean that it is not sent after all.
+        """
         ...
 
     async def keep(self, claim: Claim, attempt: int, spell: Spell) -> None:
-        """Keep what `attempt` gave, before it is read; claims are then counted from 0 again."""
+        """Store the outcome of `attempt` before it is parsed. The count of claims restarts at 0."""
         ...
 
     async def finish(self, claim: Claim, spell: Spell) -> None:
-        """Say that the envelope is done for good, with its attempts, which are kept for a while."""
+        """Mark the envelope as finished for good, and keep its attempts for a while."""
         ...
 
     async def release(self, claim: Claim) -> None:
-        """Let another owner take it as it stands; this claim is not counted. A stale one changes nothing."""
+        """Free the claim for another owner in its current state. It no longer counts.
+
+        A stale claim has no effect.
+        """
         ...
 
     async def freeze(self, key: ClaimKey, answer: bytes, keep_s: float) -> bytes:
-        """Keep an answer for so long, unless one is kept under this key; return the one that is kept then."""
+        """Keep an answer for `keep_s` seconds, unless the key has one.
+
+        Return the answer that is kept.
+        """
         ...
 
     async def frozen(self, key: ClaimKey) -> bytes:
-        """Return the answer that is kept under this key, empty where there is none."""
+        """Return the answer that is kept under this key, or empty bytes."""
         ...
 
     async def left(self, tenant: str) -> Sequence[AbandonedClaim]:
-        """Return what is not finished and no living owner has run for a while, oldest first."""
+        """Return unfinished envelopes that no living owner has run for a while, oldest first."""
         ...
 
     async def aclose(self) -> None:
-        """End this process as an owner: what it holds is free. Harmless twice."""
+        """Unregister this process, so that its claims are free. Repeated calls have no effect."""
         ...

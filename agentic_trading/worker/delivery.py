@@ -1,4 +1,4 @@
-"""One delivery of an envelope: who sent it, its claim, its run, and what is left if that ends early."""
+"""One delivery of an envelope: check its sender and age, claim it, run it, and finish the claim."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -35,14 +35,15 @@ from agentic_trading.worker.slots import Slot, StoppableWait
 NOT_ALLOWED = "not_allowed"
 
 WORKER_NAMESPACES = GOVERNANCE.namespaces | LOG.namespaces
-"""Namespaces in which only workers make events: a ledger is rebuilt from them, and operators read them."""
+"""Namespaces of events that only workers may create, because ledgers are rebuilt from them and operators read
+them."""
 
 
 TOO_OLD: Final = "too_old"
-"""The reason of a dead letter: the record of an earlier payment for the envelope may be deleted."""
+"""Dead-letter reason: the record of an earlier payment for the envelope may have been deleted."""
 
 SEND_TIME: Final = "send_time"
-"""The reason of a dead letter: the send time is not a time, or is in the future."""
+"""Dead-letter reason: the send time is not a time, or is in the future."""
 
 _DAYS: Final = SENT_WITHIN // timedelta(days=1)
 _HOURS_AHEAD: Final = CLOCKS_DIFFER // timedelta(hours=1)
@@ -64,21 +65,22 @@ def serving_as_of(as_of: datetime | None) -> Generator[None]:
 class AsOfClock(SystemClock):
     """A clock for workers that serve a backtest in another process.
 
-    Inside `serving_as_of` it returns the `as_of` of the envelope, so that no deadline expires while the worker waits.
-    Otherwise it is the system clock. Waits take real time.
+    Inside `serving_as_of`, it returns the `as_of` of the envelope, so that no deadline expires while the
+    worker waits. Otherwise it is the system clock. Waits take real time.
     """
 
     @override
     def now(self) -> datetime:
-        """Return the `as_of` of the envelope that this task serves, or else the system's time."""
+        """Return the `as_of` of the envelope in this task, or else the system's time."""
         return _AS_OF.get() or super().now()
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a worker refuses an envelope: the reason of the dead letter, its detail, and the send time, if it is a time.
+    """The reason for refusing an envelope: dead-letter reason, detail, and send time.
 
-    The detail does not contain the current time, so that a repeated delivery of the message has the same refusal.
+    `sent_at` is None if the send time is not a time. The detail does not contain the current time, so that a
+    repeated delivery of the message has the same refusal.
     """
 
     reason: str
@@ -90,9 +92,9 @@ class Refusal:
 class SendAge:
     """Compare the send time of envelopes with the wall clock.
 
-    The send time is the header `at_sent`, which a gateway sets and signs. The broker's timestamp does not count, because
-    it is new when old bytes are published again. A message without the header has the send time `created_at`, unless
-    `is_created_at_simulated`: then its age is unknown, and it is accepted.
+    The send time is the header `at_sent`, which a gateway sets and signs. The broker's timestamp does not
+    count, because it is new when old bytes are published again. A message without the header has the send
+    time `created_at`, unless `is_created_at_simulated` is set. Then its age is unknown, and it is accepted.
     """
 
     wall: Clock = field(default_factory=SystemClock)
@@ -101,7 +103,7 @@ class SendAge:
     def refusal(self, message: Message, created_at: datetime | None) -> Refusal | None:
         """Return why a worker refuses a message, or None if it is recent enough.
 
-        `created_at` is that of the envelope, None for a message whose envelope cannot be read.
+        `created_at` is that of the envelope, or None if the envelope of the message cannot be read.
         """
         text = message.headers.get(SENT_HEADER)
         if text is None:
@@ -137,7 +139,10 @@ def _moment_of(text: str) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sent a message, and where replies to it go, signed with the sender's own key where messages are signed."""
+    """The sender of a message, and the route of its replies.
+
+    If messages are signed, the replies are signed with the sender's own key.
+    """
 
     principal: str
     route: ReplyRoute
@@ -145,9 +150,10 @@ class Sender:
 
 @dataclass(frozen=True, slots=True)
 class ProducerAcl:
-    """Which principal sent a message, by its signature if there is a `verifier`, else `principal`; and what it may send.
+    """Identify the sender of a message, and check its rights.
 
-    Without a `policy` every principal may put events of every tenant on record.
+    With a `verifier`, the sender is the principal that signed the message. Otherwise it is `principal`.
+    Without a `policy`, every principal may record events of every tenant.
     """
 
     verifier: Verifier | None = None
@@ -155,7 +161,7 @@ class ProducerAcl:
     policy: Policy | None = None
 
     def of(self, delivery: Delivery) -> Sender:
-        """Return who sent a message; raises `SignatureError` if that is not proved."""
+        """Return the sender of a message. Raises `SignatureError` if it is not verified."""
         signer: Signer | None = None
         if self.verifier is not None:
             signer = self.verifier.signer_of(delivery.message)
@@ -163,34 +169,33 @@ class ProducerAcl:
         return Sender(self.principal if signer is None else signer.principal, route)
 
     def route_of(self, delivery: Delivery) -> ReplyRoute:
-        """Return where replies to a message go; they are not signed where it is not proved who sent it."""
+        """Return the reply route of a message. Replies to an unverified sender are not signed."""
         try:
             return self.of(delivery).route
         except SignatureError:
             return ReplyRoute(reply_address(delivery.message))
 
     def check_event(self, principal: str, event: Event) -> None:
-        """Raise `UndeliverableError` for an event that `principal` may not put on record."""
+        """Raise `UndeliverableError` if `principal` may not record the event."""
         if event.kind.partition(".")[0] in WORKER_NAMESPACES:
-            why = f"an event of kind {quoted(event.kind, 100)} is a worker's own; allowed are other kinds"
+            why = f"only workers may send events of kind {quoted(event.kind, 100)}. Allowed: other kinds."
             raise UndeliverableError(NOT_ALLOWED, why)
         self.check_tenant(principal, event.tenant_id)
 
     def check_tenant(self, principal: str, tenant_id: str) -> None:
-        """Raise `UndeliverableError` for a tenant for which `principal` may send nothing.
-
-        Nothing of a forged tenant goes on record: it would stand in the place of the real one.
-        """
+        """Raise `UndeliverableError` if `principal` may not send messages for the tenant."""
+        # No record of a forged tenant, because it would take the place of the real record.
         problem = self.policy.tenant_problem(principal, tenant_id) if self.policy is not None else None
         if problem is not None:
             raise UndeliverableError(NOT_ALLOWED, problem.description)
 
 
 class EnvelopeHandler:
-    """Serve deliveries of envelopes, whatever brought them: claim, run, finish.
+    """Serve deliveries of envelopes from any source: claim, run, finish.
 
-    An envelope that was run already is not run again: its attempts are published again. One whose owner is gone is
-    gone on with: see `CallRunner.run`. One that is too old for a check of earlier payments is refused, see `SendAge`.
+    A finished envelope is not run again. Its attempts are published again. An envelope whose owner has ended
+    is continued, see `CallRunner.run`. An envelope that is too old for a check of earlier payments is
+    refused, see `SendAge`.
     """
 
     def __init__(
@@ -212,9 +217,10 @@ class EnvelopeHandler:
         self._age = age or SendAge()
 
     async def serve(self, delivery: Delivery, *, slot: Slot) -> bool:
-        """Run an envelope, or publish its attempts again; returns False if the worker stops before that.
+        """Run an envelope, or publish its attempts again.
 
-        Raises `UndeliverableError` and what `CallRunner.run` and the claims raise.
+        Returns False if the worker stops before that. Raises `UndeliverableError`, and the errors of
+        `CallRunner.run` and of the claim store.
         """
         sender = self._acl.of(delivery)
         envelope = read_envelope(delivery, max_bytes=self._max_message_bytes)
@@ -224,7 +230,7 @@ class EnvelopeHandler:
             return await self._serve(envelope, sender, slot)
 
     async def _check_age(self, delivery: Delivery, envelope: LLMEnvelope) -> None:
-        """Raise `UndeliverableError` for an envelope that is too old, once its refusal is in the log."""
+        """Raise `UndeliverableError` for an envelope that is too old, after its refusal is recorded."""
         refusal = self._age.refusal(delivery.message, envelope.created_at)
         if refusal is None:
             return
@@ -260,7 +266,10 @@ class EnvelopeHandler:
         return True
 
     async def _claimed(self, envelope: LLMEnvelope, slot: Slot) -> Claim | Finished | None:
-        """Claim an envelope as soon as it is free; returns None if the worker is stopped meanwhile."""
+        """Claim an envelope as soon as it is free.
+
+        Return None if the worker is stopped meanwhile.
+        """
         key = key_of(envelope)
         while True:
             claim = await self._claims.claim(key, envelope.envelope_hash)
@@ -270,7 +279,7 @@ class EnvelopeHandler:
                 case OtherContent():
                     raise id_conflict(envelope)
                 case Busy():
-                    async with slot.given_back():  # its owner may be parked, and come back to a slot
+                    async with slot.given_back():  # otherwise its parked owner might never get a slot again
                         await self._waits.wait_for(self._claims.until_free(key))
                 case _:
                     assert_never(claim)
@@ -278,6 +287,7 @@ class EnvelopeHandler:
                 return None
 
     async def _run(self, envelope: LLMEnvelope, claim: Claim, sender: Sender, slot: Slot) -> None:
+        # Give it up, because it would otherwise kill one worker after another.
         if claim.count > MOST_CLAIMS:
             await self._claims.finish(claim, bytes)
             detail = f"{claim.count - 1} workers have ended while they ran it"
@@ -286,7 +296,7 @@ class EnvelopeHandler:
             )
         try:
             await self._run_to_end(envelope, claim, sender, slot)
-        except BaseException:  # one that is finished by now stays so
+        except BaseException:  # a finished claim stays finished
             await run_shielded(self._claims.release(claim))
             raise
 
@@ -300,7 +310,7 @@ class EnvelopeHandler:
                 claim=held,
                 route=sender.route,
             )
-        except AttemptTakenError:  # also where a server has forgotten that it was finished
+        except AttemptTakenError:  # another run sent it, or the claim server lost that it was finished
             known = await self._recorder.attempts_of(envelope)
             if known and known[-1].envelope.envelope_hash != envelope.envelope_hash:
                 known = []

@@ -1,4 +1,7 @@
-"""Where an error ends: described in one line, logged, and the rest goes on; the errors of a worker's own."""
+"""Error boundaries: describe an error in one line, log it, and continue.
+
+Also the errors of workers.
+"""
 
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
@@ -14,9 +17,10 @@ log = get_logger()
 
 
 def describe_error(e: Exception) -> str:
-    """Return what was raised and where; a formatted traceback would read files on the loop.
+    """Return the error and its place.
 
-    Of a `ValidationError` only places and kinds: its own words repeat what was validated, which may be an answer.
+    A formatted traceback would read files on the loop. A `ValidationError` is reduced to places and kinds,
+    because its text repeats the validated value, which may be an answer.
     """
     last = e.__traceback__
     while last is not None and last.tb_next is not None:
@@ -36,17 +40,17 @@ def _message(e: Exception) -> str:
 def log_and_continue(
     what: str, failing: MutableMapping[str, type[Exception]] | None = None, **facts: object
 ) -> Iterator[None]:
-    """Log an error of the block as `what`, with `facts`; a log that gave up goes on: `StoreError`.
+    """Log an error of the block as `what`, with `facts`, and suppress it.
 
-    With `failing`, of a block that is entered again and again, an error is logged when it begins or is of another kind,
-    and its end as `recovered`.
+    A `StoreError` is raised. With `failing`, for a block that runs again and again, an error is logged only
+    when it begins or its type changes. Its end is logged as `recovered`.
     """
     known, step = {} if failing is None else failing, f"{what} {facts}"
     try:
         yield
     except StoreError:
         raise
-    except Exception as e:  # noqa: BLE001 - the boundary: other work goes on
+    except Exception as e:  # noqa: BLE001 - the boundary: other work continues
         if known.get(step) is type(e):
             return
         known[step] = type(e)
@@ -60,19 +64,25 @@ def log_and_continue(
 
 
 class AttemptTakenError(LLMError):
-    """Attempt `attempt` at `envelope_id` was sent before, and is `state`: it is not this run's to settle or to keep."""
+    """Another run has sent attempt `attempt` of `envelope_id`, and it is `state`.
+
+    This run must not settle or store it.
+    """
 
     def __init__(self, envelope_id: str, attempt: int, state: str) -> None:
         self.envelope_id = envelope_id
         self.attempt = attempt
         self.state = state
         super().__init__(
-            f"attempt {attempt} at {envelope_id} is {state} already; allowed is an envelope with another id"
+            f"Attempt {attempt} of {envelope_id} is already {state}. Use an envelope with another id."
         )
 
 
 class UndeliverableError(LLMError):
-    """A delivery for `envelope_id` of `trace_id` cannot be served, for `reason`: another try does not help."""
+    """A delivery for `envelope_id` of `trace_id` cannot be served because of `reason`.
+
+    A retry does not help.
+    """
 
     def __init__(self, reason: str, detail: str, *, envelope_id: str = "", trace_id: str = "") -> None:
         self.reason = reason
@@ -83,22 +93,25 @@ class UndeliverableError(LLMError):
 
 
 class UnstreamedError(LLMError):
-    """Line `seq` of the log is not on the bus yet, for `problem`, and is waited for no longer: its delivery comes again."""
+    """Line `seq` of the log is not on the bus, because of `problem`, and the wait is over.
+
+    Its delivery comes again.
+    """
 
     def __init__(self, seq: int, problem: str) -> None:
         self.seq = seq
         self.problem = problem
         because = f" ({problem})" if problem else ""
         super().__init__(
-            f"line {seq} is on record and not on the bus yet{because}; the next start in this folder sends it"
+            f"Line {seq} is in the log but not on the bus yet{because}. The next start in this folder sends it."
         )
 
 
 def id_conflict(envelope: LLMEnvelope) -> UndeliverableError:
-    """Return that another envelope of the tenant has the same id."""
+    """Return the error for an envelope whose id another envelope of the tenant has."""
     return UndeliverableError(
         "id_conflict",
-        "another envelope has the same id; allowed is an id for each",
+        "another envelope has the same id. Use a different id for each envelope.",
         envelope_id=envelope.envelope_id,
         trace_id=envelope.trace_id,
     )

@@ -1,4 +1,4 @@
-"""What a pool does besides its calls: applies operators' controls, expires leases, reports, warns before a ceiling."""
+"""Periodic work of a pool: controls, expired leases, status reports, and budget warnings."""
 
 import asyncio
 from collections import deque
@@ -54,7 +54,7 @@ _WARNINGS = {
 }
 
 RECONCILE_EVERY_S = 0.25
-"""A command of an operator reaches every worker within a second."""
+"""The interval of reading controls, so that a command of an operator reaches every worker within a second."""
 
 TICK_EVERY_S = 0.5
 CHECKPOINT_EVERY_S = 60.0
@@ -62,7 +62,7 @@ CHECKPOINT_EVERY_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _AppliedLimits:
-    """The limits that were applied last, the serial of their document, and the number under which they were applied."""
+    """The limits that were applied last, the serial of their document, and the number used to apply them."""
 
     limits: tuple[Limit, ...]
     serial: int
@@ -71,13 +71,15 @@ class _AppliedLimits:
 
 @dataclass(slots=True)
 class ControlReconciler:
-    """Applies the controls of each tenant as they change, and puts the commands that led to them on record.
+    """Apply the controls of each tenant when they change, and record the commands behind them.
 
-    Until a tenant's controls were read once, and whenever they cannot be read, nothing of it runs: an unknown command
-    may be a halt. While the store is only unavailable, the last controls hold.
+    Until a tenant's controls were read once, and while they are unreadable, no call of the tenant runs,
+    because an unknown command may be a halt. If the store is only unavailable, the last controls stay in
+    force.
 
-    A store that lacks a command that was read once was lost, or set back. The command is put back there: only a removal
-    lifts a limit, and only a resume a halt. Of two commands the newer holds.
+    If the store no longer has a command that was read before, the store was lost or restored to an older
+    state. The command is then written back. Only a removal lifts a limit, and only a resume lifts a halt. Of
+    two commands, the newer one applies.
     """
 
     store: ControlStore
@@ -88,17 +90,18 @@ class ControlReconciler:
     _applied: dict[str, _AppliedLimits] = field(default_factory=dict)
 
     def version(self, tenant: str) -> int:
-        """Return the version of a tenant's controls that is applied."""
+        """Return the version of the tenant's controls in force."""
         return self._seen.get(tenant, TenantControls()).version
 
     def serial(self, tenant: str) -> int:
-        """Return the serial of a tenant's controls that are applied."""
+        """Return the serial of the tenant's controls in force."""
         return self._seen.get(tenant, TenantControls()).serial
 
     async def reconcile(self, tenant: str) -> bool:
-        """Read a tenant's controls, apply them and record their commands; returns whether they were new.
+        """Read a tenant's controls, apply them and record their commands.
 
-        Raises what the store and the ledger raise; then all of it is to be tried again.
+        Return whether they were new. Raises the errors of the store and the ledger. Repeat the whole call
+        after an error.
         """
         if self.halts.raised(tenant):
             await store_raised_halts(self.store, self.halts, tenant)
@@ -121,7 +124,7 @@ class ControlReconciler:
         return controls != seen
 
     async def _restored(self, tenant: str, found: TenantControls, seen: TenantControls) -> TenantControls:
-        """Return the controls after the commands that the store has lost are put back."""
+        """Write lost commands back to the store, and return the resulting controls."""
         restored = await restore_controls(self.store, tenant, [history_of(seen)], serial=seen.serial)
         if restored.is_changed:
             log.error(
@@ -134,15 +137,18 @@ class ControlReconciler:
         try:
             return await self.store.read(tenant)
         except Exception as e:
+            # Stop the tenant's calls, because an unknown command may be a halt.
             if isinstance(e, ControlsUnreadableError) or not self.halts.knows(tenant):
                 self.halts.close(tenant, str(e))
             raise
 
     async def _apply_limits(self, tenant: str, controls: TenantControls) -> None:
-        """Apply limits to the ledger, under a number that is larger than any before: an older one changes nothing there.
+        """Apply limits to the ledger, with a larger number than before.
 
-        The serial is the same in every process that reads the store, and outlives the commands that it comes from.
+        The ledger ignores smaller numbers.
         """
+        # The serial is equal in all processes that read the store, so that all workers use the same numbers. It
+        # also stays when its commands are gone.
         before = self._applied.get(tenant)
         number = controls.serial
         if before is not None:
@@ -153,7 +159,10 @@ class ControlReconciler:
 
 
 def _follows(controls: TenantControls, seen: TenantControls) -> bool:
-    """Whether a document was surely written after another one, by those who knew it; all are written after an empty one."""
+    """Whether a document was surely written by a process that had read `seen`.
+
+    Every document follows an empty one.
+    """
     if controls == seen or not seen.version:
         return True
     return controls.version > seen.version and bool(seen.actions) and seen.actions[-1] in controls.actions
@@ -166,11 +175,12 @@ def _new_commands(controls: TenantControls, seen: TenantControls | None) -> Sequ
 
 @dataclass(frozen=True, slots=True)
 class HousekeepingScope:
-    """What a housekeeper serves: the ledger, the gate and the controls of these tenants; `statuses` takes its reports.
+    """The ledger, the gate and the controls of the tenants that a housekeeper serves.
 
-    A ledger that `outlives` this process has its checkpoints put on record: by them the next process sees a rollback.
-    `windows_by` is the clock that the ledger's windows go by, if not that of the calls. Without `has_present` each call
-    has a time of its own, as in a backtest of another process: then no moment ends a window.
+    `statuses` gets its reports. If the ledger `outlives` this process, its checkpoints are recorded, so that
+    the next process can detect a rollback. `windows_by` is the clock of the ledger's windows, if it differs
+    from the clock of the calls. Without `has_present`, each call has its own time, as in a backtest of
+    another process, and no current time ends a window.
     """
 
     ledger: OperableLedger
@@ -185,12 +195,12 @@ class HousekeepingScope:
 
 @dataclass(slots=True)
 class Housekeeper:
-    """Runs with the workers until it is cancelled; what it cannot reach now it tries again.
+    """Run next to the workers until cancelled.
 
-    Controls are read at a pace of their own, however long the rest takes. Whatever goes wrong is logged, and the next
-    round comes: only a log that gave up, `StoreError`, ends it.
+    Failed work is repeated in the next round. Controls are read in a separate loop, so that slow work does
+    not delay them. Errors are logged. Only a `StoreError` of the log ends it.
 
-    `clock` is the time of the calls, simulated or not, that forecasts are made in; `wall` is the one it waits by.
+    `clock` is the time of the calls, simulated or not, and is used for forecasts. `wall` is used for waits.
     """
 
     watched: HousekeepingScope
@@ -213,7 +223,7 @@ class Housekeeper:
         )
 
     async def run(self) -> None:
-        """Reconcile and tick again and again; raises `StoreError` if the log gave up."""
+        """Reconcile and tick again and again. Raises `StoreError` if the log fails."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._reconcile_on(), name="controls")
@@ -222,7 +232,7 @@ class Housekeeper:
             raise e.exceptions[0] from e
 
     async def end(self) -> None:
-        """Store halts that are still only raised, report for the last time, and record the last checkpoints."""
+        """Store halts that are not stored yet, report for the last time, and record the last checkpoints."""
         for tenant in self.watched.tenants:
             if self.watched.gate.halts.raised(tenant):
                 await self.reconcile()
@@ -230,7 +240,7 @@ class Housekeeper:
         await self.tick(is_running=False)
 
     async def reconcile(self) -> bool:
-        """Apply the controls of the platform and of every tenant; returns whether any were new."""
+        """Apply the controls of the platform and of every tenant. Return whether any were new."""
         is_changed = False
         for tenant in (PLATFORM, *self.watched.tenants):
             with log_and_continue("controls_not_read", self._failing, tenant=tenant):
@@ -238,10 +248,10 @@ class Housekeeper:
         return is_changed
 
     async def tick(self, *, is_running: bool = True) -> None:
-        """Expire leases, report the status of every tenant, warn of counters that near their ceiling."""
+        """Expire leases, report the status of every tenant, and warn of counters near their limit."""
         with log_and_continue("housekeeping_failed", self._failing):
             self._expiries.extend(await self.watched.ledger.expire_leases())
-            while self._expiries:  # what a stop leaves here is recorded by `end`
+            while self._expiries:  # kept across a stop, so that `end` records the rest
                 await self._keep(self._expired(self._expiries[0]))
                 expired = self._expiries.popleft()
                 await self.watched.ledger.acknowledge_expired(expired.reservation_id)
@@ -262,12 +272,12 @@ class Housekeeper:
             await self.wall.sleep(RECONCILE_EVERY_S)
 
     async def _keep(self, event: Event) -> None:
-        """Put an event on record, if it can be: an id that is taken already is no reason to end."""
+        """Record an event, if possible. An id that is already in use is only logged."""
         with log_and_continue("event_not_on_record", kind=event.kind, id=event.id):
             await self.recorder.keep_event(event)
 
     async def _report_all(self, *, is_running: bool) -> None:
-        """Report the status of every tenant, and record the warnings that follow from it."""
+        """Report the status of every tenant, and record warnings."""
         watched = self.watched
         now = (watched.windows_by or self.clock).now()
         present = now if watched.has_present else None
@@ -284,7 +294,10 @@ class Housekeeper:
             await self._warn(self._warning(alert))
 
     async def _warn(self, event: Event) -> None:
-        """Put a warning on record, once for its counter: an earlier look or process may have recorded it."""
+        """Record a warning, once for its counter.
+
+        An earlier round or process may have recorded it.
+        """
         failed = log_and_continue("event_not_on_record", kind=event.kind, id=event.id)
         with failed, suppress(RecordConflictError):
             await self.recorder.keep_event(event)
@@ -320,7 +333,7 @@ class Housekeeper:
         await watched.statuses.publish(status)
 
     async def _record_checkpoints(self) -> None:
-        """Put the checkpoints of a ledger on record that outlives this process."""
+        """Record the checkpoints of a ledger that outlives this process."""
         if not self.watched.outlives or self.wall.monotonic() < self._next_checkpoint:
             return
         self._next_checkpoint = self.wall.monotonic() + CHECKPOINT_EVERY_S
@@ -329,7 +342,10 @@ class Housekeeper:
             await self._keep(checkpoint_event(tenant, checkpoint, self.wall.now()))
 
     def _expired(self, expired: ExpiredReservation) -> Event:
-        """Return the record of a call that ran out; one that was reserved again may run out again."""
+        """Return the record of an expired reservation.
+
+        If it is reserved again, it may expire again.
+        """
         amount, now = expired.amount, self.wall.now()
         facts = (expired.state, amount.nusd, amount.tokens, now.isoformat())
         body = ReservationExpired(
@@ -352,8 +368,8 @@ class Housekeeper:
     def _warning(self, alert: Alert) -> Event:
         """Return the record of a warning.
 
-        Its id follows from the counter and its ceiling, so that all workers record the same one. The figures and the
-        time differ between workers, and the first record counts.
+        Its id depends only on the counter and its limit, so that all workers record the same event. The
+        amounts and the time differ between workers, and the first record counts.
         """
         forecast, balance = alert.forecast, alert.forecast.balance
         subject = (balance.tenant, balance.scope, balance.id, balance.window, balance.window_id)

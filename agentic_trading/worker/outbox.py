@@ -1,4 +1,4 @@
-"""The log is the outbox: its lines go to the bus as they stand on disk, and a delivery may wait for the number of its line."""
+"""Send the lines of the log to the bus, byte for byte, and let deliveries wait for their line."""
 
 import asyncio
 import json
@@ -30,18 +30,19 @@ log = get_logger()
 
 DRAIN_S: Final = 10.0
 AWAY_S: Final = 1.0
-"""How long is waited after a stop for a bus that is known to be away."""
+"""How long to wait after a stop if the bus is known to be unavailable."""
 
 FIRST_WAIT_S: Final = 0.1
 LONGEST_WAIT_S: Final = 5.0
 SAVE_EVERY_S: Final = 0.2
 SMALL_BATCH: Final = 50
-"""Messages of a larger batch are made in a thread: 2,000 take 30 ms, in which the loop would serve nothing."""
+"""Larger batches are converted to messages in a thread. 2,000 messages take 30 ms, which would block the
+loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxCursor:
-    """How far the log `log_id` is sent: the number and the hash of the last line of which the bus said that it has it."""
+    """The last line of the log `log_id` that the bus has acknowledged, by number and hash."""
 
     log_id: str
     seq: int = 0
@@ -50,9 +51,11 @@ class OutboxCursor:
 
 @dataclass(frozen=True, slots=True)
 class OutboxLag:
-    """How far the bus is behind the log: lines not sent, for how long the oldest of them waits, and why.
+    """The lines that the bus does not have yet.
 
-    `left_out` lines, since the start, were too large for the bus, or no record that is known here: they are in the log alone.
+    `lines` is their number, `oldest_s` the age of the oldest one in seconds, and `problem` the reason.
+    `left_out` is the number of lines since the start that were too large for the bus, or are records unknown
+    to this release. They are only in the log.
     """
 
     lines: int
@@ -62,11 +65,11 @@ class OutboxLag:
 
 
 class Outbox:
-    """Send every line of a log to the bus, in order; `streaming` opens one and closes it.
+    """Send every line of a log to the bus, in order.
 
-    The cursor stands in a file beside the log, or nowhere for a log in memory. It is never ahead of the bus: after a crash
-    some lines are sent twice, with the same id. A log that is not the one that the cursor speaks of gets an id of its own,
-    and is sent from its first line.
+    `streaming` opens and closes an outbox. The cursor is in a file next to the log, or only in memory for an
+    in-memory log. It is never ahead of the bus. After a crash, some lines are sent twice, with the same id.
+    If the cursor belongs to another log, the log gets a new id, and is sent from its first line.
     """
 
     def __init__(
@@ -96,19 +99,21 @@ class Outbox:
 
     @property
     def cursor(self) -> OutboxCursor:
-        """How far the log is sent."""
+        """The last line that the bus has acknowledged."""
         return self._cursor
 
     @property
     def problem(self) -> str:
-        """Why nothing is sent now; empty while it is."""
+        """Why no lines are sent now, or an empty string."""
         return self._problem
 
     async def reached(self, seq: int) -> None:
-        """Return when the bus has all lines up to number `seq`; after `stop`, wait for `drain_s` at most, or a second while it is away.
+        """Return when the bus has all lines up to number `seq`.
 
-        Raises `UnstreamedError` when that is over, or nothing is sent any more: the line is in the log, and will be sent by
-        the next outbox.
+        After `stop`, this waits for `drain_s` at most, or for a second if the bus is unavailable.
+
+        Raises `UnstreamedError` when this time is over or the outbox has ended. The line is in the log, and
+        the next outbox will send it.
         """
         if self._cursor.seq >= seq:
             return
@@ -121,30 +126,36 @@ class Outbox:
         await future
 
     def stop(self) -> None:
-        """Let no call of `reached` wait for longer than a bound from now on. Harmless twice."""
+        """Limit the wait of all calls of `reached` from now on. Repeated calls have no effect."""
         if not self._is_stopping:
             self._is_stopping = True
             for seq, _, future in self._waiting:
                 self._give_up_later(seq, future)
 
     async def lag(self) -> OutboxLag:
-        """Return how far the bus is behind; raises `StoreError` for a log that cannot be written."""
+        """Return the lag of the bus. Raises `StoreError` if the log cannot be written."""
         head, _ = await self._store.head()
         since = self._unsent_since
         oldest_s = 0.0 if since is None else self._clock.monotonic() - since
         return OutboxLag(max(0, head - self._cursor.seq), oldest_s, self._problem, self._left_out)
 
     async def open(self) -> None:
-        """Find out where to go on, and put the log's id beside it, on disk, before a line is sent under it."""
-        await self._store.head()  # a log that was not there yet is now
+        """Find the line to continue from.
+
+        The log's id is written to disk before a line is sent with it.
+        """
+        await self._store.head()  # creates a missing log
         known = await asyncio.to_thread(_read, self._file)
         if known is not None and await self._is_of_this_log(known):
             self._cursor = known
-        else:
+        else:  # `sync`, because another id after a power cut would send all lines again
             await self.save(sync=True)
 
     async def run(self) -> None:
-        """Send what the log has and what comes, until cancelled; a log or a bus that is given up ends it, and raises nothing."""
+        """Send the lines of the log, and new ones, until cancelled.
+
+        If the log or the bus fails for good, this returns without an error.
+        """
         try:
             await self._follow()
         except (BusClosedError, StoreError) as e:
@@ -170,9 +181,9 @@ class Outbox:
                     await self.save()
 
     async def drain(self) -> None:
-        """Wait until all that is in the log now is sent, for `drain_s` at most; then put the cursor on disk."""
+        """Wait up to `drain_s` until all current lines are sent, then write the cursor to disk."""
         self.stop()
-        with suppress(StoreError):  # of a log that gave up, the rest is sent by the next outbox
+        with suppress(StoreError):  # the next outbox sends the remaining lines of a failed log
             head, _ = await self._store.head()
             try:
                 await self.reached(head)
@@ -185,9 +196,10 @@ class Outbox:
         await self.save()
 
     async def save(self, *, sync: bool = False) -> None:
-        """Put the cursor on disk; one that stays behind, by a crash or a full disk, means copies.
+        """Write the cursor to disk.
 
-        With `sync` it outlives a power cut, and a `StoreError` says that it cannot be written.
+        If it stays behind after a crash or a full disk, some lines are sent twice. With `sync`, it survives a
+        power cut, and `StoreError` is raised if it cannot be written.
         """
         self._saved_at = self._clock.monotonic()
         if self._file is None:
@@ -197,7 +209,7 @@ class Outbox:
                 await asyncio.to_thread(_write, self._file, self._cursor, sync=sync)
         except OSError as e:
             if sync:
-                raise StoreError(self._file, f"cannot be written ({e.strerror}); allow writing it") from e
+                raise StoreError(self._file, f"cannot be written ({e.strerror}). Allow writing it.") from e
             log.warning("outbox_cursor_unwritten", path=str(self._file), reason=str(e))
 
     async def _is_of_this_log(self, known: OutboxCursor) -> bool:
@@ -215,11 +227,14 @@ class Outbox:
             try:
                 messages.append(StreamedLine(line, self._cursor.log_id).message())
             except (ValueError, LookupError, TypeError) as e:  # a newer release has written it
-                self._leave_out(line.seq, f"it is no record that is known here ({e!r})")
+                self._leave_out(line.seq, f"the record is unknown to this release ({e!r})")
         return messages
 
     async def _send(self, messages: Sequence[Message]) -> None:
-        """Publish messages in their order, without those that are too large: a batch is cut in two until they are found."""
+        """Publish messages in order, except those that are too large.
+
+        A rejected batch is halved to find them.
+        """
         try:
             await self._publish(messages)
         except MessageTooLargeError as e:
@@ -278,9 +293,10 @@ async def streaming(
     clock: Clock | None = None,
     drain_s: float = DRAIN_S,
 ) -> AsyncGenerator[Outbox]:
-    """Send a log to the bus for as long as the block lasts, and what is left at its end for `drain_s` at most.
+    """Send a log to the bus while the block runs.
 
-    A broker that cannot be reached ends nothing: it is tried again, and `Outbox.lag` says so.
+    At its end, send the remaining lines within `drain_s`. An unreachable broker is retried and does not
+    raise. `Outbox.lag` shows the problem.
     """
     outbox = Outbox(store, broker, cursor_file, clock=clock or SystemClock(), drain_s=drain_s)
     await outbox.open()
@@ -294,17 +310,17 @@ async def streaming(
 
 
 def cursor_file_of(log_file: Path) -> Path:
-    """Return where the cursor of a log stands: beside it."""
+    """Return the path of a log's cursor, next to the log."""
     return log_file.with_suffix(".outbox.json")
 
 
 def _may_pass(e: BaseException) -> bool:
-    """Whether to try again: whatever a broker raises ends no process, and shows in the lag."""
+    """Whether to retry: all errors except a closed bus and a message that is too large."""
     return isinstance(e, Exception) and not isinstance(e, BusClosedError | MessageTooLargeError)
 
 
 def _read(path: Path | None) -> OutboxCursor | None:
-    """Return the cursor in a file; None where there is none, or what stands there is none."""
+    """Return the cursor in a file, or None if it is missing or invalid."""
     if path is None or not path.is_file():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Workers that take envelopes from the bus, each delivery within a boundary of its own."""
+"""A pool of workers that take envelopes from the bus. Each delivery has its own error boundary."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -34,23 +34,25 @@ from agentic_trading.worker.slots import Slot, Slots, StoppableWait
 log = get_logger()
 
 EXECUTIONS = (EnvelopeWorkflow.EXECUTION,)
-"""The lane with slots of its own: no execution waits for a slot that another workflow holds."""
+"""The workflow with its own slots, so that no execution waits for a slot of another workflow."""
 
 OTHERS = (EnvelopeWorkflow.PLANNING, EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.GENERAL)
-"""The lanes that share slots, served in turn."""
+"""The workflows that share slots and take turns."""
 
 PARKED_A_WORKER = 8
-"""How many calls may wait for headroom, for each that has a slot."""
+"""The number of calls that may wait for headroom, for each call with a slot."""
 
 BUS_AWAY = (BusUnavailableError, BacklogFullError)
 AWAY = (*BUS_AWAY, ClaimStoreUnavailableError, LedgerUnavailableError)
-"""What is no delivery's fault: servers that cannot be reached, or are full. It comes again until they are back, however often."""
+"""Errors that are not caused by a delivery: servers that are unreachable or full. The delivery comes again
+until they are available, without limit."""
 
 AWAY_S = 1.0
-"""How long a delivery waits for such a server, before it comes again."""
+"""How long a delivery waits for such a server before it comes again."""
 
 MOST_FAILING = 10_000
-"""Of how many deliveries it is known how often they failed; some of them may be another worker's by now."""
+"""The maximum number of deliveries whose failures are counted. Some of them may be with another worker by
+now."""
 
 GROUP = "workers"
 EXECUTIONS_GROUP = "workers-execution"
@@ -59,7 +61,7 @@ EVENTS_GROUP = "workers-events"
 
 @dataclass(frozen=True, slots=True)
 class PoolStatistics:
-    """Deliveries so far, by how they ended."""
+    """The number of deliveries so far, by outcome."""
 
     finished: int
     dead_letters: int
@@ -68,14 +70,17 @@ class PoolStatistics:
 
 
 class WorkerPool:
-    """Run `workers` envelopes at once, and as many executions beside them, until stopped; parked calls are not counted.
+    """Run `workers` envelopes at a time, and as many executions, until stopped.
 
-    One delivery is one boundary: whatever it raises, its neighbours go on. A delivery that raises comes again, and
-    after `max_deliveries` that failed becomes a dead letter. An envelope that was run already is not run again: the attempts
-    on record are published again. It takes envelopes of `workflows` alone, whose provider has one of `lanes` (the empty one
-    is that of providers without a lane of their own). A log that cannot be written stops the pool: nothing more is taken, nothing that
-    is not stored is acknowledged, and `run` raises the `StoreError`. Where the log is streamed to the bus, nothing is
-    acknowledged, nor answered, before it is on the stream.
+    Parked calls do not count. Each delivery has its own error boundary, so that its errors do not affect
+    others. A delivery that raises comes again. After `max_deliveries` failures, it becomes a dead letter. A
+    finished envelope is not run again. Its recorded attempts are published again. The pool serves only
+    envelopes of `workflows` whose provider is in one of `lanes`. The empty lane is that of providers without
+    a lane.
+
+    If the log cannot be written, the pool stops: it takes no more deliveries, acknowledges only stored ones,
+    and `run` raises the `StoreError`. If the log is streamed to the bus, a delivery is
+    acknowledged and answered only after its lines are on the stream.
     """
 
     def __init__(
@@ -96,7 +101,7 @@ class WorkerPool:
         age: SendAge | None = None,
     ) -> None:
         if workers < 1:
-            raise ValueError(f"workers is {workers}; allowed is 1 and more")
+            raise ValueError(f"workers is {workers}. Allowed: 1 or more.")
         if problems := long_ids(["name"], [name]):
             raise ValueError(problems[0])
         self._broker = broker
@@ -129,7 +134,7 @@ class WorkerPool:
 
     @property
     def topics(self) -> Sequence[topic_api.Topic[Any]]:
-        """What it reads and writes."""
+        """The topics that the pool reads and writes."""
         return [
             *chain.from_iterable(self._topics.values()),
             topic_api.EVENTS,
@@ -142,10 +147,10 @@ class WorkerPool:
         return PoolStatistics(**self._counts)
 
     def stop(self) -> None:
-        """Take no more envelopes; then `run` returns. Harmless twice.
+        """Stop taking envelopes, so that `run` returns. Repeated calls have no effect.
 
-        Calls under way are finished, but no retry is waited for; events that wait are kept, up to one that cannot be. What is not on the stream
-        within a bound is given back as it stands.
+        Calls in progress are finished, but retries are not waited for. Waiting events are recorded, up to the
+        first one that cannot be. Deliveries whose lines are not on the stream in time are given back.
         """
         self._waits.stop()
         for slots in self._slots.values():
@@ -154,7 +159,10 @@ class WorkerPool:
         self._recorder.stop()
 
     async def run(self) -> None:
-        """Serve all lanes and keep all events until `stop`; raises `StoreError` if the log gave up."""
+        """Serve all lanes and record all events until `stop`.
+
+        Raises `StoreError` if the log fails.
+        """
         async with AsyncExitStack() as subscribed:
 
             async def reading(topics: Sequence[topic_api.Topic[Any]], group: str) -> topic_api.Subscription:
@@ -180,7 +188,10 @@ class WorkerPool:
 
     @asynccontextmanager
     async def _housekeeping(self) -> AsyncGenerator[None]:
-        """Run the housekeeper for as long as the block lasts: controls are known before the first delivery."""
+        """Run the housekeeper while the block runs.
+
+        Controls are known before the first delivery.
+        """
         housekeeper = self._housekeeper
         if housekeeper is None:
             yield
@@ -203,7 +214,7 @@ class WorkerPool:
             self._give_up(e)
 
     async def _work(self, envelopes: topic_api.Subscription, slots: Slots) -> None:
-        """Serve one delivery after the other with one slot, until a returning holder needs it."""
+        """Serve one delivery after another with one slot, until a returning holder needs the slot."""
         while not self._waits.is_stopped:
             async with slots.taken() as slot:
                 serve = partial(self._serve, slot=slot)
@@ -214,14 +225,14 @@ class WorkerPool:
                     await self._within_boundary(delivery, envelopes, serve)
 
     async def _keep_events(self, events: topic_api.Subscription) -> None:
-        """Keep what comes; after a stop, what is there to be taken, up to the first one that cannot be kept now."""
+        """Record events. After a stop, record the waiting ones, up to the first that cannot be."""
         is_last_look = False
         while self._fatal is None and not is_last_look:
             was_stopped = self._waits.is_stopped
             delivery = await self._waits.result_of(events.take())
             if delivery is not None:
                 is_done = await self._within_boundary(delivery, events, self._keep_event)
-                if self._waits.is_stopped and not is_done:  # it is ready at once, and would be taken for ever
+                if self._waits.is_stopped and not is_done:  # it is ready again, so that this would never end
                     return
             is_last_look = was_stopped and delivery is None
 
@@ -231,13 +242,17 @@ class WorkerPool:
         subscription: topic_api.Subscription,
         handle: Callable[[Delivery], Awaitable[bool]],
     ) -> bool:
-        """Handle a delivery and acknowledge it, or return False; what it raises concerns no other, but for a log that gave up."""
+        """Handle a delivery, then acknowledge it or give it back.
+
+        Return whether it was acknowledged. Its errors do not affect other deliveries, except a `StoreError`,
+        which stops the pool.
+        """
         try:
             is_done = await handle(delivery)
         except StoreError as e:
             self._give_up(e)
             is_done = False
-        except Exception as e:  # noqa: BLE001 - the boundary: one delivery's error is not its neighbours'
+        except Exception as e:  # noqa: BLE001 - the boundary: an error of one delivery must not affect others
             is_done = await self._after_error(delivery, e)
         if is_done:
             self._failures.pop(_place(delivery), None)
@@ -261,7 +276,10 @@ class WorkerPool:
         return True
 
     async def _after_error(self, delivery: Delivery, e: Exception) -> bool:
-        """Make a dead letter of a delivery that cannot be served, or failed too often; returns False if it is to come again."""
+        """Make a dead letter of a delivery that cannot be served or failed too often.
+
+        Return False if it comes again.
+        """
         match e:
             case UnreadableMessageError() | UndeliverableError():
                 return await self._dead_letter(delivery, e.reason, e.detail, e.envelope_id, e.trace_id)
@@ -269,10 +287,10 @@ class WorkerPool:
                 return await self._dead_letter(delivery, "signature", str(e))
             case RecordError():
                 return await self._dead_letter(delivery, "unrecordable", str(e))
-            case ClaimLostError():  # its new owner answers it
+            case ClaimLostError():  # the claim's new owner answers it
                 log.warning("claim_lost", topic=delivery.topic, position=delivery.position, reason=str(e))
                 return False
-            case UnstreamedError():  # it is on record, and its claim stands as it is
+            case UnstreamedError():  # it is in the log, and its claim is unchanged
                 log.warning("stream_away", topic=delivery.topic, position=delivery.position, reason=str(e))
                 return False
             case _ if isinstance(e, AWAY):
@@ -297,7 +315,8 @@ class WorkerPool:
         return await self._dead_letter(delivery, "crash_loop", detail)
 
     def _failed(self, delivery: Delivery) -> int:
-        """Count a failure; the broker counts deliveries too that ended by no fault of theirs, and none that another has had."""
+        """Count a failure of a delivery, and return the count."""
+        # The smaller count, because the broker also counts deliveries that ended without a failure.
         failures = min(self._failures.pop(_place(delivery), 0) + 1, delivery.deliveries)
         self._failures[_place(delivery)] = failures
         if len(self._failures) > MOST_FAILING:
@@ -305,7 +324,8 @@ class WorkerPool:
         return failures
 
     async def _dead_letter(self, delivery: Delivery, *given_up: str) -> bool:
-        given_up = self._given_up.pop(_place(delivery), given_up)  # why at first, before it was finished
+        # The first reason, because the claim is finished, so that a later delivery would have another one.
+        given_up = self._given_up.pop(_place(delivery), given_up)
         try:
             reason, detail, envelope_id, trace_id = (*given_up, "", "")[:4]
             route = self._acl.route_of(delivery)
@@ -316,7 +336,7 @@ class WorkerPool:
             if len(self._given_up) < MOST_FAILING:
                 self._given_up[_place(delivery)] = given_up
             return await self._wait_for_server(e)
-        except Exception as e:  # noqa: BLE001 - other deliveries are served without the letter
+        except Exception as e:  # noqa: BLE001 - a lost letter must not stop other deliveries
             log.error(  # noqa: TRY400 - in one line
                 "dead_letter_lost", topic=delivery.topic, position=delivery.position, error=describe_error(e)
             )

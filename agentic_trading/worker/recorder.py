@@ -1,4 +1,4 @@
-"""Records first, then messages: attempts stored and published, and dead letters."""
+"""Store attempts and events in the log first, then publish replies and dead letters."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,18 +25,21 @@ log = get_logger()
 R = TypeVar("R", LLMInteraction, Event)
 
 _UNTRUSTED = ("signature", "not_allowed")
-"""Reasons for which no id of a message is taken over: it may name another sender's call."""
+"""Reasons for which no ids of a message are used, because it may name the call of another sender."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyRoute:
-    """Where the replies to a message go, and what signs them as its sender; nowhere without an address."""
+    """The reply address of a message, and the signer of its replies.
+
+    Without an address, there are no replies.
+    """
 
     address: str = ""
     signer: Signer | None = None
 
     def sealed(self, message: Message) -> Message:
-        """Return a reply as its reader wants it."""
+        """Return a reply, signed if there is a signer."""
         return message if self.signer is None else self.signer.sign(message)
 
 
@@ -44,21 +47,25 @@ NO_REPLY: Final = ReplyRoute()
 
 
 class RecordStream(Protocol):
-    """What carries the lines of the log to the bus."""
+    """The stream that sends the lines of the log to the bus."""
 
     async def reached(self, seq: int) -> None:
-        """Return when all lines up to number `seq` are on the bus; raises `UnstreamedError` when that is given up."""
+        """Return when all lines up to number `seq` are on the bus.
+
+        Raises `UnstreamedError` after a limit.
+        """
         ...
 
     def stop(self) -> None:
-        """Let no wait last longer than a bound from now on."""
+        """Limit all waits from now on."""
         ...
 
 
 class Recorder:
-    """Store each attempt, then send it to who asked: what is there is in the log, and `redaction` knows no secret in it.
+    """Store each attempt in the log, then send it to its caller.
 
-    With a `stream`, what is sent is on the stream, too, and so is whatever `streamed` is waited for.
+    `redaction` removes known secrets first. With a `stream`, an attempt is sent to its caller only after it
+    is on the stream.
     """
 
     def __init__(
@@ -74,39 +81,46 @@ class Recorder:
         self.redaction = redaction or Redaction()
 
     async def keep(self, interaction: LLMInteraction, *, final: bool, route: ReplyRoute = NO_REPLY) -> None:
-        """Store an attempt durably, then send it by `route`; `final` marks the last one of its envelope.
+        """Store an attempt durably, then send it by `route`.
 
-        Raises `StoreError` or `RecordError` if it could not be kept; nothing is then sent. Raises
-        `UndeliverableError` for a last attempt that is on record and too large for the bus, and `UnstreamedError` for one
-        that is on record here alone when the worker ends.
+        `final` marks the last attempt of its envelope. Raises `StoreError` or `RecordError` if the attempt
+        was not stored. It is then not sent. Raises `UndeliverableError` if the last attempt is stored but too
+        large for the bus. Raises `UnstreamedError` if the attempt is stored, but not on the stream when the
+        worker ends.
         """
         kept = self.as_kept(interaction)
         await self.streamed(await self._store.store(kept))
         await self._publish(kept, route, final=final)
 
     async def streamed(self, seq: int) -> None:
-        """Return when line `seq` of the log is on the stream, if there is one; raises `UnstreamedError`."""
+        """Return when line `seq` of the log is on the stream, if there is one.
+
+        Raises `UnstreamedError`.
+        """
         if self._stream is not None:
             await self._stream.reached(seq)
 
     def stop(self) -> None:
-        """Wait for the stream no longer than a bound from now on. Harmless twice."""
+        """Limit waits for the stream from now on. Repeated calls have no effect."""
         if self._stream is not None:
             self._stream.stop()
 
     def as_kept(self, interaction: LLMInteraction) -> LLMInteraction:
-        """Return an attempt without secrets, as it leaves this process; raises `RecordError` where one cannot be left out."""
+        """Return an attempt without secrets, as it is stored.
+
+        Raises `RecordError` if a secret cannot be removed.
+        """
         kept = self._redacted(interaction, interaction.interaction_id)
         if kept is interaction:
             return kept
-        return kept.model_copy(update={"redacted": True})  # its hashes are of what was asked
+        return kept.model_copy(update={"redacted": True})  # because its hashes are those of the original
 
     async def has_attempt(self, envelope: LLMEnvelope, attempt: int) -> bool:
-        """Whether an attempt is on record, of whatever process, and of whatever envelope with this id."""
+        """Whether the log has this attempt, by any process and for any envelope with this id."""
         return await self._store.has_attempt(envelope, attempt)
 
     async def attempt(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
-        """Return what an attempt at this very envelope gave, as it is on record here; None for one that is not."""
+        """Return the logged result of an attempt of exactly this envelope, or None."""
         if not await self.has_attempt(envelope, attempt):
             return None
         found = await self._store.get_by_trace_id(envelope.trace_id, tenant=envelope.tenant_id)
@@ -115,14 +129,20 @@ class Recorder:
         return next((each.result for each in same), None)
 
     async def has_ended(self, envelope: LLMEnvelope, attempt: int, *, is_kept: bool) -> bool:
-        """Whether this attempt is on record here, of whatever end; if it `is_kept`, whether the call has ended with it."""
+        """Whether this attempt is in the log.
+
+        If it `is_kept`, whether the call has ended with it.
+        """
         if not await self.has_attempt(envelope, attempt):
             return False
         last = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
         return not is_kept or last is None or last.result.next_step == "final"
 
     async def attempts_of(self, envelope: LLMEnvelope) -> list[LLMInteraction]:
-        """Return the attempts on record at this envelope, in order, or at another one with the same id if there is none."""
+        """Return the logged attempts of this envelope, in order.
+
+        If there are none, return those of another envelope with the same id.
+        """
         last = await self._store.get_by_envelope_id(envelope.envelope_id, tenant=envelope.tenant_id)
         if last is None or last.result.attempt_number == 1:
             return [] if last is None else [last]
@@ -131,16 +151,17 @@ class Recorder:
         return [one for one in found if (one.envelope.envelope_id, one.envelope.envelope_hash) == same]
 
     def spelled(self, attempts: Iterable[LLMInteraction]) -> bytes:
-        """Return attempts as they leave this process, a line each."""
+        """Return attempts as stored, one on each line."""
         return b"\n".join(self.as_kept(one).wire for one in attempts)
 
     async def publish_again(
         self, envelope: LLMEnvelope, kept: bytes = b"", *, route: ReplyRoute = NO_REPLY
     ) -> bool:
-        """Send the attempts on record at `envelope` by `route`, the last as its final one; returns False where there is none.
+        """Send the attempts of `envelope` by `route`, the last one as final.
 
-        `kept` are those attempts as another process has `spelled` them, for an envelope that is not on record here.
-        Raises `UndeliverableError` where they are attempts at another envelope with the same id.
+        Returns False if there are none. `kept` contains the attempts from another process, as `spelled`
+        there. It is used if the envelope is not in this log. Raises `UndeliverableError` if the attempts
+        belong to another envelope with the same id.
         """
         known = await self.attempts_of(envelope)
         is_here = bool(known)
@@ -149,14 +170,17 @@ class Recorder:
             return False
         if known[-1].envelope.envelope_hash != envelope.envelope_hash:
             raise id_conflict(envelope)
-        if is_here and self._stream is not None:  # else the process that kept it has waited for that
+        if is_here and self._stream is not None:  # otherwise the process that stored it has waited for this
             await self.streamed(await self._store.store(known[-1]))
         for attempt in known:
             await self._publish(attempt, route, final=attempt is known[-1])
         return True
 
     async def keep_event(self, event: Event) -> int:
-        """Store an event durably, and return its line's number; raises `StoreError` or `RecordError` if it could not be kept."""
+        """Store an event durably, and return its line number.
+
+        Raises `StoreError` or `RecordError` if the event was not stored.
+        """
         return await self._store.record(self._redacted(event, event.id))
 
     def _redacted(self, record: R, record_id: str) -> R:
@@ -166,7 +190,7 @@ class Recorder:
             return self.redaction.record(record)
         except ValueError:
             raise RecordError(
-                record_id, "it holds a secret where none can be left out; take it out"
+                record_id, "it contains a secret at a place that cannot be redacted. Remove the secret."
             ) from None
 
     async def _publish(self, interaction: LLMInteraction, route: ReplyRoute, *, final: bool) -> None:
@@ -177,10 +201,8 @@ class Recorder:
             await self._broker.publish(REPLIES, route.sealed(reply))
         except MessageTooLargeError as e:
             envelope = interaction.envelope
-            if final:  # its caller waits for it
-                detail = (
-                    f"the answer is on record as {interaction.interaction_id}, and too large for the bus: {e}"
-                )
+            if final:  # the caller waits for it, and would never get an answer
+                detail = f"the answer is in the log as {interaction.interaction_id}, but too large for the bus: {e}"
                 raise UndeliverableError(
                     "answer_too_large", detail, envelope_id=envelope.envelope_id, trace_id=envelope.trace_id
                 ) from e
@@ -188,7 +210,10 @@ class Recorder:
 
 
 class DeadLetterPublisher:
-    """Publish dead letters, and send them to who asked; of a message that is too large, without most of its bytes."""
+    """Publish dead letters, and send them to the callers.
+
+    Letters that are too large are shortened.
+    """
 
     def __init__(self, broker: Broker, clock: Clock, redaction: Redaction) -> None:
         self._broker = broker
@@ -205,10 +230,10 @@ class DeadLetterPublisher:
         trace_id: str = "",
         route: ReplyRoute = NO_REPLY,
     ) -> None:
-        """Publish why `delivery` was given up; ids that are not given are taken from its headers.
+        """Publish the dead letter of `delivery`. Missing ids are taken from its headers.
 
-        A message without a proved sender, or that its sender may not send, answers no call: its letter has no ids. An
-        event answers none either.
+        A letter has no ids if its message is from an unverified sender or was not allowed, because such a
+        message answers no call. The letter of an event has no envelope id.
         """
         detail = self._redaction.text(detail)
         is_trusted = reason not in _UNTRUSTED

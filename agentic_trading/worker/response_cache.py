@@ -1,4 +1,4 @@
-"""Answers that are given once: what a request of level `recorded` got first, it gets again until its deadline."""
+"""The response cache: a request of level `recorded` gets its first answer again, until its deadline."""
 
 import asyncio
 from collections import OrderedDict
@@ -20,7 +20,7 @@ from agentic_trading.worker.claim import ClaimKey, ClaimStore, ClaimStoreUnavail
 from agentic_trading.worker.slots import Parking, StoppableWait
 
 MOST_CACHED = 10_000
-"""Answers that are kept; beyond that those whose deadline has come go first, then those unused for the longest."""
+"""The maximum number of cached answers. Expired ones are dropped first, then those unused for the longest."""
 
 SHARED_S = 24 * 3600.0
 """How long an answer without a deadline is kept for other processes."""
@@ -33,7 +33,7 @@ _NOT_CACHED: AbstractAsyncContextManager[None] = nullcontext()
 
 @dataclass(frozen=True, slots=True)
 class _CachedAttempts:
-    """The attempts at the envelope that was answered first, up to the accepted one."""
+    """The attempts of the envelope that was answered first, up to the accepted one."""
 
     envelope_id: str
     deadline: datetime | None
@@ -41,13 +41,13 @@ class _CachedAttempts:
 
     @classmethod
     def read(cls, answer: bytes) -> Self:
-        """Read what is shared: the attempts as they are on record, one a line."""
+        """Parse a shared answer: the attempts as recorded, one on each line."""
         attempts = [LLMInteraction.from_wire(line) for line in answer.split(b"\n")]
         envelope = attempts[-1].envelope
         return cls(envelope.envelope_id, envelope.deadline, tuple(one.result for one in attempts))
 
     def served_to(self, envelope: LLMEnvelope) -> Mapping[int, LLMResult]:
-        """Return the attempts by number: all for the very same envelope, for another one those that were answered."""
+        """Return the attempts by number. Another envelope gets only the answered ones."""
         if envelope.envelope_id == self.envelope_id:
             return {result.attempt_number: result for result in self.attempts}
         answered = [result for result in self.attempts if result.reading is not None]
@@ -57,20 +57,20 @@ class _CachedAttempts:
         }
 
     def is_over(self, now: datetime) -> bool:
-        """Whether the deadline has come; without one it never does."""
+        """Whether the deadline has passed. Without a deadline, this is always False."""
         return self.deadline is not None and now >= self.deadline
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class _Queue:
-    """The calls that make the same request, one after the other: `turn` is held by the one under way."""
+    """The calls with the same request, one after another. The call in progress holds `turn`."""
 
     length: int = 0
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @contextmanager
     def joined(self) -> Iterator[bool]:
-        """Join it; gives whether others have already."""
+        """Join the queue. Yields whether it already contains other calls."""
         others = self.length > 0
         self.length += 1
         try:
@@ -80,7 +80,7 @@ class _Queue:
 
 
 class CachedCall:
-    """One call of level `recorded` under way: what is served to it, and what it adds to the cache."""
+    """One call of level `recorded` in progress: its cached attempts, and those to be cached."""
 
     def __init__(
         self, cache: "ResponseCache", envelope: LLMEnvelope, served: Mapping[int, LLMResult]
@@ -91,11 +91,14 @@ class CachedCall:
         self._attempts: list[LLMInteraction] = []
 
     def find(self, attempt: int) -> LLMResult | None:
-        """Return what this attempt gave when the request was answered first, or None."""
+        """Return the cached result of this attempt, or None."""
         return self._served.get(attempt)
 
     async def add(self, interaction: LLMInteraction) -> None:
-        """Take an attempt that is on record; the first accepted one is cached together with those before it."""
+        """Add a recorded attempt.
+
+        The first accepted one is cached together with those before it.
+        """
         self._attempts.append(interaction)
         if _is_first(interaction.result):
             self._cache.store(self._envelope, [one.result for one in self._attempts])
@@ -103,19 +106,21 @@ class CachedCall:
 
 
 class ResponseCache:
-    """The first accepted answer of each tenant's request and occurrence, until the deadline of the call that made it first.
+    """The first accepted answer of each tenant's requests, by request and occurrence.
 
-    Without a deadline it is kept for as long as the process lives. Of two same requests at once the second waits for
-    the first, so that one of them is paid for; that holds within one process. An answer of another model than the one
-    asked for is not cached. The log is the truth: after a restart `fill` it from there.
+    An answer is kept until the deadline of its first call, or without a deadline until the process ends. If
+    two equal requests arrive at the same time, the second one waits for the first, so that only one is paid
+    for. This holds within one process. An answer of another model than the requested one is not cached. After
+    a restart, `fill` the cache from the log.
 
-    What is kept in `shared`, without a deadline for a day, is the answer in all processes that share it: one that finds none
-    there asks. If two do so at once, both are answered, and the first is the answer from then on.
+    Answers in `shared` are used by all processes that share it. Without a deadline, they are kept for a day.
+    A process that finds no shared answer sends the request. If two processes do so at the same time, both are
+    answered, and the first answer is used from then on.
     """
 
     def __init__(self, clock: Clock, *, most: int = MOST_CACHED, shared: ClaimStore | None = None) -> None:
         if most < 1:
-            raise ValueError(f"most is {most}; allowed is 1 and more")
+            raise ValueError(f"most is {most}. Allowed: 1 or more.")
         self._clock = clock
         self._most = most
         self._shared = shared
@@ -123,9 +128,9 @@ class ResponseCache:
         self._queues: WeakValueDictionary[_Key, _Queue] = WeakValueDictionary()
 
     def fill(self, interactions: Iterable[LLMInteraction]) -> None:
-        """Cache what was cached when these were recorded; they must come in the log's order.
+        """Cache the answers in recorded `interactions`, which must be in the order of the log.
 
-        What is over by this clock is not served, and what is cached here already stays.
+        Expired answers are not used, and existing entries are unchanged.
         """
         under_way: dict[tuple[str, str], list[LLMResult]] = {}
         for interaction in interactions:
@@ -138,14 +143,20 @@ class ResponseCache:
                 self.store(envelope, attempts)
 
     def store(self, envelope: LLMEnvelope, attempts: Iterable[LLMResult]) -> None:
-        """Keep the attempts at `envelope`, of which the last one was accepted, unless its request has an answer."""
+        """Cache the attempts of `envelope`, unless its request has an answer.
+
+        The last attempt was accepted.
+        """
         key, now = _key(envelope), self._clock.now()
         if self._known(key, now) is not None:
             return
         self._put(key, _CachedAttempts(envelope.envelope_id, envelope.deadline, tuple(attempts)))
 
     async def share(self, attempts: Sequence[LLMInteraction]) -> None:
-        """Keep these attempts for all processes, the last of which was accepted; take over what was there before."""
+        """Share these attempts with all processes.
+
+        If a shared answer exists already, use that one. The last attempt was accepted.
+        """
         if self._shared is None:
             return
         envelope, now = attempts[-1].envelope, self._clock.now()
@@ -160,7 +171,7 @@ class ResponseCache:
             self._put(key, _CachedAttempts.read(first))
 
     async def _look(self, envelope: LLMEnvelope) -> None:
-        """Take over what another process was answered first."""
+        """Load the first answer that another process has shared."""
         key = _key(envelope)
         if self._shared is None or self._known(key, self._clock.now()) is not None:
             return
@@ -171,10 +182,11 @@ class ResponseCache:
     def turn(
         self, envelope: LLMEnvelope, waits: StoppableWait, parked: Parking = nullcontext
     ) -> AbstractAsyncContextManager[CachedCall | None]:
-        """Let one call at a time make a request of level `recorded`; gives None for an envelope of any other level.
+        """Let one call at a time make a request of level `recorded`.
 
-        A call that waits longer than its deadline, or than `waits` allow, gets None too: it has not its turn, and must
-        not be sent. `parked` is entered for as long as it waits.
+        Yields None for envelopes of other levels. A call also gets None if it waits longer than its deadline,
+        or than `waits` allow. It must then not be sent, because it is not its turn. `parked` is entered while
+        it waits.
         """
         return self._turn(envelope, waits, parked) if envelope.is_cacheable else _NOT_CACHED
 
@@ -202,11 +214,14 @@ class ResponseCache:
                 async with asyncio.timeout(left_s):
                     return await waits.wait_for(lock.acquire())
             except TimeoutError:
-                continue  # a clock that stands still says when the deadline has come
+                continue  # ask the call's clock again, because a simulated one may not have moved
         return False
 
     def _served(self, envelope: LLMEnvelope) -> Mapping[int, LLMResult]:
-        """Return the cached attempts; none to an envelope that breaks a rule, which is for the gate to refuse."""
+        """Return the cached attempts.
+
+        An invalid envelope gets none, because the gate must refuse it.
+        """
         key = _key(envelope)
         cached = self._known(key, self._clock.now())
         if cached is None:
@@ -231,7 +246,10 @@ class ResponseCache:
         self._cached[key] = cached
 
     def _make_room(self, now: datetime) -> None:
-        """Drop what is over, and a tenth if that is not enough: each sweep then makes room for many."""
+        """Drop expired answers.
+
+        If that is not enough, drop a tenth, so that one sweep makes room for many.
+        """
         for key in [key for key, cached in self._cached.items() if cached.is_over(now)]:
             del self._cached[key]
         while len(self._cached) > self._most * 9 // 10:
@@ -248,5 +266,5 @@ def _shared_key(key: _Key) -> ClaimKey:
 
 
 def _is_first(result: LLMResult) -> bool:
-    """Whether a result is of an answer that was accepted live, and of level `recorded` because it is cached."""
+    """Whether a result is an accepted live answer that may be cached."""
     return result.served_from == "live" and result.determinism_level is DeterminismLevel.RECORDED

@@ -1,4 +1,4 @@
-"""The attempts of one envelope: admit, send, settle, read, record, plan the next one."""
+"""The attempts of one envelope: admit, send, settle, parse, record, and plan the next one."""
 
 import asyncio
 from collections.abc import Mapping
@@ -46,25 +46,38 @@ from agentic_trading.worker.slots import Parking, StoppableWait
 
 
 class RecordedAnswerSource(Protocol):
-    """Answers of an earlier run, found by tenant, agent, step, request hash, occurrence and attempt."""
+    """Answers of an earlier run, by tenant, agent, step, request hash, occurrence and attempt."""
 
     async def find(self, envelope: LLMEnvelope, attempt: int) -> LLMResult | None:
-        """Return the recorded result of this attempt, or None; a call that differs in one of them has none."""
+        """Return the recorded result of this attempt, or None if one of these values differs."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerDependencies:
-    """What a runner needs: the gate, the providers, of which each attempt is sent to its envelope's, the recorder, the checks.
+    """The components of a runner.
 
-    Each call that goes to a provider leaves its dispatch on record first. `lost` are attempts, by reservation, that an
-    earlier process has sent and whose end is not known: they are not sent again. Of `counted_workflows` the provider is
-    asked for its own count of the input before money is set aside; of others, and where it gives none, bytes bound the
-    tokens.
-    In `controls` a halt is stored that follows from a bill. `response_cache` holds the answers of level `recorded`; without it the runner begins with none. `tools` are those that
-    envelopes may name. `call_checks` are the checks of calls that clients of this process wait for.
-    `unnamed_checks` has, by schema `$id`, the line of the configuration that would load an installed check. An envelope with
-    such a schema is refused, because its answer would not be checked.
+    Each call to a provider records its dispatch first.
+
+    Attributes:
+        gate: Admits each attempt.
+        providers: The providers. Each attempt is sent to the provider of its envelope.
+        recorder: Stores and publishes attempts.
+        capabilities: The capabilities of the models.
+        clock: The time of the calls.
+        checks: Rules beyond JSON Schema, by schema `$id`.
+        recorded: Answers of an earlier run.
+        lost: Attempts that an earlier process has sent and that have no known end, by reservation. They are
+            not sent again.
+        counted_workflows: Workflows whose input tokens are counted by the provider before the reservation.
+            Otherwise, and if the provider has no count, the number of bytes bounds the tokens.
+        response_cache: The answers of level `recorded`. The default is an empty cache.
+        tools: The tools that envelopes may name.
+        unnamed_checks: The configuration line that would load an installed check, by schema `$id`. Envelopes
+            with such a schema are refused, because their answers would not be checked.
+        controls: Stores halts that follow from a bill.
+        call_checks: Checks of calls of clients in this process, by envelope id.
+
     """
 
     gate: Gate
@@ -84,7 +97,10 @@ class RunnerDependencies:
 
 
 class CallRunner:
-    """Run one envelope to its end. Every attempt passes the gate, is settled on every way out, and is kept."""
+    """Run an envelope to its end.
+
+    Each attempt passes the gate, and is settled on every path and recorded.
+    """
 
     def __init__(self, parts: RunnerDependencies) -> None:
         self._parts = parts
@@ -97,7 +113,10 @@ class CallRunner:
         self._response_cache = parts.response_cache or ResponseCache(parts.clock)
 
     def stop(self) -> None:
-        """Wait for no retry any more: a call that would have to wait ends with `shutdown`. Harmless twice."""
+        """Stop waiting for retries. A call that would have to wait ends with `shutdown`.
+
+        Repeated calls have no effect.
+        """
         self._waits.stop()
 
     async def run(
@@ -109,17 +128,32 @@ class CallRunner:
         claim: ActiveClaim = NO_CLAIM,
         route: ReplyRoute = NO_REPLY,
     ) -> LLMInteraction:
-        """Return the last attempt at `envelope`, sent by `principal`; a failed call is a result, not an exception.
+        """Return the last attempt of `envelope`.
 
-        Each attempt goes on record, and then out by `route`. `parked` is entered for as long as the call waits for headroom, or for another one of the same request. What
-        `claim` knows of its attempts is not paid again: an answer that an earlier owner has kept is read, an attempt that it
-        was about to send is in doubt, unless the ledger shows that nothing was sent.
+        A failed call is returned as a result and not raised. Each attempt is recorded, then published by
+        `route`. Attempts that the claim contains are not paid for again: a stored answer of an earlier owner
+        is parsed, and an attempt that it was about to send is in doubt, unless the ledger shows that it was
+        not sent.
 
-        Raises `ClaimLostError` once another owner has the envelope: nothing more of it is then sent, kept or published.
-        Raises `AttemptTakenError` if an attempt was sent by another run: it is that run's to settle, store and publish.
-        Raises `StoreError` or `RecordError` if an attempt could not be kept: it is then not published; and
-        `UndeliverableError` if the last one was kept, and is too large to be published; `UnstreamedError` if one was kept and is
-        not on the stream when the worker ends.
+        Args:
+            envelope: The envelope.
+            principal: Its verified sender.
+            parked: Entered while the call waits for headroom, or for another call with the same request.
+            claim: The claim of the envelope.
+            route: The route of its replies.
+
+        Returns:
+            The last attempt, as an interaction.
+
+        Raises:
+            ClaimLostError: If another owner has the envelope. No more of it is then sent, stored or
+                published.
+            AttemptTakenError: If another run has sent an attempt. That run settles, stores and publishes it.
+            StoreError: If an attempt could not be stored. It is not published.
+            RecordError: If an attempt could not be stored. It is not published.
+            UndeliverableError: If the last attempt was stored, but is too large to be published.
+            UnstreamedError: If an attempt was stored, but is not on the stream when the worker ends.
+
         """
         if not envelope.is_cacheable:
             call = self._prepare(envelope, principal, parked, claim, None, route)
@@ -135,7 +169,7 @@ class CallRunner:
             unsent = attempt_result.unsent_attempt(envelope, 1, call, now=self._clock.now())
             return await self._keep(envelope, unsent, "final", route)
         last, plan = await self._step(call, attempt_result.AttemptPlan(call.prepared.request))
-        if plan is None:  # as most calls end: what follows costs them nothing
+        if plan is None:  # most calls end here, so that they skip the retry machinery
             return last
         async for turn in attempt_result.following_turns(self._waits.sleep):
             if turn.retry_state.attempt_number > 1 and plan is not None:
@@ -147,7 +181,7 @@ class CallRunner:
     async def _step(
         self, call: CallContext, plan: attempt_result.AttemptPlan
     ) -> tuple[LLMInteraction, attempt_result.AttemptPlan | None]:
-        """Make an attempt and keep it; return it, and what is planned after it."""
+        """Make an attempt and record it. Return it with the plan of the next one."""
         if plan.wait_s > 0 and self._waits.is_stopped:
             stopped = await call.refused(plan.request, STOPPED, self._clock.now())
             return await self._keep(call.envelope, stopped, "final", call.route), None
@@ -166,14 +200,17 @@ class CallRunner:
         cached: CachedCall | None,
         route: ReplyRoute,
     ) -> CallContext | FailureReason:
-        """Choose model and parser; an unknown model and a schema that no answer could fit are not paid for."""
+        """Choose the model and the parser.
+
+        Unknown models and unusable schemas are refused before any payment.
+        """
         try:
             capability = self._parts.capabilities.of(envelope.provider, envelope.model)
         except UnknownModelError as e:
             return FailureReason(category=FailureKind.INVALID_REQUEST, description=str(e))
         schema_id = str(envelope.expected_output_schema.get("$id", ""))
         if line := self._parts.unnamed_checks.get(schema_id):
-            text = f"the installed check of schema {schema_id!r} is not loaded; add {line} of the workers' configuration"
+            text = f"the installed check of schema {schema_id!r} is not loaded. Add {line} of the workers' configuration"
             return FailureReason(category=FailureKind.INVALID_REQUEST, description=text)
         is_held = not self._unsupported_schemas.holds(envelope)
         prepared = prepare(envelope, capability, enforced=is_held, tools=self._parts.tools)
@@ -201,7 +238,7 @@ class CallRunner:
         keep = partial(self._store, interaction, cached, route, final=step == "final")
         try:
             await keep()
-        except asyncio.CancelledError:  # what was paid is on record; what is kept twice is kept once
+        except asyncio.CancelledError:  # record it anyway, because it is paid. Storing it twice is harmless.
             with suppress(UnstreamedError):
                 await run_shielded(keep())
             raise
@@ -224,7 +261,8 @@ class CallRunner:
         may_go_on = self._parts.gate.access_problem(envelope, call.principal) is None
         if may_go_on and (made := await self._made_before(call, request)) is not None:
             return made
-        if await self._parts.recorder.has_attempt(envelope, attempt):  # before anything is paid
+        # Check the log before the reservation, because an attempt must not be paid for twice.
+        if await self._parts.recorder.has_attempt(envelope, attempt):
             return await call.follow(request, await self._earlier.forgotten(call.claim, request))
         admitted = await self._admit(call, request, is_retry=is_retry)
         match admitted:
@@ -238,7 +276,7 @@ class CallRunner:
                 assert_never(admitted)
 
     async def _made_before(self, call: CallContext, request: ModelRequest) -> attempt_result.Attempted | None:
-        """Return what came of an attempt that an earlier owner has made, or was about to; None where there was none."""
+        """Return the outcome of an attempt that an earlier owner has made or begun, or None."""
         if (lost := self._earlier.lost_of(request)) is not None:
             return attempt_result.lost_attempt(request.envelope, request.attempt, lost, now=self._clock.now())
         if call.claim.is_new:
@@ -269,7 +307,10 @@ class CallRunner:
     async def _admit(
         self, call: CallContext, request: ModelRequest, *, is_retry: bool
     ) -> Admitted | Denied | AlreadyDispatched:
-        """Pass the gate, if need be after a wait for headroom, which ends with the deadline or the worker."""
+        """Pass the gate, if necessary after a wait for headroom.
+
+        The wait ends at the deadline or at a stop.
+        """
         tokens = None
         if call.count is not None and self._parts.gate.problem(request.envelope, call.principal) is None:
             tokens = await call.count.of(request, patience_s(request.envelope, self._clock.now()))
@@ -287,7 +328,10 @@ class CallRunner:
     async def _send(
         self, call: CallContext, request: ModelRequest, admission: Admitted
     ) -> attempt_result.Attempted:
-        """Send a request that was admitted, and read its answer; raises what `AttemptSender.send` does."""
+        """Send an admitted request and parse its answer.
+
+        Raises the errors of `AttemptSender.send`.
+        """
         exchange = RequestInFlight(call.claim, request, admission, self._clock)
         try:
             problem = await self._sender.send(exchange)
@@ -336,8 +380,8 @@ class CallRunner:
         return attempt_result.FailedAttempt(to_result, failed_by(failure), kept.step)
 
     async def _keep_cancelled(self, call: CallContext, exchange: RequestInFlight) -> None:
-        """Keep a call that was cancelled before or after its answer came."""
-        if exchange.charge.in_doubt:  # an answer that could not be charged is none
+        """Record a call that was cancelled before or after its answer arrived."""
+        if exchange.charge.in_doubt:  # drop the answer, because it could not be charged
             exchange.response = None
         if exchange.sent is not None:
             exchange.failure = exchange.sent.failure

@@ -1,4 +1,4 @@
-"""An admitted attempt: recorded, sent, its answer stored before it is read, and charged on every path."""
+"""An admitted attempt: record it, send it, store its answer before parsing, and charge it on every path."""
 
 import asyncio
 from collections.abc import Mapping
@@ -42,16 +42,16 @@ from agentic_trading.worker.recorder import Recorder
 log = get_logger()
 
 GATEWAY = "gateway"
-"""The operator of a halt that no person gave."""
+"""The operator of a halt that the gateway itself has raised."""
 
 
 @dataclass(slots=True)
 class ChargeWatch:
-    """Looks at each charge of this process.
+    """Check each charge of this process.
 
-    A bill above its reservation shows that reservations of that model do not bound its bills. The model is halted for
-    the tenant until an operator resumes it; calls in flight end as they are, so that their bills are known. Without
-    `controls` the halt holds until the process ends.
+    A bill above its reservation shows that the reservations of that model are too low. The model is halted
+    for the tenant until an operator resumes it. Calls in flight continue, so that their bills become known.
+    Without `controls`, the halt lasts until the process ends.
     """
 
     halts: HaltRegistry
@@ -62,7 +62,7 @@ class ChargeWatch:
     async def note(
         self, envelope: LLMEnvelope, admission: Admitted, charge: Charge, bill_problem: str = ""
     ) -> None:
-        """Report and halt what follows from a charge, also if the caller is cancelled meanwhile."""
+        """Report a charge and halt the model if necessary, even if the caller is cancelled meanwhile."""
         model = f"{admission.capability.provider}/{admission.capability.model}"
         if charge.unpriced and self._is_new(model, charge.unpriced):
             log.warning(
@@ -128,7 +128,7 @@ _WORKER_LEASE_OVER: Final = "the worker's lease was over before the request coul
 
 @dataclass(slots=True)
 class RequestInFlight:
-    """One request on its way, and what has come back so far."""
+    """One request being sent, and its outcome so far."""
 
     claim: ActiveClaim
     request: ModelRequest
@@ -142,12 +142,12 @@ class RequestInFlight:
 
     @property
     def charge(self) -> Charge:
-        """What the call was charged; nothing, if it was not sent."""
+        """The charge of the call, or zero if it was not sent."""
         return Charge(0) if self.sent is None else self.sent.charge
 
     @property
     def bill_problem(self) -> str:
-        """Why a part of the server's own bill was not read."""
+        """Why a part of the server's own bill was not read, or an empty string."""
         return _bill_problem(self.response, self.failure)
 
     @property
@@ -157,27 +157,25 @@ class RequestInFlight:
 
     @property
     def kept(self) -> StoredAnswer:
-        """What there is now, as it is kept; the call has ended when this is first asked for."""
+        """The outcome so far, to be stored. The first access sets the end time of the call."""
         self.ended = self.ended or (self.clock.now(), self.clock.monotonic())
         finished_at, finished = self.ended
-        dispatched_at, started = self.began or (
-            finished_at,
-            finished,
-        )  # none, if it was halted before it began
+        dispatched_at, started = self.began or (finished_at, finished)  # not begun if it was halted before
         timing = Timing(dispatched_at, finished_at, (finished - started) * 1000)
         priced_at, book = self.admission.priced_at, self.admission.price_book
         return StoredAnswer(self.request.transport, book, priced_at, timing, self.response, self.failure)
 
     async def keep(self) -> None:
-        """Keep what there is now with the claim."""
+        """Store the outcome so far with the claim."""
         await self.claim.keep(self.request.attempt, self.kept)
 
 
 class AttemptSender:
-    """Send admitted attempts; what is not sent holds nothing.
+    """Send admitted attempts. An attempt that is not sent keeps no reservation.
 
-    Before a send the claim, the log and the ledger know of it, in this order, and each has acknowledged it. After it the
-    answer is kept with the claim, then charged, and only then it is read.
+    Before the send, the attempt is stored with the claim, in the log and in the ledger, in this order. All
+    three have acknowledged it when the request is sent. After the send, the answer is stored with the claim,
+    then charged, and only then parsed.
     """
 
     def __init__(
@@ -191,10 +189,13 @@ class AttemptSender:
         self._numbers = DispatchNumbers()
 
     async def send(self, exchange: RequestInFlight) -> FailureReason | None:
-        """Send the request, and charge what comes of it; returns why it was not sent, or None.
+        """Send the request and charge its outcome. Return why it was not sent, or None.
 
-        Raises `AttemptTakenError` if another run was faster, and `ClaimLostError` once another owner has the envelope: what
-        was sent is then charged, and what was answered is on record as late.
+        Raises:
+            AttemptTakenError: If another run was faster.
+            ClaimLostError: If another owner has the envelope. A sent request is then charged, and its answer
+                is recorded as late.
+
         """
         request, admission = exchange.request, exchange.admission
         noted = await self._note_dispatch(exchange)
@@ -225,14 +226,14 @@ class AttemptSender:
         return None
 
     async def _exchange(self, exchange: RequestInFlight, sent: SentCall) -> None:
-        """Send the request, keep what comes back, and charge it."""
+        """Send the request, store its outcome, and charge it."""
         redaction = self._recorder.redaction
         try:
             async with sent:
                 exchange.began = self._clock.now(), self._clock.monotonic()
                 provider = self._provider_of(exchange)
                 response = await provider.complete(exchange.request)
-                if redaction.known:  # before it is kept and read, so that a replay reads the same
+                if redaction.known:  # before it is stored and parsed, so that a replay parses the same text
                     response = redaction.response(response)
                 exchange.response = response
                 await sent.answered(response.usage, served_model=response.model, keep=exchange.keep)
@@ -240,7 +241,7 @@ class AttemptSender:
             raise
         except ProviderError as e:
             exchange.failure = e
-        except Exception as e:  # an adapter's error is one failed call, charged and on record
+        except Exception as e:  # charged, because the request may have been sent
             if not sent.is_charged:
                 raise
             exchange.failure = ProviderError(FailureKind.INTERNAL_ERROR, describe_error(e), sent=True)
@@ -249,13 +250,17 @@ class AttemptSender:
             await exchange.keep()
 
     def _provider_of(self, exchange: RequestInFlight) -> Provider:
-        """Return who is asked; raises `ProviderError`, unsent, for one that is not served, and after the worker's lease."""
+        """Return the provider of the request.
+
+        Raises `ProviderError`, unsent, if the provider is not served or the worker's lease is over.
+        """
+        # The last check before the send, because another owner may send the request after the lease.
         if not exchange.claim.holds():
             raise ProviderError(FailureKind.SHUTDOWN, _WORKER_LEASE_OVER, sent=False)
         return self._providers.of(exchange.request.envelope.provider)
 
     async def _end_late(self, noted: Event, exchange: RequestInFlight) -> None:
-        """Charge and record what came after another owner had taken the envelope, or that nothing was sent."""
+        """Charge and record a late answer, or record that no request was sent."""
         admission, response, now = exchange.admission, exchange.response, self._clock.now()
         if exchange.failure is not None and not exchange.failure.sent:
             attempt, id_ = exchange.request.attempt, admission.reservation_id
@@ -270,7 +275,10 @@ class AttemptSender:
             await self._recorder.keep_event(late_event(noted, admission, response, charge, now))
 
     async def _note_dispatch(self, exchange: RequestInFlight) -> Event:
-        """Put with the claim and on record that the request is about to be sent; if that fails nothing is held."""
+        """Store with the claim and in the log that the request is about to be sent.
+
+        On errors, release it.
+        """
         noted = self._numbers.event(exchange.request, exchange.admission, self._clock.now())
         try:
             await exchange.claim.intend(exchange.request.attempt, noted)
@@ -278,7 +286,8 @@ class AttemptSender:
         except asyncio.CancelledError:
             await run_shielded(self._take_back(noted, exchange, STOPPED.description))
             raise
-        except StoreError as e:  # nothing can be put on record here: the next owner does it
+        except StoreError as e:
+            # Store the end with the claim, so that the next owner records it: this log cannot be written.
             why = f"the request was not sent: the worker's log cannot be written ({e})"
             exchange.failure = ProviderError(FailureKind.SHUTDOWN, why, sent=False)
             await run_shielded(self._gate.release(exchange.admission))
@@ -303,7 +312,7 @@ class AttemptSender:
 
 @dataclass(frozen=True, slots=True)
 class EarlierAttempt:
-    """An attempt of an earlier owner: what was set aside for it, what it was charged, what it gave."""
+    """An attempt of an earlier owner: its reservation, its charge and its outcome."""
 
     admission: Admitted
     charge: Charge
@@ -312,10 +321,10 @@ class EarlierAttempt:
 
 @dataclass(frozen=True, slots=True)
 class PreviousAttempts:
-    """What an owner before has made of an envelope, or was about to: by the claim, and by the log of an earlier start.
+    """The attempts of an envelope by earlier owners, from its claim and from the log of an earlier start.
 
-    An answer that was kept is charged, which is harmless twice. An attempt that was about to be sent, and of which
-    nothing was kept, is in doubt and charged in full; unless the ledger shows that it was not sent.
+    A stored answer is charged, which is harmless if repeated. An attempt that was about to be sent and has no
+    stored outcome is in doubt and charged in full, unless the ledger shows that it was not sent.
     """
 
     gate: Gate
@@ -325,13 +334,13 @@ class PreviousAttempts:
     lost: Mapping[str, LostAttempt] = field(default_factory=dict)
 
     def lost_of(self, request: ModelRequest) -> LostAttempt | None:
-        """Return an attempt that the log of an earlier start has no end of."""
+        """Return an attempt without an end in the log of an earlier start, or None."""
         return self.lost.get(reservation_id_of(request.envelope, request.attempt))
 
     async def on_record(self, claim: ActiveClaim, request: ModelRequest) -> LLMResult | None:
-        """Return an attempt that is on record here, could not be kept with the claim, and was to be followed by another one.
+        """Return a logged attempt whose outcome is not stored with the claim, unless it ended the call.
 
-        Its charge, which may have waited in the process that ended, is booked as it is on record.
+        Its charge is booked as recorded in any case, because the process that ended may not have booked it.
         """
         left = claim.left(request.attempt)
         if left is None or claim.kept(request.attempt) is not None:
@@ -348,9 +357,9 @@ class PreviousAttempts:
         return None if result.next_step in {"", "final"} else result
 
     async def forgotten(self, claim: ActiveClaim, request: ModelRequest) -> LLMResult:
-        """Return an attempt that is on record here and was to be followed by another one, where its claim was set back to before it.
+        """Return a logged attempt that did not end the call, if its claim was rolled back to before it.
 
-        Raises `AttemptTakenError` for any other one that is on record.
+        Raises `AttemptTakenError` for any other attempt in the log.
         """
         if claim.store is not None and not (claim.left(request.attempt) or claim.kept(request.attempt)):
             result = await self.recorder.attempt(request.envelope, request.attempt)
@@ -359,7 +368,10 @@ class PreviousAttempts:
         raise AttemptTakenError(request.envelope.envelope_id, request.attempt, "on record")
 
     async def refusal(self, claim: ActiveClaim, request: ModelRequest) -> FailureReason | None:
-        """Return why an owner before has ended the call without sending the attempt; None where it did not, or this log says so."""
+        """Return why an earlier owner has ended the call before sending the attempt, or None.
+
+        It is also None if this log already contains the attempt.
+        """
         kept = claim.kept(request.attempt)
         if kept is None or kept.refusal is None:
             return None
@@ -368,9 +380,10 @@ class PreviousAttempts:
     async def find(
         self, claim: ActiveClaim, request: ModelRequest, capability: Capability
     ) -> EarlierAttempt | None:
-        """Return the attempt as an owner before has left it; None for one that it never began, or whose end is on record.
+        """Return the attempt of an earlier owner, or None if it was not begun or its end is recorded.
 
-        One that is on record, and after which it was to go on, is gone on with.
+        If its outcome is stored with the claim, a recorded attempt is returned, too, unless it ended the
+        call.
         """
         left, kept = claim.left(request.attempt), claim.kept(request.attempt)
         if left is None or await self.recorder.has_ended(
@@ -387,18 +400,19 @@ class PreviousAttempts:
         return EarlierAttempt(admission, charge, kept)
 
     async def _abandoned(self, request: ModelRequest, left: AbandonedAttempt) -> StoredAnswer:
-        """Return the end of an attempt of which nothing was kept: in doubt, or unsent where the ledger shows that."""
+        """Return the end of an attempt without an outcome: in doubt, or unsent if the ledger shows that."""
         now, sent_at = self.clock.now(), left.dispatched.time
         if await self.gate.lifecycle.abandon(left.body.reservation_id):
             failure = ProviderError(LOST.category, LOST.description, sent=True)
             timing = Timing(sent_at, max(now, sent_at), 0.0)
+            # An order is not retried, because the lost attempt may have been answered.
             is_order = request.envelope.workflow is EnvelopeWorkflow.EXECUTION
             step: NextStep = "final" if is_order else "retry"
         else:
             failure = ProviderError(FailureKind.SHUTDOWN, _LEFT_UNSENT, sent=False)
             timing, step = Timing(now, now, 0.0), "retry"
             attempt, id_ = left.body.attempt, left.body.reservation_id
-            with suppress(RecordError):  # this log says so already, with the reason of then
+            with suppress(RecordError):  # this log already contains it, with the original reason
                 await self.recorder.keep_event(
                     unsent_event(left.dispatched, attempt, id_, _LEFT_UNSENT, now=now)
                 )
@@ -424,7 +438,7 @@ def _bill_problem(response: ModelResponse | None, failure: ProviderError | None)
 def _not_dispatched(
     request: ModelRequest, e: ReservationStateError | LedgerUnavailableError
 ) -> FailureReason:
-    """Return why a request was not sent; raises `AttemptTakenError` if another run was faster."""
+    """Return why a request was not sent. Raises `AttemptTakenError` if another run was faster."""
     if isinstance(e, LedgerUnavailableError):
         return unavailable(e, request.envelope.workflow)
     if e.state == ReservationState.RELEASED:

@@ -1,4 +1,4 @@
-"""Slots, by which a pool limits how many calls run at once, and waits that end when the worker stops."""
+"""Slots that limit the calls of a pool, and waits that end when the worker stops."""
 
 import asyncio
 from collections import deque
@@ -12,16 +12,17 @@ from agentic_trading.clock import Clock
 T = TypeVar("T")
 
 Parking = Callable[[], AbstractAsyncContextManager[None]]
-"""A context that a call enters while it waits for another one, which may need its slot."""
+"""A context that a call enters while it waits for another call, which may need its slot."""
 
 SlotQueue = deque[asyncio.Future[None]]
 
 
 class Slots:
-    """A fixed number of slots, given out in order of arrival, to returning holders first.
+    """A fixed number of slots.
 
-    A holder returns from `Slot.given_back`; it is idle within `unless_needed`, and then makes room for a returning one.
-    It goes on to something else only while its `Slot.may_be_kept`.
+    They are given out in order of arrival, but to returning holders first. A holder returns at the end of
+    `Slot.given_back`. Inside `unless_needed` it is idle, and gives up its slot to a returning holder. It
+    starts other work only while `Slot.may_be_kept`.
     """
 
     def __init__(self, number: int) -> None:
@@ -33,18 +34,18 @@ class Slots:
 
     @property
     def are_needed(self) -> bool:
-        """Whether a returning holder waits for one, or no holder is to go on to anything else."""
+        """Whether a returning holder waits for a slot, or the slots are stopped."""
         return bool(self._returning) or self._is_stopped
 
     def stop(self) -> None:
-        """End the wait of every idle holder, also later ones at once. Harmless twice."""
+        """End the wait of every idle holder, now and later. Repeated calls have no effect."""
         self._is_stopped = True
         for idle in self._idle:
             end_wait(idle)
 
     @asynccontextmanager
     async def taken(self) -> AsyncGenerator["Slot"]:
-        """Hold a slot for as long as the block lasts."""
+        """Hold a slot while the block runs."""
         await self._take(self._arriving)
         slot = Slot(self)
         try:
@@ -58,7 +59,7 @@ class Slots:
         await self._take(self._returning)
 
     def release(self) -> None:
-        """Give a slot to the next in the queue, or keep it free."""
+        """Give a slot to the next waiting holder, or mark it as free."""
         for queue in (self._returning, self._arriving):
             while queue:
                 waiter = queue.popleft()
@@ -68,7 +69,7 @@ class Slots:
         self._free += 1
 
     async def unless_needed(self, wait: Coroutine[Any, Any, T]) -> T | None:
-        """Return the result of an idle holder's `wait`, or None when a returning holder needs its slot, and after `stop`."""
+        """Return the result of an idle holder's `wait`, or None if its slot is needed or after `stop`."""
         idle = asyncio.timeout(0 if self.are_needed else None)
         try:
             async with idle:
@@ -78,12 +79,13 @@ class Slots:
             return None
         finally:
             self._idle.discard(idle)
-        if self._returning:  # this holder may be the one that was to make room for them
+        if self._returning:
+            # Ask another idle holder, because this one may have been asked for its slot and keeps it.
             self._reclaim_one()
         return got
 
     def _reclaim_one(self) -> None:
-        """Have one idle holder give up its slot, one that is not doing so already."""
+        """Make one idle holder give up its slot, skipping those that already do."""
         while self._idle:
             idle = self._idle.pop()
             if not idle.expired():
@@ -101,13 +103,13 @@ class Slots:
         try:
             await waiter
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():  # it has the slot already
+            if waiter.done() and not waiter.cancelled():  # release it, otherwise the slot would be lost
                 self.release()
             raise
 
 
 class Slot:
-    """One of a pool's slots, held for as long as a delivery is served."""
+    """One slot of a pool, held while a delivery is served."""
 
     def __init__(self, slots: Slots) -> None:
         self._slots = slots
@@ -115,12 +117,15 @@ class Slot:
 
     @property
     def may_be_kept(self) -> bool:
-        """Whether its holder may go on to something else; not after an error while it was given back, as it is another's."""
+        """Whether its holder may start other work.
+
+        After an error in `given_back`, the slot belongs to another holder.
+        """
         return self.is_held and not self._slots.are_needed
 
     @asynccontextmanager
     async def given_back(self) -> AsyncGenerator[None]:
-        """Let another delivery be served for as long as the block lasts; then wait for a slot again."""
+        """Let another delivery use the slot while the block runs, then wait for a slot again."""
         self.is_held = False
         self._slots.release()
         yield
@@ -129,7 +134,7 @@ class Slot:
 
 
 class StoppableWait:
-    """Waits by a clock, until `stop`."""
+    """Waits by a clock that end at `stop`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -138,17 +143,17 @@ class StoppableWait:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether every wait ends at once."""
+        """Whether every wait ends immediately."""
         return self._is_stopped
 
     def stop(self) -> None:
-        """End every wait, also later ones at once. Harmless twice."""
+        """End every wait, now and later. Repeated calls have no effect."""
         self._is_stopped = True
         for limit in self._limits:
             end_wait(limit)
 
     async def result_of(self, wait: Awaitable[T]) -> T | None:
-        """Return the result of `wait`, or None where `stop` or a time limit within it cancelled it."""
+        """Return the result of `wait`, or None if `stop` or a time limit inside it has cancelled it."""
         limit = asyncio.timeout(0 if self._is_stopped else None)
         try:
             async with limit:
@@ -160,11 +165,11 @@ class StoppableWait:
             self._limits.discard(limit)
 
     async def wait_for(self, wait: Awaitable[object]) -> bool:
-        """Wait for something; return False if that was cancelled as in `result_of`."""
+        """Wait for an awaitable. Return False if it was cancelled, as in `result_of`."""
         return await self.result_of(_true_after(wait)) is not None
 
     async def sleep(self, seconds: float) -> None:
-        """Sleep so many seconds, or until `stop`."""
+        """Sleep for `seconds`, or until `stop`."""
         if seconds > 0 and not self._is_stopped:
             await self.wait_for(self._clock.sleep(seconds))
 

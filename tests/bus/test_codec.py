@@ -199,7 +199,7 @@ def test_an_envelope_over_the_limit_is_not_even_parsed() -> None:
     e = refusal(b"{" * 101, {"ce_id": "e-9", "ce_correlationid": "t-9"}, max_bytes=100)
 
     assert (e.reason, e.envelope_id, e.trace_id) == ("too_large", "e-9", "t-9")
-    assert "allowed are 100" in e.detail
+    assert "Allowed: at most 100" in e.detail
 
 
 @pytest.mark.parametrize(

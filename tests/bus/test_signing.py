@@ -197,7 +197,7 @@ def test_a_principal_has_a_name_that_fits_into_a_header(principal: str) -> None:
 
 def test_a_short_key_is_none() -> None:
     for make in (lambda: Signer("desk-a", KEY[:31]), lambda: Verifier({"desk-a": (KEY[:31],)})):
-        with pytest.raises(SigningKeyError, match="has 31 bytes; allowed: 32 and more"):
+        with pytest.raises(SigningKeyError, match=r"has 31 bytes\. Allowed: 32 or more"):
             make()
 
 
@@ -218,9 +218,9 @@ def test_keys_are_read_by_the_names_of_their_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("desk-b", b"short\n", "has 5 bytes; allowed: 32 and more"),
+        ("desk-b", b"short\n", "has 5 bytes. Allowed: 32 or more"),
         ("desk-b", b"", "has 0 bytes"),
-        ("desk-b", KEY + b"\n", "is the key of desk-a too"),
+        ("desk-b", KEY + b"\n", "is also the key of desk-a"),
         ("desk b", OTHER_KEY, "is called 'desk b'"),
         ("desk-b~", OTHER_KEY, "is called 'desk-b~'"),
     ],
@@ -244,8 +244,8 @@ def test_a_folder_without_keys_is_named(tmp_path: Path) -> None:
 
     for folder, said in (
         (tmp_path / "none", "cannot be read"),
-        (tmp_path / "folder", "holds no key"),
-        (tmp_path / "folder" / "desk-a", "holds no key"),
+        (tmp_path / "folder", "has no key"),
+        (tmp_path / "folder" / "desk-a", "has no key"),
     ):
         with pytest.raises(SigningKeyError, match=said):
             read_keys(folder)
@@ -259,7 +259,7 @@ def test_a_principal_signs_with_the_key_that_it_is_said_to_have() -> None:
         "desk-b": (OTHER_KEY,),
     }
     with pytest.raises(
-        SigningKeyError, match="the key 'desk-c' of desk-c is not there; allowed: desk-a-2026, "
+        SigningKeyError, match=r"the key 'desk-c' of desk-c is missing\. Allowed: desk-a-2026, "
     ):
         keys_by_principal(keys, {"desk-b": ("desk-b",), "desk-c": ("desk-c",)})
 
@@ -277,7 +277,7 @@ def test_a_folder_of_a_name_holds_several_keys_in_the_order_of_their_names(tmp_p
     assert read_keys(tmp_path) == {"desk-a": (KEY, OTHER_KEY), "desk-b": (b"x" * 32,)}
 
     (tmp_path / "desk-b").write_bytes(OTHER_KEY)
-    with pytest.raises(SigningKeyError, match="is the key of desk-a too"):
+    with pytest.raises(SigningKeyError, match="is also the key of desk-a"):
         read_keys(tmp_path)
 
 

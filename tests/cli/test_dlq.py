@@ -136,7 +136,7 @@ def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], s
     assert (
         "'desk-b' has signed it, and --again makes it another envelope; allowed is --sign-as" in refused.err
     )
-    assert "it holds no envelope that can be read here (checksum: envelope_hash is not" in refused.err
+    assert "it holds no envelope that can be read here (checksum: envelope_hash does not" in refused.err
     missing = command(*replay, "--reason", "signatures", "--yes")
     assert (missing.code, "has the reason 'signatures'; the nearest are signature, " in missing.err) == (
         1,
@@ -268,7 +268,7 @@ def test_a_bus_that_is_away_or_none_is_said_in_one_line(command: Command) -> Non
     none = command("dlq", "purge", "--all", "--bus", "kafka://host")
 
     assert (away.code, away.err.count("\n")) == (ExitCode.LOG_UNUSABLE, 1)
-    assert "servers: 127.0.0.1:1; see that they run and can be reached" in away.err
+    assert "Servers: 127.0.0.1:1. Check that they are running and reachable" in away.err
     assert (none.code, none.err.count("\n")) == (ExitCode.BAD_INPUT, 1)
     assert "bus.url is an address without a port; allowed: kafka://HOST:PORT" in none.err
     assert command("dlq", "list").err == (

@@ -32,13 +32,13 @@ def test_keys_are_made_one_after_the_other_and_only_their_owner_may_read_them(co
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["desk-a"], "principals/desk-a holds 1 already; allowed: --add, to exchange them"),
-        (["desk-b", "--add"], "principals/desk-b holds no key yet; allowed: a first key, without --add"),
+        (["desk-a"], "principals/desk-a already has keys (1). Allowed: --add, to add another key."),
+        (["desk-b", "--add"], "principals/desk-b has no key yet. Allowed: a first key, without --add"),
         (
             ["old", "--add"],
-            "principals/old is one key, and no folder of keys; allowed: that file as principals/old/1",
+            "principals/old is a file with one key, not a folder. Allowed: the file at principals/old/1",
         ),
-        (["a b"], "the key is called 'a b'; allowed: 1 to 128 letters, digits and ._@-"),
+        (["a b"], "the key is called 'a b'. Allowed: 1 to 128 letters, digits and ._@-"),
         (["../desk-c"], "the key is called '../desk-c'"),
         (["desk-a", "--dir", "principals/old"], "principals/old/desk-a cannot be written (File exists)"),
     ],

@@ -135,7 +135,7 @@ def test_an_option_that_has_no_meaning_on_redis_and_a_server_that_is_away_are_sa
         "Error: --replicas is for a bus on Kafka; a Redis keeps every message until all groups have finished it\n",
     )
     assert (away.code, away.err.count("\n")) == (ExitCode.LOG_UNUSABLE, 1)
-    assert "no Redis answers; servers: 127.0.0.1:1; see that they run" in away.err
+    assert "no Redis answers. Servers: 127.0.0.1:1. Check that they are running" in away.err
     assert "secret-password" not in away.err
 
 
@@ -158,4 +158,4 @@ def test_a_kafka_that_is_away_is_said_in_one_line(command: Command) -> None:
 
     assert ended.code == ExitCode.LOG_UNUSABLE
     assert ended.err.count("\n") == 1
-    assert "no Kafka answers; servers: 127.0.0.1:1; see that they run and can be reached" in ended.err
+    assert "no Kafka answers. Servers: 127.0.0.1:1. Check that they are running and reachable" in ended.err

@@ -286,7 +286,7 @@ class ConfluentBroker:
     async def subscribe(self, topics: Sequence[Topic[Any]], group: str) -> Subscription:
         self._check_open()
         if not topics:
-            raise ValueError("a subscription needs at least one topic")
+            raise ValueError("A subscription needs at least one topic.")
         subscription = ConfluentSubscription(self._settings, [topic.name for topic in topics], group)
         subscription.start()
         self._readers.append(subscription)
@@ -311,7 +311,7 @@ class ConfluentBroker:
         there = (await asyncio.to_thread(admin.list_topics, timeout=STEP_S)).topics
         for topic in topics:
             if topic.name not in there:
-                raise TopicSetupError(topic.name, "is not there", CREATE)
+                raise TopicSetupError(topic.name, "does not exist", CREATE)
 
     async def delete_before(self, topic: Topic[Any], positions: Mapping[int, int]) -> None:
         self._check_open()

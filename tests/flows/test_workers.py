@@ -189,7 +189,7 @@ def test_a_worker_says_what_it_waits_for_and_serves_when_it_is_there(config: Pat
         code = running.ends(signal.SIGINT)
 
     assert (waiting["state"], waiting["ready"]) == ("starting", False)
-    assert "agentic-trading topics create makes those that are missing" in waiting["problems"]["start"]
+    assert "Run agentic-trading topics create" in waiting["problems"]["start"]
     assert ready == {"state": "serving", "ready": True, "problems": {}}
     assert code == 0
     assert "w1 has ended" in running.text
@@ -247,7 +247,7 @@ def test_a_worker_waits_for_a_name_that_a_worker_with_another_log_has(config: Pa
             ready = second.is_ready()
 
     assert (waiting["state"], waiting["ready"]) == ("starting", False)
-    assert "w1' is that of a worker on " in waiting["problems"]["start"]
+    assert "w1' is in use by a worker on " in waiting["problems"]["start"]
     assert "allowed is another name for one of the two" in waiting["problems"]["start"]
     assert ready["ready"]
 

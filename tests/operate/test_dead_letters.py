@@ -215,7 +215,7 @@ async def test_replay_of_event_has_no_age_limit() -> None:
     ("refused", "problem"),
     [
         (lambda: letter(Message("k", b"x" * (1 << 21), {})), "it holds 1048576 of 2097152 bytes"),
-        (lambda: letter().small(), "or not the whole head"),
+        (lambda: letter().small(), "or not its whole key and headers"),
         (lambda: letter(topic="llm.replies"), "no worker reads its topic, 'llm.replies'"),
     ],
     ids=["cut", "small", "topic"],
@@ -240,7 +240,7 @@ async def test_what_the_bus_does_not_take_any_more_is_said_and_the_rest_goes() -
 
     assert [*done.letters] == [good.id]
     assert [each.letter_id for each in done.refused] == [large.id]
-    assert "too large for llm.envelopes.general; allowed are 1000 bytes" in str(done.refused[0])
+    assert "Allowed: at most 1000 bytes" in str(done.refused[0])
 
 
 async def test_a_message_goes_back_to_the_lane_that_it_came_from() -> None:

@@ -420,7 +420,7 @@ def test_boards_without_a_server_are_in_the_folder(tmp_path: Path) -> None:
 
 
 def test_principals_prove_themselves_by_the_keys_of_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(SigningKeyError, match="holds no key"):
+    with pytest.raises(SigningKeyError, match="has no key"):
         signing_keys_of(tmp_path, None)
     (tmp_path / "desk-a").write_text("k" * 32)
 

@@ -67,8 +67,8 @@ async def test_envelope_with_an_unnamed_check_is_refused_with_the_missing_line()
     assert answer.result.failure is not None
     assert answer.result.failure.category == FailureKind.INVALID_REQUEST
     assert answer.result.failure.description == (
-        "the installed check of schema 'acme_order.v1' is not loaded; "
-        'add "acme_order.v1" = "acme-desk" to [checks] of the workers\' configuration'
+        "the installed check of schema 'acme_order.v1' is not loaded. "
+        'Add "acme_order.v1" = "acme-desk" to [checks] of the workers\' configuration'
     )
     assert (answer.result.dispatched_at, answer.result.cost_nusd) == (None, 0)
     assert loaded_modules() == set()
@@ -80,7 +80,7 @@ async def test_check_in_two_packages_is_refused_with_both_lines_until_one_is_nam
     refused = await answered(PlatformConfig(), '{"size": 500}')
     accepted = await answered(PlatformConfig(checks={"acme_order.v1": "other-desk"}), '{"size": 500}')
 
-    assert 'add "acme_order.v1" = "acme-desk" or "acme_order.v1" = "other-desk" to [checks] of' in str(
+    assert 'Add "acme_order.v1" = "acme-desk" or "acme_order.v1" = "other-desk" to [checks] of' in str(
         refused.result.failure
     )
     assert accepted.result.parsed_output == {"size": 500}

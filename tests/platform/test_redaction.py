@@ -265,5 +265,5 @@ async def test_what_is_no_record_without_a_secret_is_not_kept() -> None:
     question = builder.with_provider(LLMProvider("stub-llm-7"), "m-1").build()
     held = LLMInteraction(envelope=question, result=LLMResult(envelope_id=question.envelope_id))
 
-    with pytest.raises(RecordError, match="holds a secret where none can be left out"):
+    with pytest.raises(RecordError, match="contains a secret at a place that cannot be redacted"):
         await recorder.keep(held, final=True)

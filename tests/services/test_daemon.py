@@ -61,7 +61,7 @@ def test_what_does_not_hear_is_ended_by_force(daemon: Daemon) -> None:
 def test_two_are_not_started_in_one_place(daemon: Daemon) -> None:
     daemon.start(WAITS, is_ready, within_s=10)
 
-    with pytest.raises(ServiceError, match="runs already, with process id"):
+    with pytest.raises(ServiceError, match="already running with process id"):
         found_again(daemon).start(WAITS, is_ready, within_s=10)
 
 
@@ -127,5 +127,5 @@ def test_a_free_port_is_free_and_no_one_of_those_taken() -> None:
 
 
 def test_a_program_that_is_not_installed_is_named() -> None:
-    with pytest.raises(ServiceError, match="kafka: acme or acme2 is not on PATH; install it"):
+    with pytest.raises(ServiceError, match=r"kafka: acme or acme2 is not on PATH\. Install it"):
         program("kafka", "acme", "acme2")

@@ -118,7 +118,7 @@ def test_without_maven_the_artifacts_that_are_there_are_enough(
 ) -> None:
     monkeypatch.setenv("PATH", "")
 
-    with pytest.raises(ServiceError, match="mvn is not on PATH; install it"):
+    with pytest.raises(ServiceError, match=r"mvn is not on PATH\. Install it"):
         ensure_jars(tmp_path)
     jars = tmp_path / kafka_version() / "jars"
     jars.mkdir()

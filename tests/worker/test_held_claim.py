@@ -90,5 +90,5 @@ def test_an_answer_that_came_parsed_is_kept_as_the_text_that_is_read() -> None:
 
 
 def test_facts_that_are_no_dispatch_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"allowed is attempt\.dispatched"):
+    with pytest.raises(TypeError, match=r"Allowed: attempt\.dispatched"):
         AbandonedAttempt.read(event(kind="bar.closed").wire)

@@ -282,5 +282,5 @@ async def test_a_pool_that_was_stopped_before_it_ran_takes_nothing() -> None:
 
 @pytest.mark.parametrize("workers", [0, -1])
 async def test_a_pool_needs_a_worker(workers: int) -> None:
-    with pytest.raises(ValueError, match="allowed is 1 and more"):
+    with pytest.raises(ValueError, match="Allowed: 1 or more"):
         gateway([], workers=workers)

@@ -26,7 +26,7 @@ async def test_an_answer_too_large_for_the_bus_is_on_record_paid_once_and_its_ca
 
     kept = await attempts(desk, envelope)
     assert isinstance(answer, NoDecision)
-    assert "answer_too_large: the answer is on record as" in answer.reason.description
+    assert "answer_too_large: the answer is in the log as" in answer.reason.description
     assert kept[-1].interaction_id in answer.reason.description
     assert {one.result.raw_output for one in kept} == {LARGE}
     assert len(kept) == len(provider.requests)

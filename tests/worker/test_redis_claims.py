@@ -244,7 +244,7 @@ async def test_a_server_that_is_away_is_an_error_that_says_so_and_claims_go_on_w
     await store.begin()
     claim = await taken(store)
     own_redis.kill()
-    with pytest.raises(ClaimStoreUnavailableError, match="the claims cannot be reached"):
+    with pytest.raises(ClaimStoreUnavailableError, match="The claim store is unreachable"):
         await store.intend(claim, 1, b"sent")
     with pytest.raises(ClaimStoreUnavailableError):
         await store.claim(ClaimKey("acme", "e-2"), "two")

@@ -81,12 +81,12 @@ async def test_an_attempt_that_another_run_has_sent_is_left_alone() -> None:
     async with asyncio.TaskGroup() as group:
         first = group.create_task(desk.runner.run(envelope))
         await started.wait()
-        with pytest.raises(AttemptTakenError, match="is dispatched already"):
+        with pytest.raises(AttemptTakenError, match="is already dispatched"):
             await desk.runner.run(envelope)
         assert await attempts(desk, envelope) == []
         release.set()
 
-    with pytest.raises(AttemptTakenError, match="is on record already"):
+    with pytest.raises(AttemptTakenError, match="is already on record"):
         await desk.runner.run(envelope)
     assert await attempts(desk, envelope) == [first.result()]
     assert desk.ledger.statistics().charged_nusd == first.result().result.cost_nusd > 0

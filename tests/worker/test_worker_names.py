@@ -33,9 +33,7 @@ async def test_a_second_process_of_a_name_does_not_begin_while_one_with_another_
     first = await server.process("one", log_id="log-a")
     await taken(first)
 
-    with pytest.raises(
-        NameTakenError, match=r"'one' .* host-of-log-a .* host-of-log-b; allowed .* another name"
-    ):
+    with pytest.raises(NameTakenError, match=r"'one' .* host-of-log-a .* host-of-log-b. Choose another name"):
         await server.process("one", log_id="log-b")
     assert await (await server.process("two")).claim(KEY, "one") == Busy()
 

@@ -1,1 +1,1 @@
-"""The brokers that messages can go through."""
+"""The message brokers."""

@@ -1,4 +1,4 @@
-"""A broker within one process: topics that keep their messages, in memory."""
+"""An in-memory broker for one process."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -11,19 +11,28 @@ from agentic_trading.bus.message import Delivery, Message
 
 
 class MemoryBroker:
-    """Keep the whole promise of `Broker` for the tasks of one event loop.
+    """An in-memory `Broker` for the tasks of one event loop.
 
-    Everything is kept for groups that come later. With `retain_acknowledged=False` a message is dropped as soon
-    as at least one group has read it and all groups known by then have acknowledged it: a backtest of months
-    stays small, and a later group gets what is left. A group stays known for the broker's life, and a topic that
-    no group reads is kept whole: subscribe only to read, publish only what is read.
+    By default, all messages are kept for later groups. With `retain_acknowledged=False`, a message is dropped
+    after at least one group has read it and all groups known at that time have acknowledged it. This keeps
+    long backtests small, and a later group gets only the remaining messages. A group stays known until the
+    broker is closed. A topic that no group reads keeps all its messages, so publish only to topics that are
+    read.
+
+    Args:
+        max_message_bytes: The size limit of a message value, on a topic whose `room` is 1.
+        retain_acknowledged: Whether acknowledged messages are kept.
+
+    Raises:
+        ValueError: If `max_message_bytes` is less than 1.
+
     """
 
     def __init__(
         self, *, max_message_bytes: int = topic_api.MAX_MESSAGE_BYTES, retain_acknowledged: bool = True
     ) -> None:
         if max_message_bytes < 1:
-            raise ValueError(f"max_message_bytes is {max_message_bytes}; allowed is 1 and more")
+            raise ValueError(f"max_message_bytes is {max_message_bytes}. Allowed: 1 or more.")
         self._max_message_bytes = max_message_bytes
         self._retain_acknowledged = retain_acknowledged
         self._topics: dict[str, _MemoryTopic] = {}
@@ -33,16 +42,16 @@ class MemoryBroker:
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest value of a message on a topic with `room` for one."""
+        """The size limit of a message value in bytes, on a topic whose `room` is 1."""
         return self._max_message_bytes
 
     async def publish(self, topic: topic_api.Topic[Any], message: Message) -> None:
-        """Add a message to a topic; it is kept when this returns."""
+        """Add a message to a topic. See `Broker.publish`."""
         self._check(topic, message)
         self._add(topic, message)
 
     async def publish_all(self, topic: topic_api.Topic[Any], messages: Sequence[Message]) -> None:
-        """Add messages to a topic in their order; they are kept when this returns."""
+        """Add messages to a topic in order. See `Broker.publish_all`."""
         for message in messages:
             self._check(topic, message)
         for message in messages:
@@ -57,7 +66,7 @@ class MemoryBroker:
         self._published_replies += 1
 
     def _check(self, topic: topic_api.Topic[Any], message: Message) -> None:
-        """Raise what `publish` promises for a message that is not taken."""
+        """Raise the errors of `publish` for an invalid message."""
         if self._closed:
             raise BusClosedError("the memory broker")
         message.check_size(
@@ -67,16 +76,16 @@ class MemoryBroker:
         )
 
     async def subscribe(self, topics: Sequence[topic_api.Topic[Any]], group: str) -> topic_api.Subscription:
-        """Read `topics` in turn, each that has something ready, as one of the readers of `group`."""
+        """Join `group` and read `topics`. See `Broker.subscribe`."""
         if self._closed:
             raise BusClosedError("the memory broker")
         if not topics:
-            raise ValueError("a subscription needs at least one topic")
+            raise ValueError("A subscription needs at least one topic.")
         cursors = [self._topic(topic.name).cursor(group) for topic in topics]
         return _MemorySubscription(f"the subscription of {group}", cursors)
 
     async def replies(self, address: str) -> topic_api.Subscription:
-        """Read the replies to `address` that come from now on."""
+        """Read the replies to `address` that are published from now on. See `Broker.replies`."""
         if self._closed:
             raise BusClosedError("the memory broker")
         readers = self._replies.setdefault(address, [])
@@ -88,25 +97,28 @@ class MemoryBroker:
         return reader
 
     async def scan(self, topic: topic_api.Topic[Any]) -> AsyncGenerator[Delivery]:
-        """Yield the messages of `topic` that are kept now, oldest first."""
+        """Yield the stored messages of `topic`, oldest first. See `Broker.scan`."""
         if self._closed:
             raise BusClosedError("the memory broker")
         for position, kept in self._topic(topic.name).there():
             yield Delivery(topic.name, position, kept.message, 1)
 
-    async def check(self, topics: Sequence[topic_api.Topic[Any]]) -> None:  # noqa: ARG002 - every topic is there
-        """Raise `BusClosedError` after `aclose`."""
+    async def check(self, topics: Sequence[topic_api.Topic[Any]]) -> None:  # noqa: ARG002 - every topic exists
+        """Raise `BusClosedError` after `aclose`. Every topic exists."""
         if self._closed:
             raise BusClosedError("the memory broker")
 
     async def delete_before(self, topic: topic_api.Topic[Any], positions: Mapping[int, int]) -> None:
-        """Delete what stands before a position; a group that has yet to finish it may still do so."""
+        """Delete the messages before a position.
+
+        A group that has not finished them may still do so.
+        """
         if self._closed:
             raise BusClosedError("the memory broker")
         self._topic(topic.name).delete_before(positions.get(0, 0))
 
     async def aclose(self) -> None:
-        """Close all subscriptions and take nothing more; harmless twice."""
+        """Close all subscriptions and stop accepting messages. Repeated calls have no effect."""
         self._closed = True
         for reader in [reader for readers in self._replies.values() for reader in readers]:
             await reader.aclose()
@@ -116,7 +128,7 @@ class MemoryBroker:
                     await member.aclose()
 
     def statistics(self) -> topic_api.BrokerStatistics:
-        """Return what was published, what is kept, and how far each group lags."""
+        """Return the counts of published and stored messages, and the lag of each group."""
         published = {name: topic.published for name, topic in self._topics.items()}
         if self._published_replies:
             published[topic_api.REPLIES.name] = self._published_replies
@@ -135,7 +147,7 @@ class MemoryBroker:
 
 
 class _KeptMessage:
-    """A message, and how many of the known groups have not acknowledged it."""
+    """A message, and the number of known groups that have not acknowledged it."""
 
     __slots__ = ("message", "unacknowledged")
 
@@ -145,7 +157,7 @@ class _KeptMessage:
 
 
 class _MemoryTopic:
-    """One topic: its messages by position, and a cursor for each group."""
+    """The messages of one topic by position, and a cursor for each group."""
 
     def __init__(self, name: str, *, retain_acknowledged: bool) -> None:
         self.name = name
@@ -153,7 +165,7 @@ class _MemoryTopic:
         self.kept: dict[int, _KeptMessage] = {}
         self.cursors: dict[str, _Cursor] = {}
         self._retain_acknowledged = retain_acknowledged
-        self._first = 0  # what stands before it is deleted, and kept only for groups that have it to finish
+        self._first = 0  # messages before it are deleted, unless a group has to finish them
 
     def there(self) -> "list[tuple[int, _KeptMessage]]":
         """Return the messages that are not deleted, by position."""
@@ -174,7 +186,7 @@ class _MemoryTopic:
             cursor.offer(position, message.key)
 
     def cursor(self, group: str) -> "_Cursor":
-        """Return the group's cursor; a new group starts at the oldest message kept."""
+        """Return the group's cursor. A new group starts at the oldest stored message."""
         if group not in self.cursors:
             cursor = self.cursors[group] = _Cursor(self, group)
             for position, kept in self.there():
@@ -190,7 +202,7 @@ class _MemoryTopic:
 
 
 class _Cursor:
-    """How far one group is in one topic, shared by the group's readers."""
+    """The progress of one group in one topic, shared by the group's readers."""
 
     def __init__(self, topic: _MemoryTopic, group: str) -> None:
         self.topic = topic
@@ -201,12 +213,12 @@ class _Cursor:
         self._given_back: dict[int, int] = {}  # by position: how often it was delivered
 
     def offer(self, position: int, key: str) -> None:
-        """Queue a position, and wake a task of each reader if it is ready."""
+        """Queue a position. If it is ready, wake a task of each reader."""
         if self.queues.add(key, position):
             self._wake_readers()
 
     def hand_out(self) -> Delivery:
-        """Return the next delivery, to be finished or taken back."""
+        """Return the next delivery. It must be finished or taken back."""
         position = self.queues.take()
         self._in_flight += 1
         deliveries = self._given_back.pop(position, 0) + 1 if self._given_back else 1
@@ -226,7 +238,7 @@ class _Cursor:
 
     @property
     def done(self) -> int:
-        """Everything, or 0 while something is not finished: a position before which all is."""
+        """A position before which all messages are finished: the end, or 0 if any is not."""
         return 0 if self.queues.waiting or self._in_flight else self.topic.published
 
     def lag(self) -> topic_api.ConsumerLag:
@@ -238,7 +250,7 @@ class _Cursor:
 
 
 class _MemorySubscription:
-    """One reader of a group: what it holds, and the tasks that wait for more."""
+    """One reader of a group: its held deliveries, and the tasks that wait for more."""
 
     def __init__(self, name: str, cursors: Iterable[_Cursor]) -> None:
         self._is_closed = False
@@ -267,7 +279,7 @@ class _MemorySubscription:
     async def give_back(self, delivery: Delivery) -> None:
         if self._drop(delivery):
             self._cursors[delivery.topic].take_back(delivery)
-            # or a reader that gives back at once would keep the loop from all other tasks
+            # Otherwise a reader that gives back immediately would block all other tasks of the loop.
             await asyncio.sleep(0)
 
     async def progress(self) -> Sequence[topic_api.PartitionProgress]:
@@ -288,11 +300,11 @@ class _MemorySubscription:
         self._takers.wake_all()
 
     def wake_one(self) -> None:
-        """Let one waiting task look again."""
+        """Wake one waiting task."""
         self._takers.wake_one()
 
     def _drop(self, delivery: Delivery) -> bool:
-        """Forget a delivery; False if it is not held, or was given back and handed out again since."""
+        """Remove a held delivery. Return False if it is not held, or was delivered again since."""
         id_ = (delivery.topic, delivery.position)
         held = self._held.get(id_)
         if held is None or held.deliveries != delivery.deliveries:

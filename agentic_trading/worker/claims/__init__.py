@@ -1,1 +1,1 @@
-"""Which owner holds which envelope: adapters of the `ClaimStore` port."""
+"""The claim stores, in memory and on Redis."""

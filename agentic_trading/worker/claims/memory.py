@@ -1,4 +1,4 @@
-"""Claims within one process."""
+"""A claim store within one process."""
 
 import asyncio
 from collections import OrderedDict
@@ -10,7 +10,7 @@ from agentic_trading.worker import claim as claim_api
 
 @dataclass(slots=True)
 class _Held:
-    """What is known of an envelope that is not finished; `is_free` while no task runs it."""
+    """An unfinished envelope. `is_free` is True while no task runs it."""
 
     content: str
     token: int = 0
@@ -22,7 +22,10 @@ class _Held:
 
 
 class MemoryClaimStore:
-    """Claims in a dict, of the tasks of this process; the newest `remember` finished keys are known, older ones forgotten."""
+    """An in-memory claim store for the tasks of one process.
+
+    The newest `remember` finished keys are remembered. Older ones are forgotten.
+    """
 
     def __init__(self, *, remember: int = 100_000) -> None:
         self._remember = remember
@@ -31,10 +34,10 @@ class MemoryClaimStore:
         self._frozen: OrderedDict[claim_api.ClaimKey, tuple[bytes, float]] = OrderedDict()
 
     async def begin(self) -> None:
-        """Do nothing: tasks live as long as the process."""
+        """Do nothing, because tasks live as long as the process."""
 
     def holds(self, claim: claim_api.Claim) -> bool:  # noqa: ARG002 - each lasts
-        """Return that this process lives."""
+        """Return True, because claims last as long as the process."""
         return True
 
     async def claim(
@@ -64,7 +67,7 @@ class MemoryClaimStore:
             await held.freed.wait()
 
     async def intend(self, claim: claim_api.Claim, attempt: int, facts: bytes) -> None:
-        """Note that `attempt` is about to be sent, or not."""
+        """Store that `attempt` is about to be sent, or that it is not."""
         held = self._own(claim)
         if facts:
             held.intended[attempt] = facts
@@ -72,13 +75,13 @@ class MemoryClaimStore:
             held.intended.pop(attempt, None)
 
     async def keep(self, claim: claim_api.Claim, attempt: int, spell: claim_api.Spell) -> None:
-        """Keep what `attempt` gave."""
+        """Store the outcome of `attempt`."""
         held = self._own(claim)
         held.kept[attempt] = spell
         held.count = 0
 
     async def finish(self, claim: claim_api.Claim, spell: claim_api.Spell) -> None:  # noqa: ARG002 - the log has it
-        """Say that the envelope is done for good; its last attempt is in the log."""
+        """Mark the envelope as finished. Its attempts are not kept, because they are in the log."""
         content = self._own(claim).content
         self._free(self._held.pop(claim.key))
         self._finished[claim.key] = content
@@ -86,7 +89,7 @@ class MemoryClaimStore:
             self._finished.popitem(last=False)
 
     async def release(self, claim: claim_api.Claim) -> None:
-        """Let another task take it."""
+        """Free the claim for another task."""
         held = self._held.get(claim.key)
         if held is not None and held.token == claim.token and not held.is_free:
             held.count = max(0, held.count - 1)
@@ -94,7 +97,7 @@ class MemoryClaimStore:
             self._free(held)
 
     async def freeze(self, key: claim_api.ClaimKey, answer: bytes, keep_s: float) -> bytes:
-        """Keep an answer, unless one is kept."""
+        """Keep an answer, unless the key has one. Return the answer that is kept."""
         if kept := self._answer(key):
             return kept
         self._frozen[key] = answer, asyncio.get_running_loop().time() + keep_s
@@ -103,11 +106,11 @@ class MemoryClaimStore:
         return answer
 
     async def frozen(self, key: claim_api.ClaimKey) -> bytes:
-        """Return the answer that is kept."""
+        """Return the answer that is kept, or empty bytes."""
         return self._answer(key)
 
     async def left(self, tenant: str) -> Sequence[claim_api.AbandonedClaim]:
-        """Return what is free and not finished."""
+        """Return the free, unfinished envelopes of a tenant."""
         return [
             claim_api.AbandonedClaim.of(key, held.intended, held.kept)
             for key, held in self._held.items()
@@ -115,7 +118,7 @@ class MemoryClaimStore:
         ]
 
     async def aclose(self) -> None:
-        """Do nothing: claims end with the process."""
+        """Do nothing, because claims end with the process."""
 
     def _answer(self, key: claim_api.ClaimKey) -> bytes:
         answer, until = self._frozen.get(key, (b"", 0.0))

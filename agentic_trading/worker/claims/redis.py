@@ -1,4 +1,4 @@
-"""Claims of all processes that use the same Redis."""
+"""A claim store for all processes that use the same Redis."""
 
 import asyncio
 import math
@@ -20,19 +20,19 @@ from agentic_trading.redis import pool_of, within_time
 from agentic_trading.worker import claim as claim_api
 
 LEASE_S: Final = 15.0
-"""How long a process counts as living after it was heard last; as long as a member of a Kafka group."""
+"""How long a process counts as living after its last renewal: as long as a member of a Kafka group."""
 
 DONE_S: Final = 24 * 3600.0
-"""How long a finished envelope is known: longer than a message may come again."""
+"""How long a finished envelope is remembered: longer than its message may be delivered again."""
 
 LAST_S: Final = 15 * 60.0
 """How long the attempts of a finished envelope are kept: as long as its caller waits for a reply."""
 
 _SURE: Final = 0.8
-"""The part of a lease in which it surely lasts, however the clocks go."""
+"""The part of a lease that is safe to use, in spite of differences between clocks."""
 
 MOST_LEFT: Final = 1000
-"""How many claims without a living owner are listed."""
+"""The maximum number of claims without a living owner that are listed."""
 
 _LOOK_AGAIN_S: Final = 0.25
 
@@ -45,8 +45,8 @@ end
 redis.call('SET', KEYS[1], ARGV[1] .. ARGV[2], 'PX', ARGV[3])
 """
 
-# KEYS: the name. ARGV: the log of the worker. Deletes the name: a short expiry would keep it taken for some
-# milliseconds after `aclose`, and a worker that starts then is refused.
+# KEYS: the name. ARGV: the log of the worker. It deletes the name, because a short expiry would keep the name
+# in use for some milliseconds after `aclose`, and a worker that starts then would be rejected.
 _RELEASE_NAME: Final = """
 local held = redis.call('GET', KEYS[1])
 if held and string.sub(held, 1, #ARGV[1]) == ARGV[1] then
@@ -59,7 +59,7 @@ log = get_logger()
 
 @dataclass(slots=True)
 class _Lease:
-    """The lease of this process in a tenant: until when it surely lasts, and since when it has without a gap."""
+    """The time span in which this process surely has its lease in a tenant, without a gap."""
 
     since: float
     until: float
@@ -77,7 +77,7 @@ class _Keys(NamedTuple):
 
 @dataclass(slots=True)
 class _HeldKey:
-    """What a task of this process runs: the token that it was given, and when it asked for it."""
+    """A claim of a task in this process: its token, and when the task requested it."""
 
     at: float
     token: str = ""
@@ -85,7 +85,10 @@ class _HeldKey:
 
 @dataclass(frozen=True, slots=True)
 class _WorkerName:
-    """The name of a worker in a namespace, which one log at a time has, and where that is; an empty one is had by all."""
+    """The name of a worker in a namespace.
+
+    One log at a time may use it. An empty name may be used by all.
+    """
 
     client: Any
     namespace: str
@@ -95,15 +98,18 @@ class _WorkerName:
     lease_s: float
 
     async def take(self) -> None:
-        """Take the name for a lease, or renew it. Raises `NameTakenError` and `ClaimStoreUnavailableError`."""
-        # Shielded: a cancelled renewal that reached the server after `release` would take the name again.
+        """Take or renew the name for a lease.
+
+        Raises `NameTakenError` and `ClaimStoreUnavailableError`.
+        """
+        # Shielded, because a cancelled renewal would take the name again if it came after `release`.
         if self.name and (held := await run_shielded(self._run(_TAKE_NAME, self.host, self._lease_ms))):
             raise claim_api.NameTakenError(
                 self.name, held.decode().partition("@")[2], self.host, lease_s=self.lease_s
             )
 
     async def release(self) -> None:
-        """Give the name up, if this log has it. Raises `ClaimStoreUnavailableError`."""
+        """Release the name if this log has it. Raises `ClaimStoreUnavailableError`."""
         if self.name:
             await self._run(_RELEASE_NAME)
 
@@ -118,17 +124,21 @@ class _WorkerName:
 
 
 class RedisClaimStore:
-    """Keep the port's promises among all processes that name the same server and `namespace`.
+    """A claim store for all processes that use the same server and `namespace`.
 
-    An owner is one start of a process. It lives for `lease_s` seconds after it was heard last, by the server's clock, and
-    is heard every third of that in each tenant of which it holds or asks for a claim. A claim whose owner does not live is
-    free; so is at once what an earlier process with the same `name` and the log `log_id` holds: only one process at a time
-    has a log. One log at a time has a name, for a lease; `host` says to others where that is. Without a name there is none before.
+    An owner is one start of a process. It counts as living for `lease_s` seconds after its last renewal, by
+    the server's clock. It renews every third of that, in each tenant of which it holds or requests a claim. A
+    claim without a living owner is free. Claims of an earlier process with the same `name` and the log
+    `log_id` are free immediately, because only one process at a time can use a log. One log at a time may use
+    a name, for a lease. `host` is shown to other workers with the same name. Without a name, there are no
+    earlier processes.
 
-    A claim that is not finished stays until it is; a finished one is known for `DONE_S`, its attempts for `LAST_S`.
-    Its steps advance the sequence of the tenant's ledger in the same namespace: whichever of the two finds that the server was
-    set back closes both, and a rebuild of the ledger opens both. While one is under way, nothing is claimed or sent.
-    Make it before the loop runs, or in a thread: it reads its script from disk.
+    An unfinished claim is stored without a time limit. A finished claim is stored for `DONE_S`, and its
+    attempts for `LAST_S`. The steps advance the sequence of the tenant's ledger in the same namespace. If the
+    claims or the ledger detect that the server was restored to an older state, both close. A rebuild of the
+    ledger opens both. During the rebuild, no claim and no send can begin.
+
+    Create the store before the loop runs, or in a thread, because it reads its script from disk.
     """
 
     def __init__(
@@ -162,13 +172,13 @@ class RedisClaimStore:
         self._renewing: asyncio.Task[None] | None = None
 
     async def begin(self) -> None:
-        """Be heard from now on, by the name and in every tenant of which a claim is held or asked for."""
+        """Register this process, and renew its name and its leases from now on."""
         if self._renewing is None:
             await self._name.take()
             self._renewing = self._tasks.start(self._renew(), name="claims-lease")
 
     def holds(self, claim: claim_api.Claim) -> bool:
-        """Return whether the lease of this process has lasted since it asked for `claim`, and surely lasts now."""
+        """Return whether this process was surely living at all times since it requested `claim`."""
         held, lease = self._held.get(claim.key), self._leases.get(claim.key.tenant)
         if held is None or lease is None or held.token != str(claim.token):
             return False
@@ -177,9 +187,9 @@ class RedisClaimStore:
     async def claim(
         self, key: claim_api.ClaimKey, content: str
     ) -> claim_api.Claim | claim_api.Busy | claim_api.Finished | claim_api.OtherContent:
-        """Take `key`, unless it is finished or its owner lives."""
+        """Take `key`, unless it is finished or its owner is living."""
         held = self._held.get(key)
-        if held is not None and not held.token:  # another task asks for it
+        if held is not None and not held.token:  # another task is claiming it now
             return claim_api.Busy()
         asking = _HeldKey(self._clock.monotonic())
         if held is None:
@@ -218,34 +228,38 @@ class RedisClaimStore:
                     key, int(token), int(count), _by_attempt(fields, b"i:"), _by_attempt(fields, b"k:")
                 )
 
-    async def until_free(self, key: claim_api.ClaimKey) -> None:  # noqa: ARG002 - the server is asked for it, again and again
-        """Wait a little: how long an owner takes is not known."""
+    async def until_free(self, key: claim_api.ClaimKey) -> None:  # noqa: ARG002 - the caller polls the server
+        """Wait a little, because the time that an owner takes is unknown."""
         await self._clock.sleep(_LOOK_AGAIN_S)
 
     async def intend(self, claim: claim_api.Claim, attempt: int, facts: bytes) -> None:
-        """Note that `attempt` is about to be sent, or not."""
+        """Store that `attempt` is about to be sent, or that it is not."""
         await self._step("intend", claim, attempt, facts)
 
     async def keep(self, claim: claim_api.Claim, attempt: int, spell: claim_api.Spell) -> None:
-        """Keep what `attempt` gave."""
+        """Store the outcome of `attempt`."""
         await self._step("keep", claim, attempt, spell())
 
     async def finish(self, claim: claim_api.Claim, spell: claim_api.Spell) -> None:
-        """Say that the envelope is done for good."""
+        """Mark the envelope as finished for good."""
         try:
             await self._step("finish", claim, spell(), round(DONE_S * 1000), round(LAST_S * 1000))
         finally:
             self._let_go(claim)
 
     async def release(self, claim: claim_api.Claim) -> None:
-        """Let another owner take it; if the server cannot be reached, so does the next claim of this process."""
+        """Free the claim for another owner.
+
+        If the server is unreachable, the next claim of this process takes it over.
+        """
         try:
             await self._run("release", claim.key, claim.token)
         finally:
             self._let_go(claim)
 
     async def freeze(self, key: claim_api.ClaimKey, answer: bytes, keep_s: float) -> bytes:
-        """Keep an answer, unless one is kept; it is no step, so that one that was forgotten is only paid again."""
+        """Keep an answer, unless the key has one. Return the answer that is kept."""
+        # Not a step of the sequence, because an answer that the server loses is only paid again.
         name = self._frozen(key)
         async with _reaching():
             if await self._client.set(name, answer, px=max(1, round(keep_s * 1000)), nx=True):
@@ -253,14 +267,17 @@ class RedisClaimStore:
         return await self.frozen(key) or answer
 
     async def frozen(self, key: claim_api.ClaimKey) -> bytes:
-        """Return the answer that is kept."""
+        """Return the answer that is kept, or empty bytes."""
         client: Any = self._client
         async with _reaching():
             return await client.get(self._frozen(key)) or b""
 
     async def left(self, tenant: str) -> Sequence[claim_api.AbandonedClaim]:
-        """Return what no living process has run for a lease, oldest first; not in one step, and of many the oldest."""
-        client: Any = self._client  # its pipelines have wrong types
+        """Return envelopes that no living process has run for a lease, oldest first.
+
+        The query is not atomic, and returns at most `MOST_LEFT` of the oldest.
+        """
+        client: Any = self._client  # `Any`, because the types of its pipelines are wrong
         keys = self._keys(claim_api.ClaimKey(tenant, ""))
         async with _reaching():
             seconds, micros = await client.time()
@@ -284,7 +301,7 @@ class RedisClaimStore:
         ]
 
     async def aclose(self) -> None:
-        """End the lease, if the server can be reached; else it runs out."""
+        """End the leases if the server is reachable. Otherwise they expire."""
         has_begun = self._renewing is not None
         if self._renewing is not None:
             self._renewing.cancel()
@@ -330,20 +347,20 @@ class RedisClaimStore:
             await self._run("renew", claim_api.ClaimKey(tenant, ""))
         except claim_api.ClaimStoreUnavailableError as e:
             if isinstance(e, claim_api.ClaimsRolledBackError):
-                self._leases[tenant].until = -math.inf  # what was claimed before is not sent any more
+                self._leases[tenant].until = -math.inf  # stop sends, because earlier claims may be lost
             log.warning("claims_not_renewed", tenant=tenant, reason=str(e))
         else:
             self._heard(tenant, asked_at)
 
     def _heard(self, tenant: str, at: float) -> None:
-        """Note that the server has heard this process, which it asked for at `at`."""
+        """Extend the lease after the server has answered a request of the time `at`."""
         lease, now = self._leases.get(tenant), self._clock.monotonic()
         until = at + _SURE * self._lease_s
         if lease is None or lease.until < now:
             self._leases[tenant] = _Lease(at, until)
             return
         lease.until = max(lease.until, until)
-        if until > now:  # answers may come in another order than they were asked for
+        if until > now:  # `min`, because answers may arrive in another order than their requests
             lease.since = min(lease.since, at)
 
     async def _run(self, step: str, key: claim_api.ClaimKey, *given: str | bytes | int) -> redis.ScriptReply:
@@ -392,5 +409,5 @@ def _by_attempt(fields: Mapping[bytes, bytes], mark: bytes) -> dict[int, bytes]:
 
 
 def _numbers(names: Iterable[bytes], mark: bytes) -> list[int]:
-    """Return the attempts of which fields with this mark are kept."""
+    """Return the numbers of the attempts that have fields with this mark."""
     return [int(name[2:]) for name in names if name.startswith(mark)]

@@ -1,1 +1,1 @@
-"""The bus on Apache Kafka: consumer groups with commits of our own, and an idempotent producer."""
+"""The bus on Apache Kafka: consumer groups with manual commits, and an idempotent producer."""

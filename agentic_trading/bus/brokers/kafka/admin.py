@@ -1,4 +1,4 @@
-"""The topics of a cluster: made, held against what the bus needs, and how far each group is behind."""
+"""Create and check the topics of a Kafka cluster, and query consumer lag."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ LOOKS_AGAIN_S: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """How a topic is to be set up."""
+    """The wanted setup of a topic."""
 
     name: str
     partitions: int
@@ -45,9 +45,10 @@ class TopicPlan:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind in a partition: `end` is the next offset to be written, `committed` the next to be done.
+    """The lag of a group in a partition.
 
-    Without a `group` none has committed anything there, and `committed` is the oldest that is kept.
+    `end` is the next offset to be written. `committed` is the next offset to be processed. An empty `group`
+    means that no group has committed an offset there. Then `committed` is the oldest stored offset.
     """
 
     group: str
@@ -58,7 +59,7 @@ class PartitionLag:
 
     @property
     def lag(self) -> int:
-        """How many messages are not done."""
+        """The number of unfinished messages."""
         return self.end - self.committed
 
 
@@ -69,7 +70,7 @@ def plan_of(
     partitions: int = PARTITIONS,
     retention_days: int = RETENTION_DAYS,
 ) -> list[TopicPlan]:
-    """Return how `topics` are to be set up, so that each takes the largest message of the bus."""
+    """Return the wanted setup of `topics`, so that each accepts the largest message of the bus."""
     return [
         TopicPlan(
             topic.name,
@@ -93,7 +94,7 @@ def planned_topics(
     partitions: int = PARTITIONS,
     retention_days: int = RETENTION_DAYS,
 ) -> list[TopicPlan]:
-    """Return how the topics of the platform are to be set up, and those of `lanes` that providers have of their own."""
+    """Return the wanted setup of the platform's topics and of the given provider lanes."""
     return plan_of(
         topic_api.topics_with(lanes),
         max_message_bytes=max_message_bytes,
@@ -105,10 +106,19 @@ def planned_topics(
 async def create_topics(
     settings: KafkaSettings, plans: Sequence[TopicPlan], *, replicas: int = 0
 ) -> list[str]:
-    """Make the topics that are missing, and return their names when each of their partitions has a leader.
+    """Create the missing topics, and return their names when each of their partitions has a leader.
 
-    Topics that are there stay as they are. `replicas` is how many copies there are; 0 is three, or one a server of fewer.
-    Raises `BusUnavailableError`, and `TopicSetupError` for what the server does not allow.
+    Existing topics are unchanged.
+
+    Args:
+        settings: The cluster.
+        plans: The wanted topics.
+        replicas: The number of copies. With 0, it is three, or the number of servers if there are fewer.
+
+    Raises:
+        BusUnavailableError: If the servers do not answer in time.
+        TopicSetupError: If a server rejects a topic.
+
     """
     plans = _named(plans, settings)
     async with _admin(settings) as admin:
@@ -126,16 +136,16 @@ async def create_topics(
             error = for_code(code)
             if code and error is not TopicAlreadyExistsError:
                 raise TopicSetupError(
-                    name, f"cannot be made: {why[0] if why else error.description}", "correct the options"
+                    name, f"cannot be created: {why[0] if why else error.description}", "Correct the options"
                 )
         async with asyncio.timeout(LEADERS_WITHIN_S):
-            while not _have_leaders(await _topics(admin), missing):  # noqa: ASYNC110 - no server reports it by itself
+            while not _have_leaders(await _topics(admin), missing):  # noqa: ASYNC110 - no server notifies of it
                 await asyncio.sleep(LOOKS_AGAIN_S)
         return [each.name for each in missing]
 
 
 async def check_topics(settings: KafkaSettings, plans: Sequence[TopicPlan]) -> list[topic_api.TopicProblem]:
-    """Return what is wrong with the topics of the cluster; raises `BusUnavailableError`."""
+    """Return the problems of the topics. Raises `BusUnavailableError`."""
     plans = _named(plans, settings)
     async with _admin(settings) as admin:
         there = await _topics(admin)
@@ -148,39 +158,42 @@ async def check_topics(settings: KafkaSettings, plans: Sequence[TopicPlan]) -> l
 
 
 async def require_topics(settings: KafkaSettings, names: Iterable[str]) -> None:
-    """Raise `TopicSetupError` for the first topic that is not there, and `BusUnavailableError`."""
+    """Raise `TopicSetupError` for the first missing topic. Also raises `BusUnavailableError`."""
     async with _admin(settings) as admin:
         there = await _topics(admin)
     missing = sorted(name for name in names if settings.full_name(name) not in there)
     if missing:
-        raise TopicSetupError(settings.full_name(missing[0]), "is not there", topic_api.CREATE)
+        raise TopicSetupError(settings.full_name(missing[0]), "does not exist", topic_api.CREATE)
 
 
 async def topic_settings(settings: KafkaSettings, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of each topic that is there; raises `BusUnavailableError`."""
+    """Return the settings of each existing topic. Raises `BusUnavailableError`."""
     async with _admin(settings) as admin:
         found = await _settings(admin, list(map(settings.full_name, names)))
     return {settings.plain_name(name): its_settings for name, its_settings in found.items()}
 
 
 async def topic_partitions(settings: KafkaSettings, topic: str) -> list[int]:
-    """Return the numbers of a topic's partitions, in order; raises `TopicSetupError`, and `BusUnavailableError`."""
+    """Return the partition numbers of a topic, sorted.
+
+    Raises `BusUnavailableError`, or `TopicSetupError` if the topic does not exist.
+    """
     async with _admin(settings) as admin:
         found = (await _topics(admin)).get(settings.full_name(topic))
     if not found:
-        raise TopicSetupError(topic, "is not there", topic_api.CREATE)
+        raise TopicSetupError(topic, "does not exist", topic_api.CREATE)
     return sorted(each["partition"] for each in found)
 
 
 async def delete_messages(settings: KafkaSettings, topic: str, ends: Mapping[int, int]) -> None:
-    """Delete what stands before an offset, for each partition in `ends`, for every reader. It cannot be undone.
+    """Delete the messages before an offset, for every reader, in each partition of `ends`.
 
-    Raises `TopicSetupError` for no such topic, and `BusUnavailableError`.
+    This cannot be undone. Raises `BusUnavailableError`, or `TopicSetupError` if the topic does not exist.
     """
     numbers = await topic_partitions(settings, topic)
     partitions = [TopicPartition(settings.full_name(topic), number) for number in numbers]
     firsts, lasts = await _bounds(settings, partitions)
-    # an offset outside of what is there is an error of the server's
+    # Clamp the offsets, because a server rejects an offset outside the stored range.
     wanted = {tp: min(ends.get(tp.partition, 0), lasts[tp]) for tp in partitions}
     async with _admin(settings) as admin:
         await admin.delete_records({
@@ -191,14 +204,15 @@ async def delete_messages(settings: KafkaSettings, topic: str, ends: Mapping[int
 async def group_lags(
     settings: KafkaSettings, topics: Sequence[str], groups: Sequence[str] = ()
 ) -> list[PartitionLag]:
-    """Return how far `groups` are behind, or all that have committed anything; then also messages that no group has read.
+    """Return the lag of `groups`, or of all groups that have committed an offset.
 
-    Replies are read without a group. Raises `BusUnavailableError`.
+    The list of all groups also contains messages that no group has read. Replies are left out, because they
+    are read without a group. Raises `BusUnavailableError`.
     """
     async with _admin(settings) as admin:
         asked = set(map(settings.full_name, groups))
         listed = {name for name, *_ in await admin.list_consumer_groups()}
-        # one that is not there has no coordinator, which would be an error of the server's
+        # Skip unknown groups: they have no coordinator, and the server would raise an error.
         names = sorted(listed & asked if groups else listed)
         committed = {name: await admin.list_consumer_group_offsets(name) for name in names}
         there = {} if groups else await _topics(admin)
@@ -237,7 +251,7 @@ async def group_lags(
 async def _bounds(
     settings: KafkaSettings, partitions: Sequence[TopicPartition]
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return the first offset of each partition, and the next one to be written."""
+    """Return the first offset of each partition, and the next offset to be written."""
     if not partitions:
         return {}, {}
     consumer = AIOKafkaConsumer(**settings.client_options())
@@ -252,13 +266,13 @@ async def _bounds(
 
 
 def _named(plans: Iterable[TopicPlan], settings: KafkaSettings) -> list[TopicPlan]:
-    """Return plans with the names that their topics have on the servers."""
+    """Return the plans with the names of their topics on the servers."""
     return [replace(plan, name=settings.full_name(plan.name)) for plan in plans]
 
 
 @asynccontextmanager
 async def _admin(settings: KafkaSettings) -> AsyncGenerator[Any]:
-    """Give a client for administration; what it raises within the block becomes a `BusError`."""
+    """Open an administration client. Its errors in the block become `BusError`."""
     admin = AIOKafkaAdminClient(**settings.client_options())
     try:
         async with asyncio.timeout(settings.connect_s):
@@ -276,15 +290,18 @@ async def _topics(admin: Any) -> dict[str, list[Mapping[str, Any]]]:
 
 
 async def _settings(admin: Any, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return the settings of each topic that is there; raises `TopicSetupError` for one that may not be looked at."""
+    """Return the settings of each existing topic.
+
+    Raises `TopicSetupError` if reading them is not allowed.
+    """
     if not names:
         return {}
     answers = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in names])
     found = {}
     for code, _why, _type, name, entries in (each for answer in answers for each in answer.resources):
         if for_code(code) is TopicAuthorizationFailedError:
-            found_out = "has settings that may not be read by this client"
-            raise TopicSetupError(name, found_out, "allow DescribeConfigs in the server's ACL")
+            found_out = "has settings that this client may not read"
+            raise TopicSetupError(name, found_out, "Allow DescribeConfigs in the server's ACL")
         if not code:
             found[name] = {entry[0]: entry[1] for entry in entries}
     return found
@@ -318,5 +335,5 @@ def _problems(
         yield topic_api.TopicProblem(plan.name, "cleanup.policy", settings.get("cleanup.policy", "-"), wanted)
     for name in ("max.message.bytes", "retention.ms"):
         found, least = int(settings.get(name, 0)), int(plan.settings[name])
-        if 0 <= found < least:  # a retention of -1 is for ever
+        if 0 <= found < least:  # a retention of -1 is unlimited
             yield topic_api.TopicProblem(plan.name, name, str(found), f"{least} or more")

@@ -1,4 +1,4 @@
-"""The broker on Apache Kafka: topics with partitions, a consumer for each reader, one idempotent producer."""
+"""The broker on Apache Kafka: a consumer for each reader, and one idempotent producer."""
 
 import asyncio
 from collections import Counter
@@ -37,19 +37,20 @@ from agentic_trading.cancellation import set_within
 from agentic_trading.logger import get_logger
 
 BATCH_BYTES: Final = 262_144
-"""How large a batch may get: sixteen times the client's default, and six times its rate for records of 6.6 KB."""
+"""The size limit of a batch: 16 times the client's default, and 6 times as fast with records of 6.6 KB."""
 
 LARGEST_ROOM: Final = 8
 RECORD_OVERHEAD: Final = 128
 HEADER_OVERHEAD: Final = 10
-"""The most that Kafka's format adds to the bytes of a message alone in its batch, and for each of its headers."""
+"""Kafka's overhead in bytes: `RECORD_OVERHEAD` for a message alone in its batch, and this for each of its
+headers."""
 
 
 class MessagePublisher:
-    """Publish messages, in their order a key, through one producer that is opened when it is needed.
+    """Publish messages through one producer, in order for each key.
 
-    After an error it is closed, and the next message opens another one: a producer whose batch was given up refuses
-    every later one for ever.
+    It is opened when it is needed. After an error, the producer is closed and the next message opens a new
+    one, because a producer that has given up a batch rejects all later batches.
     """
 
     def __init__(self, settings: connection.KafkaSettings) -> None:
@@ -60,10 +61,17 @@ class MessagePublisher:
         self._is_closed = False
 
     async def publish_all(self, topic: topic_api.Topic[Any], messages: Sequence[Message]) -> None:
-        """Add messages to a topic with one wait for all; they are kept, on all replicas in sync, when this returns.
+        """Add messages to a topic with one wait for all.
 
-        Raises `MessageTooLargeError` before any is added, `TopicSetupError`, and `BusUnavailableError` if they are
-        not acknowledged within `publish_s`: each of them may then be there or not.
+        When this returns, all in-sync replicas have them.
+
+        Raises:
+            MessageTooLargeError: If a message is too large. No message was added, unless a server has lowered
+                its limit since the last call.
+            TopicSetupError: If the topic does not exist, or its size limit is below a batch.
+            BusUnavailableError: If the messages are not acknowledged within `publish_s`. Each may have been
+                added or not.
+
         """
         if self._is_closed:
             raise BusClosedError("the Kafka broker")
@@ -79,7 +87,7 @@ class MessagePublisher:
                 for each in sent:
                     await each
         except (MessageSizeTooLargeError, RecordListTooLargeError) as e:
-            limit = self._limits.pop(topic.name)  # it was changed, and is asked for again
+            limit = self._limits.pop(topic.name)  # read it again, because it was changed on the server
             raise MessageTooLargeError(topic.name, max(len(each.value) for each in messages), limit) from e
         except (KafkaError, TimeoutError, OSError) as e:
             await self._drop(producer)
@@ -89,12 +97,16 @@ class MessagePublisher:
                 each.add_done_callback(_look_at)
 
     async def aclose(self) -> None:
-        """Close the producer, within a few seconds whatever the servers do; publish nothing more. Harmless twice."""
+        """Close the producer.
+
+        Nothing is published after this. Repeated calls have no effect. It ends within a few seconds, even if
+        the servers do not answer.
+        """
         self._is_closed = True
         await self._drop(self._producer)
 
     def _check(self, topic: topic_api.Topic[Any], messages: Sequence[Message]) -> None:
-        """Raise `MessageTooLargeError` for what the bus, or this topic of the server, does not take."""
+        """Raise `MessageTooLargeError` for a message above the limit of the bus or of the topic."""
         limit, allowed_head = self._limits[topic.name], topic_api.MAX_HEAD_BYTES * topic.room
         for message in messages:
             head, size = message.head_size, len(message.value)
@@ -106,7 +118,7 @@ class MessagePublisher:
                 raise MessageTooLargeError(topic.name, size, allowed)
 
     async def _opened(self, topic: str) -> Any:
-        """Return the producer, with the limit of `topic` known."""
+        """Return the producer, after reading the limit of `topic`."""
         if self._producer is not None and topic in self._limits:
             return self._producer
         async with self._opening:
@@ -129,18 +141,18 @@ class MessagePublisher:
             return self._producer
 
     async def _limit(self, topic: str) -> int:
-        """Return how large a batch the topic takes, as its server says."""
+        """Return the largest batch that the topic accepts, from its server."""
         found = (await topic_settings(self._settings, [topic])).get(topic)
         if found is None:
-            raise TopicSetupError(topic, "is not there", topic_api.CREATE)
+            raise TopicSetupError(topic, "does not exist", topic_api.CREATE)
         limit = int(found["max.message.bytes"])
         if limit < BATCH_BYTES + RECORD_OVERHEAD:
-            allowed = f"set it to {BATCH_BYTES + RECORD_OVERHEAD} or more"
+            allowed = f"Set it to {BATCH_BYTES + RECORD_OVERHEAD} or more"
             raise TopicSetupError(topic, f"has max.message.bytes {limit}, less than a batch", allowed)
         return limit
 
     async def _drop(self, producer: Any) -> None:
-        """Close a producer before the next one is opened: what it has not sent must not come after what that sends."""
+        """Close a producer before the next one opens, because its unsent messages must not arrive later."""
         if producer is None:
             return
         async with self._opening:
@@ -158,7 +170,7 @@ def _record_of(message: Message) -> dict[str, Any]:
 
 
 def _look_at(sent: "asyncio.Future[Any]") -> None:
-    """See how a message ended that nothing waits for any more: its error was raised for the batch."""
+    """Retrieve the error of a message, because asyncio would log it as never retrieved."""
     if not sent.cancelled():
         sent.exception()
 
@@ -166,30 +178,33 @@ def _look_at(sent: "asyncio.Future[Any]") -> None:
 log = get_logger()
 
 _PARTITION_OF: Final = DefaultPartitioner()
-"""What the producer chooses partitions by."""
+"""The partitioner of the producer."""
 
 Fetched = Mapping[TopicPartition, Sequence[ConsumerRecord]]
 
 
 class ReplyReader:
-    """Read the messages of `topic` whose key is `address` into `replies`, from where its partition ends; to be started once.
+    """Read messages of `topic` with the key `address` into `replies`. Start it once.
 
-    It joins no group and commits nothing. Other keys of the partition are passed over by the bytes of their key. Who adds
-    partitions to the topic moves addresses: readers that are open then hear nothing more, and have to be opened again.
+    It begins at the end of the partition of `address`, joins no group, and commits nothing. Messages with
+    other keys are skipped. If partitions are added to the topic, addresses move to other partitions: open
+    readers get no more messages, and must be opened again.
     """
 
     def __init__(self, settings: connection.KafkaSettings, topic: str, address: str) -> None:
         self._settings = settings
         self._topic = topic
         self._key = Message(address, b"", {}).key_bytes
-        self._consumer: Any = (
-            None  # made at the start: one that is never started would say that it was not closed
-        )
+        # Made by `start`, because a consumer that was never started would warn that it was not closed.
+        self._consumer: Any = None
         self.replies = ReplyQueue(self._stop)
         self._tasks = AsyncExitStack()
 
     async def start(self) -> None:
-        """Find the end of the partition; raises `BusUnavailableError`, and `TopicSetupError` for no such topic."""
+        """Find the end of the partition and start reading.
+
+        Raises `BusUnavailableError`, or `TopicSetupError` if the topic does not exist.
+        """
         numbers = await topic_partitions(self._settings, self._topic)
         tp = TopicPartition(self._settings.full_name(self._topic), _PARTITION_OF(self._key, numbers, numbers))
         self._consumer = _consumer_of(self._settings)
@@ -209,20 +224,20 @@ class ReplyReader:
         group.create_task(self._poll(), name="kafka-replies")
 
     async def _stop(self) -> None:
-        """End within a few seconds, whatever the servers do."""
+        """Stop within a few seconds, even if the servers do not answer."""
         if self._consumer is not None:
             await connection.close_within(self._consumer)
         await connection.ended_within(self._tasks.aclose(), connection.CLOSE_S)
 
     async def _poll(self) -> None:
-        """Fetch until closed, but no more than `buffer` ahead."""
+        """Fetch until closed, at most `buffer` replies ahead."""
         while not self.replies.is_closed:
             await self.replies.room(self._settings.buffer)
             try:
                 fetched = await self._consumer.getmany(timeout_ms=POLL_MS, max_records=self._settings.buffer)
             except ConsumerStoppedError:
                 return
-            except Exception as e:  # noqa: BLE001 - a reader goes on: the next fetch may be right
+            except Exception as e:  # noqa: BLE001 - a reader continues, because the next fetch may succeed
                 log.warning("kafka_replies_failed", error=f"{type(e).__name__}: {e}")
                 await set_within(RETRY_S, self.replies.changed)
                 continue
@@ -236,9 +251,10 @@ class ReplyReader:
 
 
 async def scanned(settings: connection.KafkaSettings, topic: str) -> AsyncGenerator[Delivery]:
-    """Yield all that `topic` keeps now, partition by partition as they are fetched.
+    """Yield all stored messages of `topic`, from all partitions as they are fetched.
 
-    Raises `BusUnavailableError` where nothing comes within `connect_s`, and `TopicSetupError` for no such topic.
+    Raises `BusUnavailableError` if no message arrives within `connect_s`, or `TopicSetupError` if the topic
+    does not exist.
     """
     numbers = await topic_partitions(settings, topic)
     consumer = _consumer_of(settings)
@@ -261,7 +277,7 @@ async def scanned(settings: connection.KafkaSettings, topic: str) -> AsyncGenera
 async def _begun(
     consumer: Any, partitions: Sequence[TopicPartition], settings: connection.KafkaSettings
 ) -> dict[TopicPartition, int]:
-    """Go to the start of each partition that has something; return the ends of these."""
+    """Seek to the start of each partition that is not empty, and return the ends of these partitions."""
     try:
         async with asyncio.timeout(settings.connect_s):
             ends: dict[TopicPartition, int] = await consumer.end_offsets(partitions)
@@ -278,12 +294,13 @@ async def _begun(
 async def _fetched(
     consumer: Any, left: Mapping[TopicPartition, int], settings: connection.KafkaSettings
 ) -> tuple[Fetched, set[TopicPartition]]:
-    """Wait for records; return them, and the partitions that are read to the end: its last offsets may hold none."""
+    """Wait for records. Return them, and the partitions that are read to the end."""
     try:
         async with asyncio.timeout(settings.connect_s):
             while True:
                 fetched: Fetched = await consumer.getmany(*left, timeout_ms=POLL_MS)
                 done = {tp for tp, end in left.items() if await consumer.position(tp) >= end}
+                # Only the position shows the end, because the last offsets may have no records.
                 if fetched or done:
                     return fetched, done
     except (KafkaError, TimeoutError, OSError) as e:
@@ -304,11 +321,15 @@ def _delivery_of(record: ConsumerRecord, topic: str) -> Delivery:
 
 
 class KafkaBroker:
-    """Keep the promise of `Broker` on a cluster; topics must be there (`topics create`).
+    """A `Broker` on a Kafka cluster. Its topics must exist (see `topics create`).
 
-    A partition is read by one reader of a group at a time, which hands out its keys independently of each other.
-    When readers come or go, partitions move: order is kept per key, and what is not committed comes again. Nothing is
-    connected before it is needed. For one event loop.
+    One reader of a group reads a partition at a time, and delivers its keys independently of each other.
+    Partitions move when readers come or go. Messages of a key stay in order, and uncommitted messages are
+    delivered again. Connections are opened when they are needed. Use a broker in one event loop only.
+
+    Args:
+        settings: The cluster and the limits.
+
     """
 
     def __init__(self, settings: connection.KafkaSettings) -> None:
@@ -322,18 +343,24 @@ class KafkaBroker:
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest value of a message on a topic with `room` for one, as it is configured."""
+        """The size limit of a message value in bytes, on a topic whose `room` is 1, as configured."""
         return self._settings.max_message_bytes
 
     async def publish(self, topic: topic_api.Topic[Any], message: Message) -> None:
-        """Add a message to a topic; it is kept when this returns. Raises as `publish_all` does."""
+        """Add a message to a topic. See `publish_all`."""
         await self.publish_all(topic, (message,))
 
     async def publish_all(self, topic: topic_api.Topic[Any], messages: Sequence[Message]) -> None:
-        """Add messages to a topic in their order; they are kept when this returns.
+        """Add messages to a topic in order. When this returns, they are stored.
 
-        Beside what the port says, raises `TopicSetupError`, and `BusUnavailableError` if they are not acknowledged in
-        time: they may then be there or not.
+        Raises:
+            MessageTooLargeError: If a message is too large. No message was added, unless a server has lowered
+                its limit since the last call.
+            BusClosedError: After `aclose`. No message was added.
+            TopicSetupError: If the topic does not exist, or its size limit is below a batch.
+            BusUnavailableError: If the messages are not acknowledged in time. Each may have been added or
+                not.
+
         """
         self._check_open()
         if messages:
@@ -341,10 +368,18 @@ class KafkaBroker:
             self._published[topic.name] += len(messages)
 
     async def subscribe(self, topics: Sequence[topic_api.Topic[Any]], group: str) -> topic_api.Subscription:
-        """Read `topics` as one of the readers of `group`, in a consumer of its own."""
+        """Join `group` as one of its readers, and read `topics` with a separate consumer.
+
+        Raises:
+            BusClosedError: After `aclose`.
+            BusUnavailableError: If the servers do not answer in time.
+            TopicSetupError: If a topic does not exist.
+            ValueError: If `topics` is empty.
+
+        """
         self._check_open()
         if not topics:
-            raise ValueError("a subscription needs at least one topic")
+            raise ValueError("A subscription needs at least one topic.")
         self._members[group] += 1
         member = self._settings.member and f"{self._settings.member}-{group}-{self._members[group]}"
         subscription = KafkaSubscription(
@@ -355,7 +390,7 @@ class KafkaBroker:
         return subscription
 
     async def replies(self, address: str) -> topic_api.Subscription:
-        """Read the replies to `address` that come from now on, in a consumer without a group."""
+        """Read the replies to `address` that are published from now on, with a consumer without a group."""
         self._check_open()
         reader = ReplyReader(self._settings, topic_api.REPLIES.name, address)
         await reader.start()
@@ -363,24 +398,30 @@ class KafkaBroker:
         return reader.replies
 
     async def scan(self, topic: topic_api.Topic[Any]) -> AsyncGenerator[Delivery]:
-        """Yield what is kept of a topic now, in a consumer without a group; close it if it is not read to its end."""
+        """Yield the stored messages of a topic.
+
+        Close the generator if you do not read it to the end.
+        """
         self._check_open()
         async with aclosing(scanned(self._settings, topic.name)) as deliveries:
             async for delivery in deliveries:
                 yield delivery
 
     async def check(self, topics: Sequence[topic_api.Topic[Any]]) -> None:
-        """Ask the servers for topics; raises as the port says."""
+        """Check that the topics exist. Raises the errors of `Broker.check`."""
         self._check_open()
         await require_topics(self._settings, [topic.name for topic in topics])
 
     async def delete_before(self, topic: topic_api.Topic[Any], positions: Mapping[int, int]) -> None:
-        """Delete what stands before an offset in a partition; raises `TopicSetupError`, and `BusUnavailableError`."""
+        """Delete the messages before an offset in a partition.
+
+        Raises `BusUnavailableError`, or `TopicSetupError` if the topic does not exist.
+        """
         self._check_open()
         await delete_messages(self._settings, topic.name, positions)
 
     async def aclose(self) -> None:
-        """Close all subscriptions and take nothing more; harmless twice."""
+        """Close all subscriptions and stop accepting messages. Repeated calls have no effect."""
         self._is_closed = True
         while self._replies:
             await self._replies.pop().aclose()
@@ -389,7 +430,10 @@ class KafkaBroker:
         await self._publisher.aclose()
 
     def statistics(self) -> topic_api.BrokerStatistics:
-        """Return what was published through this object, and how far its own readers lag; what is kept, Kafka knows."""
+        """Return the counts of messages published through this object, and the lag of its own readers.
+
+        `kept` is empty, because only the cluster has these counts.
+        """
         lags = [lag for each in self._subscriptions if not each.is_closed for lag in each.lag()]
         return topic_api.BrokerStatistics(
             published=dict(self._published), kept={}, backlogs=topic_api.summed(lags)

@@ -1,4 +1,4 @@
-"""How Kafka is reached: addresses, time limits, and what its client's errors mean here."""
+"""Connections to Kafka: addresses, security, time limits, and the translation of client errors."""
 
 import asyncio
 import re
@@ -25,18 +25,30 @@ from agentic_trading.bus.topic import CREATE, MAX_MESSAGE_BYTES
 from agentic_trading.files import read_file
 
 CLOSE_S: Final = 2.0
-"""How long a client of Kafka may take to close: its own close waits for ever for a server that is gone."""
+"""How long a Kafka client may take to close. Its own close waits without limit for a server that is gone."""
 
 _ADDRESS: Final = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:]+\]):\d{1,5}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSecurity:
-    """How servers prove who they are, and this process who it is; making one reads its files.
+    """Encryption and authentication. Creating an instance reads its files.
 
-    Connections are encrypted (TLS 1.2 or newer), and the server's name is checked: with the authorities in `ca_file`,
-    else with those of the system. `certificate_file` and `key_file` (PEM) are this client's own. With a `username` it
-    logs in by `mechanism`. Nothing shows the password.
+    Connections use TLS 1.2 or newer, and the server's name is checked. The repr does not show the password.
+
+    Attributes:
+        ca_file: The authorities for the servers' certificates. The default is the system's.
+        certificate_file: This client's certificate (PEM).
+        key_file: The key of the certificate (PEM).
+        username: The user name. With it, the client logs in by `mechanism`.
+        password: The password of the user.
+        mechanism: The SASL mechanism.
+        context: The TLS context that was created from the files.
+
+    Raises:
+        ValueError: If user name and password, or certificate and key, do not go together.
+        OSError: If a file cannot be read.
+
     """
 
     ca_file: Path | None = None
@@ -49,19 +61,19 @@ class KafkaSecurity:
 
     def __post_init__(self) -> None:
         if bool(self.username) != bool(self.password):
-            raise ValueError("username and password go together; allowed are both or neither")
+            raise ValueError("username and password go together. Set both or neither.")
         if self.key_file is not None and self.certificate_file is None:
-            raise ValueError("key_file is given without its certificate_file; allowed are both or neither")
+            raise ValueError("key_file is given without its certificate_file. Set both or neither.")
         for file in (self.ca_file, self.certificate_file, self.key_file):
             if file is not None:
-                read_file(file)  # OpenSSL would wait for a FIFO for ever
+                read_file(file)  # OpenSSL would wait for a FIFO without limit
         context = create_default_context(cafile=self.ca_file)
         if self.certificate_file is not None:
             context.load_cert_chain(self.certificate_file, self.key_file)
         object.__setattr__(self, "context", context)
 
     def client_options(self) -> Mapping[str, Any]:
-        """Return what a client of Kafka takes of it."""
+        """Return the security options of a Kafka client."""
         if not self.username:
             return {"security_protocol": "SSL", "ssl_context": self.context}
         return {
@@ -75,14 +87,30 @@ class KafkaSecurity:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """How a broker on Kafka behaves; times in seconds. Without `security` nothing is encrypted, and no one logs in.
+    """The settings of a broker on Kafka. Times are in seconds.
 
-    `bootstrap_servers` is `HOST:PORT`, several with commas between. A bus of another `namespace` on the same servers has
-    topics and groups of its own: their names begin with it and a dot. `member` is a name that this process keeps over
-    a restart, and no other process has: with it a restart within `session_s` moves no partition; without one a reader
-    leaves its group when it closes. `drain_s` is how long work under way may take to end when partitions are given
-    up: a reader that joins the group waits for as long. `buffer` is how many messages of a topic are fetched and not done
-    before no more are fetched, until half of them are done.
+    Attributes:
+        bootstrap_servers: `HOST:PORT`. Separate several servers by commas.
+        namespace: The prefix of the bus's topics and groups, followed by a dot. Buses with different
+            namespaces can share servers.
+        client_id: The client's name in the servers' logs.
+        member: A name that this process keeps across restarts, and that no other process has. A restart
+            within `session_s` then moves no partition. Without it, a reader leaves its group when it closes.
+        max_message_bytes: The size limit of a message value, on a topic whose `room` is 1.
+        publish_s: How long publishing may take.
+        connect_s: How long connecting and queries may take.
+        session_s: How long a reader counts as alive after its last heartbeat.
+        drain_s: How long deliveries in flight may take when partitions are given up. A reader that joins the
+            group waits as long.
+        commit_every_s: The interval in which finished messages are committed.
+        buffer: The number of unfinished messages of a topic at which fetching pauses, until half of them are
+            finished.
+        security: Encryption and authentication. Without it, connections are not encrypted and there is no
+            login.
+
+    Raises:
+        ValueError: If a setting is out of range.
+
     """
 
     bootstrap_servers: str
@@ -100,24 +128,24 @@ class KafkaSettings:
 
     def __post_init__(self) -> None:
         if not self.bootstrap_servers:
-            raise ValueError("bootstrap_servers is empty; allowed is HOST:PORT, several with commas between")
+            raise ValueError("bootstrap_servers is empty. Allowed: HOST:PORT, several separated by commas.")
         for name in ("max_message_bytes", "buffer"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed is 1 and more")
+                raise ValueError(f"{name} is {getattr(self, name)}. Allowed: 1 or more.")
         for name in ("publish_s", "connect_s", "session_s", "drain_s", "commit_every_s"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed is more than 0")
+                raise ValueError(f"{name} is {getattr(self, name)}. Allowed: more than 0.")
 
     def full_name(self, name: str) -> str:
-        """Return the name that a topic or a group of the bus has on the servers."""
+        """Return the name of a topic or group on the servers."""
         return f"{self.namespace}.{name}" if self.namespace else name
 
     def plain_name(self, full: str) -> str:
-        """Return the name that the bus has for a topic of these servers."""
+        """Return the bus's name of a topic on the servers."""
         return full.removeprefix(f"{self.namespace}.") if self.namespace else full
 
     def client_options(self) -> Mapping[str, Any]:
-        """Return what every client of Kafka is made with."""
+        """Return the options of every Kafka client."""
         return {
             "bootstrap_servers": self.bootstrap_servers,
             "client_id": self.client_id,
@@ -128,7 +156,10 @@ class KafkaSettings:
 
 
 def settings_of(url: str, **settings: Any) -> KafkaSettings:
-    """Return the settings for a bus at `kafka://HOST:PORT`, several with commas between; raises `BusAddressError`."""
+    """Return the settings of the bus at `kafka://HOST:PORT`.
+
+    Separate several servers by commas. Raises `BusAddressError` for any other URL.
+    """
     scheme, _, servers = url.partition("://")
     if scheme != "kafka" or not all(_ADDRESS.fullmatch(server) for server in servers.split(",")):
         raise BusAddressError(url)
@@ -144,24 +175,27 @@ def installed_codec() -> str:
 
 
 def bus_error(e: Exception, settings: KafkaSettings, doing: str, topic: str = "") -> BusError:
-    """Return what an error of the client means: it was raised while `doing` something, with `topic` if one is meant."""
+    """Return the `BusError` for a client error that was raised while `doing` something, with `topic`."""
     match e:
         case UnknownTopicOrPartitionError():
-            return TopicSetupError(topic, "is not there", CREATE)
+            return TopicSetupError(topic, "does not exist", CREATE)
         case TopicAuthorizationFailedError():
-            return TopicSetupError(topic, "may not be used by this client", "allow it in the server's ACL")
+            return TopicSetupError(topic, "may not be used by this client", "Allow it in the server's ACL")
         case TimeoutError():
             return BusUnavailableError(settings.bootstrap_servers, f"{doing} took too long")
-        case KafkaConnectionError() if "bootstrap" in str(e):  # its text spells sockets
+        case KafkaConnectionError() if "bootstrap" in str(e):  # its text would show socket objects
             return BusUnavailableError(settings.bootstrap_servers, f"{doing} failed: no Kafka answers")
-        case KafkaError():  # its text begins with its name
+        case KafkaError():  # its text already begins with its class name
             return BusUnavailableError(settings.bootstrap_servers, f"{doing} failed: {e}")
         case _:
             return BusUnavailableError(settings.bootstrap_servers, f"{doing} failed: {type(e).__name__}: {e}")
 
 
 async def start_within(client: Any, settings: KafkaSettings, *, doing: str) -> None:
-    """Start a client of Kafka; raises `BusUnavailableError` if no server is reached in time, and the client is closed."""
+    """Start a Kafka client. Raises `BusUnavailableError` if no server answers in time.
+
+    After an error, the client is closed.
+    """
     try:
         async with asyncio.timeout(settings.connect_s):
             await client.start()
@@ -174,10 +208,10 @@ async def start_within(client: Any, settings: KafkaSettings, *, doing: str) -> N
 
 
 async def close_within(client: Any, seconds: float = CLOSE_S) -> None:
-    """Close a client of Kafka, after `seconds` by force: its sockets are closed and its tasks cancelled.
+    """Close a Kafka client. After `seconds`, close its sockets and cancel its tasks.
 
-    A client whose server is gone would wait for it, and a producer would go on sending what was given up: its messages
-    could come after those of the next producer.
+    Otherwise a client would wait for a server that is gone, and a producer would keep sending messages that
+    were given up. They could arrive after those of the next producer.
     """
     stop = client.close if isinstance(client, AIOKafkaAdminClient) else client.stop
     if await ended_within(stop(), seconds):
@@ -196,16 +230,17 @@ async def close_within(client: Any, seconds: float = CLOSE_S) -> None:
 
 
 async def ended_within(ending: Awaitable[Any], seconds: float) -> bool:
-    """Return whether something ended within `seconds`; what it raises, a cancellation of its own too, ends here.
+    """Return whether `ending` ended within `seconds`.
 
-    It runs as a task: awaited in place, the cancellation that a client raises when its server is gone would be taken
-    for one of ours.
+    Its errors and its own cancellation are suppressed.
     """
 
     async def quietly() -> None:
         with suppress(Exception):
             await ending
 
+    # A separate task, because a client raises a cancellation of its own when its server is gone. Awaited in
+    # place, it would look like a cancellation of the caller.
     async with asyncio.TaskGroup() as group:
         task = group.create_task(quietly(), name="kafka-close")
         done, _ = await asyncio.wait([task], timeout=seconds)

@@ -1,4 +1,4 @@
-"""A reader of a consumer group: fetches ahead, hands out by key, commits what is done, gives partitions up in order."""
+"""A reader of a Kafka consumer group: fetches ahead, delivers by key, and commits finished messages."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,23 +30,23 @@ log = get_logger()
 
 POLL_MS: Final = 200
 FETCH_WAIT_MS: Final = 100
-"""How long a server waits for records: a partition that has room again waits for as long to be asked for."""
+"""How long a server waits for records. A partition that has room again waits as long for its next fetch."""
 
 NOTHING: Final = TopicPartition("", 0)
-"""A partition that no reader has."""
+"""A partition that does not exist."""
 
 STEP_S: Final = 3.0
-"""How long a commit, or a question about offsets, may take."""
+"""How long a commit or a query of offsets may take."""
 
 RETRY_S: Final = 1.0
 
 
 class KafkaSubscription:
-    """One reader of `group`, in a consumer of its own; to be started once.
+    """One reader of `group`, with its own consumer. Start it once.
 
-    Only what is done is committed, every `commit_every_s` and when the reader closes or gives partitions up: after a
-    crash, what was acknowledged since then comes again. A delivery of a partition that was given up is not held
-    any more: to acknowledge it does nothing.
+    Only finished messages are committed, every `commit_every_s` and when the reader closes or gives up
+    partitions. After a crash, the messages acknowledged since the last commit are delivered again. `ack` has
+    no effect on a delivery of a partition that was given up.
     """
 
     def __init__(
@@ -60,14 +60,17 @@ class KafkaSubscription:
         self._tasks = AsyncExitStack()
         self._beginning = asyncio.Lock()
         self._committing = asyncio.Lock()
-        self._undone = asyncio.Event()  # there may be something to commit
-        self._released = asyncio.Event()  # something held of a revoked partition is not held any more
-        self._changed = asyncio.Event()  # there is more room, or a partition has begun
+        self._undone = asyncio.Event()  # set if there may be positions to commit
+        self._released = asyncio.Event()  # set when a delivery of a revoked partition is released
+        self._changed = asyncio.Event()  # set if there is more room, or a partition has begun
         self._closing = asyncio.Event()
         self._revocations = 0
 
     async def start(self) -> None:
-        """Join the group; raises `BusUnavailableError`, and `TopicSetupError` for a topic that is not there."""
+        """Join the group.
+
+        Raises `BusUnavailableError`, or `TopicSetupError` if a topic does not exist.
+        """
         await start_within(self._consumer, self._settings, doing=f"joining the group {self._group}")
         try:
             await self._check_topics()
@@ -89,10 +92,13 @@ class KafkaSubscription:
                 *map(self._settings.full_name, self._partitions.topics)
             } - await self._consumer.topics()
         if missing:
-            raise TopicSetupError(min(missing), "is not there", CREATE)
+            raise TopicSetupError(min(missing), "does not exist", CREATE)
 
     async def take(self) -> Delivery:
-        """Wait for the next delivery and hold it; raises `BusClosedError` once this or its broker is closed."""
+        """Wait for the next delivery and hold it.
+
+        Raises `BusClosedError` after the subscription or its broker is closed.
+        """
         while not self._closing.is_set():
             assignment = self._partitions.next_ready()
             if assignment is not None:
@@ -101,7 +107,10 @@ class KafkaSubscription:
         raise BusClosedError(f"the subscription of {self._group}")
 
     async def ack(self, delivery: Delivery) -> None:
-        """Finish a delivery; it is committed when all before it in its partition is finished, too."""
+        """Finish a delivery.
+
+        It is committed after all earlier messages of its partition are finished.
+        """
         assignment = self._partitions.holder(delivery)
         if assignment is None:
             return
@@ -111,7 +120,7 @@ class KafkaSubscription:
         self._undone.set()
 
     async def give_back(self, delivery: Delivery) -> None:
-        """Let this reader, or the next one of the partition, be handed the message again."""
+        """Return a delivery, so that this reader or the partition's next reader gets it again."""
         assignment = self._partitions.holder(delivery)
         if assignment is None:
             return
@@ -119,10 +128,14 @@ class KafkaSubscription:
         if assignment.has_ready:
             self._takers.wake_one()
         self._after_release(assignment)
-        await asyncio.sleep(0)  # or a reader that gives back at once would keep the loop from all other tasks
+        # Otherwise a reader that gives back immediately would block all other tasks of the loop.
+        await asyncio.sleep(0)
 
     async def progress(self) -> Sequence[PartitionProgress]:
-        """Ask for the end offsets of all partitions; a partition counts as this reader's once it is read."""
+        """Query the end offsets of all partitions.
+
+        A partition is this reader's once it has begun.
+        """
         try:
             async with asyncio.timeout(STEP_S):
                 ends = await self._consumer.end_offsets([
@@ -143,7 +156,10 @@ class KafkaSubscription:
         return assignment.position if assignment is not None and is_ours else None
 
     async def aclose(self) -> None:
-        """Commit what is done and leave the group, within a few seconds whatever the servers do. Harmless twice."""
+        """Commit the finished messages and leave the group. Repeated calls have no effect.
+
+        It ends within a few seconds, even if the servers do not answer.
+        """
         if self._closing.is_set():
             return
         self._closing.set()
@@ -152,7 +168,7 @@ class KafkaSubscription:
         self._changed.set()
         self._takers.wake_all()
         done = self._partitions.uncommitted()
-        self._forget()  # what is held is not committed, and a late call for it does nothing
+        self._forget()  # deliveries in flight stay uncommitted, so that the next reader gets them
         try:
             async with self._committing:
                 await self._commit(done)
@@ -162,11 +178,11 @@ class KafkaSubscription:
 
     @property
     def is_closed(self) -> bool:
-        """Whether this reader reads nothing more."""
+        """Whether this reader is closed."""
         return self._closing.is_set()
 
     def lag(self) -> Iterator[ConsumerLag]:
-        """Yield how much each topic's partitions of this reader have that is not done; nothing before it has any."""
+        """Yield the unfinished messages of this reader's partitions, by topic."""
         ours = self._consumer.assignment()
         for topic in filter(self._partitions.of, self._partitions.topics):
             waiting, in_flight = 0, 0
@@ -179,7 +195,8 @@ class KafkaSubscription:
     # --- fetching -------------------------------------------------------------------------------------------
 
     async def _poll(self) -> None:
-        """Fetch until closed. `getmany` is never cancelled: its client would take this reader for a dead one."""
+        """Fetch until closed."""
+        # Never cancel `getmany`, because the client would then treat this reader as dead.
         while not self._closing.is_set():
             try:
                 if self._unbegun():
@@ -187,31 +204,32 @@ class KafkaSubscription:
                 self._keep(await self._fetched())
             except ConsumerStoppedError:
                 return
-            except Exception as e:  # noqa: BLE001 - a reader goes on: the next fetch may be right
+            except Exception as e:  # noqa: BLE001 - a reader continues, because the next fetch may succeed
                 log.warning("kafka_poll_failed", group=self._group, error=f"{type(e).__name__}: {e}")
                 await set_within(RETRY_S, self._closing)
 
     async def _fetched(self) -> Mapping[TopicPartition, Sequence[ConsumerRecord]]:
-        """Wait a little for records, of partitions that have begun and whose topic has room here.
+        """Wait a little for records of partitions that have begun and have room.
 
-        What is not asked for stays with the client, which fetches no more of it. To pause those partitions would
-        have it throw away what it has, and fetch it again.
+        The client keeps the records of other partitions, and fetches no more of them. If those partitions
+        were paused, it would discard their records and fetch them again.
         """
         self._changed.clear()
         wanted = [self._partition_of(each) for each in self._partitions.with_room()]
         may_wait = bool(wanted) and not self._partitions.is_any_full
         fetched: Mapping[TopicPartition, Sequence[ConsumerRecord]]
         fetched = await self._consumer.getmany(
-            *(wanted or [NOTHING]),  # a reader that asks for nothing loses its partitions
+            *(wanted or [NOTHING]),  # keep polling, otherwise the group takes away this reader's partitions
             timeout_ms=POLL_MS if may_wait else 0,
             max_records=self._partitions.most,
         )
-        if not fetched and not may_wait:  # the client's own wait would not end when there is room again
+        if not fetched and not may_wait:
+            # Wait here, because the client's own wait would not end when there is room again.
             await set_within(POLL_MS / (10_000 if wanted else 1000), self._changed)
         return fetched
 
     def _keep(self, fetched: Mapping[TopicPartition, Sequence[ConsumerRecord]]) -> None:
-        """Queue what was fetched of partitions that this reader still has."""
+        """Queue the records of partitions that this reader still has."""
         for tp, records in fetched.items():
             assignment = self._assignment_of(tp)
             if assignment is None:
@@ -237,7 +255,10 @@ class KafkaSubscription:
             await set_within(self._settings.commit_every_s, self._closing)
 
     async def _commit(self, positions: Mapping[Assignment, int]) -> None:
-        """Commit positions; what cannot be committed now is tried again later, or comes again. For who holds the lock."""
+        """Commit positions.
+
+        A failed commit is repeated later, or its messages are delivered again. The caller must hold the lock.
+        """
         if not positions:
             return
         offsets = {self._partition_of(each): at for each, at in positions.items()}
@@ -254,12 +275,12 @@ class KafkaSubscription:
     # --- rebalances -----------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
-        """Begin each new partition where the group has committed it.
+        """Begin each new partition at its committed offset.
 
-        The client has records of a new assignment before it says that there is one, from an offset of its own choice:
-        they are not asked for, and the partition is read from the committed offset; where that is not in the partition
-        any more, from its start.
+        If that offset no longer exists, the partition begins at its start.
         """
+        # Before it reports an assignment, the client may have fetched records from an offset of its own choice.
+        # They are not used. `seek` starts at the committed offset, so that no message is skipped.
         async with self._beginning:
             revocations, fresh = self._revocations, self._unbegun()
             if not fresh:
@@ -283,9 +304,9 @@ class KafkaSubscription:
             self._changed.set()
 
     async def give_up(self) -> None:
-        """Hand out nothing more, wait for what is held within a bound, commit, and forget the partitions.
+        """Stop delivering, wait up to `drain_s` for deliveries in flight, commit, and remove the partitions.
 
-        What is held longer goes on; its partition's next reader is handed it again.
+        A delivery that takes longer continues, and the partition's next reader gets the message again.
         """
         given_up = list(self._partitions)
         for assignment in given_up:
@@ -314,7 +335,7 @@ class KafkaSubscription:
 
 
 class _Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]  # the client has no types
-    """What the client calls around each rebalance; it waits for both."""
+    """Callbacks of the client around each rebalance. The client waits for both."""
 
     def __init__(self, subscription: KafkaSubscription) -> None:
         self._subscription = subscription
@@ -327,12 +348,13 @@ class _Rebalance(ConsumerRebalanceListener):  # type: ignore[misc]  # the client
     async def on_partitions_assigned(self, assigned: Any) -> None:
         try:
             await self._subscription.begin()
-        except (KafkaError, TimeoutError, OSError) as e:  # the poll begins them as soon as it can
+        except (KafkaError, TimeoutError, OSError) as e:  # `_poll` will begin them later
             log.warning("kafka_begin_failed", error=f"{type(e).__name__}: {e}")
 
 
 def _consumer_of(settings: KafkaSettings, group: str, member: str) -> Any:
-    # The assignor remembers an assignment in its class: two consumers of a process would remember each other's.
+    # A class for each consumer, because the assignor stores its assignment in the class. Two consumers of one
+    # process would otherwise overwrite each other's.
     sticky = type("OwnStickyAssignor", (StickyPartitionAssignor,), {})
     session_ms = round(1000 * settings.session_s)
     return AIOKafkaConsumer(
@@ -350,7 +372,7 @@ def _consumer_of(settings: KafkaSettings, group: str, member: str) -> Any:
 
 
 def message_of(record: ConsumerRecord) -> Message:
-    """Return a record as a message, whatever another program put there: bytes that are no text are replaced."""
+    """Return a record as a message. Invalid UTF-8 of other programs is replaced."""
     key = record.key.decode("utf-8", "surrogateescape") if record.key else ""
     headers = {name: (value or b"").decode("utf-8", "replace") for name, value in record.headers}
     return Message(key, record.value or b"", headers)

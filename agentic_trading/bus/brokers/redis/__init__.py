@@ -1,1 +1,4 @@
-"""The bus on Redis Streams: a topic is a number of streams, each read by one reader of a group at a time."""
+"""The bus on Redis Streams.
+
+A topic has several streams, and one reader of a group reads a stream at a time.
+"""

@@ -1,4 +1,4 @@
-"""The broker on Redis Streams: a topic is a number of streams, a group has one reader a stream at a time, under a lease."""
+"""The broker on Redis Streams. Readers of a group own the streams of a topic under leases."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,7 @@ from agentic_trading.logger import get_logger
 log = get_logger()
 
 WAIT_S: Final = 0.1
-"""How long a reader waits for messages before it looks again which partitions it has."""
+"""How long a reader waits for messages before it checks its partitions again."""
 
 RETRY_S: Final = 0.5
 CLOSE_S: Final = 2.0
@@ -36,19 +36,22 @@ REPLY_WAIT_S: Final = 1.0
 PAGE: Final = 64
 
 REPLIES_KEPT: Final = 10_000
-"""About how many replies an address keeps that were not read."""
+"""The approximate number of unread replies that an address keeps."""
 
 REPLIES_STAY_S: Final = 3600
-"""How long they stay after the last one came, and after the reader was last heard."""
+"""How long replies are kept after the last reply, and after the last sign of the reader."""
 
 _KEPT_EVERY: Final = 60
-"""After so many waits a reader says that it is still there."""
+"""The number of waits after which a reader extends the life of its stream."""
 
 _HEADERS: Final = TypeAdapter(dict[str, str])
 
 
 class RedisReplyReader:
-    """Read the replies to `address` that come from now on into `replies`; to be started once."""
+    """Read the replies to `address` that are published from now on into `replies`.
+
+    Start it once.
+    """
 
     def __init__(self, server: StreamServer, settings: RedisBusSettings, address: str) -> None:
         self._server = server
@@ -61,7 +64,10 @@ class RedisReplyReader:
         self._reading: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Find the end of the stream; raises `BusUnavailableError`, and `TopicSetupError` where the topic is not there."""
+        """Find the end of the stream and start reading.
+
+        Raises `BusUnavailableError`, or `TopicSetupError` if the topic does not exist.
+        """
         (made,) = await self._server.partitions([self._keys])
         made_or_raise(topic_api.REPLIES.name, made, made or 0)
         (self._last,) = await self._server.last_ids([self._stream])
@@ -73,7 +79,7 @@ class RedisReplyReader:
         await self._tasks.aclose()
 
     async def _read(self) -> None:
-        """Read until closed, but no more than `buffer` ahead."""
+        """Read until closed, at most `buffer` replies ahead."""
         waits = 0
         while True:
             await self.replies.room(self._settings.buffer)
@@ -94,7 +100,10 @@ class RedisReplyReader:
 async def scanned_streams(
     server: StreamServer, settings: RedisBusSettings, topic: topic_api.Topic[Any]
 ) -> AsyncGenerator[Delivery]:
-    """Yield all that `topic` keeps now, partition by partition; raises `BusUnavailableError`, and `TopicSetupError`."""
+    """Yield all stored messages of `topic`, partition by partition.
+
+    Raises `BusUnavailableError`, or `TopicSetupError` for an invalid topic.
+    """
     keys = settings.keys_of(topic.name)
     (made,) = await server.partitions([keys])
     made_or_raise(topic.name, made, keys.partitions)
@@ -108,12 +117,12 @@ async def scanned_streams(
 
 
 def fields_of(message: Message) -> tuple[bytes, bytes, bytes]:
-    """Return key, headers and value as they stand in a stream."""
+    """Return key, headers and value as stored in a stream."""
     return message.key_bytes, _HEADERS.dump_json(dict(message.headers)), message.value
 
 
 def message_in(fields: Mapping[bytes, bytes]) -> Message:
-    """Return what stands in a stream as a message, whatever another program put there."""
+    """Return a stream entry as a message. Invalid headers of other programs are ignored."""
     headers: dict[str, str] = {}
     with suppress(ValidationError):
         headers = _HEADERS.validate_json(fields.get(b"headers", b""))
@@ -122,22 +131,23 @@ def message_in(fields: Mapping[bytes, bytes]) -> Message:
 
 
 def position_of(id_: bytes) -> int:
-    """Return the place of a message in its partition."""
+    """Return the position of a message in its partition."""
     return int(id_.partition(b"-")[2])
 
 
 def _place_of(id_: bytes) -> int:
-    """Return a number that grows with the time of a reply, and with its place within a millisecond."""
+    """Return a number that grows with the time of a reply, and with its order within a millisecond."""
     milliseconds, _, place = id_.partition(b"-")
     return (int(milliseconds) << 20) + int(place)
 
 
 class RedisSubscription:
-    """One reader of a group; to be started once.
+    """One reader of a group. Start it once.
 
-    What is done is finished on the server every `ack_every_s`, and when the reader closes or gives partitions up: after a
-    crash, what was acknowledged since then comes again. While the lease may be over nothing is handed out. A delivery of a
-    partition that another reader has taken is not held any more: to acknowledge it does nothing.
+    Acknowledged messages are finished on the server every `ack_every_s`, and when the reader closes or gives
+    up partitions. After a crash, the messages acknowledged since then are delivered again. While the lease
+    may have expired, no message is delivered. `ack` has no effect on a delivery whose partition another
+    reader has taken.
     """
 
     def __init__(self, server: StreamServer, settings: RedisBusSettings, lease: PartitionLease) -> None:
@@ -151,16 +161,15 @@ class RedisSubscription:
         self._running: list[asyncio.Task[None]] = []
         self._finishing = asyncio.Lock()
         self._owning = asyncio.Lock()
-        self._undone = asyncio.Event()  # something is finished here, and not on the server
+        self._undone = asyncio.Event()  # set if a message is finished here, but not on the server
         self._is_closed = False
 
     async def start(self) -> None:
-        """Join the group; raises `BusUnavailableError`, and `TopicSetupError` for a topic that is not there."""
+        """Join the group. Raises `BusUnavailableError`, or `TopicSetupError` for an invalid topic."""
         try:
             await self._lease.renew()
-        except (
-            TopicSetupError
-        ):  # of one topic: what is owned of the others would be so for as long as the lease lasts
+        except TopicSetupError:
+            # Otherwise the partitions of the other topics would stay owned until the lease ends.
             await self._lease.leave()
             raise
         self._running = [
@@ -169,7 +178,10 @@ class RedisSubscription:
         ]
 
     async def take(self) -> Delivery:
-        """Wait for the next delivery and hold it; raises `BusClosedError` once this or its broker is closed."""
+        """Wait for the next delivery and hold it.
+
+        Raises `BusClosedError` after the subscription or its broker is closed.
+        """
         while not self._is_closed:
             if self._lease.is_sure:
                 partition = self._partitions.next_ready()
@@ -179,7 +191,7 @@ class RedisSubscription:
         raise BusClosedError(f"the subscription of {self._group}")
 
     async def ack(self, delivery: Delivery) -> None:
-        """Finish a delivery; the server knows it in a moment."""
+        """Finish a delivery. The server is updated within `ack_every_s`."""
         partition = self._partitions.holder(delivery)
         if partition is None:
             return
@@ -190,7 +202,7 @@ class RedisSubscription:
         self._undone.set()
 
     async def give_back(self, delivery: Delivery) -> None:
-        """Let this reader, or the next one of the partition, be handed the message again."""
+        """Return a delivery, so that this reader or the partition's next reader gets it again."""
         partition = self._partitions.holder(delivery)
         if partition is None:
             return
@@ -198,10 +210,14 @@ class RedisSubscription:
         if partition.has_ready:
             self._takers.wake_one()
         self._after_release(partition)
-        await asyncio.sleep(0)  # or a reader that gives back at once would keep the loop from all other tasks
+        # Otherwise a reader that gives back immediately would block all other tasks of the loop.
+        await asyncio.sleep(0)
 
     async def progress(self) -> Sequence[topic_api.PartitionProgress]:
-        """Renew the lease, which asks for the ends of this reader's partitions; those of other readers are not asked for."""
+        """Renew the lease, which returns the ends of this reader's partitions.
+
+        The ends of other readers' partitions are unknown.
+        """
         async with self._owning:
             await self._lease.renew()
         return [
@@ -217,7 +233,10 @@ class RedisSubscription:
         return topic_api.PartitionProgress(topic, number, ours.end + 1, ours.done)
 
     async def aclose(self) -> None:
-        """Finish what is done and leave the group, within a few seconds whatever the server does. Harmless twice."""
+        """Finish the acknowledged messages and leave the group.
+
+        Repeated calls have no effect. It ends within a few seconds, even if the server does not answer.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -225,9 +244,8 @@ class RedisSubscription:
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
-                    await (
-                        self._owning.acquire()
-                    )  # a renewal that is cut off could be done after this reader left
+                    # Wait for a renewal in flight: the server would run it after this reader has left.
+                    await self._owning.acquire()
         finally:
             for task in self._running:
                 task.cancel()
@@ -243,11 +261,11 @@ class RedisSubscription:
 
     @property
     def is_closed(self) -> bool:
-        """Whether this reader reads nothing more."""
+        """Whether this reader is closed."""
         return self._is_closed
 
     def lag(self) -> Iterator[topic_api.ConsumerLag]:
-        """Yield how much each topic's partitions of this reader have that is not done; nothing before it has any."""
+        """Yield the unfinished messages of this reader's partitions, by topic."""
         for topic in filter(self._partitions.of, self._partitions.topics):
             ours = self._partitions.of(topic)
             waiting = sum(each.waiting_here_and_there for each in ours)
@@ -257,7 +275,7 @@ class RedisSubscription:
         while True:
             try:
                 await step()
-            except Exception as e:  # noqa: BLE001 - a reader goes on: the next time it may be right
+            except Exception as e:  # noqa: BLE001 - a reader continues, because the next step may succeed
                 log.warning("redis_reader_failed", group=self._group, step=step.__name__, error=str(e))
                 self._read_all_again()
                 await asyncio.sleep(min(self._lease.renewed_every_s, RETRY_S))
@@ -265,7 +283,7 @@ class RedisSubscription:
     # --- reading --------------------------------------------------------------------------------------------
 
     async def _read_next(self) -> None:
-        """Read what there is of topics that have room here; where there is nothing, wait a little for more."""
+        """Read new messages of topics that have room. If there are none, wait a little."""
         self._lease.changed.clear()
         wanted = [each for each in self._partitions.with_room() if not each.is_revoked]
         behind = [each for each in wanted if each.is_behind]
@@ -277,13 +295,15 @@ class RedisSubscription:
             await set_within(WAIT_S, self._lease.changed)
 
     async def _look(self, wanted: Sequence[OwnedPartition]) -> None:
-        """Wait until one of these has something. Only a script may read for the group: it looks whose partition it is.
+        """Wait until one of these streams has a new message.
 
-        A reader that was frozen while it waited would take from the next owner what comes.
+        This only peeks. A plain group read would let a frozen reader take messages from the partition's next
+        owner, so messages are read by a script that checks the owner.
         """
         by_stream = {self._lease.stream(each).encode(): each for each in wanted}
         after = {stream: f"0-{each.seen}" for stream, each in by_stream.items()}
-        wait_s = WAIT_S / 5 if self._partitions.is_any_full else WAIT_S  # a full topic may have room again
+        # Wait less while a topic is full, because it may have room again and is not among the streams read.
+        wait_s = WAIT_S / 5 if self._partitions.is_any_full else WAIT_S
         for stream in await self._server.read(after, most=1, wait_s=wait_s):
             by_stream[stream].is_behind = True
 
@@ -297,7 +317,7 @@ class RedisSubscription:
                 self._keep(partition, what, *found)
 
     def _keep(self, partition: OwnedPartition, what: bytes, found: Any = None) -> None:
-        """Queue what was read of a partition."""
+        """Queue the messages that were read from a partition."""
         match what:
             case b"lost":
                 self._partitions.end(partition)
@@ -307,18 +327,22 @@ class RedisSubscription:
             case b"read":
                 for id_, fields in found:
                     self._see(partition, position_of(id_), at_least=partition.seen + 1)
-                    if fields is None:  # another program deleted it
+                    if fields is None:  # another program deleted the entry, so finish it unread
                         partition.finished.append(partition.seen)
                         self._undone.set()
                     elif partition.add(
                         partition.seen, message_in(dict(zip(fields[::2], fields[1::2], strict=True)))
                     ):
                         self._takers.wake_one()
-            case _:  # there was no room for it in this answer
+            case _:  # the answer was full, so the partition stays behind and is read next time
                 pass
 
     def _see(self, partition: OwnedPartition, position: int, *, at_least: int) -> None:
-        """Note how far a partition is read; one whose server was set back is begun again with the next renewal."""
+        """Record how far a partition is read.
+
+        If the server was restored to an older state, the partition ends here and begins again with the next
+        renewal.
+        """
         if position < at_least:
             log.warning(
                 "redis_stream_was_set_back",
@@ -330,7 +354,7 @@ class RedisSubscription:
         partition.seen = position
 
     def _read_all_again(self) -> None:
-        """Look again at every partition: what was read without an answer is read again, in its place."""
+        """Mark every partition for reading, because messages of a lost answer must be read again."""
         for partition in self._partitions:
             partition.is_behind = True
 
@@ -347,7 +371,10 @@ class RedisSubscription:
         await asyncio.sleep(self._settings.ack_every_s)
 
     async def _finish(self) -> None:
-        """Finish on the server what is done; another reader's partition is not ours any more."""
+        """Finish acknowledged messages on the server.
+
+        Partitions that another reader owns are ended.
+        """
         async with self._finishing:
             for partitions in _by_topic([each for each in self._partitions if each.finished]):
                 done = {each: list(each.finished) for each in partitions}
@@ -376,22 +403,27 @@ class RedisSubscription:
             if drained:
                 await self._finish()
             await self._lease.renew(drained)
-        self._takers.wake_all()  # what was ready while the lease may have been over is handed out now
+        self._takers.wake_all()  # deliver messages that waited because the lease may have expired
 
 
 def _by_topic(partitions: Sequence[OwnedPartition]) -> Iterator[list[OwnedPartition]]:
-    """Yield the partitions of each topic, in their order."""
+    """Yield the partitions of each topic, in order."""
     for _, same in groupby(partitions, key=lambda each: each.topic):
         yield list(same)
 
 
 class RedisBroker:
-    """Keep the promise of `Broker` on one server; topics must be there (`topics create`).
+    """A `Broker` on one Redis server. Its topics must exist (see `topics create`).
 
-    A partition is read by one reader of a group at a time, which hands out its keys independently of each other. What
-    every group has finished is dropped, so a group that comes later gets what is left; a topic that no group reads is kept
-    whole, until `max_backlog`. Of a topic with `newest` the oldest ones go instead. Nothing is connected before it is
-    needed. For one event loop.
+    One reader of a group reads a partition at a time, and delivers its keys independently of each other.
+    Messages that every group has finished are dropped, so a later group gets only the remaining messages. A
+    topic that no group reads keeps all its messages, up to `max_backlog`. A topic with `newest` drops its
+    oldest messages instead. Connections are opened when they are needed. Use a broker in one event loop only.
+
+    Args:
+        settings: The server and the limits.
+        clock: The clock for leases. The default is the system clock.
+
     """
 
     def __init__(self, settings: RedisBusSettings, *, clock: Clock | None = None) -> None:
@@ -405,19 +437,27 @@ class RedisBroker:
 
     @property
     def max_message_bytes(self) -> int:
-        """The largest value of a message on a topic with `room` for one, as it is configured."""
+        """The size limit of a message value in bytes, on a topic whose `room` is 1, as configured."""
         return self._settings.max_message_bytes
 
     async def publish(self, topic: topic_api.Topic[Any], message: Message) -> None:
-        """Add a message to a topic; it is kept when this returns. Raises as `publish_all` does."""
+        """Add a message to a topic. See `publish_all`."""
         await self.publish_all(topic, (message,))
 
     async def publish_all(self, topic: topic_api.Topic[Any], messages: Sequence[Message]) -> None:
-        """Add messages to a topic in their order, all of them or none; they are kept when this returns.
+        """Add messages to a topic in order, all of them or none.
 
-        Beside what the port says, raises `BacklogFullError` where a partition would keep more than `max_backlog` and the
-        topic has no `newest`, `TopicSetupError`, `BusSettingsError`, and `BusUnavailableError` without an answer in time:
-        they may then be there or not.
+        When this returns, they are stored.
+
+        Raises:
+            MessageTooLargeError: If one message is too large. No message was added.
+            BusClosedError: After `aclose`. No message was added.
+            BacklogFullError: If a partition would exceed `max_backlog`, and the topic has no `newest`.
+            TopicSetupError: If the topic does not exist, or has another number of partitions.
+            BusSettingsError: If the server may lose acknowledged messages, or is too old.
+            BusUnavailableError: If the server does not answer in time. The messages may have been added or
+                not.
+
         """
         self._check_open()
         most, most_in_head = (
@@ -434,7 +474,7 @@ class RedisBroker:
     async def _add(self, topic: topic_api.Topic[Any], messages: Sequence[Message]) -> None:
         keys, settings = self._settings.keys_of(topic.name), self._settings
         is_reply = topic.name == topic_api.REPLIES.name
-        streams: dict[str | bytes, int] = {}  # in the order in which the script is given them, from 1 on
+        streams: dict[str | bytes, int] = {}  # the number of each stream in the script's KEYS, from 1
         given: list[int | bytes] = [
             settings.partitions,
             settings.max_backlog,
@@ -453,16 +493,18 @@ class RedisBroker:
             full = str([*streams][int(answer[1]) - 1])
             partition = int(full.rpartition(":")[2])
             raise BacklogFullError(topic.name, partition, int(answer[2]), settings.max_backlog)
-        if (
-            int(answer[1]) and topic.name != topic_api.HEADS.name
-        ):  # an old head says nothing that the next one does not
+        # Dropped heads are no loss, because each head replaces the one before.
+        if int(answer[1]) and topic.name != topic_api.HEADS.name:
             log.warning("redis_oldest_messages_gone", topic=topic.name, count=int(answer[1]))
 
     async def subscribe(self, topics: Sequence[topic_api.Topic[Any]], group: str) -> topic_api.Subscription:
-        """Read `topics` as one of the readers of `group`; raises as `publish_all` does, but for sizes."""
+        """Join `group` as one of its readers, and read `topics`.
+
+        Raises the errors of `publish_all` except those about sizes, and `ValueError` if `topics` is empty.
+        """
         self._check_open()
         if not topics:
-            raise ValueError("a subscription needs at least one topic")
+            raise ValueError("A subscription needs at least one topic.")
         await self._server.open()
         names = [topic.name for topic in topics]
         lease = PartitionLease(self._server, self._settings, names, group, clock=self._clock)
@@ -472,7 +514,10 @@ class RedisBroker:
         return subscription
 
     async def replies(self, address: str) -> topic_api.Subscription:
-        """Read the replies to `address` that come from now on, in a stream of its own."""
+        """Read the replies to `address` that are published from now on.
+
+        Each address has its own stream.
+        """
         self._check_open()
         await self._server.open()
         reader = RedisReplyReader(self._server, self._settings, address)
@@ -481,7 +526,10 @@ class RedisBroker:
         return reader.replies
 
     async def scan(self, topic: topic_api.Topic[Any]) -> AsyncGenerator[Delivery]:
-        """Yield what is kept of a topic now; close it if it is not read to its end."""
+        """Yield the stored messages of a topic.
+
+        Close the generator if you do not read it to the end.
+        """
         self._check_open()
         await self._server.open()
         async with aclosing(scanned_streams(self._server, self._settings, topic)) as deliveries:
@@ -489,7 +537,7 @@ class RedisBroker:
                 yield delivery
 
     async def delete_before(self, topic: topic_api.Topic[Any], positions: Mapping[int, int]) -> None:
-        """Delete what stands before a position in a partition; raises `BusUnavailableError`."""
+        """Delete the messages before a position in a partition. Raises `BusUnavailableError`."""
         self._check_open()
         keys = self._settings.keys_of(topic.name)
         await self._server.open()
@@ -498,7 +546,10 @@ class RedisBroker:
         })
 
     async def check(self, topics: Sequence[topic_api.Topic[Any]]) -> None:
-        """Ask the server for topics; raises as the port says, and `BusSettingsError`."""
+        """Check that the topics exist.
+
+        Raises the errors of `Broker.check`, and `BusSettingsError`.
+        """
         self._check_open()
         await self._server.open()
         made = await self._server.partitions([self._settings.keys_of(topic.name) for topic in topics])
@@ -506,7 +557,7 @@ class RedisBroker:
             made_or_raise(topic.name, partitions, self._settings.partitions)
 
     async def aclose(self) -> None:
-        """Close all subscriptions and take nothing more; harmless twice."""
+        """Close all subscriptions and stop accepting messages. Repeated calls have no effect."""
         self._is_closed = True
         readers: list[topic_api.Subscription] = [*self._replies, *self._subscriptions]
         async with asyncio.TaskGroup() as group:
@@ -515,7 +566,10 @@ class RedisBroker:
         await self._server.aclose()
 
     def statistics(self) -> topic_api.BrokerStatistics:
-        """Return what was published through this object, and how far its own readers lag; what is kept, the server knows."""
+        """Return the counts of messages published through this object, and the lag of its own readers.
+
+        `kept` is empty, because only the server has these counts.
+        """
         lags = [lag for each in self._subscriptions if not each.is_closed for lag in each.lag()]
         return topic_api.BrokerStatistics(
             published=dict(self._published), kept={}, backlogs=topic_api.summed(lags)

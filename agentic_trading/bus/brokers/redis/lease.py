@@ -1,4 +1,4 @@
-"""The lease of a reader: which partitions it owns for its group, under which tokens, and until when surely."""
+"""The lease of a reader: its partitions, their tokens, and how long it surely owns them."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,29 +10,32 @@ from agentic_trading.clock import Clock
 from agentic_trading.ids import random_id
 
 RENEWED_S: Final = 1.0
-"""How often a lease is renewed at the least: as soon is a partition that was given up read again."""
+"""The longest time between two renewals. Partitions that were given up are read again within this time."""
 
 SURE: Final = 0.8
-"""The part of a lease in which it surely lasts, however the clocks go."""
+"""The part of a lease that is safe to use, in spite of differences between clocks."""
 
 
 class OwnedPartition(Assignment):
-    """A partition for as long as one reader owns it, under one token: nothing can be read or finished with another one."""
+    """A partition while one reader owns it.
+
+    The server accepts reads and acknowledgements only with the token of this ownership.
+    """
 
     __slots__ = ("end", "finished", "give_by", "is_behind", "seen", "token")
 
     def __init__(self, topic: str, partition: int, token: str) -> None:
         super().__init__(topic, partition, 1)
         self.token = token
-        self.seen = 0  # the last message that was read, or that the group has finished
-        self.end = 0  # the last one that there is, as far as is known
+        self.seen = 0  # the last position that was read, or that the group has finished
+        self.end = 0  # the last known position of the stream
         self.is_behind = True  # there may be something to read
-        self.finished: list[int] = []  # and the server does not know it yet
+        self.finished: list[int] = []  # finished here, not yet on the server
         self.give_by = 0.0
 
     @property
     def waiting_here_and_there(self) -> int:
-        """How many messages are not handed out, with those that were not read yet."""
+        """The number of messages not delivered yet, here and on the server."""
         return self.waiting(None) + max(0, self.end - self.seen)
 
     @property
@@ -42,10 +45,11 @@ class OwnedPartition(Assignment):
 
 
 class PartitionLease:
-    """Own `partitions` of topics for `group`, each under a token; a step of an earlier owner changes nothing.
+    """Own `partitions` of topics for `group`, each under a token.
 
-    The lease is the reader's, for all its partitions. Where it was renewed too late, but no other reader has taken a
-    partition, the token is the old one, and all goes on; under another token a partition begins again.
+    Steps of an earlier owner have no effect. The reader has one lease for all its partitions. If the lease is
+    renewed too late but no other reader has taken a partition, its token is unchanged and the ownership
+    continues. Under another token, the partition begins again.
     """
 
     def __init__(
@@ -66,26 +70,26 @@ class PartitionLease:
         self._keys = {topic: settings.keys_of(topic) for topic in topics}
         self._sure_until = 0.0
         self.changed = asyncio.Event()
-        """Another partition is owned."""
+        """Set when another partition is owned."""
         self.released = asyncio.Event()
-        """A partition that is given up has nothing under way any more."""
+        """Set when a partition that is being given up has no delivery in flight."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether no other reader can own one of these partitions now, by the local clock."""
+        """Whether, by the local clock, no other reader can own one of these partitions now."""
         return self._clock.monotonic() < self._sure_until
 
     @property
     def renewed_every_s(self) -> float:
-        """How often `renew` has to be called."""
+        """The interval in seconds in which to call `renew`."""
         return min(self._settings.lease_s / 3, RENEWED_S)
 
     def partitions_of(self, topic: str) -> int:
-        """Return how many partitions a topic has."""
+        """Return the number of partitions of a topic."""
         return self._keys[topic].partitions
 
     def drained(self) -> list[OwnedPartition]:
-        """Return the partitions to be given up now: nothing of them is under way, or for too long."""
+        """Return the partitions to give up now: no delivery is in flight, or `drain_s` is over."""
         now = self._clock.monotonic()
         return [
             each
@@ -94,9 +98,9 @@ class PartitionLease:
         ]
 
     async def renew(self, drained: Sequence[OwnedPartition] = ()) -> None:
-        """Be heard, give up what is drained, and take up what is this reader's now.
+        """Renew the lease, give up the drained partitions, and take over this reader's new ones.
 
-        Raises `BusUnavailableError`, and `TopicSetupError` for a topic that is not there.
+        Raises `BusUnavailableError`, or `TopicSetupError` for an invalid topic.
         """
         asked_at = self._clock.monotonic()
         for topic in self._keys:
@@ -104,17 +108,21 @@ class PartitionLease:
             fair, owned = await self._heard(topic, given, lease_s=self._settings.lease_s)
             self._take_up(topic, owned)
             self._give_up(topic, fair)
+        # Count from before the request, because the server's lease may start any time after it was sent.
         self._sure_until = asked_at + SURE * self._settings.lease_s
 
     async def leave(self) -> None:
-        """Give up all partitions, whatever is under way, and be no reader of the group any more."""
+        """Give up all partitions, even with deliveries in flight, and leave the group."""
         for topic in self._keys:
             await self._heard(topic, (), lease_s=0)
 
     async def run(
         self, name: str, partitions: Sequence[OwnedPartition], given: Sequence[Any], *, doing: str
     ) -> Sequence[Any]:
-        """Run a script on partitions of one topic, which refuses those that this reader does not own any more."""
+        """Run a script on partitions of one topic.
+
+        The script rejects those that this reader no longer owns.
+        """
         _, owners, tokens = self._keys[partitions[0].topic].group(self.group)
         keys = [owners, tokens, *map(self.stream, partitions)]
         answers: Sequence[Any] = await self._server.run(
@@ -129,7 +137,7 @@ class PartitionLease:
     async def _heard(
         self, topic: str, given: Iterable[OwnedPartition], *, lease_s: float
     ) -> tuple[int, Mapping[int, tuple[str, int]]]:
-        """Return how many partitions are a fair share, and those of this reader, with token and last message."""
+        """Return the fair share, and this reader's partitions with token and last position."""
         keys = self._keys[topic]
         facts = [fact for each in given for fact in (each.partition, each.token)]
         streams = [keys.stream(partition) for partition in range(keys.partitions)]
@@ -147,7 +155,10 @@ class PartitionLease:
         return int(fair), {int(number): (token.decode(), int(end)) for number, token, end in rows}
 
     def _take_up(self, topic: str, owned: Mapping[int, tuple[str, int]]) -> None:
-        """Have just these partitions; under another token it is another ownership, which begins at what is not finished."""
+        """Keep exactly these partitions.
+
+        A partition with a new token begins at its first unfinished message.
+        """
         for partition in [*self.partitions.of(topic)]:
             if partition.partition not in owned or owned[partition.partition][0] != partition.token:
                 self.partitions.end(partition)
@@ -160,7 +171,10 @@ class PartitionLease:
                 self.changed.set()
 
     def _give_up(self, topic: str, fair: int) -> None:
-        """Hand out nothing more of partitions above the fair share; each is given up when nothing of it is under way."""
+        """Revoke partitions above the fair share.
+
+        Each is given up when it has no delivery in flight.
+        """
         ours = [each for each in self.partitions.of(topic) if not each.is_revoked]
         for partition in sorted(ours, key=lambda each: each.in_flight)[: max(0, len(ours) - fair)]:
             partition.revoke()

@@ -1,4 +1,4 @@
-"""The connection to a Redis Streams server: its settings, and each step as one script."""
+"""The connection to a Redis Streams server: its settings, and one script for each step."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -24,13 +24,28 @@ SCHEMES: Final = frozenset({"redis", "rediss", "unix"})
 
 @dataclass(frozen=True, slots=True)
 class RedisBusSettings:
-    """How a broker on Redis behaves; times in seconds. Nothing shows the password of `url`.
+    """The settings of a broker on Redis.
 
-    `url` is `redis://HOST:PORT/DB`, over TLS `rediss://…`, or `unix://PATH`; `USER:PASSWORD@` may stand before the host.
-    `ca_file` holds the authorities that may have signed the server's certificate, else those of the system count.
-    `partitions` is how many each topic was made with. A reader that is not heard for `lease_s` is taken for dead;
-    `drain_s` is how long work under way may take to end when a partition goes to another reader. `max_backlog` is how many
-    messages a partition may keep, `buffer` how many of a topic are here and not done before no more are fetched.
+    Times are in seconds. The repr does not show `url`.
+
+    Attributes:
+        url: `redis://HOST:PORT/DB`, `rediss://…` for TLS, or `unix://PATH`. `USER:PASSWORD@` may precede the
+            host.
+        namespace: The prefix of the bus's keys, without braces.
+        ca_file: The authorities for the server's certificate. The default is the system's.
+        partitions: The number of partitions that each topic was created with.
+        max_message_bytes: The size limit of a message value, on a topic whose `room` is 1.
+        max_backlog: The number of messages that a partition may keep.
+        publish_s: How long publishing may take.
+        lease_s: How long a reader counts as alive after its last renewal.
+        drain_s: How long deliveries in flight may take when their partition moves to another reader.
+        ack_every_s: The interval in which acknowledged messages are finished on the server.
+        buffer: The number of unfinished messages of a topic at which fetching pauses.
+
+    Raises:
+        BusAddressError: If `url` is not a Redis URL.
+        ValueError: If another setting is out of range.
+
     """
 
     url: str = field(repr=False)
@@ -49,39 +64,43 @@ class RedisBusSettings:
         if not _is_address(self.url):
             raise BusAddressError(self.url)
         if not self.namespace or "{" in self.namespace or "}" in self.namespace:
-            raise ValueError(f"namespace is {self.namespace!r}; allowed is text without braces")
+            raise ValueError(f"namespace is {self.namespace!r}. Allowed: text without braces.")
         for name in ("partitions", "max_message_bytes", "max_backlog", "buffer"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed is 1 and more")
+                raise ValueError(f"{name} is {getattr(self, name)}. Allowed: 1 or more.")
         for name in ("publish_s", "lease_s", "drain_s", "ack_every_s"):
             if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; allowed is more than 0")
+                raise ValueError(f"{name} is {getattr(self, name)}. Allowed: more than 0.")
 
     @property
     def server(self) -> str:
-        """Where the server is, without the name and the password."""
+        """The server's address, without user name and password."""
         return self.url.rpartition("://")[2].rpartition("@")[2]
 
     def keys_of(self, topic: str) -> "TopicKeys":
-        """Return the keys under which a topic stands."""
+        """Return the Redis keys of a topic."""
         return TopicKeys(f"{{{self.namespace}:bus}}:{topic}", self.partitions)
 
 
 def redis_settings_of(url: str, **settings: Any) -> RedisBusSettings:
-    """Return the settings for a bus at `redis://HOST:PORT/DB`, `rediss://…` or `unix://PATH`; raises `BusAddressError`."""
+    """Return the settings of the bus at a Redis URL. Raises `BusAddressError` for any other URL."""
     return RedisBusSettings(url, **settings)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicKeys:
-    """The keys of a topic; all of a bus are in one slot of a cluster, and none begins as a ledger's or a claim's does."""
+    """The Redis keys of a topic.
+
+    All keys of a bus are in one slot of a cluster. They have other prefixes than the keys of ledgers and
+    claims.
+    """
 
     prefix: str
     partitions: int
 
     @property
     def meta(self) -> str:
-        """The hash with what the topic was made with."""
+        """The hash with the settings that the topic was created with."""
         return f"{self.prefix}:meta"
 
     def stream(self, partition: int) -> str:
@@ -89,7 +108,7 @@ class TopicKeys:
         return f"{self.prefix}:{partition}"
 
     def partition_of(self, key: bytes) -> int:
-        """Return the partition that has the messages of a key."""
+        """Return the partition for the messages of a key."""
         return crc32(key) % self.partitions
 
     def reply_stream(self, address: bytes) -> bytes:
@@ -97,7 +116,7 @@ class TopicKeys:
         return f"{self.prefix}:to:".encode() + address
 
     def group(self, group: str) -> tuple[str, str, str]:
-        """The readers of a group, the owner of each partition, and its token."""
+        """The keys of a group: its readers, the owner of each partition, and the token of each partition."""
         prefix = f"{self.prefix}:group:{group}"
         return f"{prefix}:readers", f"{prefix}:owners", f"{prefix}:tokens"
 
@@ -110,21 +129,24 @@ def _is_address(url: str) -> bool:
         if parts.scheme == "unix":
             return bool(parts.path)
         return bool(parts.hostname) and parts.port != 0 and (parts.path.lstrip("/") or "0").isdecimal()
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         return False
 
 
 LEAST_VERSION: Final = 7
-"""The first one that numbers the messages of a stream by itself (`0-*`)."""
+"""The first version that numbers the messages of a stream automatically (`0-*`)."""
 
 CONNECTIONS: Final = 64
-"""Each reader waits on one of its own."""
+"""The size of the connection pool. Each reader occupies a connection while it waits."""
 
 Entry = tuple[bytes, Mapping[bytes, bytes]]
 
 
 class StreamServer:
-    """The server at `url`; whatever fails there is a `BusUnavailableError`. Nothing is connected before it is needed."""
+    """The Redis server of a bus.
+
+    All its failures become `BusUnavailableError`. It connects when needed.
+    """
 
     def __init__(self, settings: RedisBusSettings) -> None:
         self._server = settings.server
@@ -135,7 +157,10 @@ class StreamServer:
         self._opening = asyncio.Lock()
 
     async def open(self) -> None:
-        """Look once whether the server may be relied on; raises `BusSettingsError`, and `BusUnavailableError`."""
+        """Check the server's version and settings, once.
+
+        Raises `BusSettingsError` and `BusUnavailableError`.
+        """
         async with self._opening:
             if not self._scripts:
                 await self._check()
@@ -147,7 +172,7 @@ class StreamServer:
                 version = str((await self._redis.info("server"))["redis_version"])
                 unsafe = await unsafe_setting(self._redis)
             except ResponseError as e:
-                allowed = "to let INFO and CONFIG GET be read, or to check them elsewhere"
+                allowed = "a user that may run INFO and CONFIG GET"
                 raise BusSettingsError("CONFIG", str(e), allowed) from e
         if int(version.partition(".")[0]) < LEAST_VERSION:
             raise BusSettingsError("redis_version", version, f"{LEAST_VERSION}.0 or newer")
@@ -163,22 +188,22 @@ class StreamServer:
         doing: str,
         within_s: float = ANSWER_S,
     ) -> Any:
-        """Run a script; without an answer in time it is not known whether it was run."""
+        """Run a script. If the answer does not arrive in time, the script may have run or not."""
         async with self._reaching(doing, within_s):
             script = self._scripts[name]
             try:
                 return await self._redis.evalsha(script.sha, len(keys), *keys, *given)
-            except NoScriptError:  # a new server, or one whose scripts were flushed
+            except NoScriptError:  # a restarted server has no scripts until they are sent to it
                 return await self._redis.eval(script.source, len(keys), *keys, *given)
 
     async def read(self, after: Mapping[Any, str], *, most: int, wait_s: float) -> dict[bytes, list[Entry]]:
-        """Wait at most `wait_s` for messages behind these ids, and return what is there, by stream."""
+        """Wait up to `wait_s` for messages after these ids, and return them by stream."""
         async with self._reaching("waiting for messages", wait_s + ANSWER_S):
             found = await self._redis.xread(dict(after), count=most, block=max(1, round(1000 * wait_s)))
         return dict(found or ())
 
     async def last_ids(self, streams: Sequence[str | bytes]) -> list[str]:
-        """Return the id of the last message of each stream; `0-0` of one that is empty."""
+        """Return the id of the last message of each stream, or `0-0` for an empty stream."""
         pipeline = self._redis.pipeline(transaction=False)
         for stream in streams:
             pipeline.xrevrange(stream, count=1)
@@ -187,18 +212,18 @@ class StreamServer:
         return [last[0][0].decode() if last else "0-0" for last in found]
 
     async def page(self, stream: str, after: str, last: str, *, most: int) -> list[Entry]:
-        """Return the next messages of a stream behind `after`, up to `last`."""
+        """Return the next messages of a stream after `after`, up to `last`."""
         async with self._reaching("reading"):
             found: list[Entry] = await self._redis.xrange(stream, f"({after}", last, count=most)
         return found
 
     async def keep(self, key: str | bytes, seconds: int) -> None:
-        """Let a stream of replies stay for as long from now on."""
+        """Let a stream of replies expire after `seconds` from now."""
         async with self._reaching("keeping a stream of replies"):
             await self._redis.expire(key, seconds)
 
     async def partitions(self, topics: Sequence[TopicKeys]) -> list[int | None]:
-        """Return how many partitions each topic was made with; None where it was not."""
+        """Return the number of partitions of each topic, or None for a topic that does not exist."""
         pipeline = self._redis.pipeline(transaction=False)
         for topic in topics:
             pipeline.hget(topic.meta, "partitions")
@@ -206,12 +231,12 @@ class StreamServer:
             return [None if found is None else int(found) for found in await pipeline.execute()]
 
     async def make(self, topic: TopicKeys) -> bool:
-        """Note how many partitions a topic has; returns whether it was not there."""
+        """Create a topic. Return False if it exists already."""
         async with self._reaching("making topics"):
             return bool(await self._redis.hsetnx(topic.meta, "partitions", topic.partitions))
 
     async def groups(self, streams: Sequence[str]) -> list[list[Mapping[str, Any]]]:
-        """Return what the server says of the groups of each stream; nothing for a stream that is not there."""
+        """Return the server's information on the groups of each stream, empty for a missing stream."""
         pipeline = self._redis.pipeline(transaction=False)
         for stream in streams:
             pipeline.xinfo_groups(stream)
@@ -223,7 +248,7 @@ class StreamServer:
         return [[] if isinstance(each, Exception) else each for each in found]
 
     async def sizes(self, streams: Sequence[str]) -> list[int]:
-        """Return how many messages each stream keeps."""
+        """Return the number of messages in each stream."""
         pipeline = self._redis.pipeline(transaction=False)
         for stream in streams:
             pipeline.xlen(stream)
@@ -231,7 +256,7 @@ class StreamServer:
             return list(await pipeline.execute())
 
     async def trim(self, firsts: Mapping[str, str]) -> None:
-        """Delete what stands before an id, in each of these streams."""
+        """Delete the messages before an id in each stream."""
         pipeline = self._redis.pipeline(transaction=False)
         for stream, first in firsts.items():
             pipeline.xtrim(stream, minid=first, approximate=False)
@@ -253,33 +278,37 @@ class StreamServer:
         except (RedisError, OSError) as e:
             if not isinstance(e, ResponseError):
                 await self._drop_idle()
-            why = failure_text(e).replace(f" at {self._server}", "", 1)  # the error names it, too
+            why = failure_text(e).replace(f" at {self._server}", "", 1)  # the error names the server anyway
             raise BusUnavailableError(self._server, f"{doing} failed: {why}") from e
 
     async def _drop_idle(self) -> None:
-        """Close the connections that nothing uses: they are as dead, and each would fail once more."""
+        """Close the idle connections, because after an outage each of them would fail once more."""
         with suppress(RedisError, OSError):
             async with asyncio.timeout(ANSWER_S):
                 await self._pool.disconnect(inuse_connections=False)
 
 
 class RedisTopics:
-    """The topics at `settings.url`; each step raises `BusUnavailableError` where the server cannot be reached."""
+    """The topics of a Redis bus.
+
+    Each method raises `BusUnavailableError` if the server is unreachable.
+    """
 
     def __init__(self, settings: RedisBusSettings) -> None:
         self._settings = settings
 
     async def create(self, topics: Sequence[topic_api.Topic[Any]]) -> list[str]:
-        """Make the topics that are missing, with `settings.partitions` for good, and return their names.
+        """Create the missing topics, and return their names.
 
-        Raises `BusSettingsError` for a server that may forget.
+        `settings.partitions` is fixed from then on. Raises `BusSettingsError` if the server may lose
+        acknowledged messages.
         """
         async with self._opened() as server:
             await server.open()
             return [topic.name for topic in topics if await server.make(self._settings.keys_of(topic.name))]
 
     async def check(self, topics: Sequence[topic_api.Topic[Any]]) -> list[topic_api.TopicProblem]:
-        """Return what is wrong with the server, and with its topics."""
+        """Return the problems of the server and of its topics."""
         async with self._opened() as server:
             problems = []
             try:
@@ -309,9 +338,10 @@ class RedisTopics:
     async def lag(
         self, topics: Sequence[topic_api.Topic[Any]], groups: Sequence[str] = ()
     ) -> list[topic_api.ConsumerLag]:
-        """Return how far `groups`, or all that there are, are behind, by group and topic.
+        """Return the lag of `groups`, or of all groups, by group and topic.
 
-        All are with topics, without a group, whose messages no group has read. Replies are read without one.
+        The list of all groups also contains the topics that no group has read, with an empty group name.
+        Replies are left out, because they are read without a group.
         """
         lags = []
         unread = []
@@ -345,20 +375,23 @@ class RedisTopics:
 
 
 def made_or_raise(topic: str, made: int | None, partitions: int) -> None:
-    """Raise `TopicSetupError` for a topic that was not made, or with another number of partitions."""
+    """Raise `TopicSetupError` if a topic does not exist, or has another number of partitions."""
     found = [b"missing"] if made is None else [b"partitions", made] if made != partitions else [b"done"]
     done_or_raise(found, topic, partitions)
 
 
 def done_or_raise(answer: Sequence[Any], topic: str, partitions: int) -> Sequence[Any]:
-    """Return the answer of a script that looks at a topic; raises `TopicSetupError` for one that is not as it has to be."""
+    """Return the answer of a script.
+
+    Raise `TopicSetupError` if the script found an invalid topic.
+    """
     match answer[0]:
         case b"missing":
-            raise TopicSetupError(topic, "is not there", topic_api.CREATE)
+            raise TopicSetupError(topic, "does not exist", topic_api.CREATE)
         case b"partitions":
             made = int(answer[1])
             raise TopicSetupError(
-                topic, f"was made with {made} partitions, not {partitions}", f"set partitions to {made}"
+                topic, f"has {made} partitions, not {partitions}", f"Set partitions to {made}"
             )
         case _:
             return answer
@@ -366,7 +399,7 @@ def done_or_raise(answer: Sequence[Any], topic: str, partitions: int) -> Sequenc
 
 @dataclass(frozen=True, slots=True)
 class _Script:
-    """What the server runs in one piece, and the SHA-1 by which it knows it."""
+    """A script that the server runs atomically, and the SHA-1 that identifies it."""
 
     source: str
     sha: str
@@ -374,7 +407,7 @@ class _Script:
 
 @cache
 def _scripts() -> Mapping[str, _Script]:
-    """Return all of them by name; reads files."""
+    """Return all scripts by name. Reads files."""
     found = {}
     for name in ("publish", "lease", "read", "finish"):
         source = (files(__package__) / f"{name}.lua").read_text("utf-8")

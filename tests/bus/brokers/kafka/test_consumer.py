@@ -329,13 +329,15 @@ async def test_where_the_committed_offset_is_gone_the_oldest_that_is_left_comes(
 
 
 async def test_a_topic_that_is_not_there_is_named_with_what_to_do(broker: KafkaBroker) -> None:
-    with pytest.raises(TopicSetupError, match=r"topic acme is not there; agentic-trading topics create"):
+    with pytest.raises(
+        TopicSetupError, match=r"Topic acme does not exist. Run agentic-trading topics create"
+    ):
         await broker.subscribe([Topic("acme", Event)], "group")
 
 
 async def test_servers_that_are_not_there_are_named_at_once() -> None:
     async with aclosing(kafka_server.broker("127.0.0.1:1", connect_s=2.0)) as broker:
         with pytest.raises(
-            BusUnavailableError, match=r"joining the group group failed: .*; servers: 127\.0\.0\.1:1; see"
+            BusUnavailableError, match=r"joining the group group failed: .*\. Servers: 127\.0\.0\.1:1\. Check"
         ):
             await broker.subscribe([Topic("acme", Event)], "group")

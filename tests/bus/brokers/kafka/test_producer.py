@@ -79,19 +79,23 @@ async def test_a_topic_whose_limit_is_below_a_batch_is_refused(
     where = await topic_of_at_most(kafka_servers, 100_000)
 
     with pytest.raises(
-        TopicSetupError, match=r"has max\.message\.bytes 100000, less than a batch; set it to 262272 or more"
+        TopicSetupError, match=r"has max\.message\.bytes 100000, less than a batch\. Set it to 262272 or more"
     ):
         await broker.publish(where, Message("a", b"1", {}))
 
 
 async def test_a_topic_that_is_not_there_is_named_with_what_to_do(broker: KafkaBroker) -> None:
-    with pytest.raises(TopicSetupError, match=r"topic acme is not there; agentic-trading topics create"):
+    with pytest.raises(
+        TopicSetupError, match=r"Topic acme does not exist. Run agentic-trading topics create"
+    ):
         await broker.publish(Topic("acme", Event), Message("a", b"1", {}))
 
 
 async def test_servers_that_are_not_there_are_named_at_once() -> None:
     async with aclosing(kafka_server.broker("127.0.0.1:1", connect_s=2.0)) as broker:
-        with pytest.raises(BusUnavailableError, match=r"servers: 127\.0\.0\.1:1; see that they run"):
+        with pytest.raises(
+            BusUnavailableError, match=r"Servers: 127\.0\.0\.1:1\. Check that they are running"
+        ):
             await broker.publish(Topic("acme", Event), Message("a", b"1", {}))
 
 
@@ -127,10 +131,10 @@ def test_batches_are_compressed_by_the_best_codec_that_is_installed() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"bootstrap_servers": ""}, "bootstrap_servers is empty; allowed is HOST:PORT"),
-        ({"buffer": 0}, "buffer is 0; allowed is 1 and more"),
-        ({"drain_s": 0}, "drain_s is 0; allowed is more than 0"),
-        ({"session_s": float("nan")}, "session_s is nan; allowed is more than 0"),
+        ({"bootstrap_servers": ""}, "bootstrap_servers is empty. Allowed: HOST:PORT"),
+        ({"buffer": 0}, "buffer is 0. Allowed: 1 or more"),
+        ({"drain_s": 0}, "drain_s is 0. Allowed: more than 0"),
+        ({"session_s": float("nan")}, "session_s is nan. Allowed: more than 0"),
     ],
 )
 def test_a_setting_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:

@@ -180,6 +180,6 @@ async def test_a_key_is_exchanged_while_a_call_is_under_way_and_none_is_lost(
     answers = [begun.result(), between, after]
     assert [isinstance(each, LLMInteraction) and each.result.actionable for each in answers] == [True] * 3
     assert isinstance(removed, NoDecision)
-    assert "it is not as 'desk-a' signed it" in removed.reason.description
+    assert "its signature does not match the keys of 'desk-a'" in removed.reason.description
     assert [*keys.secrets] == [new.read_bytes().strip()]
     assert client.ignored_replies == {}

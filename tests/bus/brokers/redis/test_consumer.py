@@ -96,13 +96,15 @@ async def test_a_topic_with_too_much_here_is_read_no_further(one: Place) -> None
 
 async def test_a_topic_that_is_not_there_or_has_other_partitions_is_named_with_what_to_do(one: Place) -> None:
     async with aclosing(one.broker()) as broker, aclosing(one.broker(partitions=4)) as other:
-        with pytest.raises(TopicSetupError, match=r"topic acme is not there; agentic-trading topics create"):
+        with pytest.raises(
+            TopicSetupError, match=r"Topic acme does not exist. Run agentic-trading topics create"
+        ):
             await broker.subscribe([TOPIC, Topic("acme", Event)], "group")
         assert await one.redis.zcard(f"{{{one.namespace}:bus}}:{TOPIC.name}:group:group:readers") == 0
         for refused in (other.subscribe([TOPIC], "group"), other.publish(TOPIC, Message("a", b"", {}))):
-            with pytest.raises(TopicSetupError, match="made with 1 partitions, not 4; set partitions to 1"):
+            with pytest.raises(TopicSetupError, match=r"has 1 partitions, not 4\. Set partitions to 1"):
                 await refused
-        with pytest.raises(TopicSetupError, match="is not there"):
+        with pytest.raises(TopicSetupError, match="does not exist"):
             await broker.replies("address")
         for wrong in (other.scan(TOPIC), broker.scan(Topic("acme", Event))):
             with pytest.raises(TopicSetupError):

@@ -34,7 +34,7 @@ async def test_a_topic_with_too_many_messages_refuses_more_until_some_are_finish
         batch = [Message("d", b"0", {}), Message("a", b"3", {}), Message("a", b"4", {})]
         with pytest.raises(
             BacklogFullError,
-            match=r"topic events keeps 2 messages in partition 1, and no more than 3 .*start the reader",
+            match=r"Topic events has 2 messages in partition 1. Allowed: at most 3. Start the reader",
         ) as e:
             await broker.publish_all(TOPIC, batch)
         scanned = [each.message.value async for each in broker.scan(TOPIC)]

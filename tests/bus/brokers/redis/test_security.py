@@ -72,7 +72,7 @@ async def test_a_server_whose_settings_may_not_be_read_is_refused(
     own_redis: RealServer, with_user: str
 ) -> None:
     blind = with_user.replace(f"worker:{PASSWORD}", "blind:p")
-    with pytest.raises(BusSettingsError, match="allowed is to let INFO and CONFIG GET be read"):
+    with pytest.raises(BusSettingsError, match="Allowed: a user that may run INFO and CONFIG GET"):
         await goes_through(blind)
 
 
@@ -85,7 +85,7 @@ async def test_a_server_whose_settings_may_not_be_read_is_refused(
     ],
 )  # fmt: skip
 def test_an_address_that_names_no_server_is_refused_without_its_password(url: str) -> None:
-    with pytest.raises(BusAddressError, match=r"allowed is kafka://HOST:PORT, .*, redis://HOST:PORT/DB") as e:
+    with pytest.raises(BusAddressError, match=r"Allowed: kafka://HOST:PORT .*, redis://HOST:PORT/DB") as e:
         redis_settings_of(url)
 
     assert PASSWORD not in str(e.value)
@@ -96,7 +96,7 @@ def test_an_address_that_names_no_server_is_refused_without_its_password(url: st
     [("namespace", "a{b"), ("partitions", 0), ("max_backlog", 0), ("lease_s", 0.0), ("drain_s", -1.0)],
 )
 def test_a_setting_that_makes_no_sense_is_named_with_what_is_allowed(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=f"{name} is .*; allowed is"):
+    with pytest.raises(ValueError, match=f"{name} is .*\\. Allowed: "):
         RedisBusSettings("redis://host", **{name: value})  # type: ignore[arg-type]
 
 
