@@ -70,7 +70,8 @@ LONGEST_FINDING: Final[Mapping[str, Any]] = {
 }
 """The longest finding of a part, without its question."""
 
-_MOST_ALTERNATIVES = 8
+_MOST_ALTERNATIVES = 100
+"""Maximum number of fallbacks of a call that are looked up in the record."""
 
 
 class UndeliveredError(Exception):
@@ -301,7 +302,10 @@ class FrameCalls:
 
     def _on_record(self, envelope_id: str) -> StructuredOutcome | None:
         """Return the recorded outcome of a call with its fallbacks, or None if incomplete."""
-        chain = [envelope_id, *(derived_id("fallback", envelope_id, n) for n in range(1, _MOST_ALTERNATIVES))]
+        chain = [
+            envelope_id,
+            *(derived_id("fallback", envelope_id, n) for n in range(1, _MOST_ALTERNATIVES + 1)),
+        ]
         found = [self._attempts[one] for one in chain if one in self._attempts]
         if not found or all(one.result.next_step not in {"", "final"} for one in found[-1]):
             return None

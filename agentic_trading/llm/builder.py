@@ -215,7 +215,16 @@ class EnvelopeBuilder:
         return self._set(determinism=level)
 
     def with_retry_policy(self, policy: RetryPolicy) -> Self:
-        """Replace the default retry policy."""
+        """Replace the default retry policy.
+
+        Raises:
+            EnvelopeValidationError: If the policy has an unknown field.
+
+        """
+        # A policy keeps unknown fields of newer producers. In a policy that you build, one is a misspelling.
+        if policy.model_extra:
+            unknown, allowed = (", ".join(names) for names in (policy.model_extra, RetryPolicy.model_fields))
+            raise EnvelopeValidationError([f"retry_policy: unknown field {unknown}. Allowed: {allowed}"])
         return self._set(retry_policy=policy)
 
     def with_trace(self, trace_id: str = "", causation_id: str = "") -> Self:

@@ -275,8 +275,10 @@ async def test_two_processes_that_go_on_with_one_tree_pay_it_once() -> None:
     assert sorted(kinds) == ["recursion.frame_closed"] * 4 + ["recursion.frame_opened"] * 4
 
 
-async def test_a_call_that_fell_back_on_another_model_is_found_again() -> None:
-    alternative = Alternative(LLMProvider.SCRIPTED, "scripted-prompted-1")
+@pytest.mark.parametrize("skipped", [0, 11])
+async def test_a_call_that_fell_back_on_another_model_is_found_again(skipped: int) -> None:
+    same = Alternative(LLMProvider.SCRIPTED, "scripted-1")
+    other = Alternative(LLMProvider.SCRIPTED, "scripted-prompted-1")
     retries = RetryPolicy(max_retries=0)
 
     def line(request: ModelRequest) -> Any:
@@ -287,7 +289,7 @@ async def test_a_call_that_fell_back_on_another_model_is_found_again() -> None:
     provider = ScriptedProvider(line)
     desk = gateway(provider)
     async with running(desk) as client:
-        chain = FallbackGateway(client, [alternative])
+        chain = FallbackGateway(client, [*[same] * skipped, other])
         build = lambda: asking().with_retry_policy(retries)  # noqa: E731
         first = await Recursion(chain, desk.store.records.trace, LIMITS, build).run("root", trace_id=TRACE)
     again = await tree(line, store=desk.store)

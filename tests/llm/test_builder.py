@@ -274,3 +274,12 @@ def test_everything_that_can_be_said_is_kept() -> None:
     assert (envelope.deadline, envelope.priority, envelope.idempotency_key) == (NOON, 7, "k")
     assert (envelope.must_understand, envelope.budget.max_cost_nusd) == (["as_of"], 500_000_000)
     assert envelope.budget.max_cost_usd == 0.5
+
+
+def test_unknown_field_of_retry_policy_is_refused() -> None:
+    policy = RetryPolicy.model_validate({"max_attempts": 1})
+
+    with pytest.raises(
+        EnvelopeValidationError, match=r"unknown field max_attempts\. Allowed: max_retries, base_s"
+    ):
+        EnvelopeBuilder().with_retry_policy(policy)
