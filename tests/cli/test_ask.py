@@ -281,4 +281,4 @@ def test_resume_with_an_ambiguous_id_lists_the_matches(tmp_path: Path, command: 
     ended = command("ask", "--store", tmp_path, "--resume", "a5d04833")
 
     assert ended.code == ExitCode.FOUND_WRONG
-    assert "a5d04833-one, a5d04833-two; give more characters of one" in ended.err
+    assert "a5d04833-one, a5d04833-two. Give more characters" in ended.err

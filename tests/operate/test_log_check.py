@@ -161,8 +161,8 @@ async def test_the_audit_looks_into_the_records_of_an_unbroken_log(tmp_path: Pat
     found = await kept(tmp_path / "log.jsonl", lost, changed)
 
     assert [(one.line, one.record_id, one.reason) for one in found.findings] == [
-        (2, changed.interaction_id, "it was written with another output_hash than its contents have"),
-        (1, "fill", "it names a cause that its trace does not have: nowhere"),
+        (2, changed.interaction_id, "it was written with a wrong output_hash"),
+        (1, "fill", "it names a cause that is not in its trace: nowhere"),
     ]
 
 

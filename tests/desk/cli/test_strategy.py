@@ -293,7 +293,7 @@ def test_without_the_extra_the_command_names_it(tmp_path: Path, package: str) ->
     )
 
     assert ended.returncode == 2
-    assert f"{package} is not installed; run pip install 'agentic-trading[desk]'" in ended.stderr
+    assert f"{package} is not installed. Run pip install 'agentic-trading[desk]'" in ended.stderr
 
 
 def test_a_picture_that_cannot_be_drawn_hides_no_result(command: Command, tmp_path: Path) -> None:
