@@ -255,7 +255,7 @@ def test_answers_of_a_trace_that_was_asked_here_are_in_no_other_log(log: Path, c
     ended = command("ask", "--store", log, "--resume", trace, "--answers-from", log)
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "--answers-from is given; allowed: --resume of a trace that was asked over a bus" in ended.err
+    assert "--answers-from is given. Allowed: --resume of a trace that was asked over a bus" in ended.err
 
 
 @pytest.mark.parametrize("words", [["--resume", "nothing"], ["--resume", "TRACE", "--answer", "2=x"]])
