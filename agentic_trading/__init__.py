@@ -1,21 +1,23 @@
-"""An LLM gateway for trading, and the trading desk that is its first user.
+"""An LLM gateway for trading platforms, and a trading desk that uses it.
 
-The packages are laid along the path of a call. Data goes through them in one direction.
+Packages are listed along the path of a call. Imports go in one direction.
 
-- `errors`, `clock`, `ids`, `files`, `logger`, `canonical`: the root error, the only time, the only chance, the reader of named files, the log, one spelling of JSON
-- `llm`: what a call is, the providers that answer it, the log that keeps it
-- `bus`: how messages move
-- `governance`: may it run, and what did it cost
-- `structured`: from schema to valid object, without I/O
-- `worker`: the one loop
-- `audit`: what happened
-- `replay`: compare a run with its record, off the network
-- `client`: the gateway's client, for any application
+- `errors`, `clock`, `ids`, `files`, `logger`, `canonical`: root error, time, randomness, reading of named
+  files, log, canonical JSON
+- `llm`: the data of a call, its providers, and the log
+- `bus`: message brokers
+- `governance`: permissions, budgets and costs
+- `structured`: validation of answers against a schema, without I/O
+- `worker`: the loop that runs calls
+- `audit`: traces, sums and verification of logs
+- `replay`: comparison of a run with its record, without network
+- `client`: the client of the gateway
 - `desk`: the trading desk
-- `platform`, `operate`, `cli`: the wiring, the work of operators, the command line
+- `platform`, `operate`, `cli`: setup, operations, and the command line
 - `providers`, `brokers`, `recursion`, `testing`: public names for adapters, buses, split questions and tests
 
-Applications use `import agentic_trading as at`: every name below is loaded when it is first used. `docs/reference/api.md` lists all public modules.
+Applications use `import agentic_trading as at`. Names are imported on first use. `docs/reference/api.md`
+lists all public modules.
 """
 
 from agentic_trading.lazy import lazy_names
@@ -190,6 +192,6 @@ NAMES_OF = {
     ),
     "platform.settings": ("load_config",),
 }
-"""The public names by module. `__init__.pyi` has them for type checkers; a test compares both."""
+"""The public names by module. `__init__.pyi` lists them for type checkers. A test compares both."""
 
 __getattr__, __dir__ = lazy_names(__name__, NAMES_OF)

@@ -1,4 +1,4 @@
-"""The message brokers of the bus, for applications that open one themselves."""
+"""The message brokers, for applications that open one themselves."""
 
 from agentic_trading.bus.brokers.kafka.broker import KafkaBroker
 from agentic_trading.bus.brokers.kafka.connection import KafkaSecurity, KafkaSettings

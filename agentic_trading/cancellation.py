@@ -1,4 +1,4 @@
-"""Work that has to finish though its caller is cancelled, tasks that no single caller owns, waits and signals that end."""
+"""Work that finishes although its caller is cancelled, shared tasks, and signals."""
 
 import asyncio
 import signal
@@ -11,18 +11,27 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LONGEST_S = 30.0
-"""Shielded work that takes longer is given up: a process must be able to end."""
+"""Time limit of shielded work, so that a process can always end."""
 
 
 async def run_shielded(work: Coroutine[Any, Any, T], *, longest_s: float = LONGEST_S) -> T:
-    """Run `work` to its end, even if the caller is cancelled meanwhile, once or again and again.
+    """Run `work` to its end, even if the caller is cancelled meanwhile, once or repeatedly.
 
-    Raises what `work` raises, else `CancelledError` if the caller was cancelled: what `work` gives is then lost unless
-    it was stored. After an error of `work` the cancellation comes at the caller's next wait. Nothing is left behind:
-    `work` is over when this returns or raises. Raises `TimeoutError` if it takes longer than `longest_s` seconds after
-    the last cancellation.
+    `work` has ended when this function returns or raises. If the caller was cancelled and `work` succeeded,
+    the result is lost unless `work` stored it. If `work` failed, the cancellation is raised at the caller's
+    next wait.
+
+    Args:
+        work: The coroutine to run.
+        longest_s: Time limit in seconds, restarted by each cancellation.
+
+    Raises:
+        CancelledError: If the caller was cancelled and `work` succeeded.
+        TimeoutError: If `work` takes longer than `longest_s`. It is cancelled.
+        Exception: The error of `work`.
+
     """
-    task = asyncio.Task(work)  # outside any group, which would cancel it together with the caller
+    task = asyncio.Task(work)  # outside any group, which would cancel it with the caller
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -34,7 +43,7 @@ async def run_shielded(work: Coroutine[Any, Any, T], *, longest_s: float = LONGE
             task.cancel()
             await asyncio.wait([task])
             _cancel_later(cancelled)
-            raise TimeoutError(f"not done within {longest_s:g} s; allowed is less")
+            raise TimeoutError(f"not done within {longest_s:g} s")
     if task.cancelled() or task.exception() is not None:
         _cancel_later(cancelled)
         return task.result()
@@ -44,17 +53,18 @@ async def run_shielded(work: Coroutine[Any, Any, T], *, longest_s: float = LONGE
 
 
 def _cancel_later(cancelled: asyncio.CancelledError | None) -> None:
-    """Hand a cancellation that was held back to the caller's next wait; it is counted already."""
+    """Raise a held-back cancellation at the caller's next wait."""
     caller = asyncio.current_task()
     if cancelled is not None and caller is not None:
-        caller.uncancel()
+        caller.uncancel()  # because `cancel` counts it again
         caller.cancel()
 
 
 class OwnedTasks:
-    """Tasks of an object with many callers: any of them starts one, none is cancelled with it or by it.
+    """Tasks of an object with many callers. Cancelling a caller does not cancel them.
 
-    A `TaskGroup` would belong to the caller that came first: an error of any task would cancel that caller.
+    Use it in place of a `TaskGroup`, which would belong to its first caller: an error in any task would
+    cancel that caller.
     """
 
     def __init__(self) -> None:
@@ -62,16 +72,16 @@ class OwnedTasks:
         self._errors: list[BaseException] = []
 
     def start(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
-        """Start a task; what it raises is raised by `aclose`."""
+        """Start a task. Its error is raised by `aclose`."""
         task = asyncio.Task(work, name=name)
         self._running.add(task)
         task.add_done_callback(self._ended)
         return task
 
     async def aclose(self) -> None:
-        """Wait until all have ended, and raise the first of their errors. Harmless twice.
+        """Wait until all tasks have ended, and raise the first of their errors. Calling it twice is harmless.
 
-        If the caller is cancelled meanwhile they are cancelled as well.
+        If the caller is cancelled meanwhile, the tasks are cancelled too.
         """
         try:
             while self._running:
@@ -93,24 +103,24 @@ class OwnedTasks:
 
 
 async def set_within(seconds: float, event: asyncio.Event) -> None:
-    """Wait for `event`, but not longer than `seconds`."""
+    """Wait for `event` for at most `seconds`. Does not raise at the end of this time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
 
 
 def end_wait(limit: asyncio.Timeout) -> None:
-    """Have the time limit around a wait run out now; harmless if it has run out."""
+    """End a wait now by expiring its timeout. Harmless if it has expired."""
     if not limit.expired():
         limit.reschedule(0)
 
 
 @contextmanager
 def on_first_signal(act: Callable[[], None]) -> Generator[None]:
-    """Call `act` on the first SIGINT or SIGTERM; a second one does what it did before the block.
+    """Call `act` on the first SIGINT or SIGTERM. A second signal has the effect that it had before the block.
 
-    It is called by the loop, between two of its steps. Signals reach the main thread only: on any other one nothing is
-    changed, and nothing comes.
+    The event loop calls `act` between two of its steps. Outside the main thread, this has no effect, because
+    signals reach only the main thread.
     """
     loop = asyncio.get_running_loop()
     on_sigterm = signal.getsignal(signal.SIGTERM)
@@ -118,7 +128,7 @@ def on_first_signal(act: Callable[[], None]) -> Generator[None]:
 
     def restore(number: signal.Signals) -> None:
         if loop.remove_signal_handler(number) and number == signal.SIGTERM:
-            signal.signal(number, on_sigterm)  # the loop leaves the system's default there
+            signal.signal(number, on_sigterm)  # because the loop restores only the system's default
 
     def first() -> None:
         for number in heard:
@@ -135,10 +145,11 @@ def on_first_signal(act: Callable[[], None]) -> Generator[None]:
 
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` as `asyncio.run` does, but do not wait for its threads: one may wait for a dead disk for ever.
+    """Run `work` as `asyncio.run` does, but do not wait for threads of the executor.
 
-    Python waits for them when the process ends, unless something ends it before.
+    Python still waits for them at the end of the process, unless it is ended otherwise.
     """
+    # `asyncio.run` would wait for a thread that reads from a dead disk, without limit.
     with asyncio.Runner() as runner:
         loop, threads = runner.get_loop(), ThreadPoolExecutor(thread_name_prefix="work")
         loop.set_default_executor(threads)

@@ -1,4 +1,4 @@
-"""One spelling of JSON, so that equal values have equal bytes and equal hashes."""
+"""Canonical JSON: equal values have equal bytes and equal hashes."""
 
 import json
 import math
@@ -19,13 +19,14 @@ import orjson
 from agentic_trading.errors import TradingError
 
 Fragment = orjson.Fragment
-"""Bytes that are JSON already and are put in as they are."""
+"""Bytes that are JSON already. They are inserted unchanged."""
 
 _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
-# What the C encoder spells in another way than we do, or hides: an integral float, an exponent, a null that may have
-# been NaN. Folding all that an exponent may begin with into a minus (orjson 3.11 spells no plus), and brackets into
-# commas, leaves a few searches. Text may look like it too: hashes hold `3e1f`, instructions `1.0, 1.5`. What stands in
-# front of an exponent is a digit behind a bracket, a comma or a colon, or digits behind a point: not so in most hashes.
+# orjson differs from canonical JSON in integral floats, exponents, and NaN, which it writes as null. These patterns find
+# them. To need only a few searches, digits and plus are folded into minus, and brackets and colons into commas (orjson
+# 3.11 writes no plus). Texts may match too: hashes contain `3e1f`, instructions `1.0, 1.5`. A number with an exponent
+# begins after a bracket, comma or colon, or has digits after a point. Most hashes do not match this, so that they are
+# not searched for exponents.
 _FOLDED = bytes.maketrans(b"+123456789[]}:", b"-" * 10 + b",,,,")
 _EXPONENT = re.compile(rb"[0-9]e[-+0-9]")
 _EXPONENT_BEHIND_POINT = re.compile(rb"\.[0-9]+e[-+0-9]")
@@ -37,11 +38,17 @@ _EXACT_INTEGER = 2**53
 _LARGEST_INTEGER = 10**21
 _DEEPEST = 128
 _UNUSUAL = object()
-_EXACT_DECODER = json.JSONDecoder(parse_float=Decimal)  # made once: `json.loads` makes one for each text
+_EXACT_DECODER = json.JSONDecoder(parse_float=Decimal)  # because `json.loads` would create one per text
 
 
 class CanonicalError(TradingError, ValueError):
-    """A value has no canonical JSON spelling; `path` says where, `reason` why and what is allowed."""
+    """A value cannot be serialized as canonical JSON.
+
+    Attributes:
+        path: The place of the value, such as `$.context.price`.
+        reason: The reason, with the allowed values.
+
+    """
 
     def __init__(self, path: str, reason: str) -> None:
         self.path = path
@@ -50,22 +57,30 @@ class CanonicalError(TradingError, ValueError):
 
 
 def canonical_bytes(value: Any) -> bytes:
-    """Spell `value` as JSON with sorted keys, in the one way that its hash is taken over.
+    """Serialize a value as canonical JSON, the input of its hash.
 
-    Times become UTC with `Z`, Decimals strings, integral floats integers, -0.0 zero. For ASCII keys,
-    integers within ±2^53 and floats with 1e-5 <= |x| < 1e16 this equals RFC 8785; other floats are
-    spelled as ECMAScript does. Raises `CanonicalError` with a path for NaN, Infinity, keys that are
-    not strings, integers of more than 21 digits, and types that JSON does not have.
+    Keys are sorted. Times become UTC with `Z`, Decimals become strings, integral floats become integers, and
+    -0.0 becomes 0. For ASCII keys, integers within ±2^53 and floats with 1e-5 <= |x| < 1e16, the result
+    equals RFC 8785. Other floats are serialized as in ECMAScript.
+
+    Raises:
+        CanonicalError: For NaN, Infinity, keys that are not strings, integers of more than 21 digits, and
+            other types.
+
     """
     spelled, _ = _encode(value)
     return spelled
 
 
 def assembled_bytes(fields: dict[str, Any]) -> bytes:
-    """Spell an object put together from `Fragment`s, texts, whole numbers and times, as `canonical_bytes` would.
+    """Serialize an object of `Fragment`s, texts, integers and times.
 
-    Nothing in it is looked at that those do not have: no float but one with digits behind its point, and no more than
-    five before it. Raises `CanonicalError` with a path for text that UTF-8 cannot spell.
+    The result equals that of `canonical_bytes`, which is slower. Floats are allowed only with a fraction and
+    at most five digits before the point.
+
+    Raises:
+        CanonicalError: If a text cannot be encoded as UTF-8.
+
     """
     try:
         return orjson.dumps(fields, default=_plain_scalar, option=_OPTIONS)
@@ -74,23 +89,27 @@ def assembled_bytes(fields: dict[str, Any]) -> bytes:
 
 
 def to_json_value(value: Any) -> Any:
-    """Return `value` as what its canonical JSON reads back as: dict, list, str, int, float, bool, None."""
+    """Return the value that the canonical JSON of `value` decodes to."""
     _, read = canonical_bytes_and_value(value)
     return read
 
 
 def canonical_bytes_and_value(value: Any) -> tuple[bytes, Any]:
-    """Return `value` in canonical JSON, and as what that reads back as."""
+    """Return the canonical JSON of `value`, and the value decoded from it."""
     spelled, read = _encode(value)
     if read is _UNUSUAL:
-        return spelled, json.loads(spelled)  # the C reader rounds whole numbers from 2^64 on
+        return spelled, json.loads(spelled)  # because orjson rounds integers from 2^64 on
     return spelled, orjson.loads(spelled) if read is None else read
 
 
 def exact_bytes(value: Any) -> bytes:
-    """Spell decoded JSON digit for digit: Decimals and integers of any size stand as numbers.
+    """Serialize decoded JSON with all digits of Decimals and integers.
 
-    Keys keep their order. Raises `CanonicalError` for what JSON does not have.
+    Keys keep their order.
+
+    Raises:
+        CanonicalError: If the value is not decoded JSON.
+
     """
     try:
         return orjson.dumps(value, default=_number)
@@ -99,19 +118,21 @@ def exact_bytes(value: Any) -> bytes:
 
 
 def exact_value(raw: bytes) -> Any:
-    """Read JSON in UTF-8 without a byte order mark: integers as int, every other number as Decimal; raises `ValueError`."""
+    """Decode JSON in UTF-8. Integers become int, other numbers Decimal. Raises `ValueError`."""
     return _EXACT_DECODER.decode(raw.decode("utf-8", "surrogatepass"))
 
 
 def sha256_hex(*parts: bytes) -> str:
-    """Return the SHA-256 over `parts`, one after the other, in 64 hexadecimal digits."""
+    """Return the SHA-256 of the joined `parts` as 64 hexadecimal digits."""
     return sha256(b"".join(parts)).hexdigest()
 
 
 def utc_text(moment: datetime) -> str:
-    """Return `moment` in UTC as ISO 8601 with `Z`; microseconds only where there are any.
+    """Return a time in UTC as ISO 8601 with `Z`. Microseconds appear only if they are not zero.
 
-    Raises `TypeError` for a subclass of datetime with nanoseconds.
+    Raises:
+        TypeError: If a subclass of datetime has nanoseconds.
+
     """
     if type(moment) is not datetime:
         moment = _plain_time(moment)
@@ -119,7 +140,7 @@ def utc_text(moment: datetime) -> str:
 
 
 def _plain_time(moment: datetime) -> datetime:
-    """Return the value of a subclass, such as pandas' Timestamp, as a datetime."""
+    """Return a subclass instance, such as pandas' Timestamp, as a plain datetime."""
     if getattr(moment, "nanosecond", 0):
         raise TypeError("it has nanoseconds; allowed are microseconds")
     return datetime.combine(
@@ -128,20 +149,25 @@ def _plain_time(moment: datetime) -> datetime:
     )
 
 
-@lru_cache(maxsize=1024)  # one call spells its few moments some twenty times
+# Cached because one call serializes its few times about twenty times. Only for `UTC` itself: in other zones, the two
+# passes of a repeated hour compare as equal.
+@lru_cache(maxsize=1024)
 def _utc_text(moment: datetime) -> str:
-    """Spell a moment whose zone is `UTC`: in others, the two passes of a repeated hour are equal and not the same."""
+    """Return the text of a time whose zone is `UTC`."""
     return orjson.dumps(moment, option=orjson.OPT_UTC_Z)[1:-1].decode()
 
 
 def _encode(value: Any) -> tuple[bytes, Any]:
-    """Return `value` in canonical JSON, and as what that reads back as if it had to be read; `_UNUSUAL` if it is so."""
+    """Return the canonical JSON of `value`, and its decoded value.
+
+    The decoded value is None if it was not needed, and `_UNUSUAL` if only `json` decodes it exactly.
+    """
     try:
         spelled = orjson.dumps(value, default=_plain_scalar, option=_OPTIONS)
         folded = spelled.translate(_FOLDED)
-        if spelled[-1:].isdigit():  # a lone number, with nothing around it by which to know it
+        if spelled[-1:].isdigit():  # a lone number has no bracket or comma around it
             return orjson.dumps(_walk(value, "$", 0), option=_OPTIONS), _UNUSUAL
-        find = folded.find  # `in` looks for a whole number first, and fails: it costs five times as much
+        find = folded.find  # because `in` converts to int first and is 5x slower here
         if find(b"e-") >= 0 and _has_exponent(spelled, folded):
             ways: Sequence[Callable[[bytes], bytes]] = (_respell_numbers,)
         elif find(b".0,") >= 0:
@@ -160,7 +186,10 @@ def _encode(value: Any) -> tuple[bytes, Any]:
 
 
 def _has_exponent(spelled: bytes, folded: bytes) -> bool:
-    """Whether a number may have an exponent: never False where one has, seldom True where only text looks like it."""
+    """Whether a number may have an exponent.
+
+    Never False if one has. Seldom True for text that looks like one.
+    """
     if (
         folded.find(b",-e-") >= 0
         or folded.find(b",--e-") >= 0
@@ -171,21 +200,21 @@ def _has_exponent(spelled: bytes, folded: bytes) -> bool:
 
 
 def _shorten_all(spelled: bytes) -> bytes:
-    """Take the point and zero from all that looks like an integral float, in texts too."""
+    """Remove `.0` from everything that looks like an integral float, also in texts."""
     if b"-0.0" in spelled:
         spelled = _MINUS_ZERO.sub(b"0", spelled)
     return _POINT_ZERO.sub(b"", spelled)
 
 
 def _shorten_numbers(spelled: bytes) -> bytes:
-    """Take the point and zero from integral floats; a match at a time, so for values with text that looks like one."""
+    """Remove `.0` from integral floats only. Slower than `_shorten_all`."""
     if b"-0.0" in spelled:
         spelled = _MINUS_ZERO.sub(lambda found: b"0" if _in_number(found) else found[0], spelled)
     return _POINT_ZERO.sub(lambda found: b"" if _in_number(found) else found[0], spelled)
 
 
 def _respell_numbers(spelled: bytes) -> bytes:
-    """Spell each number that has an exponent as ECMAScript does, and integral floats as integers."""
+    """Serialize numbers with an exponent as in ECMAScript, and integral floats as integers."""
     return _shorten_numbers(_WITH_EXPONENT.sub(_as_ecmascript, spelled))
 
 
@@ -195,9 +224,9 @@ def _as_ecmascript(found: re.Match[bytes]) -> bytes:
 
 
 def _in_number(found: re.Match[bytes]) -> bool:
-    r"""Whether `found` may stand in a number of an array or an object: those begin behind `":`, a bracket or a comma.
+    r"""Whether `found` may be in a number of an array or an object.
 
-    Never False for a number; seldom True for text (`\":1.0`), which then shows on reading or costs the slow walk.
+    Never False for a number. True for text such as `\":1.0` is rare, and costs only the slow path.
     """
     start = found.start()
     before = found.string[max(0, start - _LONGEST_NUMBER) : start].rstrip(b"0123456789.").removesuffix(b"-")
@@ -263,7 +292,7 @@ def _scalar(value: Any, path: str) -> Any:
 
 
 def _exact_double(value: Any) -> float:
-    """Return a number of a foreign type, such as NumPy's float32, as a float of the same value."""
+    """Return a number of another type, such as NumPy's float32, as an equal float."""
     double = float(value)
     if math.isfinite(double) and double != value:
         raise ValueError("a double does not hold it exactly")
@@ -271,7 +300,7 @@ def _exact_double(value: Any) -> float:
 
 
 def shown(value: Any) -> str:
-    """Return the start of what `value` prints; an object whose `repr` fails is named by its type."""
+    """Return the start of the `repr` of a value. If `repr` fails, return its type."""
     try:
         return f"{value!r:.80}"
     except Exception:  # noqa: BLE001 - code of the caller's; the error to report is another one
@@ -279,9 +308,9 @@ def shown(value: Any) -> str:
 
 
 def quoted(value: Any, most: int = 40) -> str:
-    """Return `value` as it prints, or its type and length if that is longer than `most` characters.
+    """Return the `repr` of a value, or its type and length if that is too long.
 
-    For messages that are redacted later: redaction does not find the beginning of a secret.
+    Use it for messages that are redacted later, because redaction does not find the beginning of a secret.
     """
     text = repr(value)
     return text if len(text) <= most else f"a {type(value).__name__} of {len(text)} characters"
@@ -321,7 +350,10 @@ def _float(value: float, path: str) -> Any:
 
 
 def ecmascript_number(value: float) -> str:
-    """Spell a finite float as ECMAScript's Number::toString does (ECMA-262 §6.1.6.1.20, RFC 8785 §3.2.2.3)."""
+    """Serialize a finite float as ECMAScript's Number::toString.
+
+    See ECMA-262 §6.1.6.1.20 and RFC 8785 §3.2.2.3.
+    """
     sign = "-" if value < 0 else ""
     digits_tuple = Decimal(repr(abs(value))).normalize().as_tuple()
     digits = "".join(map(str, digits_tuple.digits))

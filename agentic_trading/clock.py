@@ -1,4 +1,4 @@
-"""The only reader of time."""
+"""Clocks. All other modules get the time from a `Clock`, never from `time` or `datetime`."""
 
 import asyncio
 import time
@@ -9,76 +9,76 @@ from typing_extensions import override
 
 
 class Clock(Protocol):
-    """The time; everything that needs it is handed one of these."""
+    """A source of time. Pass one to every component that needs it."""
 
     def now(self) -> datetime:
-        """Return the present moment in UTC; it never goes back within one clock."""
+        """Return the current UTC time. It never goes backwards."""
         ...
 
     def monotonic(self) -> float:
-        """Return seconds since an arbitrary start, for measuring how long real work took."""
+        """Return monotonic seconds, for measuring elapsed real time."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for `seconds` of this clock's time; a simulated clock does not wait."""
+        """Sleep for `seconds` of this clock's time. Simulated clocks return immediately."""
         ...
 
 
 class SystemClock:
-    """The machine's own clock."""
+    """The system clock."""
 
     def now(self) -> datetime:
-        """Return the machine's time in UTC."""
+        """Return the system time in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Return the machine's monotonic seconds."""
+        """Return monotonic seconds of the system."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for `seconds` of real time; zero and less only yield."""
+        """Sleep for `seconds` of real time. Zero or less only yields to other tasks."""
         await asyncio.sleep(max(0.0, seconds))
 
 
 class SimClock:
-    """A clock that stands still until `advance_to` sets it."""
+    """A simulated clock. Its time changes only through `advance_to`."""
 
     def __init__(self, start: datetime) -> None:
         self._now = start.astimezone(UTC)
 
     def now(self) -> datetime:
-        """Return the simulated moment."""
+        """Return the simulated time."""
         return self._now
 
     def monotonic(self) -> float:
-        """Return real seconds: how long work took is measured, not simulated."""
+        """Return real monotonic seconds, because elapsed time is measured and not simulated."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:  # noqa: ARG002 - simulated time moves by `advance_to` only
-        """Yield once without moving time: time moves only when nothing is in flight."""
+        """Yield once to other tasks. The time does not change."""
         await asyncio.sleep(0)
 
     def advance_to(self, moment: datetime) -> None:
-        """Set the time to `moment`; raises `ValueError` if that would go back."""
+        """Set the time. Raises `ValueError` if `moment` is earlier than the current time."""
         if moment < self._now:
             raise ValueError(f"a clock cannot go back from {self._now.isoformat()} to {moment.isoformat()}")
         self._now = moment.astimezone(UTC)
 
 
 class PacedClock(SimClock):
-    """A simulated clock for calls that leave the process: the market's time stands still, and a wait is a real one."""
+    """A `SimClock` whose `sleep` waits in real time, for backtests that call a real model."""
 
     @override
     async def sleep(self, seconds: float) -> None:
-        """Wait for `seconds` of real time: a call that left the process does not come back in simulated time."""
+        """Sleep for `seconds` of real time."""
         await asyncio.sleep(max(0.0, seconds))
 
 
 class MarketClock:
-    """A clock that follows the market: the moment that `advance_to` last gave, plus the real time since then.
+    """A clock that follows the market.
 
-    With bars as they close it is the wall clock, but for the way that a bar takes; with bars of the past, a call
-    has as long as it would have had then.
+    Its time is that of the last `advance_to`, plus the real time since then. With live bars it is close to
+    the wall clock. With historical bars, a call has the same time as it would have had live.
     """
 
     def __init__(self, start: datetime) -> None:
@@ -86,18 +86,18 @@ class MarketClock:
         self._set_at = time.monotonic()
 
     def now(self) -> datetime:
-        """Return the market's last moment, plus the real time since."""
+        """Return the last market time, plus the real time since then."""
         return self._market + timedelta(seconds=time.monotonic() - self._set_at)
 
     def monotonic(self) -> float:
-        """Return the machine's monotonic seconds."""
+        """Return monotonic seconds of the system."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Wait for `seconds` of real time; zero and less only yield."""
+        """Sleep for `seconds` of real time. Zero or less only yields to other tasks."""
         await asyncio.sleep(max(0.0, seconds))
 
     def advance_to(self, moment: datetime) -> None:
-        """Follow the market to `moment`; if real time has already passed it, go on from the present."""
+        """Move to `moment`, unless real time has already passed it."""
         self._market = max(moment.astimezone(UTC), self.now())
         self._set_at = time.monotonic()

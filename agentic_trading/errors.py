@@ -1,4 +1,4 @@
-"""The one root of every error that this package raises on purpose, and the error for an extra that is not installed."""
+"""The root of all errors of this package, and the error for a missing extra."""
 
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -13,26 +13,35 @@ EXTRAS: Final[Mapping[str, str]] = MappingProxyType({
     "numpy": "desk",
     "xllamacpp": "local",
 })
-"""The extra of each package that the core does not need."""
+"""The extra of each optional package."""
 
 
 class TradingError(Exception):
-    """Catch this to catch everything that `agentic_trading` raises on purpose."""
+    """The base class of all errors that `agentic_trading` raises on purpose."""
 
 
 class MissingExtraError(TradingError, ImportError):
-    """A package of an extra that is not installed."""
+    """A package of an extra is not installed.
+
+    Attributes:
+        package: The missing package.
+        extra: The extra that installs it.
+
+    """
 
     def __init__(self, package: str) -> None:
         self.package = package
         self.extra = EXTRAS[package]
         super().__init__(
-            f"{package.replace('_', '-')} is not installed; run pip install 'agentic-trading[{self.extra}]'"
+            f"{package.replace('_', '-')} is not installed. Run pip install 'agentic-trading[{self.extra}]'"
         )
 
 
 def require_extra(*packages: str) -> None:
-    """Raise `MissingExtraError` for the first of these packages that is not installed. Does not import them."""
+    """Raise `MissingExtraError` for the first of these packages that is not installed.
+
+    Does not import them.
+    """
     for package in packages:
         if find_spec(package) is None:
             raise MissingExtraError(package)
@@ -40,7 +49,7 @@ def require_extra(*packages: str) -> None:
 
 @contextmanager
 def extra_named() -> Generator[None]:
-    """Raise `MissingExtraError` if an import in this block does not find a package of an extra."""
+    """Raise `MissingExtraError` if an import in this block needs an extra."""
     try:
         yield
     except ModuleNotFoundError as e:

@@ -1,7 +1,7 @@
-"""Read a file that a user names: a regular file of bounded size, within a time limit.
+"""Read files that a user names: regular files of bounded size, within a time limit.
 
-A configuration, a policy, a key or a table may be replaced by anything: a FIFO, a device, a huge file, a file on a network
-mount that no longer answers. Every such file is read here, so that each of them ends in one clear error.
+Such a path may be a FIFO, a device, a huge file, or a file on a disk that does not answer. All of them end in
+one clear error here.
 """
 
 import errno
@@ -23,24 +23,24 @@ from agentic_trading.errors import TradingError
 T = TypeVar("T")
 
 MOST_BYTES: Final = 16 << 20
-"""Bytes of a configuration, a policy or a table; a table of 10,000 models has 4 MB."""
+"""Size limit of a configuration, a policy or a table. A table of 10,000 models has 4 MB."""
 
 MOST_SECRET_BYTES: Final = 64 << 10
-"""Bytes of a key, a token or a password."""
+"""Size limit of a key, a token or a password."""
 
 ANSWERED_WITHIN_S: Final = 10.0
 
 MOST_DEPTH: Final = 32
-"""Tables and arrays within each other; a configuration has six."""
+"""Nesting limit of tables and arrays. A configuration needs six levels."""
 
-_TOO_DEEP: Final = f"nested too deep; allowed are {MOST_DEPTH} tables and arrays within each other"
+_TOO_DEEP: Final = f"nested too deep: at most {MOST_DEPTH} levels of tables and arrays are allowed"
 _LONG_KEY: Final = re.compile(
     rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{8 * MOST_DEPTH}}}"""
 )
-"""A dotted key of so many parts takes `tomllib` minutes: its time is the square of their number."""
+"""Dotted keys with many parts. `tomllib` needs quadratic time for them (20,000 parts: 16 s)."""
 
 _MOST_DIGITS: Final = 640
-"""As many as `int` reads under every setting of the interpreter."""
+"""Digits that `int` converts under every setting of the interpreter."""
 
 _CHUNK_BYTES: Final = 64 << 10
 _KINDS: Final = {
@@ -52,11 +52,11 @@ _KINDS: Final = {
 }
 
 _waiting: Final = dict[Path, Thread]()
-"""Threads that still wait for a disk after their time limit: a second thread for the same path would wait, too."""
+"""Threads that still wait for a disk. Another thread for the same path would wait too."""
 
 
 class UnreadableFileError(TradingError, OSError):
-    """A file cannot be used; `strerror` is the reason, as the operating system gives one for other errors."""
+    """A file cannot be used. `strerror` is the reason, as in errors of the operating system."""
 
     def __init__(self, number: int, reason: str, path: Path) -> None:
         super().__init__(number, reason, str(path))
@@ -74,16 +74,21 @@ class NoTomlError(TradingError, ValueError):
 def read_file(path: Path, *, most_bytes: int = MOST_BYTES, within_s: float = ANSWERED_WITHIN_S) -> bytes:
     """Return the bytes of a regular file. Blocks for at most `within_s` seconds.
 
-    Raises `OSError` for a file that is missing or not permitted; of it `UnreadableFileError` for a FIFO, a device, a
-    socket, a folder, a link to a missing file, more than `most_bytes`, and for a disk that does not answer in time.
+    Raises:
+        OSError: If the file is missing or not permitted.
+        UnreadableFileError: If it is not a regular file, is a link to a missing file, has more than
+            `most_bytes` bytes, or its disk does not answer in time.
+
     """
     return read_within(path, lambda: _bytes_of(path, most_bytes), within_s=within_s)
 
 
 def read_utf8(path: Path, *, most_bytes: int = MOST_BYTES, within_s: float = ANSWERED_WITHIN_S) -> str:
-    """Return the text of a regular file in UTF-8. Blocks and raises as `read_file` does.
+    """Return the text of a regular UTF-8 file. Blocks and raises as `read_file` does.
 
-    Also raises `UnreadableFileError` for bytes that are not UTF-8, a byte order mark and a NUL byte.
+    Raises:
+        UnreadableFileError: Also if it contains invalid UTF-8, a byte order mark or a NUL byte.
+
     """
     raw = read_file(path, most_bytes=most_bytes, within_s=within_s)
     check_unmarked(path, raw)
@@ -98,7 +103,12 @@ def read_utf8(path: Path, *, most_bytes: int = MOST_BYTES, within_s: float = ANS
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the tables of a TOML file. Blocks and raises as `read_utf8` does, and `NoTomlError`."""
+    """Return the tables of a TOML file. Blocks and raises as `read_utf8` does.
+
+    Raises:
+        NoTomlError: If the file is not TOML, or its tables are nested too deep.
+
+    """
     text = read_utf8(path)
     if _LONG_KEY.search(text):
         raise NoTomlError(_TOO_DEEP)
@@ -108,31 +118,40 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise NoTomlError(_TOO_DEEP) from None
     except tomllib.TOMLDecodeError as e:
         raise NoTomlError(str(e)) from None
-    except ValueError:  # of `int`, which reads no longer number
-        raise NoTomlError("a whole number has more digits than can be read; allowed are 64 bits") from None
+    except ValueError:  # of `int`, because it does not convert longer numbers
+        raise NoTomlError("a whole number has too many digits: at most 64 bits are allowed") from None
     if _is_deeper(tables, MOST_DEPTH):
         raise NoTomlError(_TOO_DEEP)
     return tables
 
 
 def whole_number(digits: str) -> int:
-    """Return a whole number of a JSON file, as `parse_int` of `json.loads`; raises `ValueError` for too many digits."""
+    """Return an integer of a JSON file, for `parse_int` of `json.loads`.
+
+    Raises `ValueError` if it is too long.
+    """
     if len(digits) > _MOST_DIGITS:
-        raise ValueError(f"a whole number has {len(digits)} digits; allowed are {_MOST_DIGITS}")
+        raise ValueError(f"a whole number has {len(digits)} digits, at most {_MOST_DIGITS} are allowed")
     return int(digits)
 
 
 def check_unmarked(path: Path, raw: bytes) -> None:
-    """Raise `UnreadableFileError` for a byte order mark: it would be part of the first word."""
+    """Raise `UnreadableFileError` if the bytes start with a byte order mark."""
+    # Otherwise the mark would become part of the first word.
     if raw.startswith(BOM_UTF8):
-        raise _unreadable(path, errno.EILSEQ, "a byte order mark; save it as UTF-8 without one")
+        raise _unreadable(path, errno.EILSEQ, "a byte order mark: save it as UTF-8 without one")
 
 
 def read_within(path: Path, read: Callable[[], T], *, within_s: float = ANSWERED_WITHIN_S) -> T:
     """Return the result of `read`, which reads at `path`. Blocks for at most `within_s` seconds.
 
-    `read` runs in a daemon thread: a disk that never answers keeps neither the caller nor the process. Until it answers,
-    each further call for the same path fails at once. Raises what `read` raises, and `UnreadableFileError` if it takes too long.
+    `read` runs in a daemon thread, so that a dead disk blocks neither the caller nor the end of the process.
+    Until it answers, further calls for the same path fail immediately.
+
+    Raises:
+        UnreadableFileError: If `read` takes too long, or an earlier one for the same path still waits.
+        Exception: The error of `read`.
+
     """
     before = _waiting.get(path)
     if before is not None and before.is_alive():
@@ -151,14 +170,14 @@ def read_within(path: Path, read: Callable[[], T], *, within_s: float = ANSWERED
     try:
         return result.result(within_s)
     except TimeoutError:
-        if result.done():  # `read` itself has raised it
+        if result.done():  # `read` itself has raised the error
             raise
         _waiting[path] = thread
         raise _unreadable(path, errno.ETIMEDOUT, f"its disk did not answer within {within_s:g} s") from None
 
 
 def _is_deeper(value: object, most: int) -> bool:
-    """Return whether tables and arrays are nested deeper than `most`; without recursion."""
+    """Whether tables and arrays are nested deeper than `most`. Does not recurse."""
     level: list[object] = [value]
     for _ in range(most + 1):
         level = [
@@ -181,7 +200,7 @@ def _bytes_of(path: Path, most_bytes: int) -> bytes:
     except ValueError:
         raise _unreadable(path, errno.EINVAL, "its name holds a NUL byte") from None
     try:
-        _check_kind(path, os.fstat(handle))
+        _check_kind(path, os.fstat(handle))  # again, because the path may have been replaced since then
         raw = bytearray()
         while len(raw) <= most_bytes and (chunk := os.read(handle, _CHUNK_BYTES)):
             raw += chunk
@@ -195,7 +214,7 @@ def _bytes_of(path: Path, most_bytes: int) -> bytes:
 def _check_kind(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
-        raise _unreadable(path, errno.EINVAL, f"{kind}; allowed is a regular file")
+        raise _unreadable(path, errno.EINVAL, f"{kind}, not a regular file")
 
 
 def _unreadable(path: Path, number: int, reason: str) -> UnreadableFileError:

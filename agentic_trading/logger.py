@@ -1,4 +1,4 @@
-"""Where events are logged: to structlog once the application has configured it, before that to the `logging` of Python."""
+"""The program's log: structlog if it is configured, otherwise Python's `logging`."""
 
 import logging
 from collections.abc import Callable, Mapping, MutableMapping
@@ -10,16 +10,16 @@ _LOGGER = logging.getLogger(__name__.partition(".")[0])
 
 
 def get_logger() -> Any:
-    """Return a logger that follows the application's configuration, also if that comes later.
+    """Return a logger that follows the application's configuration, also if it comes later.
 
-    If structlog is not configured, events go to the logger `agentic_trading` of `logging`: its default prints warnings
-    and errors to standard error, and nothing else.
+    Without structlog, events go to the logger `agentic_trading` of `logging`. By default it prints only
+    warnings and errors, to standard error.
     """
     return structlog.wrap_logger(None, wrapper_class=cast("type[structlog.typing.BindableLogger]", _bound))
 
 
 def _bound(logger: Any, processors: Any, context: dict[str, Any]) -> Any:
-    """Return a bound logger of structlog's configuration, or one of `logging` if there is none."""
+    """Return a bound logger of structlog's configuration, or of `logging`."""
     if structlog.is_configured():
         return structlog.get_config()["wrapper_class"](logger, processors, context)
     return structlog.stdlib.BoundLogger(_LOGGER, _PROCESSORS, context)
@@ -28,14 +28,14 @@ def _bound(logger: Any, processors: Any, context: dict[str, Any]) -> Any:
 def _as_text(
     _logger: Any, _name: str, event: MutableMapping[str, Any]
 ) -> tuple[tuple[str], Mapping[str, Any]]:
-    """Return an event as the arguments of a method of `logging`: its name, then its facts."""
+    """Return an event as arguments of a `logging` method: its name and its fields."""
     arguments = {"exc_info": event.pop("exc_info", None), "stacklevel": _STACK_LEVEL}
     name = event.pop("event", "")
     return (" ".join([str(name), *(f"{key}={value!r}" for key, value in event.items())]),), arguments
 
 
 _STACK_LEVEL = 4
-"""How many frames of structlog and of this module are between the caller and `logging`."""
+"""Stack frames of structlog and this module between the caller and `logging`."""
 
 _PROCESSORS: list[Callable[..., Any]] = [
     structlog.stdlib.filter_by_level,

@@ -1,4 +1,4 @@
-"""Entry points of installed packages, our own included. A package is imported only when one of its entry points is used."""
+"""Entry points of installed packages, including ours. Packages are imported when an entry point is used."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ def offers(group: str) -> list[EntryPoint]:
     return sorted(_installed(group, tuple(sys.path)), key=lambda offer: (offer.name, package_of(offer)))
 
 
-@lru_cache(maxsize=16)  # 15 ms with 120 packages, and every platform asks
+@lru_cache(maxsize=16)  # because each platform asks, and it takes 15 ms with 120 packages
 def _installed(group: str, path: tuple[str, ...]) -> EntryPoints:  # noqa: ARG001 - another path has other packages
     return entry_points(group=group)
 
@@ -35,7 +35,7 @@ def package_of(offer: EntryPoint) -> str:
 
 
 def normalized(package: str) -> str:
-    """Return a package name in lower case, with dashes: `Acme_Desk` becomes `acme-desk`."""
+    """Return a package name in lower case with dashes: `Acme_Desk` becomes `acme-desk`."""
     return re.sub(r"[-_.]+", "-", package).lower()
 
 
@@ -52,13 +52,13 @@ def loaded(offer: EntryPoint) -> Any:
     """Import and return the object of an entry point. Raises `OfferError` if that fails."""
     try:
         return offer.load()
-    except Exception as e:  # the package's own code runs here and may raise anything
+    except Exception as e:  # because the package's code runs here and may raise anything
         reason = f"cannot be loaded ({type(e).__name__}: {e}). Repair or uninstall the package"
         raise OfferError(offer, reason) from e
 
 
 def docstring_of(offer: EntryPoint) -> str:
-    """Return the first line of the docstring of an entry point's module, from its source file. Nothing is imported."""
+    """Return the first docstring line of an entry point's module, without importing it."""
     module = Path(*offer.module.split("."))
     files = [Path(folder, file) for folder in sys.path for file in (f"{module}.py", module / "__init__.py")]
     with suppress(StopIteration, OSError, SyntaxError, ValueError):  # no source, or a broken one

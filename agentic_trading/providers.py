@@ -1,4 +1,7 @@
-"""What an adapter of your own is made of, and the adapters that are shipped. Register yours in `agentic_trading.providers`."""
+"""The parts of a provider adapter, and the shipped adapters.
+
+Register an adapter in the entry point group `agentic_trading.providers`.
+"""
 
 from agentic_trading.llm.errors import FailureKind, ProviderError
 from agentic_trading.llm.provider import ModelRequest, ModelResponse, Provider, ToolDefinition

@@ -1,4 +1,4 @@
-"""A question that a model may split into parts, and what comes of its tree."""
+"""Questions that a model may split into parts, and the outcome of the resulting tree."""
 
 from agentic_trading.client.frames import CausalFrame, RecursionLimits
 from agentic_trading.client.recursion import (

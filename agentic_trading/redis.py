@@ -1,4 +1,4 @@
-"""How a Redis is reached: a server that is away is away at once, and one that may forget is found out."""
+"""Connections to Redis. Unreachable servers fail fast, and servers that may lose data are detected."""
 
 import asyncio
 import re
@@ -11,19 +11,19 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 ANSWER_S = 2.0
-"""What takes longer, from the wait for a connection to the answer, is given up."""
+"""Time limit of a step on a server in seconds, including the wait for a connection."""
 
 SAFE: Final[Mapping[str, str]] = MappingProxyType({
     "appendonly": "yes",
     "appendfsync": "always",
-    "no-appendfsync-on-rewrite": "no",  # with yes, nothing is synced while the file is rewritten
+    "no-appendfsync-on-rewrite": "no",  # with yes, writes would not be synced while the file is rewritten
     "maxmemory-policy": "noeviction",
 })
-"""The settings with which a server keeps what it has acknowledged."""
+"""The settings with which a server keeps all acknowledged writes."""
 
 
 class UnsafeSetting(NamedTuple):
-    """A setting with which a server may forget, its value, and the one that is safe."""
+    """A setting with which a server may lose data, its value, and the safe value."""
 
     setting: str
     value: str
@@ -34,12 +34,15 @@ _REFUSED: Final = re.compile(r"Error (.*?) ?connecting to (\S+)\.(?: (.*?)\.?)?"
 
 
 def is_refused(error: Exception) -> bool:
-    """Whether no connection was made: nothing was sent to the server then."""
+    """Whether no connection was made, so that the server received no request."""
     return _REFUSED.fullmatch(str(error)) is not None
 
 
 def failure_text(error: Exception) -> str:
-    """Return an error of the client as a message shows it: for a connection that was not made, where no server answers."""
+    """Return the text of a client error for a message.
+
+    Without a connection, it contains the server's address.
+    """
     if found := _REFUSED.fullmatch(str(error)):
         number, address, why = found.groups(default="")
         why = why or number
@@ -50,35 +53,44 @@ def failure_text(error: Exception) -> str:
 
 
 def within_time() -> asyncio.Timeout:
-    """Return what is entered around a step on a server: it raises `TimeoutError`, an `OSError`, after `ANSWER_S`."""
+    """Return a timeout of `ANSWER_S` seconds for a step on a server.
+
+    It raises `TimeoutError`, an `OSError`.
+    """
     return asyncio.timeout(ANSWER_S)
 
 
 def pool_of(
     url: str, *, connections: int = 8, connect_s: float = ANSWER_S, ca_file: str = ""
 ) -> BlockingConnectionPool:
-    """Return connections to a server that is away if it takes none within `connect_s` seconds.
+    """Return a connection pool. It does not connect until it is used.
 
-    `ca_file` holds the authorities that may have signed its certificate, where they are not those of the system.
-    None is made before it is needed. Steps have no limit of time here: be `within_time`. The client's own limit for what
-    is sent loses cancellations (it is `asyncio.wait_for`, in Python 3.11), so that a task could not be ended.
+    Steps have no time limit here. Put them into `within_time`.
+
+    Args:
+        url: The server.
+        connections: The most connections.
+        connect_s: Time limit of connecting, in seconds.
+        ca_file: Trusted certificate authorities. Empty means those of the system.
+
     """
     return BlockingConnectionPool.from_url(
         url,
         max_connections=connections,
         timeout=None,
         socket_connect_timeout=connect_s,
+        # The client's own limit for sending uses `asyncio.wait_for`, which would lose cancellations in Python 3.11.
         socket_timeout=None,
         retry=Retry(NoBackoff(), 0),
-        driver_info=None,  # it would be read from disk for each connection, on the loop
+        driver_info=None,  # it would be read from disk for each connection, in the event loop
         **({"ssl_ca_certs": ca_file} if ca_file else {}),
     )
 
 
 async def unsafe_setting(redis: Any) -> UnsafeSetting | None:
-    """Return the first setting with which the server may forget what it has acknowledged, or None.
+    """Return the first setting with which the server may lose acknowledged writes, or None.
 
-    Raises the client's errors, `ResponseError` where the settings may not be read.
+    Raises the client's errors: `ResponseError` if the settings may not be read.
     """
     found = await redis.config_get(*SAFE)
     for setting, safe in SAFE.items():

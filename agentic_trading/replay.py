@@ -1,4 +1,4 @@
-"""Compare what was recorded with a fresh run: where they part, what changed; and keep replays off the network."""
+"""Compare a recorded run with a fresh one, and block the network during replays."""
 
 import sys
 from collections.abc import Generator, Iterable
@@ -20,20 +20,25 @@ COMPARED = (
     "instructions", "prompt_version", "context", "tools_allowed", "expected_output_schema", "response_format",
     "provider", "model", "temperature", "effort", "output_policy", "as_of",
 )  # fmt: skip
-"""What a request hash covers, but for the parts of the budget and of evidence that it covers."""
+"""The fields that a request hash covers, except parts of the budget and of evidence."""
 
 COUNTED = ("tenant_id", "agent_id", "step")
-"""What a call is counted by, in addition to the request hash."""
+"""The fields that identify a call, in addition to its request hash."""
 
 SHOWN = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first line (from 1) of two decision logs that is not the same, and the first value in it that differs.
+    """The first difference between two decision logs.
 
-    `what` says which line it is (kind, subject, moment). A value that is not there is None; a line that is not there
-    has the path `$`.
+    Attributes:
+        line: The number of the first different line, from 1.
+        what: The line's kind, subject and time.
+        path: The place of the first different value in the line. `$` if the line is missing in one log.
+        recorded: The recorded value. None if it is missing.
+        fresh: The fresh value. None if it is missing.
+
     """
 
     line: int
@@ -50,19 +55,19 @@ class Difference:
 
 
 def first_difference(recorded: Iterable[bytes], fresh: Iterable[bytes]) -> Difference | None:
-    """Return where two decision logs part, or None if they are the same byte for byte."""
+    """Return the first difference between two decision logs, or None if all bytes are equal."""
     pairs = enumerate(zip_longest(recorded, fresh), start=1)
     differences = (difference_at(number, one, other) for number, (one, other) in pairs)
     return next((each for each in differences if each is not None), None)
 
 
 def difference_at(line: int, recorded: bytes | None, fresh: bytes | None) -> Difference | None:
-    """Return the difference of line `line` (from 1) of two decision logs, None if it is the same; None where a log has ended."""
+    """Return the difference in line `line` (from 1), or None. Pass None for a log that has ended."""
     return None if recorded == fresh else _difference(line, recorded, fresh)
 
 
 def request_changes(recorded: LLMEnvelope, fresh: LLMEnvelope) -> list[str]:
-    """Return the differences between two requests, each with its place; empty if a replay takes them for the same call."""
+    """Return the differences between two requests. Empty if a replay treats them as the same call."""
     counted = [
         _change(name, getattr(recorded, name), getattr(fresh, name))
         for name in COUNTED
@@ -79,16 +84,23 @@ def request_changes(recorded: LLMEnvelope, fresh: LLMEnvelope) -> list[str]:
 
 
 class NetworkBlockedError(TradingError, OSError):
-    """A replay tried to reach the network; `event` is the interpreter's audit event."""
+    """Code tried to use the network during a replay.
+
+    Attributes:
+        event: The audit event of the interpreter.
+
+    """
 
     def __init__(self, event: str) -> None:
         self.event = event
-        super().__init__(f"{event} during a replay; a replay answers from its log and reaches nothing else")
+        super().__init__(
+            f"{event} during a replay. Replays answer from their log and must not use the network"
+        )
 
 
 @contextmanager
 def no_network() -> Generator[None]:
-    """Let every attempt of this process to reach the network raise `NetworkBlockedError`, until the block ends."""
+    """Block network access of this process while the block runs. Attempts raise `NetworkBlockedError`."""
     _HOOK.set()
     _HOOK.replays += 1
     try:
@@ -98,7 +110,7 @@ def no_network() -> Generator[None]:
 
 
 def _semantics(envelope: LLMEnvelope) -> dict[str, Any]:
-    """Return what a request hash covers, by name, each value as it is hashed: in canonical JSON."""
+    """Return the fields that a request hash covers, each as decoded canonical JSON."""
     fields: dict[str, Any] = {name: getattr(envelope, name) for name in COMPARED}
     fields["output_policy"] = envelope.output_policy.model_dump(mode="json")
     fields["budget"] = envelope.budget.model_dump(include={"max_output_tokens", "thinking_budget"})
@@ -116,7 +128,7 @@ def _difference(number: int, one: bytes | None, other: bytes | None) -> Differen
 
 
 def _line(raw: bytes | None) -> Any:
-    """Return the object on a line; where there is none, the line as it is."""
+    """Return the object on a line. If it is not JSON, return the line unchanged."""
     if raw is None:
         return None
     try:
@@ -138,7 +150,7 @@ def _first_path(was: Any, now: Any, path: str) -> tuple[str, Any, Any]:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two JSON values are spelled the same: 1.0 is not 1.00, and 1 is not true."""
+    """Whether two JSON values have the same text: 1.0 differs from 1.00, and 1 from true."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -164,11 +176,11 @@ _REACHING_OUT = frozenset({
     "socket.connect", "socket.bind", "socket.sendto", "socket.sendmsg",
     "socket.getaddrinfo", "socket.gethostbyname", "socket.gethostbyaddr",
 })  # fmt: skip
-"""The interpreter's own audit events (PEP 578) of everything that leaves the process."""
+"""The interpreter's audit events (PEP 578) for network access."""
 
 
 class _NetworkHook:
-    """One audit hook for the whole process: it cannot be removed, so it counts the replays under way."""
+    """One audit hook per process. Audit hooks cannot be removed, so it counts the active replays."""
 
     def __init__(self) -> None:
         self.replays = 0

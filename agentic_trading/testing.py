@@ -1,4 +1,4 @@
-"""Providers, stores, a broker and clocks for the tests of your application: no network, no key, no disk."""
+"""Providers, stores, a broker and clocks for your tests. They need no network, key or disk."""
 
 from agentic_trading.bus.brokers.memory import MemoryBroker
 from agentic_trading.clock import Clock, SimClock, SystemClock

@@ -26,10 +26,10 @@ def make_sparse(path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (os.mkfifo, "a FIFO; allowed is a regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "a device; allowed is a regular file"),
-        (make_socket, "a socket; allowed is a regular file"),
-        (Path.mkdir, "a folder; allowed is a regular file"),
+        (os.mkfifo, "a FIFO, not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device, not a regular file"),
+        (make_socket, "a socket, not a regular file"),
+        (Path.mkdir, "a folder, not a regular file"),
         (lambda path: path.symlink_to("gone"), "a link to gone, which is missing"),
         (make_sparse, "more than 16777216 bytes"),
     ],
@@ -71,7 +71,7 @@ def test_read_file_reads_up_to_its_bound(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (b"\xef\xbb\xbfkey", "a byte order mark; save it as UTF-8 without one"),
+        (b"\xef\xbb\xbfkey", "a byte order mark: save it as UTF-8 without one"),
         ("key".encode("utf-16"), "not UTF-8: byte 1"),
         (b"key\nk\0y", "a NUL byte in line 2"),
     ],
@@ -114,5 +114,5 @@ def test_a_timeout_of_the_disk_itself_is_raised_as_it_is() -> None:
 
 def test_a_whole_number_of_too_many_digits_is_refused() -> None:
     assert whole_number("-12") == -12
-    with pytest.raises(ValueError, match="has 641 digits; allowed are 640"):
+    with pytest.raises(ValueError, match="has 641 digits, at most 640 are allowed"):
         whole_number("9" * 641)

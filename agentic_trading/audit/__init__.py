@@ -1,4 +1,4 @@
-"""What happened: a log as trees of causes, as sums, and as a whole that can be verified; the archive of many logs."""
+"""Read logs: trees of causes, sums of costs, verification, and the archive of many logs."""
 
 from agentic_trading.audit.archive import Archiver, opened_archive
 from agentic_trading.audit.spend import SpendReport, spend_report

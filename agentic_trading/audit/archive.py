@@ -1,4 +1,4 @@
-"""The archive: all lines of all logs of a bus in one log, each held against its own hash, and none of them lost unnoticed."""
+"""The archive: all lines of all logs of a bus, in one log. Missing and changed lines are detected."""
 
 import asyncio
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ LONGEST_WAIT_S: Final = 5.0
 _ONCE: Final = frozenset(warning.KIND for warning in WARNINGS)
 
 ASSIGNED_WITHIN_S: Final = 30.0
-"""How long an archiver may have fewer partitions than the topic. After a kill, the group moves them within 15 seconds."""
+"""How long an archiver may lack partitions. After a kill, the group moves them within 15 seconds."""
 
 PARTITIONS_EVERY_S: Final = 10.0
 
@@ -55,15 +55,15 @@ class ArchiveLog(verify.ReadableLog, Protocol):
 
     @property
     def records(self) -> Records:
-        """What the log knows."""
+        """The records of the log."""
         ...
 
     async def copy(self, line: ChainedRecord) -> int:
-        """Keep the record in a line of another log; return the number of its line here."""
+        """Store the record of a line of another log. Return the number of its line here."""
         ...
 
     async def record(self, event: Event) -> int:
-        """Keep one event."""
+        """Store an event. Return the number of its line."""
         ...
 
     async def head(self) -> tuple[int, str]:
@@ -71,13 +71,21 @@ class ArchiveLog(verify.ReadableLog, Protocol):
         ...
 
     async def flush(self) -> None:
-        """Return when all that was accepted is on disk."""
+        """Return when all accepted records are on disk."""
         ...
 
 
 @dataclass(slots=True)
 class ArchiveSummary:
-    """What an archiver did: messages that came, records that were new, dead letters; and the logs that the archive knows."""
+    """Counts of an archiver.
+
+    Attributes:
+        messages: Messages received.
+        records: New records.
+        dead_letters: Dead letters sent.
+        logs: Logs in the archive.
+
+    """
 
     messages: int = 0
     records: int = 0
@@ -86,16 +94,16 @@ class ArchiveSummary:
 
     @property
     def known(self) -> int:
-        """How many messages held a record that the archive had before."""
+        """Messages with a record that was in the archive already."""
         return max(self.messages - self.records - self.dead_letters, 0)
 
 
 class Archiver:
-    """Keep what comes on the stream of records; `opened_archive` makes one.
+    """Archives the stream of records. Create it with `opened_archive`.
 
-    A line is acknowledged when its record is on disk, and so is what the archive has of the line's log: after a crash
-    lines come twice, and none is missing. A record is kept once; the same one from another log is known by its id, and one
-    with other content under a known id becomes a dead letter, `conflict`. One archiver at a time reads for an archive.
+    A line is acknowledged after its record and the state of its log are on disk. After a crash, lines are
+    delivered again, and none is missing. Each record is stored once. A record with a known id and different
+    content becomes a dead letter, `conflict`. Run one archiver at a time per archive.
     """
 
     def __init__(
@@ -120,19 +128,29 @@ class Archiver:
 
     @property
     def state(self) -> verify.ArchiveState:
-        """What the archive has of each log."""
+        """The state of each log in the archive."""
         return self._state
 
     def stop(self) -> None:
-        """Let `run` end after the lines at hand. Harmless twice."""
+        """End `run` after the current lines. Calling it twice is harmless."""
         self._is_stopped = True
 
     async def run(self, *, until_end: bool = False) -> ArchiveSummary:
-        """Archive what comes until `stop`, or with `until_end` all that the topic has at the start; return what was done.
+        """Archive records until `stop`, retrying if the bus is unreachable.
 
-        A bus that cannot be reached is tried again. An archiver that does not have all partitions of the topic warns; with
-        `until_end` it raises `PartitionsElsewhereError`. Raises `StoreError` for a disk that takes no more, and with
-        `until_end` what the bus raises at the start.
+        A warning is logged if partitions of the topic are assigned elsewhere.
+
+        Args:
+            until_end: Whether to stop after all records that the topic had at the start.
+
+        Returns:
+            The counts.
+
+        Raises:
+            StoreError: If the disk is full or fails.
+            PartitionsElsewhereError: With `until_end`, if another archiver has partitions of the topic.
+            BusError: With `until_end`, if the bus cannot be used at the start.
+
         """
         async with aclosing(await self._subscribed(tries=not until_end)) as reader:
             partitions = _Partitions(reader, self._clock)
@@ -160,7 +178,7 @@ class Archiver:
         return await retrying(self._broker.subscribe, [topic_api.RECORDS], ARCHIVE_GROUP)
 
     async def _archive(self, reader: topic_api.Subscription, batch: Sequence[Delivery]) -> None:
-        """Keep a batch and acknowledge it; where its dead letters cannot be sent, it comes again."""
+        """Store a batch and acknowledge it. If dead letters cannot be sent, return the batch to the bus."""
         try:
             for delivery in batch:
                 await self._keep(delivery)
@@ -170,6 +188,7 @@ class Archiver:
                 await reader.give_back(delivery)
             await self._clock.sleep(LOOKS_EVERY_S)
             return
+        # Acknowledged only after this, because the bus may delete acknowledged lines.
         await self._store.flush()
         await self._note()
         for delivery in batch:
@@ -184,7 +203,7 @@ class Archiver:
             return
         line, kind, is_new = streamed.line, "", False
         try:
-            row = index_row_of(line.line)  # without one, no query could be answered any more
+            row = index_row_of(line.line)  # raises here, because a line without index would break all queries
             kind = row.kind
             seq = await self._store.copy(line)
             is_new = seq > self._last
@@ -192,7 +211,7 @@ class Archiver:
             if seq <= self._earlier and row.attempt:
                 await self._check_same(line, row)
         except RecordConflictError as e:
-            if kind not in _ONCE:  # else another worker gave the same warning, half a second apart
+            if kind not in _ONCE:  # otherwise two workers gave the same warning at slightly different times
                 await self._dead_letter(delivery, "conflict", str(e))
                 self._state.conflicts += 1
         except (RecordError, ValueError, LookupError, TypeError) as e:
@@ -203,11 +222,9 @@ class Archiver:
             log.error("archive_line_wrong", log_id=streamed.log_id, problem=problem)
 
     async def _check_same(self, line: ChainedRecord, row: IndexRow) -> None:
-        """Raise `RecordConflictError` for an attempt that an earlier process kept with other content.
-
-        Of records of an earlier process the log itself compares the request alone. When an attempt was recorded may
-        differ: two workers have written it.
-        """
+        """Raise `RecordConflictError` if an earlier process stored other content for this attempt."""
+        # For records of an earlier process, the log itself compares only the request. The time of the result is left
+        # out, because two workers may have written the same attempt.
         kept = await self._store.records.find(row.id, tenant=row.tenant)
         if not isinstance(kept, LLMInteraction):
             return
@@ -221,11 +238,11 @@ class Archiver:
             if one != another
         ]
         if differs:
-            hint = "the first one is kept; see which of the two was acted on"
+            hint = "the first one is kept. Check which of the two was acted on"
             raise RecordConflictError(row.id, ", ".join(differs), hint)
 
     async def _note(self) -> None:
-        """Put on disk what the archive has now."""
+        """Write the state of the archive to disk."""
         self._state.lines, self._state.hash = await self._store.head()
         self._summary.logs = len(self._state.sources)
         if self._folder is not None:
@@ -243,7 +260,10 @@ class Archiver:
         self._summary.dead_letters += 1
 
     async def _publish_head(self, *, is_last: bool = False) -> None:
-        """Say on the bus where the archive's log ends, and in the program's log what it lacks for longer, at the end all."""
+        """Publish the end of the archive on the bus, and log missing lines that persist.
+
+        At the end, log all.
+        """
         self._head_at = self._clock.monotonic()
         found = set(self._state.findings())
         for log_id, problem in sorted(found if is_last else found & self._named):
@@ -260,7 +280,7 @@ class Archiver:
 
 
 class _Partitions:
-    """The partitions of the stream of records: which of them this reader has, and whether it is at their ends."""
+    """The partitions of the stream that this reader has, and their progress."""
 
     def __init__(self, reader: topic_api.Subscription, clock: Clock) -> None:
         self._reader = reader
@@ -271,9 +291,9 @@ class _Partitions:
         self._has_warned = False
 
     async def are_at_end(self) -> bool:
-        """Whether all that the topic had at the first call is archived; raises `PartitionsElsewhereError`.
+        """Whether all records that the topic had at the first call are archived.
 
-        A bus that does not answer is asked again.
+        False if the bus does not answer. Raises `PartitionsElsewhereError`.
         """
         try:
             found = await self._reader.progress()
@@ -291,19 +311,19 @@ class _Partitions:
         )
 
     async def warn(self) -> None:
-        """Log when this archiver has not had all partitions for a while, and when it has them again."""
+        """Log when partitions have been missing for a while, and when all are back."""
         if self._clock.monotonic() - self._asked_at < PARTITIONS_EVERY_S:
             return
         try:
             found = await self._reader.progress()
-        except BusError:  # the reader itself says so
+        except BusError:  # the reader logs it
             found = []
         self._asked_at = self._clock.monotonic()
         if found:
             self._note(found)
         is_incomplete = bool(self._missing) and self._missing_s > ASSIGNED_WITHIN_S
         if is_incomplete and not self._has_warned:
-            why = "another archiver has the others, or the group does not assign them; stop the other one, or restart this one"
+            why = "another archiver reads them, or the group does not assign them. Stop the other one, or restart this one"
             log.warning("archive_partitions_missing", missing=self._missing, of=len(found), perhaps=why)
         elif self._has_warned and not self._missing:
             log.warning("archive_partitions_complete", of=len(found))
@@ -320,7 +340,7 @@ class _Partitions:
 
 
 async def _batch(reader: topic_api.Subscription) -> list[Delivery]:
-    """Return what is ready, waiting a little for the first of it."""
+    """Return the available deliveries, after a short wait for the first one."""
     batch: list[Delivery] = []
     with suppress(TimeoutError):
         async with asyncio.timeout(LOOKS_EVERY_S):
@@ -343,10 +363,18 @@ def _log_away(state: RetryCallState) -> None:
 async def opened_archive(
     store: ArchiveLog, folder: Path | None, broker: topic_api.Broker, clock: Clock
 ) -> Archiver:
-    """Return the archiver of the log `store`, whose `folder` also says what it has of each log.
+    """Return the archiver of a log. An empty log becomes an archive.
 
-    An empty log becomes an archive. Raises `StoreError` for a log that is none, and for one that ends before the line
-    that it had: what was acknowledged is then gone.
+    Args:
+        store: The log of the archive.
+        folder: The folder of the archive's state. None keeps the state in memory.
+        broker: The bus.
+        clock: The clock.
+
+    Raises:
+        StoreError: If the log is not an archive, or is shorter than its state, so that acknowledged records
+            are lost.
+
     """
     lines, _ = await store.head()
     state = None if folder is None else await asyncio.to_thread(verify.read_state, folder)
@@ -356,10 +384,10 @@ async def opened_archive(
         archive_id = await verify.archive_id_of(store)
         place = folder or Path()
         if not archive_id:
-            raise StoreError(place, "it holds a log that is no archive; choose a folder of its own")
+            raise StoreError(place, "it contains a log that is not an archive. Choose an empty folder")
         state = state or verify.ArchiveState(archive_id)
         if state.archive_id != archive_id or await verify.hash_of(store, state.lines) != state.hash:
-            reason = f"it holds {lines} lines, and not the {state.lines} that the archive had; restore its log, or choose another folder"
+            reason = f"its log has {lines} lines, and does not contain the {state.lines} lines that the archive had. Restore the log, or choose another folder"
             raise StoreError(place, reason)
     state.lines, state.hash = await store.head()
     if folder is not None:

@@ -1,4 +1,4 @@
-"""What calls cost: sums of a log, and whether each cost on record is what its price book gives."""
+"""Costs of calls: sums of a log, and a check of each recorded cost against its price book."""
 
 from collections import defaultdict
 from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
@@ -30,7 +30,14 @@ from agentic_trading.llm.store import LogEntry, Record, Records, Spend, SpendKey
 
 @dataclass(frozen=True, slots=True)
 class SpendReport:
-    """Sums by the keys `by`, one row per group of attempts, and their total, whose key is empty."""
+    """Sums of costs.
+
+    Attributes:
+        by: The keys of the groups.
+        rows: One sum per group, in the order of the keys. Empty without keys.
+        total: The sum of all groups. Its key is empty.
+
+    """
 
     by: tuple[SpendKey, ...]
     rows: tuple[Spend, ...]
@@ -38,10 +45,16 @@ class SpendReport:
 
 
 async def spend_report(records: Records, *by: SpendKey, tenant: str | None = None) -> SpendReport:
-    """Return sums by the given keys, in the order of their values; without keys only the total.
+    """Return sums of costs by the given keys, in the order of their values. Without keys, only the total.
 
-    The sums are those of a ledger that is rebuilt from the log: an attempt that was sent and has no end on record is in
-    doubt, and is charged its reservation. With a `tenant`, only its attempts count.
+    The sums equal those of a ledger that is rebuilt from the log. An attempt that was sent and has no
+    recorded end is in doubt, and costs its reservation.
+
+    Args:
+        records: The records of a log.
+        *by: The keys of the groups, such as `tenant` or `model`.
+        tenant: The only tenant whose attempts count. None means all.
+
     """
     sums = {row.key: row for row in await records.spend(*by, tenant=tenant)}
     for correction in _corrections(await records.unmatched(tenant=tenant), by):
@@ -53,13 +66,13 @@ async def spend_report(records: Records, *by: SpendKey, tenant: str | None = Non
 
 
 def _added(one: Spend, other: Spend) -> Spend:
-    """Return the sum of both, under the key of `one`."""
+    """Return the sum of both, with the key of `one`."""
     figures = (part.name for part in fields(Spend) if part.name != "key")
     return Spend(one.key, **{name: getattr(one, name) + getattr(other, name) for name in figures})
 
 
 def _corrections(unmatched: Iterable[Record], by: Sequence[SpendKey]) -> Iterator[Spend]:
-    """Yield, for each reservation, the difference between its charge in a rebuilt ledger and the sum of its attempts on record."""
+    """Yield, per reservation, its charge in a rebuilt ledger minus the recorded costs."""
     books: dict[str, LedgerRebuild] = {}
     rows: defaultdict[str, list[IndexRow]] = defaultdict(list)
     for record in unmatched:
@@ -101,7 +114,7 @@ def _reservation_of(record: Record) -> str | None:
 
 
 def _row_of(record: Record, tenant: str) -> IndexRow:
-    """Return the facts of a record; of an event, those of the attempt that it is about, as far as it has them."""
+    """Return the index row of a record. The row of an event contains the known fields of its attempt."""
     row = index_row_of(record.wire)
     if isinstance(record, LLMInteraction):
         return row
@@ -124,9 +137,18 @@ COST_FINDINGS: tuple[CostFinding, ...] = get_args(CostFinding)
 
 @dataclass(frozen=True, slots=True)
 class RecomputedCost:
-    """The cost of the record in line `line` of the log, in nano-dollars: as recorded and as recomputed.
+    """The recorded and the recomputed cost of one record.
 
-    `computed_nusd` is None where nothing can be computed: the call is in doubt, or its price book was not given.
+    Attributes:
+        line: The line of the log.
+        interaction_id: The id of the record.
+        model: `PROVIDER/MODEL`.
+        price_book: The name of the price book.
+        on_record_nusd: The recorded cost in nano-dollars.
+        computed_nusd: The recomputed cost in nano-dollars. None if the call is in doubt or its price book was
+            not given.
+        finding: The result of the comparison.
+
     """
 
     line: int
@@ -140,14 +162,20 @@ class RecomputedCost:
 
 @dataclass(frozen=True, slots=True)
 class CostCheck:
-    """Every priced record of a log, in its order; `not_priced` others were refused, not sent, or replayed."""
+    """The check of all costs in a log.
+
+    Attributes:
+        records: Every priced record, in the order of the log.
+        not_priced: Other records: refused, not sent, or replayed.
+
+    """
 
     records: tuple[RecomputedCost, ...]
     not_priced: int
 
     @property
     def is_right(self) -> bool:
-        """Whether every cost that is not in doubt is the recomputed one."""
+        """Whether every cost that is not in doubt equals the recomputed one."""
         return not self.of("differs") and not self.of("no such book")
 
     def of(self, finding: CostFinding) -> list[RecomputedCost]:
@@ -156,10 +184,14 @@ class CostCheck:
 
 
 def load_price_books(prices_file: Path | None = None, earlier: Sequence[Path] = ()) -> tuple[PriceBook, ...]:
-    """Return every price book that calls may have been charged by.
+    """Return every price book by which calls may have been charged.
 
-    A call was charged by the packaged prices or an `earlier` file, alone or with a file of the user above them; the
-    user's file was `prices_file` or an `earlier` one. Raises `TableError`.
+    A call was charged by the shipped prices or an `earlier` file, alone or with a user's file on top:
+    `prices_file` or an `earlier` one.
+
+    Raises:
+        TableError: If a file is invalid.
+
     """
     own = [path for path in (prices_file, *earlier) if path is not None]
     return tuple(
@@ -172,7 +204,7 @@ def load_price_books(prices_file: Path | None = None, earlier: Sequence[Path] = 
 async def recompute_costs(
     entries: AsyncIterable[LogEntry], books: Sequence[PriceBook], capabilities: Capabilities
 ) -> CostCheck:
-    """Compute the cost of every priced record of a log by the one of `books` that it names."""
+    """Recompute the cost of every priced record with the price book that it names."""
     records, not_priced = [], 0
     async for entry in entries:
         if not isinstance(entry.record, LLMInteraction):
@@ -215,10 +247,10 @@ def _recompute(
 
 
 def _cost_nusd(result: LLMResult, book: PriceBook, capabilities: Capabilities, *, at: datetime) -> int:
-    """Return what the gate charges for `result` by the prices of the day of `at`.
+    """Return the charge of the gate for `result`, by the prices on the day of `at`.
 
-    The model that answered counts instead of the requested one if it is dearer and not in that one's `served_as`. What
-    has no price in `book` costs at least what was reserved.
+    The model that answered is charged in place of the requested one if it costs more and is not in its
+    `served_as`. A usage without a price costs at least its reservation.
     """
     requested = result.model_requested or result.model
     try:
@@ -237,7 +269,8 @@ def _priced_at(result: LLMResult) -> datetime:
 
 
 def _other_days(result: LLMResult, book: PriceBook) -> Iterator[datetime]:
-    """Yield the first day of every price: a record older than the field `priced_on` may hold the simulated day only."""
+    """Yield the first day of every price of the model."""
+    # Records older than the field `priced_on` may contain only the simulated day, so other days are tried.
     names = {result.model, result.model_requested}
     for price in book:
         if price.provider == result.provider and price.model in names:

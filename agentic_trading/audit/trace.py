@@ -12,32 +12,43 @@ from agentic_trading.llm.interaction import LLMInteraction
 from agentic_trading.llm.store import IdKind, Record, Records
 
 ID_CHARACTERS: Final = 8
-"""The shortest beginning of an id that is accepted in place of the whole id."""
+"""The shortest beginning of an id that is accepted in place of the id."""
 
 ID_MATCHES: Final = 20
-"""How many ids an error about an ambiguous beginning lists at most."""
+"""The most ids that an error about an ambiguous beginning lists."""
 
 
 class UnknownRecordError(TradingError, LookupError):
-    """Nothing on record has the id `record_id`."""
+    """The log has no record with this id.
+
+    Attributes:
+        record_id: The id.
+
+    """
 
     def __init__(self, record_id: str) -> None:
         self.record_id = record_id
         super().__init__(
-            f"no record has the id {record_id!r}; allowed are ids of events, envelopes and interactions of this log, "
-            f"or the first {ID_CHARACTERS} or more characters of one"
+            f"no record has the id {record_id!r}. Use the id of an event, an envelope or an interaction in this log, "
+            f"or its first {ID_CHARACTERS} or more characters"
         )
 
 
 class AmbiguousIdError(TradingError, LookupError):
-    """Several ids start with `prefix`: `matches` are the first of them, sorted."""
+    """Several ids start with the same prefix.
+
+    Attributes:
+        prefix: The prefix.
+        matches: The first matches, sorted.
+
+    """
 
     def __init__(self, prefix: str, matches: Sequence[str]) -> None:
         self.prefix = prefix
         self.matches = tuple(matches[:ID_MATCHES])
         more = " and others" if len(matches) > ID_MATCHES else ""
         super().__init__(
-            f"several ids start with {prefix!r}: {', '.join(self.matches)}{more}; give more characters of one"
+            f"several ids start with {prefix!r}: {', '.join(self.matches)}{more}. Give more characters"
         )
 
 
@@ -54,7 +65,7 @@ class EventNode:
 
     @property
     def cause(self) -> str:
-        """The id of the direct cause as recorded; empty for a beginning."""
+        """The recorded id of the direct cause. Empty for a root."""
         return self.event.causation_id
 
     @property
@@ -69,19 +80,19 @@ class EventNode:
 
     @property
     def as_of(self) -> datetime | None:
-        """The market's time, where the event has one."""
+        """The market time of the event, if it has one."""
         return self.event.as_of
 
 
 @dataclass(frozen=True, slots=True)
 class CallNode:
-    """One call of a trace: an envelope of one tenant and all attempts at it, at least one, by their numbers."""
+    """One call of a trace: the attempts at one envelope, at least one, sorted by number."""
 
     attempts: tuple[LLMInteraction, ...]
 
     @property
     def envelope(self) -> LLMEnvelope:
-        """The envelope of every attempt."""
+        """The envelope of all attempts."""
         return self.attempts[0].envelope
 
     @property
@@ -91,7 +102,7 @@ class CallNode:
 
     @property
     def cause(self) -> str:
-        """The id of the direct cause as recorded; empty for a beginning."""
+        """The recorded id of the direct cause. Empty for a root."""
         return self.envelope.causation_id
 
     @property
@@ -106,12 +117,12 @@ class CallNode:
 
     @property
     def as_of(self) -> datetime | None:
-        """The market's time, where the envelope has one."""
+        """The market time of the envelope, if it has one."""
         return self.envelope.as_of
 
     @property
     def cost_nusd(self) -> int:
-        """What all attempts cost together, in nano-dollars."""
+        """The cost of all attempts, in nano-dollars."""
         return sum(attempt.result.cost_nusd for attempt in self.attempts)
 
 
@@ -120,19 +131,23 @@ TraceNode = EventNode | CallNode
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """A node as it is printed: after its cause, `depth` steps below a root."""
+    """A printed node: it follows its cause, `depth` steps below a root."""
 
     depth: int
     node: TraceNode
 
 
 class TraceTree:
-    """The records of one trace, each below its direct cause.
+    """The records of one trace as a tree of causes.
 
-    A cause is named by the id of an event, of an envelope, or of one of its interactions. `nodes`, `orphans`
-    and all children stand in the log's order (of a call, its first attempt's). Roots are the nodes without a cause, with
-    one that is not among the records (`orphans`), and the first of each ring of causes (`cycles`, by ids), so that every
-    record stands in the tree exactly once, whatever was recorded.
+    A cause is named by the id of an event, an envelope, or an interaction. Every record is in the tree
+    exactly once. All nodes are in the order of the log. A call has the place of its first attempt.
+
+    Attributes:
+        nodes: All nodes.
+        orphans: Roots whose cause is not among the records.
+        cycles: Rings of causes, as ids. The first node of each ring becomes a root.
+
     """
 
     def __init__(self, records: Iterable[Record]) -> None:
@@ -154,29 +169,29 @@ class TraceTree:
 
     @property
     def tenants(self) -> tuple[str, ...]:
-        """The tenants of the records, by name; several only in a trace that was read without a tenant."""
+        """The tenants of the records, sorted. More than one only if the trace was read without a tenant."""
         return tuple(sorted({node.tenant for node in self.nodes}))
 
     @property
     def cost_nusd(self) -> int:
-        """What all calls of the trace cost, in nano-dollars."""
+        """The cost of all calls of the trace, in nano-dollars."""
         return sum(node.cost_nusd for node in self.nodes if isinstance(node, CallNode))
 
     def node(self, record_id: str) -> TraceNode:
-        """Return the node of an event, envelope or interaction; raises `UnknownRecordError`."""
+        """Return the node of an event, envelope or interaction. Raises `UnknownRecordError`."""
         return self.nodes[self._place(record_id)]
 
     def parent(self, record_id: str) -> TraceNode | None:
-        """Return the node of the direct cause, or None for a root; raises `UnknownRecordError`."""
+        """Return the node of the direct cause, or None for a root. Raises `UnknownRecordError`."""
         parent = self._parents[self._place(record_id)]
         return None if parent is None else self.nodes[parent]
 
     def children(self, record_id: str) -> tuple[TraceNode, ...]:
-        """Return what was directly caused; raises `UnknownRecordError`."""
+        """Return the direct effects of a record. Raises `UnknownRecordError`."""
         return self._at(self._children[self._place(record_id)])
 
     def path_to(self, record_id: str) -> tuple[TraceNode, ...]:
-        """Return the chain of causes from a root to the record itself; raises `UnknownRecordError`."""
+        """Return the chain of causes from a root to the record. Raises `UnknownRecordError`."""
         path = []
         place: int | None = self._place(record_id)
         while place is not None:
@@ -185,7 +200,7 @@ class TraceTree:
         return self._at(reversed(path))
 
     def rows(self) -> Iterator[TraceRow]:
-        """Yield every node once, each after its cause and before its cause's next child."""
+        """Yield every node once, each after its cause and before the next child of its cause."""
         ahead = [(0, root) for root in reversed(self._roots)]
         while ahead:
             depth, place = ahead.pop()
@@ -203,7 +218,7 @@ class TraceTree:
 
 
 def _nodes_of(records: Iterable[Record]) -> tuple[tuple[TraceNode, ...], dict[str, int]]:
-    """Return a node per event and per tenant's envelope, and where the node of each id stands, the first of its id."""
+    """Return a node per event and per tenant's envelope, and the place of each id."""
     steps: list[Event | list[LLMInteraction]] = []
     calls: dict[tuple[str, str], tuple[int, list[LLMInteraction]]] = {}
     places: dict[str, int] = {}
@@ -231,7 +246,7 @@ def _node(step: Event | list[LLMInteraction]) -> TraceNode:
 
 
 def _cut_rings(parents: list[int | None]) -> list[list[int]]:
-    """Make the first node of each ring of causes a root; returns the rings."""
+    """Make the first node of each ring of causes a root. Return the rings."""
     rings = []
     settled: set[int] = set()
     for start in range(len(parents)):
@@ -253,8 +268,14 @@ def _cut_rings(parents: list[int | None]) -> list[list[int]]:
 class CausalPath:
     """The causes of one record.
 
-    `path` leads from the first cause to the record itself (for an interaction: to its call, with all attempts).
-    `siblings` are what else the direct cause led to, `effects` what the record led to, both in the log's order.
+    Attributes:
+        record_id: The id of the record.
+        trace_id: The id of its trace.
+        path: The nodes from the first cause to the record. An interaction appears as its call, with all
+            attempts.
+        siblings: Other effects of the direct cause, in the order of the log.
+        effects: Direct effects of the record, in the order of the log.
+
     """
 
     record_id: str
@@ -265,15 +286,26 @@ class CausalPath:
 
     @property
     def missing_cause(self) -> str:
-        """The id where the path breaks off: a cause that is not in the trace, or a ring; empty if none is missing."""
+        """The id at which the path ends: a cause outside the trace, or a ring.
+
+        Empty if the path is complete.
+        """
         return self.path[0].cause
 
 
 async def why(records: Records, record_id: str, *, tenant: str | None = None) -> CausalPath:
-    """Return the causes of an event, an envelope or an interaction; with a `tenant`, as far as they are its own.
+    """Return the causes of an event, an envelope or an interaction.
 
-    `record_id` may be the first eight or more characters of one id. Raises `AmbiguousIdError` if several ids start with
-    them, and `UnknownRecordError` if none does. An id of another tenant is unknown, and as a cause it is missing.
+    Args:
+        records: The records of a log.
+        record_id: The id, or its first eight or more characters.
+        tenant: The tenant whose records are read. Ids of other tenants are unknown, and missing as causes.
+            None means all tenants.
+
+    Raises:
+        UnknownRecordError: If no record has the id.
+        AmbiguousIdError: If several ids start with `record_id`.
+
     """
     record_id = await full_id(records, record_id, tenant=tenant)
     trace_id = (await _find(records, record_id, tenant)).trace_id
@@ -290,9 +322,13 @@ async def why(records: Records, record_id: str, *, tenant: str | None = None) ->
 
 
 async def full_id(records: Records, prefix: str, *, of: IdKind = "record", tenant: str | None = None) -> str:
-    """Return the only id that starts with `prefix`, or `prefix` itself if it is an id, is short or starts none.
+    """Return the only id that starts with `prefix`.
 
-    Raises `AmbiguousIdError` if several ids start with it.
+    Returns `prefix` if it is an id itself, is shorter than `ID_CHARACTERS`, or has no match.
+
+    Raises:
+        AmbiguousIdError: If several ids start with it.
+
     """
     if len(prefix) < ID_CHARACTERS:
         return prefix

@@ -1,4 +1,4 @@
-"""Verify logs: every hash, every chain, and the sources that an archive was made from."""
+"""Verify logs: every hash, every chain, and the source logs of an archive."""
 
 import asyncio
 import os
@@ -20,20 +20,20 @@ from agentic_trading.llm.store import GENESIS, ChainedRecord, LogEntry, Record, 
 
 
 class ReadableLog(Protocol):
-    """A log that can be read again: every store, and every reader of one."""
+    """A log that can be read again: a store, or a reader of one."""
 
     async def verify(self) -> Verification:
         """Read the log again and recompute every hash."""
         ...
 
     def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
-        """Give every entry with a number above `after`, in order, and end."""
+        """Yield every entry with a number above `after`, in order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class MissingCause:
-    """A record whose cause is nowhere in its trace: line of the log, id, trace, and the cause that it names."""
+    """A record whose cause is not in its trace: line, id, trace, and the named cause."""
 
     line: int
     record_id: str
@@ -43,7 +43,7 @@ class MissingCause:
 
 @dataclass(frozen=True, slots=True)
 class WrongHash:
-    """A hash in a record that is not that of its contents: line of the log, id of the record, name of the field."""
+    """A hash that does not match its record: line, id of the record, and field."""
 
     line: int
     record_id: str
@@ -52,10 +52,15 @@ class WrongHash:
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """What reading a whole log found; in a broken one, causes are not looked for.
+    """The result of reading a whole log. In a broken log, causes and contents are not checked.
 
-    Of a log that shares its traces with others (`RunStarted.shares_traces`), causes that it does not have are not missing:
-    `causes_elsewhere` is how many there are.
+    Attributes:
+        verification: The result of recomputing the hashes of all lines.
+        missing_causes: Records whose cause is missing.
+        wrong_hashes: Hashes in records that do not match their contents.
+        causes_elsewhere: Causes that are not in this log. They are counted here, and not as missing, in a log
+            that shares its traces with other logs.
+
     """
 
     verification: Verification
@@ -65,22 +70,24 @@ class LogReport:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every line is as it was written, every hash in it right, and every cause on record."""
+        """Whether all lines are unchanged, all hashes are right, and all causes are in the log."""
         return self.verification.is_intact and not self.wrong_hashes and not self.missing_causes
 
     @property
     def finding(self) -> str:
-        """The first thing that is wrong, or that nothing is."""
+        """The first problem, or a sentence that there is none."""
         if not self.verification.is_intact:
             return (
                 f"line {self.verification.broken_line} is not as it was written: {self.verification.reason}"
             )
         if self.wrong_hashes:
             wrong = self.wrong_hashes[0]
-            return f"line {wrong.line} ({wrong.record_id}) was written with another {wrong.field} than its contents have"
+            return f"line {wrong.line} ({wrong.record_id}) was written with a wrong {wrong.field}"
         if self.missing_causes:
             first = self.missing_causes[0]
-            return f"line {first.line} ({first.record_id}) names a cause that its trace does not have: {first.cause}"
+            return (
+                f"line {first.line} ({first.record_id}) names a cause that is not in its trace: {first.cause}"
+            )
         on_record = "every cause is on record"
         if self.causes_elsewhere:
             on_record = f"{self.causes_elsewhere} causes are in logs of other workers"
@@ -88,10 +95,14 @@ class LogReport:
 
 
 async def verify_log(log: ReadableLog) -> LogReport:
-    """Recompute every hash of a log and name its first break; if there is none, look into the records.
+    """Recompute every hash of a log and find its first break. In an unbroken log, check the records too.
 
-    There, every hash of an interaction is computed again from its contents, and every cause looked for. Reads the
-    log twice and holds about 250 bytes a record. Raises `StoreError` for a log that cannot be read.
+    The check recomputes the hashes inside interactions, and looks for every cause. It reads the log twice and
+    needs about 250 bytes of memory per record.
+
+    Raises:
+        StoreError: If the log cannot be read.
+
     """
     verification = await log.verify()
     if not verification.is_intact:
@@ -108,7 +119,7 @@ async def verify_log(log: ReadableLog) -> LogReport:
 
 
 class _Causes:
-    """What is on record, and the causes that are named: one may come after what it led to."""
+    """The ids of a log, and the causes that its records name."""
 
     def __init__(self) -> None:
         self._known: set[tuple[str, str]] = set()
@@ -117,13 +128,14 @@ class _Causes:
 
     def add(self, entry: LogEntry) -> None:
         if isinstance(entry.record, Event) and entry.record.kind == RunStarted.KIND:
-            with suppress(UnreadableBodyError):  # such a start is a finding of its own
+            with suppress(UnreadableBodyError):  # an unreadable start is reported separately
                 started = KINDS.of(entry.record)
                 self.are_shared |= isinstance(started, RunStarted) and started.shares_traces
         ids, cause = _ids_and_cause(entry.record)
         trace_id = entry.record.trace_id
         self._known.update((trace_id, record_id) for record_id in ids)
-        if cause:  # an attempt is kept when it is over, what it led to may be kept before
+        # Causes are checked at the end, because an attempt is stored when it ends, and its effects may come first.
+        if cause:
             self._named.setdefault((trace_id, ids[0]), MissingCause(entry.seq, ids[0], trace_id, cause))
 
     def missing(self) -> tuple[MissingCause, ...]:
@@ -133,7 +145,7 @@ class _Causes:
 
 def _wrong_hashes(entry: LogEntry) -> list[WrongHash]:
     if isinstance(entry.record, Event) or (entry.record.model_extra or {}).get("redacted") is True:
-        return []  # a secret was taken out when it was written: the line's own hash covers the rest
+        return []  # because a secret was removed before writing. The hash of the line covers the rest
     envelope, result = entry.record.envelope, entry.record.result
     is_right = {
         "request_hash": envelope.request_hash == envelope.compute_request_hash(),
@@ -155,15 +167,18 @@ def _ids_and_cause(record: Record) -> tuple[tuple[str, ...], str]:
 
 
 STATE_NAME: Final = "archive.json"
-"""The file beside the archive's log that says what it has of each log."""
+"""The file with the state of an archive, next to its log."""
 
 MOST_REPEATED: Final = 100
-"""How many numbers are named of a log that came with a second line."""
+"""The most line numbers per log that are listed as repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """The lines `first` to `last` of a log, each linked to the one before; `prev` is what the first one names, `hash` the last one's."""
+    """Consecutive linked lines of a log, from `first` to `last`.
+
+    `prev` is the hash that the first line names. `hash` is that of the last line.
+    """
 
     first: int
     last: int
@@ -173,15 +188,24 @@ class Stretch:
 
 @dataclass(slots=True)
 class SourceLog:
-    """The stretches of one log, in order; `repeated` are numbers that came with a second line of other content."""
+    """The archived lines of one log.
+
+    Attributes:
+        stretches: The stretches of lines, in order.
+        repeated: Numbers of lines that came again with different content.
+
+    """
 
     stretches: list[Stretch] = field(default_factory=list)
     repeated: list[int] = field(default_factory=list)
 
     def add(self, line: ChainedRecord, *, is_new: bool) -> str:
-        """Note that a line has come; return what is wrong with its place, or nothing.
+        """Add a line, and return the problem of its place, or an empty text.
 
-        `is_new` says that its record was not known: then no other line may have its number.
+        Args:
+            line: The line.
+            is_new: Whether its record was not in the archive. Then no other line may have its number.
+
         """
         place = bisect_right(self.stretches, line.seq, key=lambda stretch: stretch.first)
         before = self.stretches[place - 1] if place else None
@@ -207,7 +231,7 @@ class SourceLog:
         return problem
 
     def findings(self) -> Iterator[str]:
-        """Yield what is missing or wrong, in the order of the lines."""
+        """Yield the missing and wrong lines, in order."""
         end, hash_ = 0, GENESIS
         for stretch in self.stretches:
             if stretch.first > end + 1:
@@ -220,7 +244,7 @@ class SourceLog:
 
     @property
     def lines(self) -> int:
-        """How many lines have come."""
+        """The number of archived lines."""
         return sum(stretch.last - stretch.first + 1 for stretch in self.stretches)
 
     def _again(self, line: ChainedRecord, known: Stretch, *, is_new: bool) -> str:
@@ -241,9 +265,15 @@ def _unlinked(number: int) -> str:
 
 @dataclass(slots=True)
 class ArchiveState:
-    """What an archive has, as its file says: its own log ended with line `lines` and its `hash`, when this was written.
+    """The state of an archive, as written to its file.
 
-    `conflicts` counts the records that came with other content than is kept under their id.
+    Attributes:
+        archive_id: The id of the archive.
+        lines: The number of the last line of the archive's log when the state was written.
+        hash: The hash of this line.
+        conflicts: Records that came with different content under a known id.
+        sources: The lines of each log, by log id.
+
     """
 
     archive_id: str
@@ -253,33 +283,33 @@ class ArchiveState:
     sources: dict[str, SourceLog] = field(default_factory=dict)
 
     def findings(self) -> Iterator[tuple[str, str]]:
-        """Yield the id of a log, and what is missing or wrong in it."""
+        """Yield the id of each damaged log, with its problem."""
         for log_id, source in self.sources.items():
             for finding in source.findings():
                 yield log_id, finding
 
 
 _MOST_STATE_BYTES: Final = 1 << 30
-"""Bytes of the state of a million logs, several times over."""
+"""Size limit of the state file: several times the state of a million logs."""
 
 _STATE: Final = TypeAdapter(ArchiveState)
 
 
 def read_state(folder: Path) -> ArchiveState | None:
-    """Return what an archive has, or None where no file says so; raises `StoreError` for one that cannot be read."""
+    """Return the state of an archive, or None without a file. Raises `StoreError` if it cannot be read."""
     path = folder / STATE_NAME
     try:
         return _STATE.validate_json(read_file(path, most_bytes=_MOST_STATE_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as e:
-        why = e.strerror if isinstance(e, OSError) else "it is not what an archive writes"
-        remedy = "restore it, or delete it: every log is then named as incomplete from there on"
-        raise StoreError(path, f"cannot be read ({why}); {remedy}") from e
+        why = e.strerror if isinstance(e, OSError) else "it is not the state of an archive"
+        remedy = "Restore it, or delete it: then every log is reported as incomplete from there on"
+        raise StoreError(path, f"cannot be read ({why}). {remedy}") from e
 
 
 def write_state(folder: Path, state: ArchiveState) -> None:
-    """Replace what the file says, on disk; raises `StoreError`."""
+    """Replace the state file atomically, and wait until it is on disk. Raises `StoreError`."""
     path = folder / STATE_NAME
     new = path.with_name(f"{path.name}.new")
     try:
@@ -288,18 +318,19 @@ def write_state(folder: Path, state: ArchiveState) -> None:
             file.flush()
             os.fsync(file.fileno())
         new.replace(path)
+        # The folder is synced too, because the new name would otherwise be lost in a power failure.
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
     except OSError as e:
-        reason = f"cannot be written ({e.strerror}); make room, or allow writing to the folder"
+        reason = f"cannot be written ({e.strerror}). Free disk space, or allow writing to the folder"
         raise StoreError(path, reason) from e
 
 
 async def archive_id_of(log: ReadableLog) -> str:
-    """Return the id of the archive that a log is; empty for another log."""
+    """Return the archive id of a log. Empty if the log is not an archive."""
     async with aclosing(log.scan()) as entries:
         async for entry in entries:
             body = KINDS.of(entry.record) if isinstance(entry.record, Event) else None
@@ -308,7 +339,7 @@ async def archive_id_of(log: ReadableLog) -> str:
 
 
 async def hash_of(log: ReadableLog, number: int) -> str:
-    """Return the hash of a line; empty where there is none with this number."""
+    """Return the hash of a line. Empty if the line does not exist."""
     if number == 0:
         return GENESIS
     async with aclosing(log.scan(number - 1)) as entries:
@@ -318,14 +349,24 @@ async def hash_of(log: ReadableLog, number: int) -> str:
 
 
 class ArchiveFinding(BaseModel, frozen=True):
-    """What is missing or wrong of the log `log_id`; of the archive itself where that is empty."""
+    """A problem of the log `log_id`, or of the archive itself if `log_id` is empty."""
 
     log_id: str = ""
     reason: str
 
 
 class ArchiveCheck(BaseModel, frozen=True):
-    """What was found of an archive; `logs` says how many lines of each log have come. `notes` are not wrong."""
+    """The result of checking an archive.
+
+    Attributes:
+        path: The folder of the archive.
+        archive_id: Its id.
+        lines: The lines of its own log.
+        logs: The number of lines of each log.
+        findings: The problems.
+        notes: Facts that are not problems.
+
+    """
 
     path: Path
     archive_id: str
@@ -338,29 +379,34 @@ class ArchiveCheck(BaseModel, frozen=True):
 async def check_archive(
     log: ReadableLog, folder: Path, heads: Sequence[LogHead] | None = None
 ) -> ArchiveCheck:
-    """Check the lines of an archive, what it has of each log, and with `heads` of the bus whether it ends where it did.
+    """Check the lines of an archive, and the completeness of each log in it.
 
-    `heads` are read before, so that an archiver may run meanwhile. Raises `StoreError` for what cannot be read, or is no
-    archive.
+    Args:
+        log: The log of the archive.
+        folder: The folder of the archive.
+        heads: Published ends of archives, read from the bus before this call, so that an archiver may run
+            meanwhile. They show whether the archive was cut. None skips this check.
+
+    Raises:
+        StoreError: If the archive cannot be read, or the folder contains none.
+
     """
     state = await asyncio.to_thread(read_state, folder)
     archive_id = await archive_id_of(log)
     if not archive_id:
         raise StoreError(
-            folder, "it holds no archive; name the folder that `agentic-trading archive` writes to"
+            folder, "it contains no archive. Name the folder that `agentic-trading archive` writes to"
         )
     verified = await log.verify()
     of_archive, notes = [], []
     if verified.is_unfinished:
-        notes.append("the last line is unfinished: it is being written, or its writer died while it was")
+        notes.append("the last line is unfinished: it is being written, or its writer died")
     elif not verified.is_intact:
         of_archive.append(
             f"line {verified.broken_line} of the archive is not as it was written: {verified.reason}"
         )
     if state is None or state.archive_id != archive_id:
-        of_archive.append(
-            f"{STATE_NAME} is missing or of another archive: what has come of each log is not known"
-        )
+        of_archive.append(f"{STATE_NAME} is missing or of another archive: the lines of each log are unknown")
         state = ArchiveState(archive_id)
     elif gone := await _beyond(log, state.lines, state.hash):
         of_archive.append(f"{gone} by {STATE_NAME}")
@@ -368,7 +414,7 @@ async def check_archive(
         of_archive += [found async for found in _against(log, archive_id, heads)]
     if state.conflicts:
         notes.append(
-            f"{state.conflicts} records came with other content than is kept: see the dead letters `conflict`"
+            f"{state.conflicts} records came with different content under a known id: see the dead letters `conflict`"
         )
     return ArchiveCheck(
         path=folder,
@@ -384,10 +430,10 @@ async def check_archive(
 
 
 async def _against(log: ReadableLog, archive_id: str, heads: Sequence[LogHead]) -> AsyncGenerator[str]:
-    """Yield what is wrong of an archive by the heads of it that stand on the bus."""
+    """Yield problems of an archive by its published heads."""
     ours = [head for head in heads if head.log_id == archive_id]
     if not ours:
-        yield f"no head of archive {archive_id} is on the bus: whether its log was cut is not known"
+        yield f"no head of archive {archive_id} is on the bus: a cut of its log would not show"
         return
     last = max(ours, key=lambda head: head.seq)
     if gone := await _beyond(log, last.seq, last.hash):
@@ -395,7 +441,10 @@ async def _against(log: ReadableLog, archive_id: str, heads: Sequence[LogHead]) 
 
 
 async def _beyond(log: ReadableLog, number: int, hash_: str) -> str:
-    """Return how a log is not what it was when line `number` was its last one; empty if it is, or is broken before."""
+    """Return how a log differs from when line `number` was its last.
+
+    Empty if it does not, or is broken before.
+    """
     try:
         found = await hash_of(log, number)
     except StoreError:

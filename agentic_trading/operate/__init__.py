@@ -1,4 +1,7 @@
-"""Operators' work: halts, budgets, dead letters, models and live checks. The names below are for your Python code."""
+"""Tools for operators: halts, budgets, dead letters, models and live checks.
+
+These names are for Python code.
+"""
 
 from agentic_trading.lazy import lazy_names
 
@@ -27,6 +30,6 @@ NAMES_OF = {
     "operate.budgets": ("BudgetView",),
     "operate.operator_commands": ("CommandReach",),
 }
-"""The public names by module, loaded when first used: a command that needs one module loads no other."""
+"""The public names by module. They are imported on first use."""
 
 __getattr__, __dir__ = lazy_names(__name__, NAMES_OF)

@@ -1,4 +1,4 @@
-"""What an operator does, from Python: halt, resume, limit and watch the gateway at a place, and read its log."""
+"""Operator commands from Python: halt, resume, set limits, read budgets, and read logs."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -23,7 +23,7 @@ Place = Path | str
 
 
 class OpenLog(Records, ReadableLog, Protocol):
-    """A log that is open for reading: queries, and every record in order."""
+    """A log open for reading: queries, and every record in order."""
 
 
 async def halt(
@@ -35,21 +35,22 @@ async def halt(
     workflow: str | None = None,
     model: str | None = None,
 ) -> CommandReach:
-    """Halt a tenant, or one of its agents, workflows or models, and wait for the workers to acknowledge it.
+    """Halt a tenant, or one of its agents, workflows or models, and wait until the workers acknowledge it.
 
     Args:
         place: The folder of the log, or the URL of the ledger.
         why: A reason, kept with the halt.
         tenant: The tenant, or `*` for all.
-        agent: The agent to halt. At most one of agent, workflow and model is given.
+        agent: The agent to halt. Give at most one of agent, workflow and model.
         workflow: The workflow to halt.
         model: The model to halt, as `provider/model`.
 
     Returns:
-        The workers that acknowledged the halt. It can be relied on if `is_complete`, else `problem` says why not.
+        The workers that acknowledged the halt. You can rely on it if `is_complete`. Otherwise `problem` is
+        the reason.
 
     Raises:
-        OptionError: If the place has no log, or an argument cannot be used.
+        OptionError: If the place has no log, or an argument is invalid.
         CommandError: If the halt changes nothing or is not allowed.
         ControlError: If the controls cannot be used.
 
@@ -87,7 +88,7 @@ async def set_limit(
     tenant: str = DEFAULT_TENANT,
     remove: bool = False,
 ) -> CommandReach:
-    """Set or remove a limit, and wait for the workers to acknowledge it.
+    """Set or remove a limit, and wait until the workers acknowledge it.
 
     Args:
         place: The folder of the log, or the URL of the ledger.
@@ -95,17 +96,17 @@ async def set_limit(
         scope_id: The id of the scope, or `*` for each of them.
         per: The window: minute, hour, day, month or none.
         why: A reason, kept with the limit.
-        usd: The most dollars, as decimal text.
+        usd: The most US dollars, as decimal text.
         tokens: The most tokens.
         calls: The most calls.
-        tenant: The tenant whose limit it is.
-        remove: Whether to remove the limit. No ceiling is then given.
+        tenant: The tenant of the limit.
+        remove: Whether to remove the limit. Then give no ceiling.
 
     Returns:
         The workers that acknowledged the limit.
 
     Raises:
-        OptionError: If the place has no log, or an argument cannot be used.
+        OptionError: If the place has no log, or an argument is invalid.
         CommandError: If the command changes nothing or is not allowed.
         ControlError: If the controls cannot be used.
 
@@ -115,13 +116,21 @@ async def set_limit(
 
 
 async def status(place: Place, *, tenant: str = DEFAULT_TENANT) -> budgets.BudgetView:
-    """Return the limits, counters, halts and workers of a tenant. Raises the errors of `halt` for the place."""
+    """Return the limits, counters, halts and workers of a tenant.
+
+    Raises the errors of `halt` for the place.
+    """
     return await budgets.read_status(await asyncio.to_thread(_location, place), tenant)
 
 
 @asynccontextmanager
 async def open_log(folder: Place) -> AsyncGenerator[OpenLog]:
-    """Open the log in a folder for reading, also while a gateway writes to it. Raises `OptionError` if there is none."""
+    """Open the log in a folder for reading, also while a gateway writes to it.
+
+    Raises:
+        OptionError: If the folder has no log.
+
+    """
     records = records_of(await asyncio.to_thread(_log, folder))
     try:
         yield records
@@ -130,13 +139,16 @@ async def open_log(folder: Place) -> AsyncGenerator[OpenLog]:
 
 
 async def spend(folder: Place, *by: SpendKey, tenant: str | None = None) -> SpendReport:
-    """Return the cost of the calls in a folder's log, summed by keys such as `tenant`, `agent` and `model`."""
+    """Return the cost of the calls in a folder's log.
+
+    It is summed by keys such as `tenant`, `agent` and `model`.
+    """
     async with open_log(folder) as records:
         return await spend_report(records, *by, tenant=tenant)
 
 
 async def rebuild(folder: Place, *, tenant: str = DEFAULT_TENANT, mode: RunMode = "paper") -> LedgerRebuild:
-    """Return the reservations of a tenant as the log in a folder has them: settled, released and in doubt."""
+    """Return the reservations of a tenant, rebuilt from the log in a folder."""
     rebuilt = LedgerRebuild(tenant, mode)
     async with open_log(folder) as records:
         async for entry in records.scan():
@@ -159,8 +171,9 @@ def _location(place: Place) -> budgets.BudgetLocationOptions:
 
 
 def _log(folder: Place) -> Path:
-    """Return the log in a folder. A folder without one is refused, because a halt there would stop nothing."""
+    """Return the log in a folder."""
     log = Path(folder) / LOG_NAME
+    # A halt in a folder without a log would stop nothing.
     if not log.is_file():
         allowed = f"a folder with {LOG_NAME}, such as that of a gateway or a session"
         raise OptionError("the place", f"{folder}, without a log", allowed)

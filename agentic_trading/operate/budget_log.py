@@ -1,4 +1,4 @@
-"""Budgets from the log: what happened to them, and a ledger rebuilt from what is on record."""
+"""Budgets from logs: a list of budget events, and a ledger rebuilt from records."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
@@ -46,9 +46,17 @@ GOVERNED = frozenset({
 
 @dataclass(frozen=True, slots=True)
 class BudgetEvent:
-    """One thing that happened, or the same again and again: `times`, from `first` to `last`.
+    """A budget event, or several equal ones together.
 
-    `nusd` is what was charged for it, all times together.
+    Attributes:
+        what: The kind.
+        subject: The command, limit, reservation or call.
+        why: The reason.
+        first: The time of the first event.
+        last: The time of the last event.
+        nusd: The charge of all events together, in nano-dollars.
+        times: The number of events.
+
     """
 
     what: BudgetEventKind
@@ -71,9 +79,11 @@ def budget_events(records: Iterable[Record], tenant: str) -> Iterator[BudgetEven
 
 
 async def read_budget_events(log: Path, tenant: str, *, together: bool) -> list[BudgetEvent]:
-    """Return the budget events of a tenant in a log; with `together`, repeated ones are one.
+    """Return the budget events of a tenant in a log. With `together`, equal events are merged.
 
-    Raises `StoreError` for a log that cannot be read or understood.
+    Raises:
+        StoreError: If the log or an event cannot be read.
+
     """
     found: list[BudgetEvent] = []
     async with aclosing(port_adapters.records_of(log)) as records:
@@ -85,7 +95,7 @@ async def read_budget_events(log: Path, tenant: str, *, together: bool) -> list[
 
 @contextmanager
 def _placed(log: Path, line: int) -> Generator[None]:
-    """Raise `StoreError` with the place for an event that cannot be understood."""
+    """Raise `StoreError` with the line for an event that cannot be read."""
     try:
         yield
     except EventError as e:
@@ -93,7 +103,7 @@ def _placed(log: Path, line: int) -> Generator[None]:
 
 
 def _merge_repeated(events: Iterable[BudgetEvent]) -> list[BudgetEvent]:
-    """Return the events with repeated ones as one, at the place of the first."""
+    """Merge equal events, at the place of the first one."""
     found: dict[tuple[str, ...], BudgetEvent] = {}
     for one in events:
         key = (one.what, one.subject) if one.what == "denied" else (one.what, one.subject, one.why)
@@ -136,7 +146,7 @@ def _of_event(event: Event) -> Iterator[BudgetEvent]:
             subject = f"{body.scope} {body.id} · {body.window_id or 'total'}"
             yield BudgetEvent("warning", subject, _warning(body), at, at)
         case ledger_events.ReservationExpired():
-            why = f"its lease ran out; {body.state}"
+            why = f"its lease expired: {body.state}"
             yield BudgetEvent("expired", body.reservation_id, why, at, at, body.nusd)
         case (
             ledger_events.AttemptDispatched()
@@ -163,7 +173,7 @@ def _warning(
             return f"calls were refused for five minutes and none was admitted: {used} used"
         return f"nothing is left: {used} used"
     if isinstance(body, ledger_events.BudgetExhaustionForecast) and body.exhausted_at is not None:
-        return f"{used} used; at this pace nothing is left at {body.exhausted_at:%Y-%m-%d %H:%M}"
+        return f"{used} used. At this pace, nothing is left at {body.exhausted_at:%Y-%m-%d %H:%M}"
     return f"{used} used"
 
 
@@ -173,11 +183,23 @@ def _with_reason(text: str, why: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRebuildReport:
-    """What a rebuild has charged, in nano-dollars; `knew_nusd` is what the ledger had before.
+    """The result of rebuilding a ledger. Amounts are in nano-dollars.
 
-    `kept` are charges of the ledger that no log explains. `discarded` are the totals that the ledger had higher, where
-    that was asked for. `restored` are the limits and halts that the server had lost, or had in an older version. `limits`
-    and `halts` are those that hold from now on.
+    Attributes:
+        tenant: The tenant.
+        logs: The logs.
+        calls: The number of booked calls.
+        in_doubt: Calls in doubt among them.
+        charged_nusd: The charge of all calls.
+        in_doubt_nusd: The charge of the calls in doubt.
+        knew_nusd: The total of the ledger before the rebuild.
+        generation: The new epoch of the ledger.
+        discarded: Totals of the ledger that were lowered, with `discard_server`.
+        kept: Charges of the ledger that no log explains.
+        restored: Limits and halts that the server had lost or had in an older version.
+        limits: The limits that apply now.
+        halts: The halts that apply now.
+
     """
 
     tenant: str
@@ -203,29 +225,33 @@ async def rebuild_ledger(
     zone: tzinfo = UTC,
     discard_server: bool = False,
 ) -> LedgerRebuildReport:
-    """Charge every call of a tenant that is on record on a server, joined with what its ledger still knows of each call.
+    """Rebuild the ledger of a tenant on a server from logs.
 
-    Commands of operators that are on record and that the server has lost are put back first: limits and halts hold
-    before any call runs again. `zone` is where days and months begin, the same as for the workers that share the server.
-    Raises `OptionError` without a server, and for a server with higher totals than logs and known calls come to, which
-    would be free to be spent again: nothing is then changed. With `discard_server` only the logs count.
-    Raises `StoreError` for a log that cannot be read or understood, `LedgerUnavailableError`, `ControlError` for limits
-    and halts that cannot be read or put back: no call runs then.
+    Calls that the ledger still has are kept, unless `discard_server`. Limits and halts that the server has
+    lost are restored first, so that they apply before any call runs. `zone` must be that of the workers.
+
+    Raises:
+        OptionError: Without a server, or if it has higher totals than logs and known calls explain. Nothing
+            is changed.
+        StoreError: If a log cannot be read.
+        LedgerUnavailableError: If the server is unreachable.
+        ControlError: If limits and halts cannot be read or restored. Then no call runs.
+
     """
     url = _checked_url(ledger_url)
     calls = LedgerRebuild(tenant, "live")
     readers = [_LogReader(log, await asyncio.to_thread(_mode_of, log.parent)) for log in logs]
-    for reader in readers:  # so that a log that cannot be read closes no ledger
+    for reader in readers:  # before the fence, so that an unreadable log does not close the ledger
         await reader.read_on(calls)
     async with _opened(url, zone) as (ledger, controls):
-        for name in (PLATFORM, tenant):  # so that a command that cannot be read closes no ledger
+        for name in (PLATFORM, tenant):  # so that an unreadable command does not close the ledger
             await _restored(controls, name, readers, writes=False)
         knew = await ledger.balances(tenant)
-        for reader in readers:  # what was charged up to now is on record a moment later
+        for reader in readers:  # again, because a charge is recorded a moment after it is made
             await reader.read_on(calls)
         lowered = await _lowered(knew, calls, ledger, discard_server=discard_server)
         await ledger.fence(tenant)
-        for reader in readers:  # what comes on record later has just ended, and that the ledger remembers
+        for reader in readers:  # after the fence. Later records are of calls that the ledger remembers
             await reader.read_on(calls)
         if calls.checkpoint is not None:
             await ledger.require_at_least(tenant, calls.checkpoint)
@@ -254,7 +280,7 @@ async def rebuild_ledger(
 
 @asynccontextmanager
 async def _opened(ledger_url: str, zone: tzinfo) -> AsyncGenerator[tuple[Ledger, ControlStore]]:
-    """Open the ledger and the controls of a server for as long as the block lasts."""
+    """Open the ledger and the controls of a server while the block runs."""
     async with AsyncExitStack() as stack:
         controls, statuses = await asyncio.to_thread(boards_of, ledger_url, None)
         ledger = await asyncio.to_thread(lambda: ledger_of(ledger_url, zone=zone))
@@ -266,7 +292,7 @@ async def _opened(ledger_url: str, zone: tzinfo) -> AsyncGenerator[tuple[Ledger,
 async def _restored(
     controls: ControlStore, tenant: str, readers: Iterable["_LogReader"], *, writes: bool = True
 ) -> RestoredControls:
-    """Put back the commands of logs that a server has lost; without `writes`, only raise what that would."""
+    """Restore commands that a server has lost. Without `writes`, only raise possible errors."""
     return await restore_controls(
         controls, tenant, [one.commands.of(tenant) for one in readers], writes=writes
     )
@@ -275,13 +301,13 @@ async def _restored(
 async def _joined(
     calls: LedgerRebuild, ledger: RebuildableLedger, *, discard_server: bool
 ) -> tuple[list[LedgerEntry], list[KeptCharge]]:
-    """Return what has to be booked by the logs, and by what the ledger has charged unless that is discarded."""
+    """Return the bookings from the logs and, unless discarded, from the ledger."""
     return join(calls.entries(), [] if discard_server else await ledger.entries(calls.tenant))
 
 
 @dataclass(slots=True)
 class _LogReader:
-    """Reads a log as far as it has been written, and further when it has grown."""
+    """Reads a log in steps while it grows."""
 
     log: Path
     mode: ClockMode
@@ -289,7 +315,7 @@ class _LogReader:
     position: port_adapters.LogPlace = port_adapters.LOG_START
 
     async def read_on(self, calls: LedgerRebuild) -> None:
-        """Add to `calls` what has come on record since; raises `StoreError` for an event that cannot be understood."""
+        """Add new records to `calls`. Raises `StoreError` for an event that cannot be read."""
         calls.mode = self.mode
         async with (
             aclosing(port_adapters.records_of(self.log)) as records,
@@ -311,11 +337,11 @@ def _is_of_tenant(balance: Balance) -> bool:
 async def _lowered(
     knew: Sequence[Balance], calls: LedgerRebuild, ledger: RebuildableLedger, *, discard_server: bool
 ) -> list[str]:
-    """Return the totals of a server that a rebuild lowers, in words.
+    """Return the totals of a server that a rebuild lowers, as text.
 
-    Raises `OptionError` for such a total without `discard_server`. Totals only: in which minute or hour a call was
-    counted, a log does not know better than the server.
+    Raises `OptionError` for such a total without `discard_server`.
     """
+    # Only totals are compared, because the server knows better than a log in which minute a call was counted.
     if not any(any(one.spent.units) for one in knew):
         return []
     bookings, _ = await _joined(calls, ledger, discard_server=discard_server)
@@ -345,28 +371,28 @@ async def _lower_totals(knew: Iterable[Balance], tenant: str, bookings: Sequence
 
 
 def _checked_url(ledger_url: str | None) -> str:
-    """Return the URL of a server; raises `OptionError` for none."""
+    """Return the URL of a server. Raises `OptionError` if it is missing or invalid."""
     if not ledger_url:
         raise OptionError(
             "--ledger",
             "left out, and AGENTIC_LEDGER_URL is not set",
-            "the server to rebuild, redis://HOST:PORT; budgets of a folder need no rebuild",
+            "the server to rebuild, redis://HOST:PORT. Budgets in a folder need no rebuild",
         )
     check_ledger_url(ledger_url)
     return ledger_url
 
 
 def _refuse_lowered(lowered: Sequence[str]) -> None:
-    """Raise `OptionError` for totals of a server that a rebuild would lower."""
+    """Raise `OptionError` if a rebuild would lower totals."""
     if lowered:
         raise OptionError(
             "--discard-server",
-            f"left out, and the server has charged what is in none of the logs, nor known call by call: {'; '.join(lowered)}",
-            "every log that was written with the server, or --discard-server to let that be spent again",
+            f"left out, but the server has higher totals than the logs and its known calls explain: {', '.join(lowered)}",
+            "every log that was written with the server, or --discard-server, which lets these amounts be spent again",
         )
 
 
 def _mode_of(folder: Path) -> ClockMode:
-    """Return the mode of a session's last run; a log without a run is of live calls."""
+    """Return the mode of a session's last run, or `live` without a run."""
     session = SessionFolder(folder)
     return session.read_manifest().mode if session.last_run() else "live"

@@ -1,4 +1,4 @@
-"""The budgets of a place, and the commands of an operator to its controls."""
+"""The budgets of a place, and operator commands to its controls."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
@@ -39,9 +39,13 @@ from agentic_trading.platform.settings import user_name
 
 @dataclass(frozen=True, slots=True)
 class BudgetLocationOptions:
-    """Where budgets are: in a session's folder or on a server, which goes first.
+    """A place of budgets: the folder of a session, or a server, which takes precedence.
 
-    `log` is a log of calls there, if any.
+    Attributes:
+        folder: The folder of a session.
+        ledger_url: The server.
+        log: A log of calls at this place, if any.
+
     """
 
     folder: Path | None
@@ -50,13 +54,13 @@ class BudgetLocationOptions:
 
     @property
     def name(self) -> str:
-        """The place as it is shown; of an address, nothing that may be secret."""
+        """The place as text, without secrets of the URL."""
         return choices.host_of(self.ledger_url) if self.ledger_url else str(self.folder)
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetLocation:
-    """An open place: its controls and statuses, and its ledger where other processes can read it."""
+    """An open place: its controls, statuses, and its ledger if it is on a server."""
 
     name: str
     controls: ControlStore
@@ -66,7 +70,18 @@ class BudgetLocation:
 
 @dataclass(frozen=True, slots=True)
 class BudgetView:
-    """A tenant's budgets at one moment: its controls and those of all tenants, counters, queued requests, workers."""
+    """A tenant's budgets at one time.
+
+    Attributes:
+        place: The place as text.
+        tenant: The tenant.
+        controls: The limits and halts of the tenant.
+        platform: The limits and halts of all tenants.
+        counters: The counters with a limit.
+        parked: Requests that wait for budget.
+        workers: The last report of each worker.
+
+    """
 
     place: str
     tenant: str
@@ -79,7 +94,7 @@ class BudgetView:
 
 @asynccontextmanager
 async def open_location(where: BudgetLocationOptions) -> AsyncGenerator[BudgetLocation]:
-    """Open a place for as long as the block lasts."""
+    """Open a place while the block runs."""
     place = await asyncio.to_thread(_open, where)
     try:
         yield place
@@ -98,18 +113,22 @@ def _open(where: BudgetLocationOptions) -> BudgetLocation:
 
 
 async def read_status(where: BudgetLocationOptions, tenant: str) -> BudgetView:
-    """Open a place, look at a tenant's budgets once, and close it; raises what `read_view` raises."""
+    """Open a place, read a tenant's budgets once, and close it. Raises the errors of `read_view`."""
     async with open_location(where) as place:
         return await read_view(place, tenant)
 
 
 async def read_view(place: BudgetLocation, tenant: str) -> BudgetView:
-    """Return the limited counters of a tenant that are live now, with its controls, queue and workers.
+    """Return the current limited counters of a tenant, with its controls, queue and workers.
 
-    A server's ledger is read itself. A ledger within another process, forecasts and exhausted counters are as their
-    worker last reported. Without a running worker, windows on a server are those of the present.
+    A server's ledger is read directly. The ledger of another process, forecasts and exhausted counters are
+    those of the last report of a worker. Without a running worker, windows on a server are those of the
+    current time.
 
-    Raises `LedgerUnavailableError` and `ControlsUnavailableError` for a server that does not answer.
+    Raises:
+        LedgerUnavailableError: If the ledger's server is unreachable.
+        ControlsUnavailableError: If the controls are unreachable.
+
     """
     controls = await place.controls.read(tenant)
     platform = await place.controls.read(PLATFORM)
@@ -126,12 +145,12 @@ async def read_view(place: BudgetLocation, tenant: str) -> BudgetView:
 
 
 async def read_views(place: BudgetLocation) -> list[BudgetView]:
-    """Return `read_view` of every tenant that a worker there has reported, sorted by name; raises what that raises."""
+    """Return `read_view` of every tenant that a worker has reported, sorted by name. Raises its errors."""
     return [await read_view(place, tenant) for tenant in await place.statuses.tenants()]
 
 
 def _present(workers: Sequence[BudgetStatus]) -> datetime | None:
-    """Return the present by which windows are counted: that of the running workers, None if each call has its own."""
+    """Return the current time of the running workers for windows. None if each call has its own time."""
     running = [status.windows_at for status in workers if status.is_running]
     return max((at for at in running if at is not None), default=None if running else SystemClock().now())
 
@@ -139,12 +158,10 @@ def _present(workers: Sequence[BudgetStatus]) -> datetime | None:
 def _joined(
     now: Iterable[CounterStatus], reported: Iterable[CounterStatus], workers: Iterable[BudgetStatus]
 ) -> tuple[CounterStatus, ...]:
-    """Return the counters of now with the forecasts that were `reported` last, and with what workers found exhausted.
-
-    A counter that refuses every call without having admitted one is known to the workers only.
-    """
+    """Return the current counters with the reported forecasts and exhausted units."""
     forecasts = {_key(one): one for one in reported}
     running = (one for status in workers if status.is_running for one in status.counters)
+    # Only workers know a counter that refuses all calls, because nothing was booked in it.
     exhausted = {_key(one): one for one in running if one.exhausted}
     found = {_key(one): one for one in now}
     for key, counter in found.items():
@@ -163,12 +180,12 @@ Word = TypeVar("Word", limit_types.ScopeKind, limit_types.Window)
 
 
 def halt_command(tenant: str, *, agent: str | None, workflow: str | None, model: str | None) -> AddHalt:
-    """Return the command to halt one scope; raises `OptionError` for more than one."""
+    """Return the command to halt one scope. Raises `OptionError` for more than one."""
     return AddHalt(*_scope(tenant, agent, workflow, model))
 
 
 def resume_command(tenant: str, *, agent: str | None, workflow: str | None, model: str | None) -> RemoveHalt:
-    """Return the command to lift a halt; raises `OptionError` for more than one scope."""
+    """Return the command to lift a halt. Raises `OptionError` for more than one scope."""
     return RemoveHalt(*_scope(tenant, agent, workflow, model))
 
 
@@ -177,7 +194,9 @@ def limit_command(
 ) -> SetLimit | RemoveLimit:
     """Return the command to set or remove a limit.
 
-    Raises `OptionError` for an unknown scope or window, and for a ceiling out of range.
+    Raises:
+        OptionError: If the scope or window is unknown, or a ceiling is out of range.
+
     """
     kind = _word(limit_types.ScopeKind, scope, "SCOPE")
     per = _word(limit_types.Window, window, "--per")
@@ -188,9 +207,7 @@ def limit_command(
     if (usd, tokens, calls) == (None, None, None):
         raise OptionError("the ceiling", "left out", "--usd, --tokens or --calls, one at least, or --remove")
     if not id_:
-        raise OptionError(
-            "ID", "empty", f"the id of one {kind}, or {limit_types.ANY!r} for each of them by itself"
-        )
+        raise OptionError("ID", "empty", f"the id of one {kind}, or {limit_types.ANY!r} for each of them")
     _check_range("--tokens", tokens)
     _check_range("--calls", calls)
     nusd = None if usd is None else _nusd(usd)
@@ -200,9 +217,12 @@ def limit_command(
 async def execute(
     where: BudgetLocationOptions, tenant: str, wanted: OperatorCommand, why: str
 ) -> TenantControls:
-    """Apply a command to the controls of a place and return them; workers follow within a second.
+    """Apply a command to the controls of a place. Workers follow within a second.
 
-    Raises `CommandError` for one that changes nothing or is not allowed, `ControlError` for controls that cannot be used.
+    Raises:
+        CommandError: If the command changes nothing or is not allowed.
+        ControlError: If the controls cannot be used.
+
     """
     async with open_location(where) as place:
         return await execute_command(
@@ -224,7 +244,7 @@ def _scope(tenant: str, agent: str | None, workflow: str | None, model: str | No
         (first, _), *others = named
         rest = " and ".join(f"--{scope}" for scope, _ in others)
         raise OptionError(
-            f"--{first}", f"given together with {rest}", "one of them; halts of several scopes hold together"
+            f"--{first}", f"given together with {rest}", "one of them. Halts of several scopes apply together"
         )
     if not named:
         return HaltScope.TENANT, tenant
@@ -233,7 +253,7 @@ def _scope(tenant: str, agent: str | None, workflow: str | None, model: str | No
 
 
 def _refuse_pattern(scope: HaltScope, id_: str) -> None:
-    """Refuse what looks like a pattern: it would be taken for a name, and stop nothing."""
+    # A pattern would be taken for a name, and the halt would stop nothing.
     is_whole = id_ == limit_types.ANY or (scope is HaltScope.MODEL and id_.endswith(f"/{limit_types.ANY}"))
     if limit_types.ANY in (id_[:-1] if is_whole else id_):
         every = f"a whole name, or {limit_types.ANY!r} for every {scope}"
@@ -266,5 +286,5 @@ def _nusd(usd: str) -> int:
         )
     nusd = int(amount * NANO)
     if nusd != amount * NANO:
-        raise OptionError("--usd", repr(usd), "whole nano-dollars: nine digits behind the point")
+        raise OptionError("--usd", repr(usd), "whole nano-dollars: at most nine decimals")
     return nusd

@@ -1,4 +1,4 @@
-"""Choices that commands share: names of providers, limits of a budget, a model of your own."""
+"""Choices that several commands share: providers, budget limits, and a model of your own."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,29 +22,32 @@ HOSTED: Final = tuple(
     for provider in LLMProvider
     if provider not in {LLMProvider.LOCAL, LLMProvider.RULES, LLMProvider.SCRIPTED}
 )
-"""Providers of ours that are reached over a network."""
+"""Shipped providers that are reached over a network."""
 
 
 MODELS: Final = (*HOSTED, LLMProvider.LOCAL.value)
-"""Providers of ours with a model: calls take time, and may cost money."""
+"""Shipped providers with a model. Calls take time and may cost money."""
 
 
 CONFIGURED: Final = "config"
-"""As `--provider`: the models of the configuration, by workflow, each with what it falls back on."""
+"""Value of `--provider` for the models of the configuration, each with its fallback."""
 
 
 WITHOUT_MODEL: Final = (LLMProvider.RULES.value, "recorded")
 
 
 PROVIDERS: Final = (*WITHOUT_MODEL, *MODELS, CONFIGURED)
-"""What `--provider` may be, beside the providers of the configuration."""
+"""Values of `--provider`, in addition to the providers of the configuration."""
 
 
 def own_model_row(model: str, price: str | None, context: int | None) -> ModelConfig | None:
-    """Return the row of a model that `--price` and `--context` describe, None without both.
+    """Return the row of a model described by `--price` and `--context`, or None without both.
 
-    The row promises the least: a temperature, and no schema that the server enforces. Raises `OptionError` for a price
-    that cannot be read, and if one of the three is left out.
+    The row promises little: a temperature, and no schema that the server enforces.
+
+    Raises:
+        OptionError: If the price is invalid, or one of model, price and context is missing.
+
     """
     if price is None and context is None:
         return None
@@ -69,9 +72,13 @@ _PRICE: Final = "IN,OUT: US dollars per million tokens of prompt and answer, suc
 
 
 def with_model(config: PlatformConfig, provider: str, row: ModelConfig | None) -> PlatformConfig:
-    """Return a configuration in which `provider` has the model of `row`, in place of one of the same name.
+    """Return a configuration in which `provider` has the model of `row`.
 
-    Raises `OptionError` for a provider without models of its own.
+    The row replaces one with the same name.
+
+    Raises:
+        OptionError: If the provider has no models of its own.
+
     """
     if row is not None and provider in (*WITHOUT_MODEL, LLMProvider.LOCAL, CONFIGURED, ""):
         allowed = f"the price of a model of --provider {listed(HOSTED)}, or of a configured one"
@@ -90,22 +97,27 @@ def listed(names: Sequence[str]) -> str:
 
 
 def check_ledger_url(url: str) -> None:
-    """Raise `OptionError` for what is no address of a ledger's server; the address itself is not shown."""
+    """Raise `OptionError` for an invalid URL of a ledger. The URL is not shown."""
     try:
         redis_address(url)
     except ValueError as e:
-        raise OptionError("--ledger", "an address of nothing that can be a ledger's server", str(e)) from e
+        raise OptionError("--ledger", "not the URL of a ledger", str(e)) from e
 
 
 WORKFLOWS: Final = (EnvelopeWorkflow.ANALYSIS, EnvelopeWorkflow.EXECUTION)
-"""The workflows whose models are asked where nothing else is said."""
+"""The default workflows of a session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderOptions:
-    """Who answers: the provider of every call with its `model`, an empty one for its default, and the configuration.
+    """The provider of a session's calls.
 
-    A `provider` that is `CONFIGURED` stands for the models of the configuration, each with its fallback.
+    Attributes:
+        config: The configuration.
+        provider: The provider of every call. `CONFIGURED` means the models of the configuration, each with
+            its fallback.
+        model: The model. Empty means the provider's default.
+
     """
 
     config: PlatformConfig = field(default_factory=lambda: PlatformConfig(mode="backtest"))
@@ -114,28 +126,28 @@ class ProviderOptions:
 
     @property
     def is_remote(self) -> bool:
-        """Whether calls are made by workers in other processes."""
+        """Whether workers in other processes make the calls."""
         return self.config.bus.url is not None
 
     @property
     def tenant(self) -> str:
-        """The tenant that asks: the only one of the configuration, or else `default`."""
+        """The only tenant of the configuration, or `default`."""
         tenants = self.config.tenant_ids
         return tenants[0] if len(tenants) == 1 else DEFAULT_TENANT
 
     @property
     def workflows(self) -> tuple[EnvelopeWorkflow, ...]:
-        """The workflows in which models are asked."""
+        """The workflows that call models."""
         return WORKFLOWS
 
     @property
     def asks_models(self) -> bool:
-        """Whether calls take time, and may cost money."""
+        """Whether calls take time and may cost money."""
         return self.provider not in WITHOUT_MODEL
 
     @property
     def asked(self) -> Mapping[str, ProviderConfig]:
-        """The providers that may be asked, by name; of those of the configuration, the ones that a model or a fallback names."""
+        """The providers that may be called, by name. With `CONFIGURED`, those of a model or fallback."""
         rows = self.config.providers
         if self.provider == CONFIGURED:
             models, fallback = self.config.models, self.config.fallback
@@ -150,15 +162,15 @@ LEAST_BUDGET_USD = Decimal("1e-9")
 
 
 MOST_BUDGET_USD = 9_000_000
-"""In nano-dollars still below 2^53, up to where every reader of the log counts exactly."""
+"""In nano-dollars below 2^53, so that every JSON reader keeps it exact."""
 
 
 def pluralize(number: int, noun: str) -> str:
-    """Spell how many there are: `1 bar`, `2,576 bars`."""
+    """Return a count with its noun: `1 bar`, `2,576 bars`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def host_of(url: str) -> str:
-    """Return an address without its secrets."""
+    """Return a URL without its secrets."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.hostname or parts.path}" + (f":{parts.port}" if parts.port else "")

@@ -1,4 +1,4 @@
-"""Dead letters as an operator deals with them: found, published again, deleted."""
+"""Dead letters for operators: list, replay and purge."""
 
 import re
 from collections import Counter
@@ -23,14 +23,20 @@ from agentic_trading.worker.delivery import TOO_OLD, SendAge
 _NEAREST: Final = 3
 _NEAR_ID: Final = 0.8
 _LEAST_BEGINNING: Final = 8
-"""How many characters of an id stand for it; ids that were drawn by chance share fewer."""
+"""The shortest beginning of an id that is accepted. Random ids share fewer characters."""
 _AGE: Final = re.compile(r"(\d{1,6})([mhd])", re.ASCII)
 _LANE: Final = re.compile(r"\.[a-z0-9][a-z0-9-]*", re.ASCII)
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days"}
 
 
 class ReplayError(TradingError, ValueError):
-    """The message in `letter_id` cannot be published again, for `problem`."""
+    """A dead letter cannot be published again.
+
+    Attributes:
+        letter_id: The id of the letter.
+        problem: The reason.
+
+    """
 
     def __init__(self, letter_id: str, problem: str) -> None:
         self.letter_id = letter_id
@@ -39,7 +45,14 @@ class ReplayError(TradingError, ValueError):
 
 
 class UnknownLetterError(TradingError, ValueError):
-    """No dead letter that is kept has this `value` of a `name`, an id or a reason; `nearest` are those of `known` near to it."""
+    """No dead letter has this id or reason.
+
+    Attributes:
+        name: `id` or `reason`.
+        value: The requested value.
+        nearest: Similar known values.
+
+    """
 
     def __init__(self, name: str, value: str, known: Collection[str]) -> None:
         self.name = name
@@ -47,19 +60,19 @@ class UnknownLetterError(TradingError, ValueError):
         begins = [each for each in sorted(known) if begins_with(each, value)][:_NEAREST]
         near = _NEAR_ID if name == "id" else 0.0
         self.nearest = tuple(begins or get_close_matches(value, sorted(known), _NEAREST, near))
-        allowed = "dlq list names those that there are" if known else "there are no dead letters"
+        allowed = "`dlq list` shows all letters" if known else "There are no dead letters"
         if self.nearest:
-            allowed = f"the nearest are {', '.join(self.nearest)}"
-        super().__init__(f"no dead letter has the {name} {value!r:.200}; {allowed}")
+            allowed = f"The nearest are {', '.join(self.nearest)}"
+        super().__init__(f"no dead letter has the {name} {value!r:.200}. {allowed}")
 
 
 _UNPROVED = frozenset({"signature", "not_allowed"})
-"""Reasons of letters that become new envelopes only by their id: who sent them was not proved, or might not send them."""
+"""Reasons of letters whose sender was not proved. With --again, they must be named by id."""
 
 
 @dataclass(frozen=True, slots=True)
 class LetterFilter:
-    """Which letters are meant; what is left out restricts nothing, and without anything all are."""
+    """The letters to select. An empty field selects all."""
 
     ids: Collection[str] = ()
     reason: str = ""
@@ -67,7 +80,7 @@ class LetterFilter:
     since: datetime | None = None
 
     def has(self, letter: topic_api.DeadLetter) -> bool:
-        """Whether a letter is meant."""
+        """Whether a letter is selected."""
         return (
             (not self.ids or letter.id in self.ids)
             and self.reason in {"", letter.reason}
@@ -78,9 +91,15 @@ class LetterFilter:
 
 @dataclass(slots=True)
 class LetterScan:
-    """What a scan of the dead letters has found so far: how often each id, reason and topic, and how many messages that are no letters.
+    """Counts of a scan of the dead letters.
 
-    `claims` are the hashes of the values of letters that say to be the replay of another one, by its id.
+    Attributes:
+        copies: The number of messages of each letter, by id.
+        reasons: The number of letters, by reason.
+        topics: The number of letters, by source topic.
+        claims: Hashes of letters that claim to be a replay, by the id of the replayed letter.
+        unreadable: Messages that are not dead letters.
+
     """
 
     copies: Counter[str] = field(default_factory=Counter)
@@ -92,7 +111,7 @@ class LetterScan:
     async def letters(
         self, broker: topic_api.Broker, meant: LetterFilter
     ) -> AsyncGenerator[topic_api.DeadLetter]:
-        """Yield the letters that are meant, each once: a letter that was published twice has the same id."""
+        """Yield the selected letters, each once. Copies of a letter have the same id."""
         async with aclosing(broker.scan(topic_api.DEAD_LETTERS)) as deliveries:
             async for delivery in deliveries:
                 letter = letter_in(delivery)
@@ -110,14 +129,15 @@ class LetterScan:
                     yield letter
 
     async def replayed(self, broker: topic_api.Broker) -> set[str]:
-        """Return the ids of letters whose replay is a letter again, by its value: any sender may write the header, which is not signed."""
+        """Return the ids of letters whose replay is a dead letter again."""
+        # The claim is checked by the value, because any sender may write the header: it is not signed.
         if not self.claims:
             return set()
         async with aclosing(LetterScan().letters(broker, LetterFilter([*self.claims]))) as letters:
             return {each.id async for each in letters if self.claims[each.id] & {*_replay_hashes(each)}}
 
     def require(self, meant: LetterFilter) -> None:
-        """Raise `UnknownLetterError` for an id or a reason that was not found; for a scan that has ended."""
+        """After a scan, raise `UnknownLetterError` for an id or reason that was not found."""
         reasons = [meant.reason] if meant.reason else []
         for name, wanted, known in (("id", meant.ids, self.copies), ("reason", reasons, self.reasons)):
             for each in wanted:
@@ -127,9 +147,10 @@ class LetterScan:
 
 @dataclass(frozen=True, slots=True)
 class ListedLetter:
-    """A letter without its message; `problem` is why it cannot be replayed, empty where it can.
+    """A letter without its message.
 
-    `replay_of` is the letter whose replay it is, empty for none.
+    `problem` is the reason why it cannot be replayed. `replay_of` is the letter that it is a replay of. Both
+    may be empty.
     """
 
     id: str
@@ -145,7 +166,7 @@ class ListedLetter:
 
     @classmethod
     def of(cls, letter: topic_api.DeadLetter, age: SendAge) -> Self:
-        """Return a letter as it is listed."""
+        """Return a letter without its message."""
         return cls(
             letter.id,
             letter.time,
@@ -161,12 +182,12 @@ class ListedLetter:
 
 
 def replay_of(letter: topic_api.DeadLetter) -> str:
-    """Return the id of the letter whose replay this is; empty for none."""
+    """Return the id of the letter that this one is a replay of. Empty for none."""
     return letter.headers.get(REPLAYED_HEADER, "")
 
 
 def replay_problem(letter: topic_api.DeadLetter, age: SendAge) -> str:
-    """Return why the message of a letter cannot be published as it was; empty where it can."""
+    """Return why the message of a letter cannot be published unchanged. Empty if it can."""
     try:
         Replay(age=age).message(letter)
     except ReplayError as e:
@@ -175,9 +196,14 @@ def replay_problem(letter: topic_api.DeadLetter, age: SendAge) -> str:
 
 
 def moment_of(text: str, now: datetime) -> datetime:
-    """Return the moment of an ISO 8601 time, in UTC unless it says otherwise, or of an age such as `90m`, `12h`, `7d`.
+    """Return the time of an ISO 8601 text, or of an age such as `90m`, `12h`, `7d`.
 
-    Raises `ValueError`, or `OverflowError` for one before the calendar.
+    A text without a zone is in UTC. An age counts back from `now`.
+
+    Raises:
+        ValueError: If the text is neither.
+        OverflowError: If the time is before the calendar.
+
     """
     if age := _AGE.fullmatch(text):
         return now - timedelta(**{_UNITS[age[2]]: int(age[1])})
@@ -186,7 +212,7 @@ def moment_of(text: str, now: datetime) -> datetime:
 
 
 def letter_in(delivery: Delivery) -> topic_api.DeadLetter | None:
-    """Return the letter in a message of their topic, or None where something else was written there."""
+    """Return the letter in a message, or None for other messages."""
     try:
         return read_dead_letter(delivery.message)
     except UnreadableMessageError:
@@ -194,9 +220,11 @@ def letter_in(delivery: Delivery) -> topic_api.DeadLetter | None:
 
 
 async def letter_of(broker: topic_api.Broker, letter_id: str) -> tuple[topic_api.DeadLetter, int]:
-    """Return a letter, and how many copies there are; raises `UnknownLetterError`.
+    """Return a letter, and the number of its copies.
 
-    The beginning of an id will do where no other id begins so.
+    Raises:
+        UnknownLetterError: If no letter has the id, or several start with it.
+
     """
     scan = LetterScan()
     async with aclosing(scan.letters(broker, LetterFilter())) as letters:
@@ -208,16 +236,21 @@ async def letter_of(broker: topic_api.Broker, letter_id: str) -> tuple[topic_api
 
 
 def begins_with(letter_id: str, beginning: str) -> bool:
-    """Whether an id is meant by its beginning, or by all of it."""
+    """Whether `beginning` is an id or a long enough prefix of it."""
     is_long = len(beginning) >= _LEAST_BEGINNING
     return letter_id == beginning or (is_long and letter_id.startswith(beginning))
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """How messages are published again: as they were, or with `again` as new envelopes, signed by `signer`.
+    """How letters are published again.
 
-    `age` is the limit of the workers: an envelope that they would refuse as too old is published with `again` only.
+    Attributes:
+        again: Whether envelopes get a new id and run as new calls. Otherwise messages are published
+            unchanged.
+        signer: Signs new envelopes.
+        age: The age limit of workers. Envelopes that they refuse as too old need `again`.
+
     """
 
     again: bool = False
@@ -225,11 +258,15 @@ class Replay:
     age: SendAge = field(default_factory=SendAge)
 
     def message(self, letter: topic_api.DeadLetter) -> Message:
-        """Return what is published for a letter; raises `ReplayError` where there is nothing to publish.
+        """Return the message to publish for a letter.
 
-        A message goes as it was, with a header that names the letter: its signature stays valid. With `again`
-        its envelope gets an id that follows from the letter's, so that the same letter gives the same envelope, and is
-        caused by the one that it was, and sent now; nothing is answered on the bus.
+        Without `again` it is unchanged except for a header with the letter's id, so its signature stays
+        valid. With `again` its envelope gets an id derived from the letter's id, so that repeating the replay
+        repeats no call. Its cause is the old envelope. No client receives its reply.
+
+        Raises:
+            ReplayError: If the letter cannot be replayed.
+
         """
         _source_of(letter)
         try:
@@ -243,14 +280,14 @@ class Replay:
         return Message(message.key, message.value, {**message.headers, REPLAYED_HEADER: letter.id})
 
     def _require_recent(self, letter: topic_api.DeadLetter, message: Message) -> None:
-        """Raise `ReplayError` for an envelope that workers refuse as too old."""
+        """Raise `ReplayError` for an envelope that workers would refuse as too old."""
         created_at = None
         with suppress(UnreadableMessageError):
             created_at = _envelope_in(letter, message).created_at
         refusal = self.age.refusal(message, created_at)
         if refusal is not None and refusal.reason == TOO_OLD:
             raise ReplayError(
-                letter.id, f"{refusal.detail}; allowed is --again, which makes a new envelope and pays for it"
+                letter.id, f"{refusal.detail}. Use --again to make a new envelope, which is charged again"
             )
 
     def _new_envelope(self, letter: topic_api.DeadLetter, message: Message) -> Message:
@@ -260,12 +297,12 @@ class Replay:
             principal = message.headers[PRINCIPAL_HEADER]
             problem = f"{principal!r:.200} has signed it, and --again makes it another envelope"
             raise ReplayError(
-                letter.id, f"{problem}; allowed is --sign-as PRINCIPAL, with its key in the configuration"
+                letter.id, f"{problem}. Use --sign-as PRINCIPAL, with its key in the configuration"
             )
         return new if self.signer is None else self.signer.sign(new)
 
     async def publish(self, broker: topic_api.Broker, letter: topic_api.DeadLetter) -> None:
-        """Publish a letter's message to its source topic; raises `ReplayError` where that cannot be."""
+        """Publish a letter's message to its source topic. Raises `ReplayError`."""
         message = self.message(letter)
         try:
             await broker.publish(_source_of(letter), message)
@@ -274,20 +311,18 @@ class Replay:
 
 
 def _envelope_in(letter: topic_api.DeadLetter, message: Message) -> LLMEnvelope:
-    """Return the envelope in the message of a letter; raises `UnreadableMessageError`."""
+    """Return the envelope in a letter's message. Raises `UnreadableMessageError`."""
     return read_envelope(Delivery(letter.source_topic, letter.position, message, 1))
 
 
 def _envelope_again(letter: topic_api.DeadLetter, message: Message) -> LLMEnvelope:
-    """Return the envelope in a message as a new one that the old one caused; raises `ReplayError`."""
+    """Return the envelope in a message as a new one, caused by the old one. Raises `ReplayError`."""
     if letter.source_topic == topic_api.EVENTS.name:
-        raise ReplayError(
-            letter.id, "it holds an event, which runs nothing; allowed is a replay without --again"
-        )
+        raise ReplayError(letter.id, "it contains an event, which runs nothing. Replay it without --again")
     try:
         envelope = _envelope_in(letter, message)
     except UnreadableMessageError as e:
-        raise ReplayError(letter.id, f"it holds no envelope that can be read here ({e})") from e
+        raise ReplayError(letter.id, f"it contains no readable envelope ({e})") from e
     new_id = derived_id("replay", letter.id)
     return envelope.model_copy(
         update={
@@ -300,7 +335,7 @@ def _envelope_again(letter: topic_api.DeadLetter, message: Message) -> LLMEnvelo
 
 
 def _replay_hashes(letter: topic_api.DeadLetter) -> Iterator[str]:
-    """Yield the hash of what a replay of a letter publishes: its value as it was, and that of the new envelope."""
+    """Yield the hashes of both values that a replay may publish."""
     yield letter.raw_sha256
     with suppress(ValueError):  # it is cut, or holds no envelope
         yield sha256_hex(_envelope_again(letter, letter.message()).wire)
@@ -309,16 +344,14 @@ def _replay_hashes(letter: topic_api.DeadLetter) -> Iterator[str]:
 def _require_proved(letter: topic_api.DeadLetter) -> None:
     if letter.reason in _UNPROVED:
         problem = f"{letter.reason}: its sender was not proved, or may not send it"
-        raise ReplayError(letter.id, f"{problem}; allowed with --again is its id, after a look at it")
+        raise ReplayError(letter.id, f"{problem}. Inspect it, then name its id with --again")
 
 
 def _source_of(letter: topic_api.DeadLetter) -> topic_api.Topic[Any]:
-    """Return the topic that a message is from; raises `ReplayError` for one that no worker reads.
-
-    A letter says itself where its message is from, and is not believed beyond that.
-    """
+    """Return the source topic of a letter. Raises `ReplayError` if no worker reads it."""
     if letter.source_topic == topic_api.EVENTS.name:
         return topic_api.EVENTS
+    # The letter itself names the topic, so it is not trusted: otherwise a replay could write to any topic.
     for workflow, topic in topic_api.ENVELOPES.items():
         lane = letter.source_topic.removeprefix(topic.name)
         if lane == "" or _LANE.fullmatch(lane):
@@ -328,10 +361,15 @@ def _source_of(letter: topic_api.DeadLetter) -> topic_api.Topic[Any]:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """Which letters are published again, with their topics, and why others are not.
+    """A plan of letters to publish again.
 
-    `came_back` are those left out because their replay is a letter of its own, which stands for them; one that is named by
-    its id is not left out.
+    Attributes:
+        replay: How they are published.
+        letters: The source topic of each letter, by id.
+        refused: Letters that cannot be replayed, with reasons.
+        came_back: Letters left out because their replay is a dead letter again. Letters named by id are not
+            left out.
+
     """
 
     replay: Replay
@@ -341,7 +379,7 @@ class ReplayPlan:
 
     @classmethod
     async def of(cls, broker: topic_api.Broker, replay: Replay, meant: LetterFilter) -> Self:
-        """Return the plan for the letters that are meant; raises `UnknownLetterError`."""
+        """Return the plan for the selected letters. Raises `UnknownLetterError`."""
         letters: dict[str, str] = {}
         refused: list[ReplayError] = []
         scan = LetterScan()
@@ -368,7 +406,7 @@ class ReplayPlan:
         )
 
     async def publish(self, broker: topic_api.Broker) -> Self:
-        """Publish the planned messages, in the order of each key; return what was published, and what could not be."""
+        """Publish the planned messages, in order per key. Return the published and the refused ones."""
         published: dict[str, str] = {}
         refused: list[ReplayError] = []
         async with aclosing(LetterScan().letters(broker, LetterFilter([*self.letters]))) as found:
@@ -384,9 +422,13 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class Purge:
-    """What is deleted: all that stands before `positions`, by partition.
+    """Dead letters to delete.
 
-    That are `messages`. `stays` are older letters that stay, as they stand behind newer ones.
+    Attributes:
+        positions: The position before which messages are deleted, by partition.
+        messages: The number of messages to delete.
+        stays: Older letters that stay, because they come after newer ones.
+
     """
 
     positions: Mapping[int, int]
@@ -395,7 +437,7 @@ class Purge:
 
     @classmethod
     async def before(cls, broker: topic_api.Broker, time: datetime | None) -> Self:
-        """Return what is to be deleted to be rid of letters older than `time`; without one, of all that are there now."""
+        """Return the purge of letters older than `time`, or of all letters without it."""
         positions: dict[int, int] = {}
         ended: set[int] = set()
         messages = stays = 0
@@ -413,5 +455,5 @@ class Purge:
         return cls(positions, messages, stays)
 
     async def run(self, broker: topic_api.Broker) -> None:
-        """Delete it, for every reader."""
+        """Delete the letters for all readers."""
         await broker.delete_before(topic_api.DEAD_LETTERS, self.positions)

@@ -1,4 +1,4 @@
-"""Envelopes from outside on their way to the bus: read, checked, published or asked, counted."""
+"""Envelopes from a file or standard input: read, check, publish, and count them."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ LONGEST_LINE_BYTES = 1 << 24
 
 @dataclass(slots=True)
 class SubmissionCounts:
-    """What became of the lines so far."""
+    """Counts of the lines so far."""
 
     submitted: int = 0
     answered: int = 0
@@ -37,13 +37,11 @@ class SubmissionCounts:
     waits: bool = False
 
     def text(self) -> str:
-        """Return the counts as a sentence."""
+        """Return the counts as text."""
         answers = f", {self.answered:,} answered, {self.failed:,} of them failed" if self.waits else ""
         if self.waits and (open_ := self.submitted - self.answered):
-            answers += (
-                f"; {open_:,} are on the bus and will be run: the same command again prints their answers"
-            )
-        wrong = f"; {self.wrong:,} were no envelopes and were left out" if self.wrong else ""
+            answers += f". {open_:,} are on the bus and will run. Repeat the command to print their answers"
+        wrong = f". {self.wrong:,} lines were not envelopes and were skipped" if self.wrong else ""
         return f"submitted {self.submitted:,}{answers}{wrong}"
 
 
@@ -56,18 +54,29 @@ async def submit_lines(
     say: Callable[[str], None],
     answered: Callable[[str], None] | None = None,
 ) -> None:
-    """Publish the envelopes in numbered lines, `at_once` of them side by side; with `answered`, ask and hand over each outcome.
+    """Publish the envelopes in numbered lines. Envelopes of one trace keep their order.
 
-    The envelopes of one trace keep their order. What cannot be read is named by `say` and counted. Raises `OptionError` without a bus, and what the bus raises:
-    `counts` says then how many were published.
+    Args:
+        config: The configuration. It must set `bus.url`.
+        lines: Numbers and lines.
+        counts: The counts, updated while lines are processed. After an error, they show how many were
+            published.
+        at_once: The most envelopes in flight.
+        say: Prints messages about unreadable lines and progress.
+        answered: Receives each outcome as a line of JSON. None does not wait for answers.
+
+    Raises:
+        OptionError: If the bus is missing, or messages cannot be signed.
+        BusError: If the bus cannot be used.
+
     """
     counts.waits = answered is not None
     if config.sign_as and config.principals_folder is None:
         allowed = "a principals_folder in the configuration, with a key to sign with, or no --sign-as"
-        raise OptionError("--sign-as", f"{config.sign_as}, and nothing is signed", allowed)
+        raise OptionError("--sign-as", f"{config.sign_as}, but messages are not signed", allowed)
     if config.bus.url is None:
         raise OptionError(
-            "--bus", "left out", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
+            "--bus", "not set", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
         )
     try:
         async with (
@@ -87,7 +96,7 @@ async def submit_lines(
 
 @dataclass(slots=True)
 class _Submission:
-    """Envelopes on their way, `room` of them at once; those of a trace one after the other."""
+    """Envelopes in flight, limited by `room`. Those of one trace run one after the other."""
 
     gateway: StructuredGateway
     group: asyncio.TaskGroup
@@ -98,7 +107,7 @@ class _Submission:
     _queues: dict[str, list[LLMEnvelope]] = field(default_factory=dict)  # by trace under way
 
     async def add(self, envelope: LLMEnvelope) -> None:
-        """Send an envelope as soon as there is room, behind those of its trace."""
+        """Send an envelope when there is room, after earlier ones of its trace."""
         await self.room.acquire()
         queue = self._queues.get(envelope.trace_id)
         if queue is not None:
@@ -119,9 +128,11 @@ class _Submission:
 
 
 async def file_lines(file: str) -> AsyncGenerator[tuple[int, bytes]]:
-    """Yield the lines of a file that are not empty, with their numbers from 1; `-` is standard input, as its lines come.
+    """Yield the numbered lines of a file, without empty ones. `-` is standard input.
 
-    Raises `OptionError` for a file that cannot be read.
+    Raises:
+        OptionError: If the file cannot be read.
+
     """
     number = 0
     async for line in _stream_lines() if _is_stream(file) else _disk_lines(file):
@@ -152,7 +163,8 @@ async def _disk_lines(file: str) -> AsyncGenerator[bytes]:
 
 
 async def _stream_lines() -> AsyncGenerator[bytes]:
-    """Yield what comes on standard input; a wait for it can be cancelled, as one in a thread could not."""
+    """Yield lines of standard input as they arrive."""
+    # Not read in a thread, because a thread that waits for a line could not be cancelled.
     reader = asyncio.StreamReader(limit=LONGEST_LINE_BYTES)
     loop = asyncio.get_running_loop()
     transport, _ = await loop.connect_read_pipe(
@@ -175,7 +187,7 @@ async def _send(
         await gateway.submit(envelope)
         counts.submitted += 1
         return
-    counts.submitted += 1  # before the wait: it may be broken off, and the envelope is on the bus
+    counts.submitted += 1  # before the wait, because it may be cancelled while the envelope is on the bus
     try:
         answer = await gateway.ask(envelope)
     except BusError:
@@ -195,7 +207,7 @@ def _failure_of(failure: FailureReason) -> dict[str, str]:
 
 
 def _outcome_line(envelope: LLMEnvelope, answer: GatewayReply) -> str:
-    """Return what became of an envelope, as a line of JSON."""
+    """Return the outcome of an envelope as a line of JSON."""
     failure = answer.failure
     line: dict[str, object] = {
         "envelope_id": envelope.envelope_id,
@@ -221,11 +233,9 @@ def _read(number: int, line: bytes, say: Callable[[str], None]) -> LLMEnvelope |
     except ValidationError as e:
         first = e.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"])) or "the line"
-        say(f"line {number}: {place}: {first['msg']}; allowed is an envelope as JSON")
+        say(f"line {number}: {place}: {first['msg']}. Allowed: an envelope as JSON")
         return None
     if not envelope.is_intact:
-        say(
-            f"line {number}: envelope_hash is not that of the envelope; allowed is the one it was built with, or none"
-        )
+        say(f"line {number}: envelope_hash does not match the envelope. Allowed: the original hash, or none")
         return None
     return envelope

@@ -1,4 +1,4 @@
-"""Whether a log is whole, its end is on record, and the files of its session are those that it speaks of."""
+"""Check a log: its lines, the recorded ends of its runs, and the files of its session."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from agentic_trading.platform.port_adapters import records_of
 LogVerdict = Literal["whole", "broken", "cut off"]
 
 ARCHIVE_NOTE: Final = (
-    "it is an archive, and has records of other logs: whether it lacks any, `archive check` says"
+    "it is an archive with records of other logs. Run `archive check` to find missing records"
 )
 
 RunName = tuple[str, int]
@@ -31,10 +31,16 @@ RunName = tuple[str, int]
 
 
 class LogFinding(BaseModel, frozen=True):
-    """What is not as it was written (`broken`), or is not there any more (`cut off`), and where.
+    """A problem of a log or of a file in its session.
 
-    `line` is 0 where no line is to blame, `record_id` empty where none can be read, `run` None where it is about the
-    whole log.
+    Attributes:
+        verdict: `broken` if something was changed, `cut off` if something is missing at the end.
+        file: The file.
+        line: The line. 0 if the problem has no line.
+        record_id: The id of the record. Empty if it is unknown.
+        run: The run. None if the problem concerns the whole log.
+        reason: The problem.
+
     """
 
     verdict: LogVerdict
@@ -55,7 +61,16 @@ class LogFinding(BaseModel, frozen=True):
 
 
 class LogCheck(BaseModel, frozen=True):
-    """What was found of a log of so many intact lines; `notes` are not wrong, and say what cannot be known."""
+    """The result of checking a log.
+
+    Attributes:
+        path: The log.
+        lines: The number of intact lines.
+        head: The hash of the last of them.
+        findings: The problems.
+        notes: Facts that are not problems, for example checks that were not possible.
+
+    """
 
     path: Path
     lines: int
@@ -65,7 +80,7 @@ class LogCheck(BaseModel, frozen=True):
 
     @property
     def verdict(self) -> LogVerdict:
-        """The graver one of its findings: what is broken may have been cut off as well."""
+        """The most serious verdict: a broken log may be cut off too."""
         verdicts = {finding.verdict for finding in self.findings}
         return next((one for one in ("broken", "cut off") if one in verdicts), "whole")
 
@@ -75,23 +90,31 @@ class LogCheck(BaseModel, frozen=True):
 
 
 async def check_log(log: ReadableLog, path: Path, folder: SessionFolder | None) -> LogCheck:
-    """Check the lines of a log, the ends of its runs, and the bars in the `folder` of its session, if it is of one.
+    """Check the lines of a log and the ends of its runs.
 
-    Raises `StoreError` for a log that cannot be read.
+    With the `folder` of a session, its files of bars are checked too.
+
+    Raises:
+        StoreError: If the log cannot be read.
+
     """
     return await asyncio.to_thread(_checked, await log.verify(), path, folder)
 
 
 async def check_file(path: Path) -> LogCheck:
-    """Check the log at `path`, and the bars beside it if it is that of a session."""
+    """Check the log at `path`, and the bars next to it if it belongs to a session."""
     async with aclosing(records_of(path)) as records:
         return await check_log(records, path, await asyncio.to_thread(_session_of, path))
 
 
 async def check_end(path: Path) -> LogCheck:
-    """Check the end of the log at `path` in constant time: its last line, and that its newest runs have their ends.
+    """Check the last line of the log at `path`, and the ends of its newest runs.
 
-    Lines before, and files of bars, are checked by `check_file` and `audit_log`. Raises `StoreError` for a log that cannot be read.
+    Takes constant time. `check_file` and `audit_log` check earlier lines and files of bars.
+
+    Raises:
+        StoreError: If the log cannot be read.
+
     """
     async with aclosing(records_of(path)) as records:
         verified = await records.verify_end()
@@ -99,9 +122,14 @@ async def check_end(path: Path) -> LogCheck:
 
 
 async def audit_log(path: Path) -> LogCheck:
-    """Check all that can be checked of a log, or of a session's folder: hashes, causes and decision logs as well.
+    """Check a log or a session's folder completely.
 
-    Raises `OptionError` where neither is, `StoreError` for what cannot be read.
+    This includes hashes inside records, causes, and decision logs.
+
+    Raises:
+        OptionError: If `path` is neither a log nor a session's folder.
+        StoreError: If a file cannot be read.
+
     """
     folder = SessionFolder(path) if await asyncio.to_thread(_is_folder, path) else None
     log = path if folder is None else folder.log
@@ -113,13 +141,13 @@ async def audit_log(path: Path) -> LogCheck:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether a session's folder is at `path`, and not a log; raises `OptionError` if there is neither."""
+    """Whether a session's folder is at `path`, and not a log. Raises `OptionError` if it is neither."""
     try:
         if SessionFolder(path).log.is_file():
             return True
         if path.is_file():
             return False
-    except OSError:  # a name that no file can have, or a folder that may not be read
+    except OSError:  # an invalid file name, or a folder without permission
         pass
     allowed = f"a log, or a folder that holds {SessionFolder(path).log.name}"
     raise OptionError("PATH", f"{path}, where no log is", allowed)
@@ -138,7 +166,7 @@ def _checked_end(verified: Verification, path: Path) -> LogCheck:
 def _checked(
     verified: Verification, path: Path, folder: SessionFolder | None, *, last_run: int | None = None
 ) -> LogCheck:
-    """Return what was found of a log and the files of its session; with `last_run`, of its newest runs and no bars."""
+    """Return the check of a log and its session. With `last_run`, check only the newest runs and no bars."""
 
     def check(*findings: LogFinding, notes: tuple[str, ...] = ()) -> LogCheck:
         return LogCheck(path=path, lines=verified.lines, head=verified.head, findings=findings, notes=notes)
@@ -177,7 +205,7 @@ def _checked(
 def _manifests(
     folder: SessionFolder, numbers: Iterable[int]
 ) -> tuple[dict[RunName, RunManifest], list[LogFinding]]:
-    """Return the manifests of these runs of a session, and a finding for each that cannot be read."""
+    """Return the manifests of these runs, and a finding for each unreadable one."""
     found: dict[RunName, RunManifest] = {}
     unreadable: list[LogFinding] = []
     for number in numbers:
@@ -191,12 +219,12 @@ def _manifests(
 
 
 def _notes(manifests: Mapping[RunName, RunManifest], in_log: Mapping[RunName, RunInLog]) -> Iterator[str]:
-    """Yield what cannot be known of runs that no start and end are on record of."""
+    """Yield notes about runs without a recorded start and end."""
     for name, manifest in manifests.items():
         if not manifest.starts and name not in in_log:
-            yield f"run {name[1]} is of an earlier release, which put no end on record: lines cut from it do not show"
+            yield f"run {name[1]} is of an earlier release, which recorded no end: lines cut from it do not show"
     if not manifests and not in_log:
-        yield "no run has put its start and its end on record: lines cut from the end do not show"
+        yield "no run has recorded its start and its end: lines cut from the end do not show"
 
 
 def _of_run(
@@ -206,7 +234,7 @@ def _of_run(
     manifest: RunManifest | None,
     run: RunInLog | None,
 ) -> Iterator[LogFinding]:
-    """Yield what is wrong with a run that is in the log or in the session's folder."""
+    """Yield problems of a run in the log or in the session's folder."""
     if run is None and manifest is not None and not manifest.starts:
         return
     starts = 0 if manifest is None else manifest.starts
@@ -223,7 +251,7 @@ def _of_run(
 
 
 def _bars(folder: SessionFolder, name: RunName, ended: RunEnded) -> Iterator[LogFinding]:
-    """Yield a finding for each file of bars that is not what the run was fed."""
+    """Yield a finding for each file of bars that differs from the bars of the run."""
     for fed in ended.bars:
         path = folder.bars(name[1], fed.symbol)
         digest = BarsDigest()
@@ -232,10 +260,10 @@ def _bars(folder: SessionFolder, name: RunName, ended: RunEnded) -> Iterator[Log
                 for row in file:
                     digest.add(row)
         except FileNotFoundError:
-            yield LogFinding(verdict="broken", file=path, run=name, reason="is not there any more")
+            yield LogFinding(verdict="broken", file=path, run=name, reason="is missing")
             continue
         except OSError as e:
-            reason = f"cannot be read ({e.strerror}), and not compared with what the run was fed"
+            reason = f"cannot be read ({e.strerror}), so it was not compared with the bars of the run"
             yield LogFinding(verdict="broken", file=path, run=name, reason=reason)
             continue
         found = digest.of(fed.symbol)
@@ -245,7 +273,7 @@ def _bars(folder: SessionFolder, name: RunName, ended: RunEnded) -> Iterator[Log
 
 
 def _difference(found: BarChecksums, fed: BarChecksums) -> tuple[int, str]:
-    """Return from which line on a file of bars may differ from what was fed, and how."""
+    """Return the first line that may differ in a file of bars, and a description."""
     same = next(
         place
         for place in count()
@@ -253,7 +281,7 @@ def _difference(found: BarChecksums, fed: BarChecksums) -> tuple[int, str]:
     )
     first = same * ROWS_A_MARK + 2 if same else 1
     last = min((same + 1) * ROWS_A_MARK, max(found.rows, fed.rows)) + 1
-    rows = f"it has {found.rows} rows, {fed.rows} were fed; " if found.rows != fed.rows else ""
+    rows = f"it has {found.rows} rows, {fed.rows} were fed: " if found.rows != fed.rows else ""
     return (
         first,
         f"{rows}the first difference from what the run was fed is between lines {first} and {last}",
@@ -261,21 +289,21 @@ def _difference(found: BarChecksums, fed: BarChecksums) -> tuple[int, str]:
 
 
 def _inside(report: LogReport, log: Path) -> Iterator[LogFinding]:
-    """Yield what is wrong inside the records of an unbroken log."""
+    """Yield problems inside the records of an unbroken log."""
     for wrong in report.wrong_hashes:
-        reason = f"it was written with another {wrong.field} than its contents have"
+        reason = f"it was written with a wrong {wrong.field}"
         yield LogFinding(
             verdict="broken", file=log, line=wrong.line, record_id=wrong.record_id, reason=reason
         )
     for missing in report.missing_causes:
-        reason = f"it names a cause that its trace does not have: {missing.cause}"
+        reason = f"it names a cause that is not in its trace: {missing.cause}"
         yield LogFinding(
             verdict="broken", file=log, line=missing.line, record_id=missing.record_id, reason=reason
         )
 
 
 def _written(verified: Verification, folder: SessionFolder | None) -> Sequence[LogFinding]:
-    """Return a finding for each decision log and manifest that is not the one of which the log has the digest."""
+    """Return a finding for each decision log and manifest with another digest than recorded."""
     if folder is None or not verified.is_intact:
         return ()
     manifests, _ = _manifests(folder, range(1, folder.last_run() + 1))

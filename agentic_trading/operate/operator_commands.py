@@ -1,4 +1,4 @@
-"""Commands of operators at a place: for known names, at the places that are live, until workers have acknowledged them."""
+"""Operator commands: check names, find live places, and wait for acknowledgement."""
 
 import asyncio
 import fcntl
@@ -42,16 +42,17 @@ from agentic_trading.platform.tables import TableLayers
 
 
 def live_place(config: PlatformConfig, runs: Path, named: Path | None) -> BudgetLocationOptions:
-    """Return the one place whose budgets are in use; a wrong place would stop nothing.
+    """Return the one place whose budgets are in use.
 
-    A place is the ledger of the configuration, or a folder in which a process runs with budgets of its own: below
-    `runs`, the folder of the configuration, or that of the log `named` by the environment. Without a live place it is
-    the folder of `named`.
+    A place is the ledger of the configuration, or a folder in which a process runs with its own budgets: in
+    `runs`, the folder of the configuration, or that of the log `named` by the environment. Without a live
+    place it is the folder of `named`.
 
     Raises:
-        OptionError: If there is none or more than one, with the places.
+        OptionError: If there is none or more than one. The error lists the places.
 
     """
+    # A halt at the wrong place would stop nothing, so the place is never guessed among several.
     url = config.ledger.url
     logs = {log.resolve(): log for log in _logs(config, runs, named)}
     found = [BudgetLocationOptions(log.parent, log=log) for log in logs.values() if is_running(log.parent)]
@@ -63,7 +64,7 @@ def live_place(config: PlatformConfig, runs: Path, named: Path | None) -> Budget
         return found[0]
     allowed = "--store PATH for the folder of a session, or --ledger URL for a server"
     if not found:
-        state = f"left out, and no session runs below {runs}; no ledger is configured"
+        state = f"left out, and no session runs below {runs}, and no ledger is configured"
         raise OptionError("the place", state, allowed)
     options = ", ".join(
         f"--store {one.folder}" if one.ledger_url is None else f"--ledger {host_of(one.ledger_url)}"
@@ -73,7 +74,7 @@ def live_place(config: PlatformConfig, runs: Path, named: Path | None) -> Budget
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a process runs in a folder with budgets of its own: it has the log, and its last report is not its end."""
+    """Whether a process with its own budgets runs in a folder."""
     return _reports_running(folder) and is_locked(folder)
 
 
@@ -86,6 +87,7 @@ def _logs(config: PlatformConfig, runs: Path, named: Path | None) -> Iterator[Pa
 
 
 def _reports_running(folder: Path) -> bool:
+    """Whether the last report of a process in a folder is not its end."""
     for path in folder.glob("budget-*.json"):
         with suppress(OSError, ValidationError):
             if BudgetStatus.model_validate_json(path.read_bytes()).is_running:
@@ -94,7 +96,7 @@ def _reports_running(folder: Path) -> bool:
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether a process has the log in a folder."""
+    """Whether a process has locked the log in a folder."""
     try:
         handle = os.open(folder / LOG_NAME, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
@@ -116,10 +118,10 @@ Scope = HaltScope | ScopeKind
 
 @dataclass(frozen=True, slots=True)
 class KnownNames:
-    """The names that something at a place knows; the slowest source is asked last.
+    """The known names at a place, from several sources. The slowest source is read last.
 
-    Earlier commands are no source: a name that only an operator has given may be an earlier typing error. So is a
-    counter in which nothing was ever counted.
+    Earlier commands are not a source, because a name in them may be a typing error. For the same reason, a
+    counter counts only if calls were booked in it.
     """
 
     place: BudgetLocation
@@ -127,22 +129,24 @@ class KnownNames:
     config: PlatformConfig
 
     async def require_for(self, tenant: str, command: OperatorCommand) -> str:
-        """Return the source that knows the names of a halt or a new limit, nothing if no name is needed.
+        """Return the source of the names in a halt or a new limit. Empty if no name is needed.
 
-        Raises `CommandError` with the nearest names if there is none.
+        Raises:
+            CommandError: If a name is unknown. The error lists the nearest names.
+
         """
         match command:
             case AddHalt(scope, id_):
                 named: tuple[Scope, str] = scope, id_
             case SetLimit(limit):
                 named = limit.scope, limit.id
-            case _:  # what is removed is there
+            case _:  # a removed halt or limit exists already
                 return ""
         of_tenant = await self._require(tenant, HaltScope.TENANT, tenant)
         return await self._require(tenant, *named) or of_tenant
 
     async def _require(self, tenant: str, scope: Scope, name: str) -> str:
-        """Return the source that knows a name, nothing for `*` and workflows, which are all known."""
+        """Return the source of a name. Empty for `*` and workflows, which are always known."""
         if name == ANY or scope == "workflow":
             return ""
         known: set[str] = set()
@@ -162,7 +166,7 @@ class KnownNames:
         if scope == "tenant":
             yield "workers' reports", set(await self.place.statuses.tenants())
         for source, names_of in (("the configuration", self._configured), ("the policy", self._in_policy)):
-            with suppress(TradingError):  # a file that is broken knows no name, and must not stop a halt
+            with suppress(TradingError):  # because a broken file must not prevent a halt
                 yield source, await asyncio.to_thread(names_of, scope)
         if self.place.ledger is not None:
             for is_limited in (
@@ -177,7 +181,7 @@ class KnownNames:
                     yield "the ledger", {one.id for one in balances if one.scope == scope and _is_used(one)}
         logged: set[str] = set()
         if self.log is not None:
-            with suppress(StoreError):  # a log that is broken knows no name
+            with suppress(StoreError):  # because a broken log must not prevent a halt
                 logged = await _in_log(self.log, None if tenant == PLATFORM else tenant, scope)
         yield "the log", logged
         if scope == "tenant" and not self.config.tenants and not logged:
@@ -234,7 +238,7 @@ def _reported(scope: Scope, statuses: Iterable[BudgetStatus]) -> Iterable[str]:
 
 
 def _is_used(counter: Balance | CounterStatus) -> bool:
-    """Whether a call was counted: one that has a limit alone is named by an operator."""
+    """Whether a call was booked. A counter without calls has a limit only, which an operator has named."""
     return any(any(_units(amount)) for amount in (counter.spent, counter.held))
 
 
@@ -243,7 +247,7 @@ def _units(amount: Amount | tuple[int, int, int]) -> tuple[int, int, int]:
 
 
 def _spellings(scope: Scope, name: str) -> Iterable[str]:
-    """Return what a command may call a name: a model by itself, with its provider, or all of that provider's."""
+    """Return the accepted forms of a name. A model may be named without its provider."""
     if scope != "model":
         return (name,) if name else ()
     provider, _, model = name.partition("/")
@@ -288,17 +292,22 @@ def _name_of(envelope: LLMEnvelope, scope: Scope) -> str:
 
 
 ACKNOWLEDGED_WITHIN_S = 3.0
-"""Workers apply a command within a second, and report it within half a second more."""
+"""Workers apply a command within a second, and report it within another half second."""
 
 _LOOK_EVERY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class CommandReach:
-    """The workers of a place by name: those that have acknowledged a command, and running ones that have not.
+    """The workers of a place that a command has reached.
 
-    `known_from` is the source that knows the name in the command (empty: none was asked), `in_flight` are the workers'
-    calls, as they last reported.
+    Attributes:
+        place: The place as text.
+        known_from: The source of the name in the command. Empty if no name was checked.
+        acknowledged: Names of workers that have acknowledged the command.
+        missing: Names of running workers that have not.
+        in_flight: The calls in flight of the workers, as last reported.
+
     """
 
     place: str
@@ -309,13 +318,13 @@ class CommandReach:
 
     @property
     def is_complete(self) -> bool:
-        """Whether some worker runs, and every one has acknowledged the command."""
+        """Whether a worker runs, and all running workers have acknowledged the command."""
         return bool(self.acknowledged) and not self.missing
 
     @property
     def text(self) -> str:
-        """The reach as an operator reads it."""
-        known = f"; the name is known from {self.known_from}" if self.known_from else ""
+        """The reach as text."""
+        known = f" (the name is in {self.known_from})" if self.known_from else ""
         if not self.acknowledged and not self.missing:
             return f"no worker runs here{known}"
         workers = (
@@ -325,15 +334,15 @@ class CommandReach:
 
     @property
     def problem(self) -> str:
-        """Why a halt cannot be relied on yet."""
+        """The reason why a halt cannot be relied on yet."""
         if not self.acknowledged and not self.missing:
             return (
-                f"the halt is set at {self.place}, and no running process acknowledged it: no worker reports there;"
-                " name the place where it runs with --store or --ledger (a worker that starts there obeys the halt)"
+                f"the halt is set at {self.place}, but no running process acknowledged it: no worker reports there."
+                " Name the place where it runs with --store or --ledger. A worker that starts there obeys the halt"
             )
         return (
-            f"the halt is set at {self.place}, and {', '.join(self.missing)} did not acknowledge it within"
-            f" {ACKNOWLEDGED_WITHIN_S:g} s: its process has ended without a report, or hangs; end it if it still runs"
+            f"the halt is set at {self.place}, but {', '.join(self.missing)} did not acknowledge it within"
+            f" {ACKNOWLEDGED_WITHIN_S:g} s: its process has ended without a report, or hangs. End it if it still runs"
         )
 
 
@@ -346,27 +355,27 @@ async def execute_acknowledged(
     config: PlatformConfig | None = None,
     clock: Clock | None = None,
 ) -> tuple[TenantControls, CommandReach]:
-    """Apply a command at a place, and wait until the workers that run there have acknowledged it.
+    """Apply a command at a place, and wait until the running workers have acknowledged it.
 
     Args:
         where: The place.
         tenant: The tenant, or `*` for all.
         wanted: The command.
         why: A reason, kept with the command.
-        config: With a configuration, the names in a halt or a new limit must be known at the place.
+        config: If given, the names in a halt or a new limit must be known at the place.
         clock: The clock of the wait.
 
     Returns:
-        The controls from now on, and the workers that have acknowledged them within three seconds.
+        The new controls, and the workers that have acknowledged them within three seconds.
 
     Raises:
-        CommandError: If the command changes nothing, is not allowed, or names something unknown.
+        CommandError: If the command changes nothing, is not allowed, or contains an unknown name.
         ControlError: If the controls cannot be used.
 
     """
     async with open_location(where) as place:
         validate_command(tenant, wanted)
-        await place.controls.read(tenant)  # the first error is that of controls that cannot be read
+        await place.controls.read(tenant)  # first, so that unreadable controls are the reported error
         known_from = ""
         if config is not None:
             known_from = await KnownNames(place, where.log, config).require_for(tenant, wanted)
@@ -378,7 +387,7 @@ async def execute_acknowledged(
 
 
 def command_values(controls: TenantControls, reach: CommandReach) -> dict[str, Any]:
-    """Return the place, the controls and the reach, for JSON."""
+    """Return the place, the controls and the reach as JSON values."""
     reached = {name: value for name, value in asdict(reach).items() if name != "place"}
     return {"place": reach.place, **controls.model_dump(mode="json"), "reached": reached}
 
@@ -386,7 +395,7 @@ def command_values(controls: TenantControls, reach: CommandReach) -> dict[str, A
 async def _acknowledged(
     place: BudgetLocation, where: BudgetLocationOptions, tenant: str, known_from: str, clock: Clock
 ) -> CommandReach:
-    """Wait until every running worker has applied the controls of now, or the time is over."""
+    """Wait until all running workers have applied the controls, or the time limit is over."""
     started = clock.monotonic()
     while True:
         serial = (await place.controls.read(tenant)).serial

@@ -1,4 +1,4 @@
-"""The provider of a run: which models it uses, and whether they can be used, found before anything is written."""
+"""The models of a live run, checked before anything is written."""
 
 import asyncio
 import math
@@ -44,33 +44,44 @@ from agentic_trading.platform.tables import Tables
 COUNTED_WITHIN_S = 15.0
 
 FATAL = frozenset({FailureKind.AUTH_ERROR, FailureKind.BILLING})
-"""Failures that every later call would share."""
+"""Failures that all later calls would have too."""
 
 FATAL_AT_FIRST = FATAL | {FailureKind.SERVER_ERROR, FailureKind.INVALID_REQUEST, FailureKind.INTERNAL_ERROR}
-"""Failures that say of a provider without any answer so far that it will not: no server, an unknown model, no schema."""
+"""Failures that, before a provider's first answer, mean that it cannot be used."""
 
 
 class UnusableProviderError(TradingError):
-    """A live run cannot go on: its calls fail, and every later one would; `reason` says why.
+    """A live run cannot continue, because all later calls would fail too.
 
-    `begun` says that the session has a folder already, where its calls are on record.
+    Attributes:
+        provider: The provider.
+        reason: The failure.
+        begun: Whether the session has a folder already, with its calls.
+
     """
 
     def __init__(self, provider: str, reason: FailureReason, *, begun: bool) -> None:
         self.provider = provider
         self.reason = reason
         self.begun = begun
-        goes_on = "; its calls are on record, and --resume goes on after them" if begun else ""
+        goes_on = ". Its calls are on record. Continue after them with --resume" if begun else ""
         problem = f"{provider} cannot be used ({reason.category}): {reason.description}"
-        super().__init__(f"{problem}; put that right, or take another --provider{goes_on}")
+        super().__init__(f"{problem}. Fix this, or use another --provider{goes_on}")
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderSelection:
-    """The models of a run: those that the workflows of a session ask, and what is asked when a call fails.
+    """The models of a run.
 
-    `llm` and `model` are what was asked for: `model` is empty where each workflow has the default of its own, and for
-    the models of the configuration all of them in one text. `providers` are the rows of those that may be asked.
+    Attributes:
+        llm: The requested provider.
+        model: The requested model. Empty if each workflow has its default. For configured models, all of them
+            as text.
+        models: The model of each workflow.
+        providers: The configuration of each provider that may be called.
+        fallback: The fallback of each workflow.
+        alternatives: The models of each fallback.
+
     """
 
     llm: LLMProvider
@@ -82,12 +93,12 @@ class ProviderSelection:
 
     @property
     def is_configured(self) -> bool:
-        """Whether each workflow asks what the configuration says."""
+        """Whether the configuration selects the model of each workflow."""
         return self.llm == CONFIGURED
 
     @property
     def names(self) -> Mapping[EnvelopeWorkflow, str]:
-        """The model that each workflow asks, as `PROVIDER/MODEL`, where the configuration says it."""
+        """The configured model of each workflow, as `PROVIDER/MODEL`. Empty for other selections."""
         return {
             workflow: f"{row.provider}/{row.model}"
             for workflow, row in self.models.items()
@@ -96,7 +107,7 @@ class ProviderSelection:
 
     @property
     def rows(self) -> Sequence[Capability]:
-        """The rows of all models that may be asked, each once."""
+        """The rows of all models that may be called, each once."""
         others = [row for rows in self.alternatives.values() for row in rows]
         return list({(row.provider, row.model): row for row in (*self.models.values(), *others)}.values())
 
@@ -104,10 +115,18 @@ class ProviderSelection:
 def select_provider(
     options: ProviderOptions, tables: Tables, *, now: datetime, model: str = ""
 ) -> ProviderSelection:
-    """Return the models of a live run; `model` is that of a resumed run, and holds where the options name none.
+    """Return the models of a live run.
 
-    Raises `OptionError` for a model that is unknown, has retired by the day of `now` (UTC) or has no price, and
-    `ConfigError` for all such models of the configuration.
+    Args:
+        options: The options of the run.
+        tables: The tables of models and prices.
+        now: The time for prices and retirement, compared by UTC day.
+        model: The model of a resumed run, used if the options have none.
+
+    Raises:
+        OptionError: If a model is unknown, has retired, or has no price.
+        ConfigError: If a configured model is. The error lists all of them.
+
     """
     if options.provider == CONFIGURED:
         return _configured(options, tables, now)
@@ -120,10 +139,10 @@ def select_provider(
 
 
 def _configured(options: ProviderOptions, tables: Tables, now: datetime) -> ProviderSelection:
-    """Return the models that the configuration has for the workflows of a session."""
+    """Return the configured models of the workflows in a session."""
     config = options.config
     problems = [
-        ConfigProblem(config.origin_of("models"), f"models.{workflow}", "left out", "PROVIDER/MODEL")
+        ConfigProblem(config.origin_of("models"), f"models.{workflow}", "not set", "PROVIDER/MODEL")
         for workflow in options.workflows
         if workflow not in config.models
     ]
@@ -150,12 +169,14 @@ def _configured(options: ProviderOptions, tables: Tables, now: datetime) -> Prov
 async def ready(
     options: ProviderOptions, selection: ProviderSelection, rules: adapters.Rules = MappingProxyType({})
 ) -> Providers:
-    """Return the providers of a live run, with `rules` for the provider of that name; the caller closes them.
+    """Create the providers of a live run. Sends nothing. The caller closes them.
 
-    Nothing has been sent yet. Where workers elsewhere make the calls there are none.
+    If workers elsewhere make the calls, the result is empty.
 
-    Raises `ConfigError` where an extra is not installed, an adapter cannot be made or no key is to be found,
-    `WeightsError` for weights that are missing or are not those that were published.
+    Raises:
+        ConfigError: If an extra is missing, an adapter cannot be created, or a key is missing.
+        WeightsError: If weights are missing or do not match the published ones.
+
     """
     config = options.config.model_copy(update={"providers": dict(selection.providers)})
     made: dict[str, Provider] = {}
@@ -194,11 +215,12 @@ async def _make(
         rows = Capabilities(selection.rows)
         made[name] = adapters.configured_provider(config, name, factory, rows, rules=rules)
 
+    # Shielded, so that a provider that is created during a cancellation is closed.
     await run_shielded(asyncio.to_thread(make), longest_s=math.inf)
 
 
 def asked_providers(options: ProviderOptions) -> dict[str, AskedProvider]:
-    """Return what a manifest keeps of the providers that may be asked."""
+    """Return the providers that may be called, as a manifest keeps them."""
     return {
         name: AskedProvider(adapter=row.adapter_of(name), base_url=host_free(row.base_url))
         for name, row in options.asked.items()
@@ -206,13 +228,13 @@ def asked_providers(options: ProviderOptions) -> dict[str, AskedProvider]:
 
 
 def base_url_of(options: ProviderOptions) -> str:
-    """Return the address of the one provider that `--provider` names, without its host; empty for its own."""
+    """Return the URL of the selected provider without its host. Empty for the default URL."""
     row = None if options.provider == CONFIGURED else options.asked.get(options.provider)
     return "" if row is None else host_free(row.base_url)
 
 
 def host_free(base_url: str | None) -> str:
-    """Return an address without its host, as a record may keep it: empty for the provider's own."""
+    """Return a URL without its host, for records. Empty for the default URL."""
     if base_url is None:
         return ""
     parts = urlsplit(base_url)
@@ -220,7 +242,7 @@ def host_free(base_url: str | None) -> str:
 
 
 async def check_providers(providers: Providers, selection: ProviderSelection) -> None:
-    """Check that hosted models can be used, by requests that cost nothing; raises `UnusableProviderError`."""
+    """Check that hosted models can be used, with free requests. Raises `UnusableProviderError`."""
     for name, row in selection.providers.items():
         if row.adapter_of(name) == LLMProvider.LOCAL:
             continue
@@ -231,10 +253,14 @@ async def check_providers(providers: Providers, selection: ProviderSelection) ->
 async def refuse_unusable(
     provider: Provider, requests: Sequence[ModelRequest], *, has_own_server: bool
 ) -> None:
-    """Have a request of each model counted, where the provider counts for nothing: it proves key, address and model.
+    """Count a request of each model, if the provider counts for free. This proves key, URL and model.
 
-    Raises `UnusableProviderError`. What may pass (a time-out, a rate limit) is left to the first call, and so is what
-    a server of one's own (`has_own_server`) says about a request: it may not know how to count.
+    Temporary failures, such as a timeout, are left to the first call. So are errors of your own server about
+    a request (`has_own_server`), because it may not support counting.
+
+    Raises:
+        UnusableProviderError: If the provider cannot be used.
+
     """
     fatal = FATAL | ({FailureKind.SERVER_ERROR} if has_own_server else FATAL_AT_FIRST)
     for request in requests:
@@ -255,7 +281,10 @@ def _tiny_request(row: Capability) -> ModelRequest:
 
 
 def model_row(tables: Tables, llm: LLMProvider, name: str, *, now: datetime) -> Capability:
-    """Return the row of a model, by default that of its provider; raises `OptionError` as `select_provider` does."""
+    """Return the row of a model, or of the provider's default.
+
+    Raises `OptionError` as `select_provider` does.
+    """
     return _row(tables, llm, name or _default(llm, tables) or PRESETS[EnvelopeWorkflow.GENERAL].model, now)
 
 
@@ -276,9 +305,9 @@ def _row(tables: Tables, llm: LLMProvider, name: str, now: datetime) -> Capabili
     usable = [row.model for row in rows if row.retires_on is None or today <= row.retires_on]
     row = next((row for row in rows if row.model == name), None)
     if row is None:
-        raise OptionError("--model", f"{name!r}, which is in no table of models", _allowed(usable))
+        raise OptionError("--model", f"{name!r}, which is not in the table of models", _allowed(usable))
     if name not in usable:
-        was = f"{name}, which retired on {row.retires_on}; what it answered is replayed for ever"
+        was = f"{name}, which retired on {row.retires_on} (recorded answers can still be replayed)"
         raise OptionError("--model", was, _allowed(usable))
     try:
         tables.prices.price(llm, name, at=now)
@@ -293,18 +322,24 @@ def _allowed(names: list[str]) -> str:
 
 
 def _check_weights(config: PlatformConfig, model: str) -> None:
-    """Read the weights of a model, and hold them against their checksum."""
+    """Check the weights of a model against their checksum."""
     known = WEIGHTS.get(model)
     if known is None:
-        raise OptionError("--model", f"{model!r}, whose weights are not known", ", ".join(WEIGHTS))
+        raise OptionError("--model", f"{model!r}, whose weights are unknown", ", ".join(WEIGHTS))
     if config.weights_folder is None:
-        raise WeightsError(Path(known.file), model, "no folder of weights is set")
+        raise WeightsError(Path(known.file), model, "weights_folder is not set")
     verify_weights(find_weights(config.weights_folder, model), known)
 
 
 @dataclass(slots=True)
 class ProviderOutage:
-    """What a run has seen of its providers: which ever answered, and a failure that further calls would share, with whose it is."""
+    """The state of the providers of a run.
+
+    Attributes:
+        answered: Providers that have answered.
+        failure: The first failure that later calls would have too, with its provider.
+
+    """
 
     answered: set[str] = field(default_factory=set)
     failure: tuple[str, FailureReason] | None = None
@@ -314,7 +349,7 @@ class ProviderOutage:
         return OutageAwareGateway(gateway, self)
 
     def note(self, answer: GatewayReply) -> None:
-        """Note a call that has ended, after its retries; one that was not sent, or not live, is no evidence."""
+        """Note a call that has ended after its retries. Calls that were not sent live are ignored."""
         if isinstance(answer, NoDecision):
             return
         result, provider = answer.result, answer.envelope.provider
@@ -329,29 +364,29 @@ class ProviderOutage:
 
 
 class OutageAwareGateway:
-    """A gateway whose answers a `ProviderOutage` notes."""
+    """A gateway that reports its answers to a `ProviderOutage`."""
 
     def __init__(self, gateway: Gateway, outage: ProviderOutage) -> None:
         self._gateway = gateway
         self._outage = outage
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
-        """Ask, and note the answer."""
+        """Run a call, and note the answer."""
         answer = await self._gateway.ask(envelope)
         self._outage.note(answer)
         return answer
 
     async def record(self, event: Event) -> None:
-        """Record."""
+        """Append an event to the trace."""
         await self._gateway.record(event)
 
 
 PATIENCE = {LLMProvider.LOCAL.value: RetryPolicy(attempt_timeout_s=300.0)}
-"""How calls are retried where the default does not fit, by adapter: a small machine takes its time."""
+"""Retry policies by adapter, in place of the default. A local model is slow."""
 
 
 def patience_of(providers: Mapping[str, AskedProvider | ProviderConfig]) -> Mapping[str, RetryPolicy]:
-    """Return how calls to these providers are retried; to a name that is none of them, as its adapter's."""
+    """Return the retry policies of these providers. Other names are treated as adapters."""
     adapters = {name: name for name in PATIENCE}
     adapters |= {name: one.adapter or name for name, one in providers.items()}
     return {name: PATIENCE[adapter] for name, adapter in adapters.items() if adapter in PATIENCE}

@@ -1,4 +1,7 @@
-"""How the provider `rules` answers a question about a log: by sums that code has made, and by three parts of every other question."""
+"""Answers of the provider `rules` to questions about a log.
+
+Other questions are split into three known ones.
+"""
 
 import json
 from collections import defaultdict
@@ -13,7 +16,7 @@ from agentic_trading.operate.choices import pluralize
 
 SPEND: Final = "spend by agent and day (UTC)"
 FAILURES: Final = "failed calls by agent and kind"
-"""The evidence that they read, by source."""
+"""Sources of the evidence that the rules read."""
 
 
 def _content(envelope: LLMEnvelope, source: str) -> Any:
@@ -51,7 +54,7 @@ PARTS: Final[Mapping[str, Callable[[LLMEnvelope], str]]] = MappingProxyType({
     "Which day cost most?": _dearest("day", "Day"),
     "Which calls failed?": _failures,
 })
-"""The questions that the rules answer by themselves; any other is split into these."""
+"""The questions that the rules answer. Other questions are split into these."""
 
 
 def ask_rule(envelope: LLMEnvelope) -> str:
@@ -65,7 +68,7 @@ def ask_rule(envelope: LLMEnvelope) -> str:
 
 
 def join_rule(envelope: LLMEnvelope) -> str:
-    """Put the findings one after the other."""
+    """Join the findings into one text."""
     found = [finding["conclusion"] for finding in envelope.context["findings"] if finding["conclusion"]]
     return json.dumps({"conclusion": " ".join(found)})
 
@@ -74,4 +77,4 @@ ASK_RULES: Final[Mapping[str, Callable[[LLMEnvelope], str]]] = MappingProxyType(
     ASK_SCHEMA["$id"]: ask_rule,
     JOIN_SCHEMA["$id"]: join_rule,
 })
-"""What the provider `rules` answers by."""
+"""The rules by schema `$id`."""

@@ -1,4 +1,4 @@
-"""A session's folder: one log, and for each of its runs a manifest, a decision log and the bars that were fed."""
+"""The folder of a session: one log, and per run a manifest, a decision log and the bars."""
 
 import asyncio
 from collections.abc import Generator, Mapping, Sequence
@@ -23,27 +23,30 @@ from agentic_trading.platform import port_adapters
 from agentic_trading.platform.config import FallbackConfig, RunMode
 from agentic_trading.platform.errors import OptionError
 
-MADE_BY_RUN = "a folder that `run --out` made"
+MADE_BY_RUN = "a folder created by `run --out`"
 
 
 class DataSource(BaseModel, frozen=True):
-    """One feed of a run, as it was named."""
+    """One feed of a run."""
 
     name: str
     symbol: str
 
 
 class AskedProvider(BaseModel, frozen=True):
-    """A provider that could be asked: its adapter, and its address without the host, empty for the adapter's own."""
+    """A provider that could be called: its adapter, and its URL without the host.
+
+    Empty for the default URL.
+    """
 
     adapter: str
     base_url: str = ""
 
 
 class BusPlace(BaseModel, frozen=True):
-    """Where the calls of a run are made: by the workers of a bus, and on which ledger; all is empty for the run's own process.
+    """The bus and ledger of a run's workers, without user names and passwords.
 
-    No address has a name or a password in it.
+    Empty for the run's own process.
     """
 
     url: str = ""
@@ -52,19 +55,41 @@ class BusPlace(BaseModel, frozen=True):
 
 
 class RunManifest(BaseModel, frozen=True):
-    """What a run was asked to be and how far it came: what a replay needs with the log and the bars.
+    """The inputs and progress of a run. A replay needs it with the log and the bars.
 
-    `answers` is the kind of provider: the rules, a provider's name, the models of the configuration, or a recording of what
-    `provider` answered. `model` is empty where each workflow had its own; `base_url` is a server's address without its
-    host, empty for the provider's own. `models` are those that the configuration has for each workflow, `fallback` what
-    was called when one failed, `providers` the adapters and addresses, and `capabilities` the rows of all models that
-    could be asked: a replay needs no other table.
-    `plan` is how a plan was searched for, as the planner wrote it; None without a search.
-    `max_calls` counts attempts, None where they were not limited. `bus` says where workers in other processes made its calls.
-    `first_seq` is the number of
-    the log line before its first one. `starts` counts the processes that wrote it: the log has a `run.started` of each,
-    and a `run.ended` of the last one unless that was killed; 0 stands for a run of a release that wrote neither. `digest`
-    is that of the decision log, None while the run has not ended.
+    Attributes:
+        version: The version of this format.
+        package: The version of the package.
+        session_id: The id of the session.
+        run_number: The number of the run in its session.
+        tenant: The tenant.
+        mode: The mode.
+        answers: The kind of provider: `rules`, a provider's name, `config`, or `recorded`.
+        provider: The provider, or that of the recording.
+        model: The model. Empty if each workflow had its own.
+        base_url: The URL of the server without its host. Empty for the default URL.
+        models: The configured model of each workflow.
+        fallback: The fallback of each workflow.
+        providers: Adapters and URLs of the providers that could be called.
+        capabilities: Rows of all models that could be called, so that a replay needs no table.
+        config_sha256: The hash of the configuration.
+        data: The feeds.
+        bars: The number of bars to read. None for all.
+        budget_usd: The budget.
+        max_calls: The most attempts. None for no limit.
+        inject: The injected faults.
+        seed: The seed.
+        workers: The number of workers.
+        bus: The bus whose workers made the calls.
+        plan: The search for a plan, as written by the planner. None without a search.
+        first_seq: The number of the log line before the first one of the run.
+        starts: The number of processes that wrote the run. The log has a `run.started` of each, and a
+            `run.ended` of the last one unless it was killed. 0 for runs of a release that wrote neither.
+        started_at: The time of the first start.
+        bars_done: The number of processed bars.
+        interrupted: Whether the run was interrupted.
+        digest: The digest of the decision log. None until the run ends.
+
     """
 
     version: Literal[2]
@@ -107,12 +132,12 @@ class RunManifest(BaseModel, frozen=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the run came to the end of its bars: it was neither killed nor interrupted."""
+        """Whether the run processed all bars: it was neither killed nor interrupted."""
         return self.digest is not None and not self.interrupted
 
 
 class SessionFolder:
-    """Where the files of a session lie. Run 1 has the plain names, run 2 and later their number in them."""
+    """The files of a session. Names of run 2 and later contain the number of the run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -123,7 +148,7 @@ class SessionFolder:
         return self.path / "interactions.jsonl"
 
     def manifest(self, run: int) -> Path:
-        """What run `run` was asked to be."""
+        """The manifest of a run."""
         return self.path / f"run{_number(run)}.json"
 
     def decisions(self, run: int) -> Path:
@@ -131,18 +156,18 @@ class SessionFolder:
         return self.path / f"decisions{_number(run)}.jsonl"
 
     def bars(self, run: int, symbol: str) -> Path:
-        """The bars that a run was fed of one symbol."""
+        """The bars of one symbol that a run received."""
         return self.path / f"bars{_number(run)}-{symbol}.csv"
 
     def last_run(self) -> int:
-        """Return the number of the newest run, 0 if there is none."""
+        """Return the number of the newest run. 0 if there is none."""
         run = 0
         while self.manifest(run + 1).exists():
             run += 1
         return run
 
     def prepare(self) -> None:
-        """Make the folder; raises `StoreError` if it cannot be made or written to."""
+        """Create the folder. Raises `StoreError` if it cannot be created or written to."""
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             probe = self.path / ".writable"
@@ -150,16 +175,22 @@ class SessionFolder:
             probe.unlink()
 
     def read_manifest(self, run: int | None = None, *, option: str = "the session") -> RunManifest:
-        """Return the manifest of a run, by default the newest; `option` is what named the folder.
+        """Return the manifest of a run, by default the newest.
 
-        Raises `OptionError` if it is not there or not one.
+        Args:
+            run: The number of the run.
+            option: The option that named the folder, for messages.
+
+        Raises:
+            OptionError: If the manifest is missing or invalid.
+
         """
         try:
             last = self.last_run()
-        except OSError as e:  # a name that no file can have, or a folder that may not be read
+        except OSError as e:  # an invalid file name, or a folder without permission
             raise OptionError(option, f"{self.path} ({e.strerror})", MADE_BY_RUN) from e
         if last == 0:
-            lacks = "where no run is" if self.path.is_dir() else "where no folder is"
+            lacks = "which contains no run" if self.path.is_dir() else "which is not a folder"
             raise OptionError(option, f"{self.path}, {lacks}", MADE_BY_RUN)
         number = run or last
         if number > last:
@@ -172,12 +203,12 @@ class SessionFolder:
             ) from e
 
     def last_seq(self, manifest: RunManifest) -> int | None:
-        """Return the number of the last log line of a run: that before the next run's first; None for the newest."""
+        """Return the number of the last log line of a run. None for the newest run."""
         following = manifest.run_number + 1
         return self.read_manifest(following).first_seq if self.manifest(following).exists() else None
 
     def write_manifest(self, manifest: RunManifest) -> None:
-        """Write or replace the manifest of a run, whole or not at all; raises `StoreError` if it cannot be written."""
+        """Write the manifest of a run atomically. Raises `StoreError` if it cannot be written."""
         fields = orjson.dumps(manifest.model_dump(mode="json"), option=orjson.OPT_INDENT_2)
         replace_file(self.manifest(manifest.run_number), fields + b"\n")
 
@@ -187,14 +218,14 @@ def _number(run: int) -> str:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     with writing(path), replacing(path) as fresh:
         fresh.write(content)
 
 
 @contextmanager
 def replacing(path: Path) -> Generator[IO[bytes]]:
-    """Give the file that takes the place of `path` when the block ends."""
+    """Yield a file that replaces `path` when the block ends."""
     fresh = path.with_name(f"{path.name}.new")
     with fresh.open("wb") as file:
         yield file
@@ -203,19 +234,19 @@ def replacing(path: Path) -> Generator[IO[bytes]]:
 
 @contextmanager
 def writing(path: Path) -> Generator[None]:
-    """Raise `StoreError` where the block cannot write a file."""
+    """Raise `StoreError` if the block cannot write a file."""
     try:
         yield
     except OSError as e:
-        raise StoreError(path, f"cannot be written ({e.strerror}); choose another --out") from e
+        raise StoreError(path, f"cannot be written ({e.strerror}). Choose another --out") from e
 
 
 ROWS_A_MARK = 256
-"""From one mark in `BarChecksums` to the next."""
+"""Rows between two marks in `BarChecksums`."""
 
 
 class BarsDigest:
-    """The SHA-256 of a file of bars, line by line: the header first, then the rows."""
+    """The SHA-256 of a file of bars, computed line by line: the header, then the rows."""
 
     def __init__(self) -> None:
         self._hash = sha256()
@@ -223,20 +254,20 @@ class BarsDigest:
         self._marks: list[str] = []
 
     def add(self, line: bytes) -> None:
-        """Go on with the next line, its newline with it."""
+        """Add the next line, with its newline."""
         self._hash.update(line)
         if self._lines and self._lines % ROWS_A_MARK == 0:
             self._marks.append(self._hash.hexdigest()[:16])
         self._lines += 1
 
     def of(self, symbol: str) -> BarChecksums:
-        """Return what was added so far, as the bars of `symbol`."""
+        """Return the checksums of the added lines, as bars of `symbol`."""
         rows = max(0, self._lines - 1)
         return BarChecksums(symbol=symbol, rows=rows, sha256=self._hash.hexdigest(), marks=tuple(self._marks))
 
 
 async def read_elsewhere(logs: Sequence[Path], asked: EarlierCalls) -> None:
-    """Look in the logs of workers, or an archive, for answers that a run over a bus lacks; raises `StoreError` for no log."""
+    """Read answers that a run over a bus lacks from logs of workers or an archive. Raises `StoreError`."""
     for path in logs:
         log = SessionFolder(path).log if await asyncio.to_thread(path.is_dir) else path
         async with aclosing(port_adapters.records_of(log)) as records, aclosing(records.scan()) as entries:

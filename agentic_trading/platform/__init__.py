@@ -1,4 +1,4 @@
-"""Where a gateway is put together: one configuration, one object, and what an application needs to embed it."""
+"""Set up a gateway: its configuration, `Platform`, and the entry points for applications."""
 
 from agentic_trading.llm.provider import ToolDefinition
 from agentic_trading.platform.adapters import ProviderContext

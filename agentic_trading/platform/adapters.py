@@ -1,4 +1,4 @@
-"""The adapters of a platform by the names that a configuration has for them; no other file of the package names one."""
+"""The adapters of providers by the names in a configuration. Other modules do not name adapters."""
 
 import sys
 from collections import defaultdict
@@ -29,10 +29,10 @@ from agentic_trading.platform.errors import ConfigError, ConfigProblem
 from agentic_trading.platform.settings import secret_variable
 
 GROUP: Final = "agentic_trading.providers"
-"""The group of entry points in which packages, ours among them, offer adapters."""
+"""The group of entry points in which packages offer adapters. Ours are there too."""
 
 Rules = Mapping[str, Rule]
-"""What the provider `rules` answers by: a function of the envelope, by the `$id` of the schema."""
+"""Functions of the provider `rules`, by schema `$id`. Each takes the envelope."""
 
 _ASKED: Final = ("complete", "count_tokens", "aclose")
 
@@ -40,15 +40,22 @@ _CLIENTS: Final = (
     "AsyncAnthropic", "AsyncAnthropicAWS", "AsyncAnthropicBedrock", "AsyncAnthropicFoundry",
     "AsyncAnthropicGoogleCloud", "AsyncAnthropicVertex",
 )  # fmt: skip
-"""The classes of the Anthropic SDK that a provider may be made from; the first one sends a key, the others sign in."""
+"""Classes of the Anthropic SDK. The first one sends a key. The others use the sign-in of a cloud."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderContext:
-    """What an adapter is made from.
+    """The inputs of an adapter.
 
-    `keys` hands out the key of a tenant for each request. `weights_folder` is where published weights lie, `rules` are
-    the application's, by the `$id` of the schema that they answer.
+    Attributes:
+        name: The provider's name.
+        config: Its configuration.
+        keys: The source of keys. It is asked for the key of a tenant before each request.
+        capabilities: The table of models.
+        clock: The clock.
+        weights_folder: The folder with weights of local models.
+        rules: Functions of the application for the provider `rules`, by schema `$id`.
+
     """
 
     name: str
@@ -61,20 +68,24 @@ class ProviderContext:
 
     @property
     def adapter(self) -> str:
-        """The name of the adapter: where the configuration leaves it out, the provider's own."""
+        """The adapter's name: the configured one, or the provider's name."""
         return self.config.adapter_of(self.name)
 
 
 Factory = Callable[[ProviderContext], Provider]
-"""Make the provider of a name; one with a function `models` has rows for the tables, as `ModelConfig`."""
+"""Create a provider. If a factory has a function `models`, its `ModelConfig` rows are added to the tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedAdapter:
-    """An adapter of ours: what makes it, the options that it takes, and what it needs.
+    """A shipped adapter.
 
-    `package` is the one of `EXTRAS` that it needs. `needs_key` says whether it cannot ask without
-    a key, given its configuration.
+    Attributes:
+        make: Creates the provider.
+        options: The allowed options.
+        package: The package of `EXTRAS` that it needs. Empty if it needs none.
+        needs_key: Whether it needs a key, given its configuration.
+
     """
 
     make: Factory
@@ -83,16 +94,19 @@ class ShippedAdapter:
     needs_key: Callable[[ProviderConfig], bool] = lambda _: False
 
     def __call__(self, context: ProviderContext) -> Provider:
-        """Return the provider; raises `MissingExtraError` without the package, `ValueError` for an option that it does not take."""
+        """Create the provider.
+
+        Raises `MissingExtraError` without its package, and `ValueError` for an unknown option.
+        """
         self.require_installed()
         unknown = sorted(set(context.config.options) - self.options)
         if unknown:
             allowed = ", ".join(sorted(self.options)) or "none"
-            raise ValueError(f"it takes no option {', '.join(unknown)}; its options: {allowed}")
+            raise ValueError(f"unknown option {', '.join(unknown)}. Allowed options: {allowed}")
         return self.make(context)
 
     def require_installed(self) -> None:
-        """Raise `MissingExtraError` without the package; it is not loaded."""
+        """Raise `MissingExtraError` if its package is not installed. Does not import it."""
         if self.package:
             require_extra(self.package)
 
@@ -116,9 +130,9 @@ def _anthropic_sdk(context: ProviderContext) -> Provider:
 
     arguments = context.config.options.get("arguments", {})
     if not isinstance(arguments, Mapping):
-        raise ValueError("its option arguments is a table")  # noqa: TRY004 - as for any other option
+        raise ValueError("option arguments must be a table")  # noqa: TRY004 - as for any other option
     if any(word in name for name in arguments for word in ("key", "token", "secret")):
-        raise ValueError("its option arguments holds a secret; the client reads its own from the environment")
+        raise ValueError("option arguments contains a secret. Put it into an environment variable of the SDK")
     return AnthropicSdkProvider(
         context.keys,
         client=_option(context, "client", _CLIENTS[0], among=_CLIENTS),
@@ -148,7 +162,7 @@ def _local(context: ProviderContext) -> Provider:
     from agentic_trading.llm.providers.local import MODEL, LocalProvider
 
     if context.weights_folder is None:
-        raise ValueError("it needs the folder of its weights: weights_folder")
+        raise ValueError("weights_folder is not set. Set it to the folder with the model's weights")
     model = str(context.config.options.get("model", MODEL))
     return LocalProvider(find_weights(context.weights_folder, model), model=model)
 
@@ -160,14 +174,14 @@ def _rules(context: ProviderContext) -> Provider:
 def _scripted(context: ProviderContext) -> Provider:
     answers = context.config.options.get("answers", [])
     if not isinstance(answers, list) or not all(isinstance(answer, str) for answer in answers):
-        raise ValueError("its option answers is a list of texts")
+        raise ValueError("option answers must be a list of texts")
     return ScriptedProvider(map(str, answers))
 
 
 def _option(context: ProviderContext, name: str, default: str, *, among: tuple[str, ...]) -> Any:
     value = context.config.options.get(name, default)
     if value not in among:
-        raise ValueError(f"its option {name} is one of {', '.join(map(repr, among))}")
+        raise ValueError(f"option {name} must be one of {', '.join(map(repr, among))}")
     return value
 
 
@@ -175,7 +189,7 @@ def _proxy(context: ProviderContext) -> str | None:
     proxy = context.config.options.get("proxy")
     if proxy is None or isinstance(proxy, str):
         return proxy
-    raise ValueError("its option proxy is an address")
+    raise ValueError("option proxy must be a URL")
 
 
 def _always(_config: ProviderConfig) -> bool:
@@ -187,7 +201,7 @@ def _where_no_other_sign_in(config: ProviderConfig) -> bool:
 
 
 def _at_the_vendor(config: ProviderConfig) -> bool:
-    """Whether no server of one's own is named: one may ask for no key."""
+    # A server of your own may need no key.
     return config.base_url is None
 
 
@@ -204,9 +218,14 @@ SCRIPTED: Final = ShippedAdapter(_scripted, frozenset({"answers"}))
 
 
 def factory_of(name: str, config: ProviderConfig, *, origin: str = "code") -> Factory:
-    """Return what makes the provider `name`, and load it alone: an entry point of `GROUP`, or `module:factory`.
+    """Load the adapter of the provider `name`: an entry point of `GROUP`, or `module:factory`.
 
-    A module is installed or in the working directory. It blocks, as it reads files. Raises `ConfigError` for an adapter that does not exist, that two packages offer, or that cannot be imported.
+    A module is installed or in the working directory. Other adapters are not loaded. Blocks, because it reads
+    files.
+
+    Raises:
+        ConfigError: If the adapter does not exist, is offered by two packages, or cannot be imported.
+
     """
     adapter = config.adapter_of(name)
     with explained(origin, f"providers.{name}.adapter", adapter):
@@ -219,22 +238,21 @@ def factory_of(name: str, config: ProviderConfig, *, origin: str = "code") -> Fa
             made = _entry_point(origin, name, adapter).load()
     if not callable(made):
         raise _wrong(
-            origin, name, f"{adapter}, which cannot be called", "a function or class that makes a Provider"
+            origin, name, f"{adapter}, which cannot be called", "a function or class that returns a Provider"
         )
     return cast("Factory", made)
 
 
 def _imported(name: str) -> ModuleType:
-    """Return a module, installed or in the working directory.
-
-    A console script does not have that directory on its path. It is appended, so that it replaces no installed module.
-    """
+    """Return a module that is installed or in the working directory."""
     try:
         return import_module(name)
     except ModuleNotFoundError as e:
         folder = str(Path.cwd())
         if e.name != name.partition(".")[0] or folder in sys.path:
             raise
+    # A console script does not have the working directory on its path. The folder is appended, so that
+    # its modules never replace installed ones.
     sys.path.append(folder)
     invalidate_caches()
     try:
@@ -247,9 +265,16 @@ def _imported(name: str) -> ModuleType:
 def provider_of(
     context: ProviderContext, factory: Factory | None = None, *, origin: str = "code"
 ) -> Provider:
-    """Return the provider of a context, made by `factory` or by the adapter that the context names; nothing is sent.
+    """Create the provider of a context. Does not send anything. Blocks, because it reads files.
 
-    It blocks, as it reads files. Raises `ConfigError` for one that cannot be made, such as for want of its extra, and for what is no `Provider`.
+    Args:
+        context: The inputs of the adapter.
+        factory: The adapter. None loads the one named in the context.
+        origin: The origin of the adapter's name, for messages.
+
+    Raises:
+        ConfigError: If the provider cannot be created, or does not have the methods of a `Provider`.
+
     """
     make = factory or factory_of(context.name, context.config, origin=origin)
     with explained(origin, f"providers.{context.name}.adapter", context.adapter):
@@ -257,7 +282,7 @@ def provider_of(
     lacks = [method for method in _ASKED if not callable(getattr(made, method, None))]
     if lacks:
         found = f"{context.adapter}, which makes a {type(made).__name__} without {', '.join(lacks)}"
-        raise _wrong(origin, context.name, found, f"what makes a Provider, which has {', '.join(_ASKED)}")
+        raise _wrong(origin, context.name, found, f"a factory of a Provider, with {', '.join(_ASKED)}")
     return made
 
 
@@ -270,7 +295,7 @@ def configured_provider(
     clock: Clock | None = None,
     rules: Rules = MappingProxyType({}),
 ) -> Provider:
-    """Return the provider `name` of a configuration; blocks and raises as `provider_of` does."""
+    """Create the provider `name` of a configuration. Blocks and raises as `provider_of` does."""
     context = ProviderContext(
         name=name,
         config=config.providers[name],
@@ -284,13 +309,20 @@ def configured_provider(
 
 
 Table = Literal["checks", "rules"]
-"""A table of the configuration that names packages by schema `$id`. Its group of entry points has the same name."""
+"""A table of the configuration that names packages by schema `$id`.
+
+Its group of entry points has the same name.
+"""
 
 
 def functions_of(config: PlatformConfig, table: Table) -> dict[str, Any]:
-    """Return the functions that `[checks]` or `[rules]` names, by schema `$id`. Blocks, because it imports packages.
+    """Return the functions named in `[checks]` or `[rules]`, by schema `$id`.
 
-    Raises `ConfigError` if a package is not installed, has no function for the schema, or cannot be imported.
+    Blocks, because it imports packages.
+
+    Raises:
+        ConfigError: If a package is not installed, has no function for the schema, or cannot be imported.
+
     """
     functions: dict[str, Any] = {}
     problems = []
@@ -301,7 +333,7 @@ def functions_of(config: PlatformConfig, table: Table) -> dict[str, Any]:
         except plugins.OfferError as e:
             found, allowed = f"{package!r}, but {e}", "a package whose function can be imported"
         except LookupError:
-            found = f"{package!r}, which is not installed or has none for this schema"
+            found = f"{package!r}, which is not installed or has no function for this schema"
             allowed = ", ".join(map(plugins.package_of, offers)) or (
                 f"a package with an entry point {schema_id} in the group {_group(table)}"
             )
@@ -319,7 +351,10 @@ def _group(table: Table) -> str:
 
 
 def _function_in(package: str, offers: Sequence[EntryPoint]) -> Any:
-    """Return the function of a package. Raises `LookupError` if the package has none of these entry points."""
+    """Return the function of a package.
+
+    Raises `LookupError` if the package has none of these entry points.
+    """
     name = plugins.normalized(package)
     offer = {plugins.package_of(offer): offer for offer in offers}[name]
     function = plugins.loaded(offer)
@@ -329,9 +364,11 @@ def _function_in(package: str, offers: Sequence[EntryPoint]) -> Any:
 
 
 def functions_in(packages: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return `[checks]` and `[rules]` with all functions of these packages, or no tables without packages. Blocks.
+    """Return `[checks]` and `[rules]` with all functions of these packages. Blocks.
 
-    Raises `ConfigError` if a package has no function, or if two of them have one for the same schema.
+    Raises:
+        ConfigError: If a package has no function, or if two packages have one for the same schema.
+
     """
     names = {plugins.normalized(package) for package in packages}
     tables: dict[str, dict[str, str]] = {}
@@ -343,7 +380,7 @@ def functions_in(packages: Sequence[str]) -> dict[str, dict[str, str]]:
                 first = tables.setdefault(table, {}).setdefault(offer.name, package)
                 if first != package:
                     found = f"{package}, which has {offer.name} of [{table}] like {first}"
-                    allowed = f"one of the two; or name {offer.name} in [{table}] of the configuration"
+                    allowed = f"one of the two, or a line for {offer.name} in [{table}] of the configuration"
                     problems.append(ConfigProblem("--package", "", found, allowed))
     for name in sorted(names - known):
         found = f"{name!r}, which is not installed or has no check and no rule"
@@ -354,7 +391,10 @@ def functions_in(packages: Sequence[str]) -> dict[str, dict[str, str]]:
 
 
 def unnamed_functions(table: Table, named: Collection[str]) -> dict[str, str]:
-    """Return the missing line of `[checks]` or `[rules]` for each installed function that is not in `named`. Blocks."""
+    """Return the missing lines of `[checks]` or `[rules]`, by schema `$id`. Blocks.
+
+    Each is for an installed function that is not in `named`.
+    """
     lines = defaultdict[str, list[str]](list)
     for offer in plugins.offers(_group(table)):
         if offer.name not in named:
@@ -363,7 +403,7 @@ def unnamed_functions(table: Table, named: Collection[str]) -> dict[str, str]:
 
 
 def is_live(name: str, config: ProviderConfig) -> bool:
-    """Whether a provider may ask something outside of this process, or takes real time."""
+    """Whether a provider uses a network or takes real time."""
     return config.adapter_of(name) not in {LLMProvider.RULES, LLMProvider.SCRIPTED}
 
 
@@ -374,22 +414,22 @@ def _entry_point(origin: str, name: str, adapter: str) -> EntryPoint:
         return found[0]
     if found:
         was = f"{adapter}, which {' and '.join(map(plugins.package_of, found))} offer"
-        raise _wrong(origin, name, was, "module:factory, to say which one")
-    known = ", ".join(offer.name for offer in offered) or "none, as agentic-trading is not installed"
+        raise _wrong(origin, name, was, "module:factory, to choose one of them")
+    known = ", ".join(offer.name for offer in offered) or "none, because agentic-trading is not installed"
     raise _wrong(
         origin, name, f"{adapter!r}, which no installed package offers", f"{known}, or module:factory"
     )
 
 
 @contextmanager
-def explained(origin: str, place: str, adapter: str, what: str = "made") -> Iterator[None]:
-    """Raise `ConfigError` for whatever the code of an adapter raises while it is imported, made or closed."""
+def explained(origin: str, place: str, adapter: str, what: str = "created") -> Iterator[None]:
+    """Raise errors in an adapter's code as `ConfigError`."""
     try:
         yield
     except ConfigError:
         raise
-    except Exception as e:  # code of others is imported and run here, and may raise anything
-        allowed = "an adapter that can be imported, made and closed"
+    except Exception as e:  # because code of other packages runs here, and may raise anything
+        allowed = "an adapter that can be imported, created, and closed"
         if isinstance(e, ModuleNotFoundError):
             allowed += f", from an installed package or the working directory {Path.cwd()}"
         found = f"{adapter}, which cannot be {what} ({type(e).__name__}: {e})"
@@ -401,7 +441,7 @@ def _wrong(origin: str, name: str, found: str, allowed: str) -> ConfigError:
 
 
 class MissingKey:
-    """No key, which is said when one is asked for: not every adapter needs one."""
+    """A missing key. The error is raised when a key is requested, because some adapters need none."""
 
     def __init__(self, name: str, secret: str, *, reads_environment: bool = True) -> None:
         self._name = name
@@ -409,21 +449,23 @@ class MissingKey:
         self._places = f"{variable}a file {secret} in secrets_folder"
 
     async def key_of(self, tenant_id: str) -> str:
-        """Raise `ProviderError`."""
+        """Raise `ProviderError` of kind `auth_error`."""
         places = self._places
         message = f"provider {self._name} has no key for tenant {tenant_id!r}; allowed is one in {places}"
         raise ProviderError(FailureKind.AUTH_ERROR, message, sent=False)
 
 
 def keys_of(config: PlatformConfig, name: str, factory: Factory | None = None) -> Keys:
-    """Return where the keys of a provider come from: files of `secrets_folder`, else the variable of its secret.
+    """Return the source of a provider's keys.
 
-    A tenant whose `provider_keys` are `own` gets no other one. A server of one's own that may ask for no key gets some word.
+    Keys are read from `secrets_folder`, or from the environment variable of the provider's secret. A tenant
+    whose `provider_keys` are `own` gets no shared key.
     """
     provider = config.providers[name]
     secret, key = provider.secret_of(name), config.secret_of(name)
     is_free = isinstance(factory, ShippedAdapter) and not factory.needs_key(provider)
     missing = MissingKey(name, secret, reads_environment=config.is_loaded)
+    # `OneKey` refuses an empty key, so a server that would accept any key gets a placeholder.
     one = OneKey(key.get_secret_value() if key else "none") if key or is_free else missing
     if config.secrets_folder is None:
         return KnownKeys(one, config.redaction)

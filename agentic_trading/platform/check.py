@@ -1,4 +1,4 @@
-"""Whether all that a configuration names can be had: adapters, keys, tables, policy, principals; nothing is sent."""
+"""Check all that a configuration names: adapters, keys, tables, policy and principals."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -24,7 +24,13 @@ from agentic_trading.platform.tables import tables_of
 
 
 async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> list[ConfigProblem]:
-    """Return everything that keeps a platform from being made from `config`; `clock` says what has retired."""
+    """Return all problems that would keep a platform from opening with `config`.
+
+    Args:
+        config: The configuration.
+        clock: The clock for models that have retired. None means the system clock.
+
+    """
     factories, problems = await asyncio.to_thread(_factories, config)
     try:
         capabilities, prices = await asyncio.to_thread(tables_of, config, factories)
@@ -35,7 +41,7 @@ async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> 
         place = next(
             (name for name in ("models_file", "prices_file") if getattr(config, name) == e.path), "providers"
         )
-        problems.append(_problem(config, place, str(e), "a table whose rows are right"))
+        problems.append(_problem(config, place, str(e), "a table with valid rows"))
         capabilities, prices = await asyncio.to_thread(_shipped)
     else:
         problems += model_problems(config, capabilities, prices, (clock or SystemClock()).now())
@@ -48,7 +54,7 @@ async def check_platform(config: PlatformConfig, clock: Clock | None = None) -> 
     folder = config.secrets_folder
     if folder is not None and not await asyncio.to_thread(folder.is_dir):
         problems.append(
-            _problem(config, "secrets_folder", f"{folder}, where no folder is", "a folder of keys")
+            _problem(config, "secrets_folder", f"{folder}, which is not a folder", "a folder with keys")
         )
     return problems
 
@@ -65,7 +71,7 @@ def _function_problems(config: PlatformConfig) -> list[ConfigProblem]:
 
 
 def _bus_problems(config: PlatformConfig) -> Sequence[ConfigProblem]:
-    """Return what keeps the servers of the bus from being reached; nothing is sent to them."""
+    """Return problems of the bus files. Does not connect."""
     if config.bus.url is not None:
         try:
             bus_settings_of(config)
@@ -94,7 +100,7 @@ def _factories(config: PlatformConfig) -> tuple[dict[str, adapters.Factory], lis
 async def _check_provider(
     config: PlatformConfig, name: str, factory: adapters.Factory, capabilities: Capabilities
 ) -> list[ConfigProblem]:
-    """Make a provider and close it; for one of ours that cannot ask without, look for the key of each tenant."""
+    """Create a provider and close it. If it needs a key, look for the key of each tenant."""
     try:
         provider = await asyncio.to_thread(adapters.configured_provider, config, name, factory, capabilities)
     except ConfigError as e:
@@ -112,7 +118,7 @@ async def _check_provider(
 async def key_problems(
     config: PlatformConfig, name: str, factory: adapters.Factory, tenants: Iterable[str]
 ) -> list[ConfigProblem]:
-    """Return the tenants for which a provider of ours that cannot ask without a key has none, or one of no use."""
+    """Return the tenants without a usable key, for a shipped adapter that needs one."""
     problems = []
     if isinstance(factory, adapters.ShippedAdapter) and factory.needs_key(config.providers[name]):
         keys = adapters.keys_of(config, name, factory)
@@ -121,8 +127,10 @@ async def key_problems(
                 await keys.key_of(tenant)
             except ProviderError as e:
                 secret = config.providers[name].secret_of(name)
-                found = f"without a key of use ({e.message.partition('; allowed')[0]})"
-                allowed = f"a key in it, or in a file {secret} of secrets_folder (AGENTIC_SECRETS_DIR)"
+                found = f"without a usable key ({e.message.partition('; allowed')[0]})"
+                allowed = (
+                    f"a key in this variable, or in a file {secret} of secrets_folder (AGENTIC_SECRETS_DIR)"
+                )
                 problems.append(
                     ConfigProblem(secret_variable(secret), f"providers.{name}.secret", found, allowed)
                 )
@@ -132,7 +140,7 @@ async def key_problems(
 def model_problems(
     config: PlatformConfig, capabilities: Capabilities, prices: PriceBook, now: datetime
 ) -> Iterator[ConfigProblem]:
-    """Yield what is wrong with the models that workflows and fallbacks name."""
+    """Yield problems of the models that workflows and fallbacks name."""
     named = [(f"models.{workflow}", model) for workflow, model in config.models.items()]
     named += [
         (f"fallback.{workflow}.to", model) for workflow, row in config.fallback.items() for model in row.to
@@ -145,28 +153,33 @@ def model_problems(
             continue
         row = next((row for row in capabilities if (row.provider, row.model) == (provider, model)), None)
         if row is None:
-            yield _problem(config, place, f"{name}, which is in no table", _known(capabilities, provider))
+            yield _problem(
+                config, place, f"{name}, which is not in the table of models", _known(capabilities, provider)
+            )
         elif row.retires_on is not None and row.retires_on < now.astimezone(UTC).date():
             found = f"{name}, which retired on {row.retires_on}"
             yield _problem(config, place, found, _known(capabilities, provider))
         elif not any((price.provider, price.model) == (provider, model) for price in prices):
             yield _problem(
-                config, place, f"{name}, which has no price", "a price in its row, or in prices_file"
+                config,
+                place,
+                f"{name}, which has no price",
+                "a model with a price in its row or in prices_file",
             )
 
 
 def answer_problems(
     config: PlatformConfig, max_message_bytes: int, handed_in: Collection[str] = ()
 ) -> Iterator[ConfigProblem]:
-    """Yield the providers whose answers may be too large for a bus; those `handed_in` have limits of their own."""
+    """Yield the providers, except those in `handed_in`, whose answers may be too large."""
     most = largest_answer(max_message_bytes)
     for name, row in config.providers.items():
         if name not in handed_in and row.max_answer_bytes > most:
             place = f"providers.{name}.max_answer_bytes"
-            found = f"{row.max_answer_bytes}, for a bus whose messages have at most {max_message_bytes} bytes"
-            allowed = f"{SMALLEST_ANSWER_LIMIT} to {most}, or a bus that takes larger ones"
+            found = f"{row.max_answer_bytes}, but messages of the bus have at most {max_message_bytes} bytes"
+            allowed = f"{SMALLEST_ANSWER_LIMIT} to {most}, or a bus with larger messages"
             if most < SMALLEST_ANSWER_LIMIT:
-                allowed = f"a bus that takes messages of {SMALLEST_ANSWER_LIMIT} bytes and more"
+                allowed = f"a bus with messages of {SMALLEST_ANSWER_LIMIT} bytes or more"
             yield _problem(config, place, found, allowed)
 
 
@@ -176,13 +189,13 @@ def _known(capabilities: Capabilities, provider: str) -> str:
 
 
 def principal_problems(config: PlatformConfig) -> Iterator[ConfigProblem]:
-    """Yield what is wrong with the policy and the keys of principals, and with the one that clients sign as."""
+    """Yield problems of the policy, the principals' keys, and `sign_as`."""
     policy = None
     if config.policy is not None:
         try:
             policy = Policy.load(config.policy)
         except PolicyError as e:
-            yield _problem(config, "policy", str(e), "a policy that can be read")
+            yield _problem(config, "policy", str(e), "a valid policy")
             return
     try:
         if config.principals_folder is not None:
@@ -196,7 +209,7 @@ def principal_problems(config: PlatformConfig) -> Iterator[ConfigProblem]:
     elif config.principals_folder is not None:
         known = dict(read_keys(config.principals_folder))
     if known is not None and config.sign_as not in known:
-        found = repr(config.sign_as) if config.sign_as else "left out, and there are principals"
+        found = repr(config.sign_as) if config.sign_as else "not set, but principals are configured"
         yield _problem(config, "sign_as", found, ", ".join(known) or "none")
 
 

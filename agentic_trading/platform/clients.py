@@ -1,4 +1,4 @@
-"""The clients of a bus: each with a name, a principal that it signs as, and what its calls fall back on."""
+"""Clients of a bus. Each has a name, a principal that signs its messages, and fallback models."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, MutableMapping
@@ -24,11 +24,11 @@ from agentic_trading.platform.port_adapters import PortStack
 from agentic_trading.platform.signing_keys import PrincipalKeys, signing_keys_in
 from agentic_trading.structured.pydantic_schema import SemanticCheck
 
-NOTHING_SIGNED: Final = "principals_folder, or sign_as alone"
+NOTHING_SIGNED: Final = "the configured sign_as. To sign messages, set principals_folder"
 
 
 class Clients:
-    """Gives clients of one broker, as a configuration says; of one name only one is open at a time."""
+    """Opens clients of one broker, as configured. Names of open clients are unique."""
 
     def __init__(
         self,
@@ -42,16 +42,22 @@ class Clients:
         self._broker = broker
         self._signing = signing
         self._call_log = call_log
-        # On a shared bus any worker may take a call: its answer must not depend on which one does.
+        # On a shared bus any worker may take a call. Its answer would otherwise depend on the worker.
         self._call_checks = call_checks if config.bus.url is None else None
         self._names: set[str] = set()
         self._lanes = MappingProxyType({name: row.lane for name, row in config.providers.items() if row.lane})
 
     @asynccontextmanager
     async def client(self, name: str, *, sign_as: str = "") -> AsyncGenerator[StructuredGateway]:
-        """Give a client of its own: `name` stands in its log, `sign_as` is its principal.
+        """Open a client.
 
-        Raises `ConfigError` for a principal without a key, and for the name of another client that is open.
+        Args:
+            name: The client's name in logs.
+            sign_as: The principal. Empty means that of the configuration.
+
+        Raises:
+            ConfigError: If the name is taken or too long, or if the principal has no key.
+
         """
         if long_ids(["client"], [name]):
             found, allowed = f"a name of {len(name.encode())} bytes", f"a name of up to {MAX_ID_BYTES} bytes"
@@ -59,10 +65,11 @@ class Clients:
         signer = self._signer(sign_as or self._config.sign_as)
         if name in self._names:
             raise _problem(
-                "client", f"{name!r}, which an open client has", "a name of its own for each client"
+                "client", f"{name!r}, which another open client has", "a different name for each client"
             )
         self._names.add(name)
         try:
+            # Backtest workers use `as_of` as the time, so a deadline by the wall clock would end the wait at once.
             made = GatewayClient(
                 self._broker,
                 name=name,
@@ -89,14 +96,14 @@ class Clients:
         return FallbackByWorkflow(client, by_workflow)
 
     def _signer(self, principal: str) -> Signer | None:
-        """Return what signs as a principal; None where nothing is signed, and the sender is trusted."""
+        """Return the signer of a principal, or None if messages are not signed."""
         if self._signing is None:
             if principal != self._config.sign_as:
-                raise _problem("sign_as", f"{principal!r}, and nothing is signed", NOTHING_SIGNED)
+                raise _problem("sign_as", f"{principal!r}, but messages are not signed", NOTHING_SIGNED)
             return None
         if principal not in self._signing.principals:
             known = ", ".join(sorted(self._signing.principals))
-            was = repr(principal) if principal else "left out, and every message is signed"
+            was = repr(principal) if principal else "not set, but messages are signed"
             raise _problem("sign_as", was, known)
         return self._signing.signer(principal)
 
@@ -110,18 +117,34 @@ async def remote_gateway(
     store: InteractionStore | None = None,
     earlier: EarlierCalls | None = None,
 ) -> AsyncGenerator[StructuredGateway]:
-    """Return a gateway whose workers are other processes, on the bus of `config`; it has no ledger and no provider.
+    """Open a gateway whose workers are other processes on the bus of `config`.
 
-    Open it with `async with`, or with `sync()` in scripts and notebooks.
-    A `store` gets its calls before they are published, a copy of what they are answered, and its events; what is known of
-    `earlier` clients of this store, as one that was killed, is not asked again: see `CallLog`.
+    A client needs no ledger and no provider. From the configuration it uses the bus, the lanes of providers,
+    the fallback, the policy, and the principal with its key. Open it with `async with`, or with `sync()` in
+    scripts and notebooks.
 
-    Of the configuration it uses the bus, the lanes of providers, the fallback, and the principal with its key. Raises
-    `ConfigError` for a bus within this process, and what the broker raises.
+    Args:
+        config: The configuration. It must set `bus.url`.
+        name: The client's name in logs.
+        store: A local log. It keeps each call before it is published, its attempts, and events.
+        earlier: The calls of earlier clients of `store`, for example of one that was killed. They are not
+            asked again.
+
+    Raises:
+        ConfigError: While opening, if `bus.url` is not set, or if a name, file or principal is invalid.
+        PolicyError: While opening, if the policy cannot be read.
+        SigningKeyError: While opening, if a signing key cannot be read.
+        BusError: While opening, if the bus cannot be used.
+
+    Example:
+        config = PlatformConfig(bus=BusConfig(url="redis://127.0.0.1:6379"))
+        async with remote_gateway(config) as gateway:
+            answer = await gateway.ask(envelope)
+
     """
     if config.bus.url is None:
         raise ConfigError([
-            ConfigProblem(config.origin_of("bus.url"), "bus.url", "left out", "the address of a bus")
+            ConfigProblem(config.origin_of("bus.url"), "bus.url", "not set", "the URL of a bus")
         ])
     async with PortStack() as opened:
         signing = await asyncio.to_thread(_signing_of, config)
@@ -135,7 +158,7 @@ async def remote_gateway(
 
 @asynccontextmanager
 async def followed_keys(config: PlatformConfig, signing: PrincipalKeys) -> AsyncGenerator[None]:
-    """Keep the keys of principals as their folder has them, and out of all records, for as long as the block lasts."""
+    """Reload and redact the principals' keys when their folder changes, while the block runs."""
 
     def redact() -> None:
         config.redaction.add(*signing.secrets)
@@ -146,21 +169,21 @@ async def followed_keys(config: PlatformConfig, signing: PrincipalKeys) -> Async
 
 
 def bus_problems(config: PlatformConfig, policy: Policy | None) -> Iterator[ConfigProblem]:
-    """Yield what keeps workers from a shared bus: budgets that are not shared, and principals that nothing proves."""
+    """Yield missing settings of workers on a shared bus."""
     if config.bus.url is None:
         return
     if config.ledger.url is None:
-        found = "left out, and the bus is shared"
-        allowed = "the server whose ledger and claims all workers of the bus share"
+        found = "not set, but the bus is shared"
+        allowed = "the Redis with the ledger and claims of all workers on this bus"
         yield ConfigProblem(config.origin_of("ledger.url"), "ledger.url", found, allowed)
     if policy is not None and policy.principals is not None and config.principals_folder is None:
-        found = "left out, and the policy names principals that send over a shared bus"
-        allowed = "a folder with the keys that prove them"
+        found = "not set, but the policy names principals and the bus is shared"
+        allowed = "a folder with the keys of these principals"
         yield ConfigProblem(config.origin_of("principals_folder"), "principals_folder", found, allowed)
 
 
 def _signing_of(config: PlatformConfig) -> PrincipalKeys | None:
-    """Return the keys of principals of a configuration, if it has some; reads files."""
+    """Return the principals' keys of a configuration, or None. Blocks, because it reads files."""
     policy = Policy.load(config.policy) if config.policy is not None else None
     return signing_keys_in(config.principals_folder, policy)
 

@@ -61,14 +61,14 @@ _PROVIDER = re.compile(r"[a-z][a-z0-9._-]{0,63}")
 _LANE = re.compile(r"[a-z0-9][a-z0-9-]{0,31}")
 
 
-# The message of a validator's error is the text of the allowed values.
+# A validator raises the text of the allowed values, so that `allowed_text` can make every message.
 
 
 def _provider_name(name: str) -> str:
     if not _PROVIDER.fullmatch(name):
-        raise ValueError("a name of 1 to 64 small letters, digits and ._-, a letter in front")
+        raise ValueError("1 to 64 lowercase letters, digits, and ._-, starting with a letter")
     if close := close_name(name):
-        raise ValueError(f"a name that is not close to a built-in one; did you mean {close}?")
+        raise ValueError(f"a name that does not resemble a built-in one. Did you mean {close}?")
     return name
 
 
@@ -81,8 +81,9 @@ def _model_name(name: str) -> str:
 
 
 def _secret_name(name: str) -> str:
+    # Vendors' keys start with sk-. A pasted key would be printed by `config show`.
     if not NAME.fullmatch(name) or name.startswith("sk-"):
-        raise ValueError("the name of a file or a variable with the key, never the key itself")
+        raise ValueError("the name of the file or variable that contains the key, not the key itself")
     return name
 
 
@@ -98,7 +99,7 @@ ModelName = Annotated[StrictStr, AfterValidator(_model_name)]
 
 def _no_truth(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError("true and false are no numbers")  # noqa: TRY004 - pydantic's way to refuse
+        raise ValueError("a number, not true or false")  # noqa: TRY004 - pydantic's way to refuse
     return value
 
 
@@ -112,7 +113,7 @@ _DECIMAL = re.compile(r"[0-9]{1,15}(\.[0-9]{1,12})?")
 
 
 def _decimal_of_text(value: object) -> object:
-    """Return a decimal in quotes as its number. An environment variable holds text only."""
+    """Return a decimal number in quotes as a `Decimal`. Environment variables hold only text."""
     return Decimal(value) if isinstance(value, str) and _DECIMAL.fullmatch(value) else value
 
 
@@ -120,9 +121,17 @@ _Price = Annotated[Price, BeforeValidator(_decimal_of_text), BeforeValidator(_no
 
 
 class PriceConfig(BaseModel, frozen=True, extra="forbid"):
-    """Nano-dollars per token, with fractions. Without a price of its own a cached input token costs `input`.
+    """The price of a model, in nano-dollars per token. Fractions are allowed.
 
-    The multipliers are those of a price file: `service_tier = { on_demand = [1, 1] }`.
+    Attributes:
+        input: Price of an uncached input token.
+        output: Price of an output token.
+        cache_read: Price of an input token read from the cache. None means the price of `input`.
+        cache_write_5m, cache_write_1h: Price of an input token written to the cache for 5 minutes or 1 hour.
+            None means the price of `input`.
+        inference_geo, speed, service_tier: Multipliers as in a price file, for example `{"on_demand": (1,
+            1)}`.
+
     """
 
     input: _Price
@@ -136,9 +145,15 @@ class PriceConfig(BaseModel, frozen=True, extra="forbid"):
 
 
 class ModelConfig(BaseModel, frozen=True, extra="forbid"):
-    """A row for the tables: the fields of `Capability` but for the provider, and the price.
+    """A model of a provider: the fields of `Capability` without `provider`, and a price.
 
-    Without a `price` here or in a file, calls are refused: what has no price is not free.
+    Calls to a model without a price are refused, because an unknown price is not zero.
+
+    Attributes:
+        price: The price. None takes it from `prices_file`, the adapter, or the shipped table.
+        source: Where the facts of this row are documented.
+        checked_on: The day on which they were checked.
+
     """
 
     model: Annotated[StrictStr, Field(min_length=1)]
@@ -165,11 +180,11 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid"):
     logprobs: bool = False
 
     def capability_of(self, provider: str) -> Capability:
-        """Return the row of the model at `provider`."""
+        """Return the capability row of the model at `provider`."""
         return Capability(provider=LLMProvider(provider), **self.model_dump(exclude={"price"}))
 
     def price_of(self, provider: str) -> ModelPrice | None:
-        """Return its price since ever, or None."""
+        """Return the price of the model at `provider`, without a first day, or None."""
         if self.price is None:
             return None
         rates = dict.fromkeys(("cache_read", "cache_write_5m", "cache_write_1h"), self.price.input)
@@ -186,31 +201,38 @@ class ModelConfig(BaseModel, frozen=True, extra="forbid"):
 def _spelled(options: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
     try:
         canonical_bytes(dict(options))
-    except CanonicalError as e:  # the checksum of the configuration could not be made
-        raise ValueError("texts, truth values, finite numbers of at most 21 digits, lists and tables") from e
+    except CanonicalError as e:  # because `config_sha256` could not be computed
+        raise ValueError("text, booleans, finite numbers of at most 21 digits, lists, and tables") from e
     return options
 
 
 def _lane(name: str) -> str:
     if name and not _LANE.fullmatch(name):
-        raise ValueError("1 to 32 small letters, digits and dashes, a letter or digit in front")
+        raise ValueError("1 to 32 lowercase letters, digits, and dashes, starting with a letter or digit")
     return name
 
 
 def _answer_bytes(size: int) -> int:
     if not SMALLEST_ANSWER_LIMIT <= size <= MAX_ANSWER_BYTES:
         raise ValueError(
-            f"{SMALLEST_ANSWER_LIMIT} to {MAX_ANSWER_BYTES} bytes: more is not sure to fit the bus"
+            f"{SMALLEST_ANSWER_LIMIT} to {MAX_ANSWER_BYTES} bytes. A larger answer may not fit on the bus"
         )
     return size
 
 
 class ProviderConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
-    """One provider: the adapter that answers for it, its address, where its key is, and rows for its models.
+    """A provider: its adapter, URL, key and models.
 
-    `adapter` is a shipped one, one that an installed package offers, or `module:factory`; left out, the provider's own
-    name. `secret` names the file of the key in `secrets_folder`, or in capitals its variable; left out,
-    `NAME_api_key`. With a `lane` its envelopes travel apart, and only workers that have the lane take them. An answer is read up to `max_answer_bytes`, after decompression. `options` are the adapter's.
+    Attributes:
+        adapter: A shipped adapter, an entry point, or `module:factory`. None means the provider's name.
+        lane: The lane of its envelopes. A lane has its own topics, read only by workers with this lane.
+        base_url: The URL of the server, without user and password. None means the vendor's.
+        secret: The name of its key: a file in `secrets_folder`, or in capitals a variable. None means
+            `NAME_api_key`.
+        max_answer_bytes: The most bytes read of an answer, after decompression. A longer answer is cut off.
+        options: Options of the adapter.
+        models: Rows for the tables of models and prices. They take precedence over shipped rows.
+
     """
 
     adapter: Annotated[StrictStr, Field(min_length=1)] | None = None
@@ -222,16 +244,16 @@ class ProviderConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_error
     models: tuple[ModelConfig, ...] = ()
 
     def adapter_of(self, name: str) -> str:
-        """Return the name of the adapter of the provider `name`."""
+        """Return the adapter's name for the provider `name`."""
         return self.adapter or name
 
     def secret_of(self, name: str) -> str:
-        """Return the name of the secret of the provider `name`."""
+        """Return the name of the secret for the provider `name`."""
         return self.secret or f"{name}_api_key"
 
 
 def provider_and_model(name: str) -> tuple[str, str]:
-    """Return the two parts of `PROVIDER/MODEL`; a model's name may have slashes of its own."""
+    """Return the two parts of `PROVIDER/MODEL`. The name of the model may contain slashes."""
     provider, _, model = name.partition("/")
     return provider, model
 
@@ -245,24 +267,24 @@ _USD = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?")
 
 def _tenant(name: str) -> str:
     if not NAME.fullmatch(name):
-        raise ValueError("1 to 128 letters, digits and ._@-, no dot or dash in front")
+        raise ValueError("1 to 128 letters, digits, and ._@-, not starting with a dot or dash")
     return name
 
 
 def _usd(value: Any) -> Decimal:
-    """Return dollars exactly as written; a float is refused, as it is not the amount that was written."""
+    # A float is refused because it is not exactly the amount that was written: 0.1 has no exact float.
     text = str(value) if isinstance(value, Decimal) or type(value) is int else value
     if isinstance(text, str) and _USD.fullmatch(text) and Decimal(text) * NANO <= LARGEST:
         return Decimal(text)
     is_amount = isinstance(value, float) and 0 <= value < LARGEST // NANO
     example = f"{value:.9f}".rstrip("0").rstrip(".") if is_amount else "25"
     raise ValueError(
-        f'dollars as text, such as "{example}", up to "{LARGEST // NANO}", nine decimals at most'
+        f'dollars as text, such as "{example}", up to "{LARGEST // NANO}", with at most nine decimals'
     )
 
 
 def redis_address(address: str) -> str:
-    """Return the address of a Redis as it is; raises `ValueError` with what is allowed, for anything else."""
+    """Return the URL of a Redis unchanged. Raises `ValueError` with the text of the allowed values."""
     try:
         parts = urlsplit(address)
         options = {
@@ -272,12 +294,12 @@ def redis_address(address: str) -> str:
         place = parts.path if parts.scheme == "unix" else parts.hostname
         is_one = parts.scheme in {"redis", "rediss", "unix"} and bool(place) and parts.port != 0
         is_one &= options <= (_TLS_FILES if parts.scheme == "rediss" else frozenset())
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is not a number
         is_one = False
     if not is_one:
         files = ", ".join(sorted(_TLS_FILES))
         raise ValueError(
-            f"redis://HOST:PORT, rediss://HOST:PORT or unix://PATH, behind a ? only {files} of rediss"
+            f"redis://HOST:PORT, rediss://HOST:PORT, or unix://PATH. After a ?, rediss accepts only {files}"
         )
     return address
 
@@ -290,7 +312,7 @@ def _bus_address(address: str) -> str:
         if not place.query and (place.scheme == "unix" or (place.path.strip("/") or "0").isdecimal()):
             return address
     raise ValueError(
-        "kafka://HOST:PORT, several with commas between, redis://HOST:PORT, rediss://HOST:PORT or unix://PATH"
+        "kafka://HOST:PORT[,HOST:PORT...], redis://HOST:PORT, rediss://HOST:PORT, or unix://PATH"
     )
 
 
@@ -304,7 +326,7 @@ def _zone(name: str) -> str:
 
 def _path(value: Any) -> Any:
     if value == "":
-        raise ValueError("a path, . for the working directory")
+        raise ValueError("a path. Use . for the working directory")
     return value
 
 
@@ -316,14 +338,14 @@ def _concurrency(number: int) -> int:
 
 def _repairable(kind: FailureKind) -> FailureKind:
     if kind not in FALLBACK_KINDS:
-        raise ValueError(f"failures that another model may not have: {', '.join(sorted(FALLBACK_KINDS))}")
+        raise ValueError(f"a failure that another model may not have: {', '.join(sorted(FALLBACK_KINDS))}")
     return kind
 
 
 def _may_fall_back(workflow: EnvelopeWorkflow) -> EnvelopeWorkflow:
     if workflow is EnvelopeWorkflow.EXECUTION:
         raise ValueError(
-            "analysis, planning or general: an execution is bound to its model, and never falls back"
+            "analysis, planning, or general. Executions are bound to their model and never fall back"
         )
     return workflow
 
@@ -341,17 +363,34 @@ Usd = Annotated[Decimal, BeforeValidator(_usd), PlainSerializer(lambda usd: f"{u
 
 
 class LedgerConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
-    """Where budgets are counted: on the server at `url`, which workers share; without one, in this process."""
+    """The ledger that counts budgets.
+
+    Attributes:
+        url: The Redis of a ledger that workers share. None keeps the ledger in this process.
+
+    """
 
     url: Annotated[StrictStr, AfterValidator(redis_address)] | None = Field(default=None, repr=False)
 
 
 class BusConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
-    """The bus: on the servers at `url`, which clients and workers share; without one, within this process.
+    """The message bus between clients and workers.
 
-    Buses of different `namespace` on the same servers know nothing of each other. Connections are encrypted once one of the
-    files or `username` is given (to a Redis, by `rediss://`): `ca_file` has the authorities, the system's if left out, `certificate_file` and `key_file` are this client's own,
-    and the password of `username` is all that stands in `password_file`.
+    Connections to Kafka are encrypted if `ca_file`, `certificate_file` or `username` is set, and to Redis if
+    the URL starts with `rediss://`.
+
+    Attributes:
+        url: The Kafka or Redis that clients and workers share. None keeps the bus in this process.
+        namespace: Separates buses on the same servers. Empty means no prefix on Kafka, and `agentic` on
+            Redis.
+        max_message_bytes: Size limit of a message. Topics with room for several records allow a multiple of
+            it.
+        ca_file: Trusted certificate authorities. None means those of the system.
+        certificate_file: The client certificate, for Kafka.
+        key_file: The private key of the client certificate, unless it is in `certificate_file`.
+        username: The user name: for SCRAM-SHA-512 on Kafka, or of the ACL on Redis.
+        password_file: A file that contains only the password.
+
     """
 
     url: Annotated[StrictStr, AfterValidator(_bus_address)] | None = Field(default=None, repr=False)
@@ -365,26 +404,37 @@ class BusConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=Tru
 
     @property
     def is_on_kafka(self) -> bool:
-        """Whether its servers are a Kafka; else they are a Redis, if there are any."""
+        """Whether the bus is a Kafka. If false, it is a Redis or in this process."""
         return self.url is not None and self.url.startswith("kafka:")
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether connections are encrypted."""
+        """Whether connections are encrypted because of a certificate file or a user name."""
         return bool(self.username or self.ca_file or self.certificate_file)
 
 
 class FallbackConfig(BaseModel, frozen=True, extra="forbid"):
-    """Which models are asked, in this order, when a call of a workflow fails for a reason among `on`."""
+    """Other models for a workflow, called in order if a call fails.
+
+    Attributes:
+        to: The models, as `PROVIDER/MODEL`.
+        on: The failures that cause a fallback.
+
+    """
 
     to: Annotated[tuple[ModelName, ...], Field(min_length=1)]
     on: tuple[Annotated[FailureKind, AfterValidator(_repairable)], ...] = tuple(sorted(FALLS_BACK_ON))
 
 
 class TenantConfig(BaseModel, frozen=True, extra="forbid"):
-    """A tenant that is served, and the limit that stands for it until an operator sets another one.
+    """A tenant and its budget. A limit that an operator sets in the same place takes precedence.
 
-    `provider_keys` is `own` where its calls may be sent with keys of its own alone, from `secrets_folder/ID`.
+    Attributes:
+        budget_usd: The most US dollars that the tenant may spend per window, as `Decimal`, int, or text.
+        window: The window in which spending adds up. `none` never resets.
+        calls: The most calls per window.
+        provider_keys: `own` uses only keys from `secrets_folder/TENANT`. `shared` also uses shared keys.
+
     """
 
     budget_usd: Usd | None = None
@@ -395,10 +445,13 @@ class TenantConfig(BaseModel, frozen=True, extra="forbid"):
 
 @dataclass(frozen=True, slots=True)
 class LoadedFrom:
-    """What is known beside the values of a loaded configuration and is no part of it: two of them are equal.
+    """The sources of a loaded configuration. They do not take part in comparisons.
 
-    `origins` says where each value is from, by its place; the place of a table ends in a dot. `secrets` are keys
-    that the environment had, by provider. `redaction` knows them, and what else is secret.
+    Attributes:
+        origins: The source of each value by place. The place of a table ends in a dot. None: not loaded.
+        secrets: Keys found in the environment, by provider.
+        redaction: The secrets to remove from records.
+
     """
 
     origins: Mapping[str, str] | None = field(default=None, compare=False)
@@ -407,13 +460,38 @@ class LoadedFrom:
 
 
 class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
-    """Everything that a platform is made from; making one reads no file and no environment.
+    """The configuration of a platform. Creating one reads no file and no environment variable.
 
-    `folder` holds the log, or that of each `name` in a folder below it; None keeps it in memory. `durability` None is that of the mode.
-    Workers take envelopes of `workflows`, and finish them when they are on the log's stream, or in the store of this machine
-    (`ack_after`; None is the stream of a Kafka, and no stream on a Redis). `models` says which model an agent asks, by workflow. `checks` and `rules` name an
-    installed package by schema `$id`: its check, or its rule for the provider `rules`, is loaded. Without `tenants` there is one, `default`, without a limit.
-    Raises `ConfigError` that names every problem. `load_config` makes one from a file and the environment.
+    Use `load_config` to read a file and the environment.
+
+    Attributes:
+        name: The name of this gateway. Its log is in `folder/name`, or in `folder` without a name.
+        folder: The folder of the logs. None keeps the log in memory.
+        mode: `paper` uses the wall clock. `backtest` uses the time of the envelopes.
+        durability: `group`: records are on disk before an answer is given. `relaxed`: they are written later.
+            None means `relaxed` for a backtest without a shared bus, otherwise `group`.
+        concurrency: Concurrent calls, 1 to 256. Executions have as many slots in addition.
+        workflows: The workflows whose envelopes workers take.
+        ack_after: When a worker finishes an envelope: when its records are on the log's stream (`stream`), or
+            in the log of this machine (`store`). None means `stream` on Kafka. On Redis it means `store`,
+            without a stream.
+        zone: The time zone in which days and months of budgets begin.
+        models_file, prices_file: Tables of models and prices, in addition to the shipped ones.
+        weights_folder: The folder with weights of local models. `load_config` has a default.
+        policy: The policy file: permissions and rates.
+        principals_folder: The folder with the signing keys of principals.
+        sign_as: The principal of clients in this process.
+        secrets_folder: The folder with provider keys.
+        ledger, bus: The ledger and the bus.
+        models: The model that an agent calls, as `PROVIDER/MODEL`, by workflow.
+        providers: The providers, by name.
+        fallback: Other models for failed calls, by workflow. Not allowed for executions.
+        tenants: The tenants, by id. Empty means one tenant, `default`, without a limit.
+        checks, rules: The package whose check, or rule for the provider `rules`, is loaded, by schema `$id`.
+
+    Raises:
+        ConfigError: If a value is invalid. The error lists all problems.
+
     """
 
     name: Annotated[StrictStr, AfterValidator(lambda name: name and _tenant(name))] = ""
@@ -458,7 +536,7 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
 
     @override
     def model_post_init(self, context: Any, /) -> None:
-        """Keep where the values are from, and the keys that were found with them."""
+        """Keep the sources of the values, and register secrets for redaction."""
         if isinstance(context, LoadedFrom):
             self._loaded = context
         keys = (key.get_secret_value().strip() for key in self._loaded.secrets.values())
@@ -466,9 +544,10 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
         self._loaded.redaction.add(*keys, *passwords, *map(unquote, passwords))
 
     def origin_of(self, place: str) -> str:
-        """Return where the value at a place such as `ledger.url` is from.
+        """Return the source of the value at a place such as `ledger.url`.
 
-        That is a file, a variable, `argument` or `default`; `code` for a configuration that was not loaded.
+        That is a file, a variable, an option, `argument` or `default`. It is `code` if the configuration was
+        not loaded.
         """
         origins = self._loaded.origins
         if origins is None:
@@ -481,25 +560,25 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def is_loaded(self) -> bool:
-        """Whether it was loaded from a file and the environment."""
+        """Whether the configuration was loaded from a file and the environment."""
         return self._loaded.origins is not None
 
     def secret_of(self, provider: str) -> SecretStr | None:
-        """Return the key that the environment had for a provider, if this was loaded and it had one."""
+        """Return the key of a provider from the environment, or None."""
         return self._loaded.secrets.get(provider)
 
     @property
     def redaction(self) -> Redaction:
-        """What takes secrets out: it knows those of this configuration and of its copies, and each key that was handed out."""
+        """The secrets to remove from records, shared with copies. Keys are added when they are used."""
         return self._loaded.redaction
 
     @property
     def tenant_ids(self) -> tuple[str, ...]:
-        """The tenants that are served."""
+        """The ids of the tenants."""
         return tuple(self.tenants) or (DEFAULT_TENANT,)
 
     def public_values(self) -> dict[str, Any]:
-        """Return the whole tree as JSON values, `PlatformConfig` again when handed back; a password in an address is hidden."""
+        """Return all values as JSON values, without passwords. `PlatformConfig` accepts the result."""
         values = self.model_dump(mode="json")
         for table in ("ledger", "bus"):
             if (url := values[table]["url"]) is not None:
@@ -508,14 +587,15 @@ class PlatformConfig(BaseModel, frozen=True, extra="forbid"):
 
     @property
     def config_sha256(self) -> str:
-        """The SHA-256 over the canonical JSON of the whole tree, without secrets."""
+        """The SHA-256 of the canonical JSON of all values, without secrets."""
         values = self.public_values()
+        # Empty tables are left out, so that configurations without them keep the hash of earlier releases.
         named = {name: values.pop(name) for name in ("checks", "rules")}
         return sha256_hex(canonical_bytes(values | {name: table for name, table in named.items() if table}))
 
 
 def without_password(url: str) -> str:
-    """Return an address with a mark in place of user and password."""
+    """Return a URL with `…` in place of user and password."""
     parts = urlsplit(url)
     _, at, host = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"…@{host}").geturl() if at else url
@@ -542,7 +622,7 @@ _NAMED: Final = frozenset({
 
 
 def keys_at(place: Sequence[str | int]) -> list[str]:
-    """Return the keys that a table at `place` may have; none where it is no table, or one with names of its own."""
+    """Return the allowed keys of the table at `place`. Empty for other values and tables with free names."""
     pattern: tuple[str, ...] = ()
     for part in place:
         pattern = (*pattern, "*" if pattern in _NAMED else str(part))
@@ -559,36 +639,42 @@ def _problems(errors: Sequence[ErrorDetails], origins: Mapping[str, str]) -> Ite
                 keys = keys_at(parts[:-1])
                 near = near_miss(parts[-1], keys)
                 yield _problem(
-                    origins, place, "no key", ", ".join(keys) + (f"; did you mean {near}?" if near else "")
+                    origins,
+                    place,
+                    "an unknown key",
+                    ", ".join(keys) + (f". Did you mean {near}?" if near else ""),
                 )
             case "missing":
-                yield _problem(origins, place, "left out", f"a value for {parts[-1]}")
+                yield _problem(origins, place, "missing", f"a value for {parts[-1]}")
             case "too_short" if any(error["loc"] == other["loc"][:-1] for other in errors):
-                continue  # its items are wrong, and counted as absent
+                continue  # because pydantic counts items with an error as absent
             case _:
                 yield _problem(origins, place, found_text(parts, error["input"]), allowed_text(error))
 
 
 def _cross_problems(config: PlatformConfig, origins: Mapping[str, str]) -> Iterator[ConfigProblem]:
-    """Yield what is wrong between values that are right by themselves."""
+    """Yield problems between values that are valid alone."""
     for tenant, row in config.tenants.items():
         if row.provider_keys == "own" and config.secrets_folder is None:
-            found, allowed = '"own", and no folder has keys', 'a secrets_folder beside it, or "shared"'
+            found, allowed = (
+                '"own", but secrets_folder is not set',
+                '"shared", or "own" with a secrets_folder',
+            )
             yield _problem(origins, f"tenants.{tenant}.provider_keys", found, allowed)
     for provider, served in config.providers.items():
         names = [model.model for model in served.models]
         for name in sorted({name for name in names if names.count(name) > 1}):
             found = f"a list with {names.count(name)} rows for {name}"
-            yield _problem(origins, f"providers.{provider}.models", found, "one row a model")
+            yield _problem(origins, f"providers.{provider}.models", found, "one row per model")
     bus, is_on_redis = config.bus, config.bus.url is not None and not config.bus.is_on_kafka
-    waits, cert = f'"{config.ack_after}", and the bus is within this process', bus.certificate_file
-    is_plain, plain = (bus.url or "").startswith("redis:"), "given, and redis:// encrypts nothing"
+    waits, cert = f'"{config.ack_after}", but bus.url is not set', bus.certificate_file
+    is_plain, plain = (bus.url or "").startswith("redis:"), "a redis:// URL, which is not encrypted"
     for is_wrong, place, value, instead in (
-        (config.ack_after and bus.url is None, "ack_after", waits, "left out, or a bus.url beside it"),
-        (bool(bus.username) != bool(bus.password_file), "bus.password_file", bus.password_file, "both or neither, with bus.username"),
-        (cert and is_on_redis, "bus.certificate_file", f"{cert}, and the bus is on Redis", "left out, or a bus on Kafka"),
-        (is_plain and (bus.ca_file or bus.username), "bus.url", plain, "rediss://HOST:PORT, to which both belong"),
-        (bus.key_file and not cert, "bus.key_file", bus.key_file, "one together with its bus.certificate_file"),
+        (config.ack_after and bus.url is None, "ack_after", waits, "no value, or a value together with bus.url"),
+        (bool(bus.username) != bool(bus.password_file), "bus.password_file", bus.password_file, "both bus.password_file and bus.username, or neither"),
+        (cert and is_on_redis, "bus.certificate_file", f"{cert}, but the bus is on Redis", "no value, or a bus on Kafka"),
+        (is_plain and (bus.ca_file or bus.username), "bus.url", plain, "rediss://HOST:PORT, if bus.ca_file or bus.username is set"),
+        (bus.key_file and not cert, "bus.key_file", bus.key_file, "a file together with bus.certificate_file"),
     ):  # fmt: skip
         if is_wrong:
             yield _problem(origins, place, str(value), instead)
@@ -602,6 +688,6 @@ RunMode = Literal["backtest", "paper"]
 
 
 BACKTEST_APART: Final = (
-    "a bus.namespace for backtests (AGENTIC_BUS__NAMESPACE): their workers take an envelope's as_of for the present, "
-    "and would run live envelopes of a shared bus whose deadline is over"
+    "a bus.namespace for backtests (AGENTIC_BUS__NAMESPACE). Their workers use as_of as the current time. "
+    "On a live bus they would run envelopes whose deadline has passed"
 )

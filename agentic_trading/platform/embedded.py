@@ -1,4 +1,4 @@
-"""A gateway within an application, in one call."""
+"""A gateway inside an application, in one call."""
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -33,27 +33,38 @@ async def local_gateway(
     sign_as: str = "",
     tools: Iterable[ToolDefinition] = (),
 ) -> AsyncGenerator[Platform]:
-    """Return a gateway in this process: a platform whose calls `provider` answers, and that spends `budget_usd` at most.
+    """Open a gateway in this process: workers, ledger and log around your provider.
 
-    Open it with `async with`, or with `sync()` in scripts and notebooks. The budget is that of `tenant` over all starts.
-    `provider` answers to every name, and is charged by the row of the name in the envelope: name the one that it is. A
-    mapping serves the names in it, and what names another one is refused. A `RecordedAnswers` is a replay: its answers cost
-    nothing, and their results have `served_from="recorded"` and `first_cost_nusd`. `sign_as` is the principal of `policy`, `tools`
-    are those that envelopes may name. The log
-    is kept in `folder`, or in `store`, which stays open, as it was handed in open. Where it is in a file, that
-    folder is the memory: what was spent before is spent, and limits and halts that `agentic-trading budget` and `halt`
-    write there hold. That the budget holds is true as long as no usage passes its estimate; one that does is charged
-    all the same, and counted.
+    Use `async with local_gateway(provider, budget_usd=Decimal("0.50")) as gateway:`, or `sync()` in scripts.
+    Leaving the block, also after an error, finishes the calls in flight, keeps all records, and closes the
+    providers.
 
-    An envelope of another tenant is refused. Leaving the block, also by an error, finishes the calls under way, keeps
-    what was recorded and closes the providers. Raises what `Platform` raises, and `ValueError` without a budget of
-    whole nano-dollars, or with both a folder and a store.
+    Args:
+        provider: One provider for all names, charged by the prices of the name in each envelope. With a
+            mapping by name, other names are refused. Answers of a `RecordedAnswers` cost nothing.
+        budget_usd: The most that the tenant may spend in US dollars, over all starts with the same log. A
+            call whose usage exceeds its estimate is charged in full, and counted as an overrun.
+        folder: The folder of the log. Spending, and limits and halts by operators, outlast the process there.
+        store: A log in place of `folder`. It is not closed. A log in a file works as `folder` does.
+        workers: Concurrent calls, 1 to 256.
+        tenant: The tenant. Envelopes of other tenants are refused.
+        checks: Checks beyond JSON Schema, by schema `$id`.
+        models_file: A table of models, in addition to the shipped one.
+        prices_file: A table of prices, in addition to the shipped one.
+        policy: A policy file.
+        sign_as: The principal of the policy that this gateway acts as.
+        tools: The tools that envelopes may name in `tools_allowed`.
+
+    Raises:
+        ValueError: If both `folder` and `store` are given, or the budget is invalid. Also raises the errors
+            of `Platform`.
+
     """
     providers = Providers(provider) if isinstance(provider, Mapping) else Providers.every(provider)
     async with PortStack() as opened:
         opened.keep(providers)
         if folder is not None and store is not None:
-            raise ValueError("both folder and store are given; allowed is one of them, as each has the log")
+            raise ValueError("both folder and store are given. Give one of them, because each is the log")
         config = PlatformConfig(
             folder=None if folder is None else Path(folder),
             tenants={tenant: TenantConfig(budget_usd=budget_usd)},

@@ -1,7 +1,8 @@
-"""What is wrong with a configuration: one error that names every problem, with its origin and what is allowed.
+"""Errors of a configuration. One error lists every problem with its origin and the allowed values.
 
 TradingError
-└── ConfigError                      a platform cannot be made from it
+├── ConfigError                      a configuration is invalid
+└── OptionError                      an option of a command is invalid
 """
 
 import re
@@ -17,7 +18,7 @@ from agentic_trading.llm.provider import address_text
 
 _SHOWN_CHARS: Final = 80
 _HIDDEN: Final = frozenset({"url", "base_url", "secret", "options"})
-"""Keys whose wrong values are not shown: they may have a key or a password in them."""
+"""Keys whose wrong values are hidden, because they may contain a key or a password."""
 
 _SCHEME: Final = re.compile(r"[a-z][a-z+-]{0,15}")
 _PORT: Final = re.compile(r":\d+/?$", re.ASCII)
@@ -25,15 +26,23 @@ _PORT: Final = re.compile(r":\d+/?$", re.ASCII)
 _PLAIN: Final = {
     "dict_type": "a table",
     "model_type": "a table",
-    "string_type": "a text",
-    "too_short": "one at least",
+    "string_type": "text",
+    "too_short": "at least one item",
     "tuple_type": "a list",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One wrong value: the file, variable or argument it is from, its place, what was found, what is allowed."""
+    """One invalid value of a configuration.
+
+    Attributes:
+        origin: The source of the value: a file, a variable, an option or argument, or `code`.
+        place: The path of the value, such as `ledger.url`. Empty if the problem is the source itself.
+        found: The value, or its fault. Secrets are hidden.
+        allowed: The allowed values.
+
+    """
 
     origin: str
     place: str
@@ -42,26 +51,31 @@ class ConfigProblem:
 
     @override
     def __str__(self) -> str:
-        """Return the problem as a sentence."""
+        """Return the problem as text."""
         where = f"{self.origin}: {self.place}" if self.place else self.origin
-        return f"{where} is {self.found}; allowed: {self.allowed}"
+        return f"{where} is {self.found}. Allowed: {self.allowed}"
 
 
 class ConfigError(TradingError):
-    """A configuration cannot be used; `problems` are all that are wrong with it."""
+    """A configuration is invalid.
+
+    Attributes:
+        problems: All problems of the configuration.
+
+    """
 
     def __init__(self, problems: Iterable[ConfigProblem]) -> None:
         self.problems = tuple(problems)
         lines = list(map(str, self.problems))
-        head = f"{len(lines)} problems of the configuration:\n  "
+        head = f"{len(lines)} problems in the configuration:\n  "
         super().__init__(lines[0] if len(lines) == 1 else head + "\n  ".join(lines))
 
 
 def found_text(place: Sequence[str], value: Any) -> str:
-    """Return a wrong value as a message may show it."""
+    """Return an invalid value for a message, without secrets."""
     if _HIDDEN.intersection(place):
         if not isinstance(value, str) or place[-1] not in {"url", "base_url"}:
-            return "what it must not be"
+            return "an invalid value, hidden because it may contain a secret"
         return _server_fault(place, value) if "//" in value else address_text(value)
     if isinstance(value, Mapping):
         return "a table"
@@ -69,19 +83,25 @@ def found_text(place: Sequence[str], value: Any) -> str:
 
 
 def _server_fault(place: Sequence[str], address: str) -> str:
-    """Return what is wrong with the address of a bus or a ledger; nothing but its scheme is shown."""
+    """Return the fault of a bus or ledger URL.
+
+    Only its scheme is shown, because the rest may be a password.
+    """
     scheme, _, rest = address.partition("://")
     schemes = {"redis", "rediss", "unix"} | ({"kafka"} if place[0] == "bus" else set())
     if place[-1] == "url" and scheme not in schemes and _SCHEME.fullmatch(scheme):
-        return f"an address with the scheme {scheme}"
+        return f"a URL with the scheme {scheme}"
     servers = rest.rpartition("@")[2].split(",")
     if scheme == "kafka" and place[0] == "bus" and not all(_PORT.search(each) for each in servers):
-        return "an address without a port"
-    return "what it must not be"
+        return "a URL without a port"
+    return "an invalid value, hidden because it may contain a secret"
 
 
 def allowed_text(error: ErrorDetails) -> str:
-    """Return what pydantic, or a validator of ours, says is allowed: ours raise `ValueError` with just that."""
+    """Return the allowed values of a pydantic error.
+
+    Our validators raise `ValueError` with only this text.
+    """
     if error["type"] == "value_error":
         return error["msg"].removeprefix("Value error, ")
     if plain := _PLAIN.get(error["type"]):
@@ -93,7 +113,10 @@ def allowed_text(error: ErrorDetails) -> str:
 
 
 def nearest_origin(origins: Mapping[str, str], place: str) -> str:
-    """Return the origin of the value at a place, else of the value or table that it stands in, else nothing."""
+    """Return the origin of the value at a place, or of the nearest table around it.
+
+    Empty if there is none.
+    """
     while place:
         if found := origins.get(place) or origins.get(f"{place}."):
             return found
@@ -102,10 +125,17 @@ def nearest_origin(origins: Mapping[str, str], place: str) -> str:
 
 
 class OptionError(TradingError, ValueError):
-    """An option of a run is wrong: `option` names it, `was` its value, `allowed` what it may be."""
+    """An option of a command or function is invalid.
+
+    Attributes:
+        option: The name of the option.
+        was: The given value.
+        allowed: The allowed values.
+
+    """
 
     def __init__(self, option: str, was: object, allowed: str) -> None:
         self.option = option
         self.was = was
         self.allowed = allowed
-        super().__init__(f"{option} is {was}; allowed: {allowed}")
+        super().__init__(f"{option} is {was}. Allowed: {allowed}")

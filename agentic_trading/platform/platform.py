@@ -1,4 +1,4 @@
-"""A gateway put together from one configuration: every port opened in one order, handed out, and closed in reverse."""
+"""Set up a gateway from one configuration. Ports are opened in order, and closed in reverse."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
@@ -51,18 +51,31 @@ from agentic_trading.worker.outbox import Outbox, cursor_file_of, streaming
 from agentic_trading.worker.response_cache import ResponseCache
 from agentic_trading.worker.runner import RecordedAnswerSource
 
-_NOT_OPEN: Final = "the platform is not open; use it within `async with Platform(…) as platform`"
+_NOT_OPEN: Final = "the platform is not open. Use it inside `async with Platform(...) as platform`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ports:
-    """The ports that a platform is handed in place of those of its configuration: used as they are, and not closed.
+    """Ports to use in place of those of the configuration. The platform does not close them.
 
-    `providers` join the configured ones; a `Providers` takes the place of them all. `recorded` answers what it has before
-    a provider is asked; left out, a provider that is a `RecordedAnswers` does. Of the attempts in `lost`, by reservation, no end is known, and they are not sent again. With
-    `counts` a provider's own count of a request bounds its input. `tables` are read already. `restore` says what is
-    spent and sets limits, in place of the log and of `[tenants]`. What a `ledger` knows is left to it: nothing of the log is
-    restored into it. A log in a file takes its folder, as a configured one does.
+    Attributes:
+        providers: Providers by name, in addition to the configured ones. A `Providers` replaces all of them.
+        store: The log. A log in a file locks its folder, as a configured one does.
+        broker: The bus.
+        claims: The claim store.
+        ledger: The ledger. It is not restored from the log.
+        limiter: The rate limiter.
+        controls: The store of operator commands.
+        statuses: The feed of worker statuses.
+        clock: The clock. None means the system clock.
+        tables: Tables of models and prices that are loaded already.
+        recorded: Recorded answers, looked up before a provider is called. None means those of providers that
+            are `RecordedAnswers`.
+        lost: Attempts without a recorded end, by reservation id. They are not sent again. Used with
+            `restore`.
+        counts: Whether the provider counts the tokens of a request, to bound its input.
+        restore: Restores the ledger and sets limits, in place of the log and of `[tenants]`.
+
     """
 
     providers: Providers | Mapping[str, Provider] = field(default_factory=dict)
@@ -82,25 +95,43 @@ class Ports:
 
 
 class Platform(TypedAnswers):
-    """A gateway and its workers within this process, as an async context manager; it is its own client.
+    """A gateway with its workers in this process. Use it as an async context manager.
 
-    Opened in this order: tables, policy and keys; the log; the bus; what sends the log to it, if it has servers; ledger, controls and rates; what the log knows of
-    money is restored; limits of `[tenants]` are set where no operator has set one; providers; workers; a client.
-    Whatever fails closes what is open. Leaving the block closes in reverse: calls under way are finished (after a
-    cancellation for `CANCELLED_WITHIN_S` at most), what was recorded is kept, and envelopes that no worker has begun are
-    dropped with the bus. Of several errors one comes out, as `PortStack` says.
+    Opening restores spending from the log, sets the limits of `[tenants]` unless an operator has set others,
+    and starts the workers and a client. If a step fails, everything that is open is closed.
 
-    The folder of the log is the memory: what earlier platforms there spent is spent, halts and limits hold, and tables
-    of models and prices are those of the configuration. Without a folder nothing outlives the process. `checks` are
-    rules beyond JSON Schema, `rules` answer for the provider `rules`, both by schema `$id`. They are added to the functions of packages
-    that `[checks]` and `[rules]` name, and take precedence. An envelope is refused if its schema has an installed check that is not loaded. `tools` are
-    those that envelopes may name in `tools_allowed`; a `ValueError` says which cannot be had. A caller
-    that puts the start and the end of its run on record itself, as a session does, says so by `records_run=False`. With `drain_s`
-    calls that are under way when the block is left have as many seconds to end. `recovery` is what earlier starts have left.
-    `waits_for` names the part that is being opened.
+    Leaving the block finishes the calls in flight and closes everything in reverse order. Envelopes that no
+    worker has started are dropped with a bus in this process. After a cancellation, calls in flight have
+    `CANCELLED_WITHIN_S` seconds. If several errors occur, one is raised and the others are its notes (see
+    `PortStack`).
 
-    Raises `ConfigError` for a configuration that cannot be had, `StoreError` for a log that cannot be used,
-    `LedgerRolledBackError` for a shared ledger that is behind the log, and what its adapters raise.
+    With a folder, spending, halts and limits outlast the process. Without a folder they end with it.
+
+    Args:
+        config: The configuration.
+        ports: Ports to use in place of the configured ones.
+        checks: Checks beyond JSON Schema, by schema `$id`. They take precedence over those of `[checks]`. An
+            envelope is refused if an installed check for its schema is not loaded.
+        rules: Functions of the provider `rules`, by schema `$id`. They take precedence over those of
+            `[rules]`.
+        tools: The tools that envelopes may name in `tools_allowed`.
+        records_run: Whether to record the start and the end of the run. Pass False if the caller records
+            them.
+        drain_s: Seconds for calls in flight when the block is left normally. None waits until they end.
+
+    `recovery` is the unfinished work of earlier starts. `waits_for` is the part that is being opened.
+
+    Raises:
+        ValueError: If a tool is invalid.
+        RuntimeError: If it is opened twice, or used while it is not open.
+        ConfigError: While opening, if the configuration is invalid.
+        StoreError: While opening, if the log cannot be used.
+        LedgerRolledBackError: While opening, if a shared ledger is behind the log.
+
+    Example:
+        async with Platform(load_config()) as platform:
+            answer = await platform.ask(envelope)
+
     """
 
     def __init__(
@@ -132,9 +163,9 @@ class Platform(TypedAnswers):
         self._outbox: Outbox | None = None
 
     async def __aenter__(self) -> Self:
-        """Open everything; raises what is said of the class."""
+        """Open everything. Raises the errors listed for the class, and those of adapters."""
         if self._clients is not None:
-            raise RuntimeError("the platform is open already; make another one")
+            raise RuntimeError("the platform is open already. Create another one")
         self._stack, self._stopping = PortStack(), asyncio.Event()
         await self._stack.__aenter__()
         try:
@@ -147,62 +178,75 @@ class Platform(TypedAnswers):
     async def __aexit__(
         self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close everything, in reverse."""
+        """Close everything in reverse order."""
         try:
             await self._stack.__aexit__(kind, e, trace)
         finally:
             self._client = self._clients = self._running = self._outbox = None
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
-        """Have the call made, and return its last attempt: see `GatewayClient.ask`."""
+        """Run a call and return its last attempt, or a `NoDecision` if there is none.
+
+        A failed call does not raise. Raises `BusError` if the envelope cannot be published.
+        """
         return await self._own.ask(envelope)
 
     async def ask_structured(
         self, envelope: LLMEnvelope, *, check: SemanticCheck | None = None
     ) -> StructuredOutcome:
-        """Have the call made, and return the object with all attempts: see `GatewayClient.ask_structured`."""
+        """Run a call and return its outcome with all attempts.
+
+        An answer that `check` rejects is asked again if the bus is in this process. On a shared bus, the
+        outcome is then a `parsing_error`. Raises `BusError` if the envelope cannot be published.
+        """
         return await self._own.ask_structured(envelope, check=check)
 
     async def submit(self, envelope: LLMEnvelope) -> LLMEnvelope:
-        """Publish an envelope without waiting; nothing falls back, as nothing waits for its failure."""
+        """Publish an envelope without waiting. Return it as published, with its occurrence number set.
+
+        The call does not fall back. Raises `BusError` if the envelope cannot be published.
+        """
         return await self._own.submit(envelope)
 
     async def record(self, event: Event) -> None:
-        """Put one fact of a trace on record."""
+        """Append an event to the trace. Raises `RecordError` if one of its ids is too long."""
         await self._own.record(event)
 
     @asynccontextmanager
     async def client(self, name: str, *, sign_as: str = "") -> AsyncGenerator[StructuredGateway]:
-        """Give a client of its own: see `Clients.client`."""
+        """Open a client.
+
+        Raises `ConfigError` if its name is taken or too long, or its principal has no key.
+        """
         if self._clients is None:
             raise RuntimeError(_NOT_OPEN)
         async with self._clients.client(name, sign_as=sign_as) as client:
             yield client
 
     async def serve(self) -> None:
-        """Let the workers run until `stop`, SIGINT or SIGTERM; a second signal of the same kind ends the process at once."""
+        """Run the workers until `stop`, SIGINT or SIGTERM. A second signal ends the process immediately."""
         with on_first_signal(self._stopping.set):
             await self._stopping.wait()
 
     def stop(self) -> None:
-        """End `serve`. Harmless twice."""
+        """Make `serve` return. Calling it twice is harmless."""
         self._stopping.set()
 
     def statistics(self) -> PlatformStatistics:
-        """Return what went through this platform since it was opened, and what is under way."""
+        """Return counts since the platform was opened, and calls in flight."""
         if self._running is None:
             raise RuntimeError(_NOT_OPEN)
         return self._running.statistics()
 
     async def problems(self) -> Mapping[str, str]:
-        """Ask now what keeps the workers from serving, by what cannot be used: `bus`, `ledger`, `stream`; empty if nothing does."""
+        """Return the reason for each part that is unusable now: `bus`, `ledger` or `stream`."""
         if self._running is None:
             raise RuntimeError(_NOT_OPEN)
         return await self._running.problems()
 
     @property
     def outbox(self) -> Outbox | None:
-        """What sends the log to the bus, and knows how far it is; None while nothing is open, and for a bus within this process."""
+        """The sender of the log to the bus, with its progress. None if the log is not streamed."""
         return self._outbox
 
     @property
@@ -229,7 +273,7 @@ class Platform(TypedAnswers):
             raise ConfigError(problems)
         if _is_streamed(config):
             self._outbox = await _opened_outbox(self._stack, store, broker)
-        if log is not None and self._records_run:  # after the outbox, which sends its end, too
+        if log is not None and self._records_run:  # after the outbox, so that the end of the run is sent too
             await self._stack.enter(run_on_record(log, run_started(config), event_id=random_id()))
         self.waits_for = "the ledger"
         ledger = given.ledger or await self._stack.make(self._made_ledger)
@@ -275,7 +319,7 @@ class Platform(TypedAnswers):
     async def _restored(
         self, ledger: Ledger, store: InteractionStore, cache: ResponseCache, controls: ControlStore | None
     ) -> Mapping[str, LostAttempt]:
-        """Restore the ledger from the log, and return the attempts that earlier starts have not ended."""
+        """Restore the ledger from the log, and return the unfinished attempts of earlier starts."""
         given = self._given
         if given.restore is not None:
             await given.restore(ledger, controls)
@@ -291,8 +335,10 @@ class Platform(TypedAnswers):
     async def _opened_log(self) -> InteractionStore:
         config, store = self.config, self._given.store
         if store is not None and config.folder is not None:
-            found = f"{config.folder}, and a log is handed in"
-            raise ConfigError([ConfigProblem(config.origin_of("folder"), "folder", found, "one of the two")])
+            found = f"{config.folder}, but Ports.store is given too"
+            raise ConfigError([
+                ConfigProblem(config.origin_of("folder"), "folder", found, "only one of them")
+            ])
         log = None if store is None else port_adapters.file_log_of(store)
         folder = config.folder if log is None else log.path.parent
         is_shared = config.ledger.url is not None
@@ -306,7 +352,8 @@ class Platform(TypedAnswers):
 
     async def _opened_claims(self, store: InteractionStore) -> ClaimStore:
         async with aclosing(store.scan()) as entries:
-            log_id = (await anext(entries)).hash if (await store.head())[0] else ""  # no two logs begin alike
+            # The first hash identifies the log, because no two logs start with the same line.
+            log_id = (await anext(entries)).hash if (await store.head())[0] else ""
         claims = await self._stack.make(partial(port_adapters.claims_of, self.config, log_id))
         await claims.begin()
         return claims
@@ -321,7 +368,7 @@ class Platform(TypedAnswers):
         )
 
     async def _boards(self, folder: Path | None) -> tuple[ControlStore | None, StatusFeed | None]:
-        """Return where operators command and workers report: on the ledger's server, else in the log's folder, if any."""
+        """Return the stores of operator commands and of worker statuses."""
         controls, statuses, url = self._given.controls, self._given.statuses, self.config.ledger.url
         if (controls is None) is (statuses is None) and (controls or (folder is None and url is None)):
             return controls, statuses
@@ -329,7 +376,7 @@ class Platform(TypedAnswers):
         return controls or self._stack.keep(made[0]), statuses or self._stack.keep(made[1])
 
     async def _named(self, table: adapters.Table, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the functions that the configuration names and those given in code, which take precedence."""
+        """Return the configured functions and those given in code, which take precedence."""
         return await asyncio.to_thread(adapters.functions_of, self.config, table) | dict(given)
 
     async def _opened_providers(self, files: LoadedFiles, clock: Clock) -> Providers:
@@ -348,7 +395,7 @@ class Platform(TypedAnswers):
 
 
 def run_started(config: PlatformConfig) -> RunStarted:
-    """Return what the log of a configuration says when its run begins."""
+    """Return the event that starts a run in the log."""
     return RunStarted(
         session_id=config.name or "gateway",
         mode=config.mode,
@@ -359,24 +406,26 @@ def run_started(config: PlatformConfig) -> RunStarted:
 
 
 def _is_streamed(config: PlatformConfig) -> bool:
-    """Whether the log is sent to the bus: to a Redis, which would keep what no archiver reads, only where that is set."""
+    """Whether the log is sent to the bus."""
+    # A Redis keeps each record until an archiver reads it, so there it would grow unless `ack_after` asks for it.
     return config.bus.is_on_kafka or config.ack_after is not None
 
 
 async def _opened_outbox(stack: PortStack, store: InteractionStore, broker: Broker) -> Outbox:
-    """Send a log to the bus from now on; raises what `Broker.check` does before anything is on record."""
+    """Start sending a log to the bus. Raises the errors of `Broker.check` before anything is recorded."""
     await broker.check([RECORDS])
     log = port_adapters.file_log_of(store)
     return await stack.enter(streaming(store, broker, None if log is None else cursor_file_of(log.path)))
 
 
 def _given_names(config: PlatformConfig, given: Ports) -> frozenset[str]:
-    """Return the configured providers that are handed in: their adapters are not loaded."""
+    """Return the configured providers that are given as ports. Their adapters are not loaded."""
     handed_in = given.providers
     return frozenset(config.providers if isinstance(handed_in, Providers) else map(str, handed_in))
 
 
 def _asks_live(config: PlatformConfig) -> bool:
-    """Whether rates hold: on paper, and in a backtest that asks a model; nothing else there goes by real time."""
+    """Whether rates apply: in paper mode, and in a backtest that calls a live model."""
+    # Otherwise calls of a backtest take no real time, and rates per minute would have no meaning.
     rows = config.providers.items()
     return config.mode == "paper" or any(adapters.is_live(name, row) for name, row in rows)

@@ -1,4 +1,4 @@
-"""The adapter of each port by configuration, and the stack that opens and closes them in order."""
+"""The adapter of each port by configuration, and the stack that opens and closes them."""
 
 import asyncio
 import math
@@ -52,10 +52,10 @@ T = TypeVar("T")
 
 
 class Closable(Protocol):
-    """A port that holds something open."""
+    """A port that can be closed."""
 
     async def aclose(self) -> None:
-        """Close it; harmless twice."""
+        """Close it. Calling it twice is harmless."""
         ...
 
 
@@ -63,12 +63,12 @@ ClosablePort = TypeVar("ClosablePort", bound=Closable)
 
 
 class PortStack:
-    """Ports and contexts that are open; leaving the block closes them in the reverse of the order of opening.
+    """Open ports and contexts. Leaving the block closes them in reverse order.
 
-    One that fails to close keeps no other one open, and a cancellation interrupts none. Of several errors one comes
-    out: the end that was demanded of the task or of the process (a cancellation, Ctrl-C), else the first
-    `TradingError`, as a user can do something about it, else the first one. The others are its notes, and are logged.
-    An error of the block is first among them, and comes out as it was raised, a group as well.
+    If closing one fails, the others are still closed. A cancellation does not interrupt closing. If several
+    errors occur, one is raised: a cancellation or Ctrl-C, otherwise the first `TradingError`, because a user
+    can act on it, otherwise the first error. The others are logged, and added to it as notes. An error of the
+    block counts as the first. If it is a group, it is not taken apart.
     """
 
     def __init__(self) -> None:
@@ -77,14 +77,14 @@ class PortStack:
         self._cancellations = 0
 
     async def __aenter__(self) -> Self:
-        """Begin with nothing open."""
+        """Start with an empty stack."""
         self._cancellations = _cancellations()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, e: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close everything, and raise the error that comes out if it is not `e`."""
+        """Close everything. Raise the most useful error, unless it is `e`."""
         try:
             await self._stack.__aexit__(kind, e, trace)
         except BaseException as raised:  # noqa: BLE001 - it is raised again, or one of those in it
@@ -96,20 +96,20 @@ class PortStack:
             raise useful
 
     def keep(self, port: ClosablePort) -> ClosablePort:
-        """Return a port that is closed when its turn has come."""
+        """Return `port`, and close it with the stack."""
         self._stack.push_async_callback(self._close, port)
         return port
 
     async def make(self, make: Callable[[], ClosablePort]) -> ClosablePort:
-        """Return what `make` gives in a thread; it is kept also if the caller is cancelled before it is there."""
+        """Create a port in a thread. It is closed with the stack, even if the caller is cancelled."""
 
         async def made() -> ClosablePort:
             return self.keep(await asyncio.to_thread(make))
 
-        return await run_shielded(made(), longest_s=math.inf)  # a thread cannot be given up
+        return await run_shielded(made(), longest_s=math.inf)  # because a thread cannot be cancelled
 
     async def enter(self, context: AbstractAsyncContextManager[T]) -> T:
-        """Enter a context that is left when its turn has come."""
+        """Enter a context, and leave it with the stack."""
         return await self._stack.enter_async_context(context)
 
     async def _close(self, port: Closable) -> None:
@@ -118,14 +118,14 @@ class PortStack:
 
         try:
             await run_shielded(close())
-        except Exception as e:  # noqa: BLE001 - adapters of others are closed here, and may raise anything
+        except Exception as e:  # noqa: BLE001 - because code of other packages runs here
             e.add_note(f"while {type(port).__name__} was closed")
             self._unclosed.append(e)
 
     def _useful(self, errors: Sequence[BaseException]) -> BaseException:
-        """Return the error that comes out, with the others as its notes."""
+        """Return the error to raise, with the others as its notes."""
         each = list({id(error): error for error in errors}.values())
-        if _cancellations() <= self._cancellations:  # a failed task of ours has cancelled the block
+        if _cancellations() <= self._cancellations:  # because a failed task of ours has cancelled the block
             each = [one for one in each if not isinstance(one, asyncio.CancelledError)] or each
         demanded = [one for one in each if not isinstance(one, Exception)]
         useful = next(iter([*demanded, *(one for one in each if isinstance(one, TradingError)), *each]))
@@ -133,18 +133,18 @@ class PortStack:
             if other is not useful and not isinstance(other, asyncio.CancelledError):
                 text = f"{type(other).__name__}: {other}"
                 log.error("platform_close_failed", error=text)
-                useful.add_note(f"beside it: {text}")
+                useful.add_note(f"another error: {text}")
         return useful
 
 
 def first_useful(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the error of a group that a user can do something about, the first `TradingError`, else the first one."""
+    """Return the first `TradingError` of a group, otherwise its first error."""
     errors = list(_leaves(group, without=None))
     return next((error for error in errors if isinstance(error, TradingError)), errors[0])
 
 
 def _leaves(error: BaseException, *, without: BaseException | None) -> Generator[BaseException]:
-    """Yield the errors of a group and of the groups in it, but for one of the block."""
+    """Yield the errors of a group and its subgroups, except the error of the block."""
     if error is without:
         return
     if isinstance(error, BaseExceptionGroup):
@@ -163,7 +163,7 @@ LOG_NAME: Final = "interactions.jsonl"
 
 
 class _Recordings:
-    """The recorded answers of the providers that are recordings, by the provider's name."""
+    """Recorded answers by provider name."""
 
     def __init__(self, by_name: Mapping[str, RecordedAnswers]) -> None:
         self._by_name = by_name
@@ -175,7 +175,7 @@ class _Recordings:
 
 
 def recordings_in(providers: Providers) -> RecordedAnswerSource | None:
-    """Return the recorded answers among `providers`, which are served without a charge; None if there are none."""
+    """Return the recorded answers among `providers`, which are served free of charge, or None."""
     if providers.names is None:
         every = providers.of("")
         return every if isinstance(every, RecordedAnswers) else None
@@ -185,22 +185,19 @@ def recordings_in(providers: Providers) -> RecordedAnswerSource | None:
 
 
 def ledger_of(url: str, *, zone: tzinfo = UTC) -> Ledger:
-    """Return the ledger on a server that workers share."""
+    """Return the shared ledger at `url`."""
     from agentic_trading.governance.ledgers.redis import MOST_RECENT_S, RedisLedger
 
     return RedisLedger(url, zone=zone, recorded_within_s=MOST_RECENT_S)
 
 
 def worker_ledger_of(url: str, *, zone: tzinfo = UTC) -> Ledger:
-    """Return the shared ledger as a worker uses it: calls that have begun outlast its outages."""
+    """Return the shared ledger for a worker. Calls in flight survive its outages."""
     return DegradedModeLedger(ledger_of(url, zone=zone), clock=SystemClock())
 
 
 def boards_of(url: str | None, folder: Path | None) -> tuple[ControlStore, StatusFeed]:
-    """Return the controls and statuses on the server at `url`, else in `folder`, where other processes find them.
-
-    Without both they are those of this process.
-    """
+    """Return controls and statuses on the server at `url`, or in `folder`, or in this process."""
     if url is None and folder is None:
         return MemoryControlStore(), MemoryStatusFeed()
     if url is None:
@@ -211,7 +208,7 @@ def boards_of(url: str | None, folder: Path | None) -> tuple[ControlStore, Statu
 
 
 def limiter_of(url: str | None, policy: Policy | None) -> Limiter:
-    """Return what keeps the rates of a policy, a circuit breaker and a retry budget for each model."""
+    """Return the limiter of a policy. Each model has a circuit breaker and a retry budget."""
     rates = policy.rates if policy is not None else {}
     if url is None:
         return MemoryLimiter(rates, clock=SystemClock())
@@ -221,13 +218,19 @@ def limiter_of(url: str | None, policy: Policy | None) -> Limiter:
 
 
 def broker_of(config: PlatformConfig, *, buffer: int = 256) -> Broker:
-    """Return the bus of a configuration; without servers it is within this process, and forgets what every reader has read.
+    """Return the bus of a configuration. Does not connect. Blocks, because it reads files.
 
-    A reader fetches `buffer` messages of a topic ahead. It blocks, as it reads files; nothing is connected yet. Raises
-    `ConfigError` for files that cannot be had, and without the client library.
+    Args:
+        config: The configuration. Without `bus.url`, the bus is in this process.
+        buffer: The number of messages that a reader fetches ahead per topic.
+
+    Raises:
+        ConfigError: If a file of the bus is invalid.
+
     """
     bus = config.bus
     if bus.url is None:
+        # Acknowledged messages are dropped, because memory would grow for as long as the process runs.
         return MemoryBroker(max_message_bytes=bus.max_message_bytes, retain_acknowledged=False)
     settings = replace(bus_settings_of(config), buffer=buffer)
     if bus.is_on_kafka:
@@ -240,24 +243,30 @@ def broker_of(config: PlatformConfig, *, buffer: int = 256) -> Broker:
 
 
 def bus_settings_of(config: PlatformConfig) -> Any:
-    """Return how the servers of a bus are reached: `KafkaSettings` or `RedisBusSettings`; blocks and raises as `broker_of` does."""
+    """Return the `KafkaSettings` or `RedisBusSettings` of a configuration.
+
+    Blocks and raises as `broker_of` does.
+    """
     if problems := list(_file_problems(config)):
         raise ConfigError(problems)
     try:
         return _kafka_settings(config) if config.bus.is_on_kafka else _redis_settings(config)
     except SSLError as e:
-        place, found = "bus.certificate_file", f"{config.bus.certificate_file}, of no use ({e.reason or e})"
-        allowed = "a certificate in PEM, with its key in it or in key_file"
+        place, found = (
+            "bus.certificate_file",
+            f"{config.bus.certificate_file}, which cannot be used ({e.reason or e})",
+        )
+        allowed = "a certificate in PEM format, with its key in the same file or in bus.key_file"
         raise ConfigError([ConfigProblem(config.origin_of(place), place, found, allowed)]) from e
     except (OSError, ValueError) as e:
-        allowed = "files that can be read"
+        allowed = "readable files"
         raise ConfigError([
-            ConfigProblem(config.origin_of("bus.url"), "bus", f"of no use ({e})", allowed)
+            ConfigProblem(config.origin_of("bus.url"), "bus", f"not usable ({e})", allowed)
         ]) from e
 
 
 def _file_problems(config: PlatformConfig) -> Iterator[ConfigProblem]:
-    """Yield the files of a bus that cannot be read, and authorities that are none."""
+    """Yield unreadable files of the bus, and files without certificates of authorities."""
     for name in ("ca_file", "certificate_file", "key_file", "password_file"):
         file, place = getattr(config.bus, name), f"bus.{name}"
         if file is None:
@@ -267,9 +276,12 @@ def _file_problems(config: PlatformConfig) -> Iterator[ConfigProblem]:
             if name == "ca_file":
                 create_default_context(cafile=file)
         except SSLError as e:
-            found, allowed = f"{file}, of no use ({e.reason or e})", "certificates of authorities in PEM"
+            found, allowed = (
+                f"{file}, which cannot be used ({e.reason or e})",
+                "certificates of authorities in PEM format",
+            )
         except OSError as e:
-            found, allowed = f"{file}, which cannot be read ({e.strerror})", "a file that can be read"
+            found, allowed = f"{file}, which cannot be read ({e.strerror})", "a readable file"
         else:
             continue
         yield ConfigProblem(config.origin_of(place), place, found, allowed)
@@ -313,37 +325,40 @@ def _bus_password(config: PlatformConfig) -> str:
 
 
 def claims_of(config: PlatformConfig, log_id: str = "") -> ClaimStore:
-    """Return the claims of a worker with the log `log_id`: on the server of the ledger where the bus is shared, else of this process.
+    """Return the claims of a worker whose log is `log_id`. Blocks, because it reads a file.
 
-    It blocks, as it reads a file.
+    With a shared bus they are on the ledger's server, otherwise in this process.
     """
     url = config.ledger.url
     if config.bus.url is None or url is None:
         return MemoryClaimStore()
     from agentic_trading.worker.claims.redis import RedisClaimStore
 
-    bus = f"{config.bus.namespace}/" if config.bus.namespace else ""  # a name is free again on another bus
+    # The namespace is part of the name, so that two buses can have workers with the same name.
+    bus = f"{config.bus.namespace}/" if config.bus.namespace else ""
     name = config.name and f"{bus}{config.name}"
     return RedisClaimStore(url, name=name, log_id=log_id, host=gethostname())
 
 
 def memory_ledger(*, zone: tzinfo = UTC) -> Ledger:
-    """Return a ledger of this process, without limits yet."""
+    """Return a ledger in this process without limits."""
     return MemoryLedger(zone=zone)
 
 
 def memory_log() -> InteractionStore:
-    """Return a log that ends with this process."""
+    """Return a log in memory."""
     return MemoryInteractionStore()
 
 
 async def opened_log(folder: Path, config: PlatformConfig) -> JsonFileInteractionStore:
-    """Return the log in a folder, locked for this process: durable before it is published, or as `durability` says.
+    """Open the log in a folder, locked for this process.
 
-    A backtest's is written behind, unless its calls come from a bus, where a reply says that they are on record.
+    Raises:
+        StoreLockedError: If another process has the log open.
+        StoreError: If the log is damaged or cannot be written.
 
-    Raises `StoreLockedError` while another process has it, `StoreError` for one that cannot be gone on with.
     """
+    # On a shared bus, a reply promises that the records are on disk, which `relaxed` would break.
     is_repeatable = config.mode == "backtest" and config.bus.url is None
     durability = config.durability or ("relaxed" if is_repeatable else "group")
     store = JsonFileInteractionStore(folder / LOG_NAME, durability=Durability(durability))
@@ -356,22 +371,22 @@ async def opened_log(folder: Path, config: PlatformConfig) -> JsonFileInteractio
 
 
 def file_log_of(store: InteractionStore) -> JsonFileInteractionStore | None:
-    """Return a log if it is one in a file."""
+    """Return the log if it is in a file, otherwise None."""
     return store if isinstance(store, JsonFileInteractionStore) else None
 
 
 def tenant_limit(budget_nusd: int, max_calls: int | None = None) -> Limit:
-    """Return the limit that `--budget-usd` and `--max-calls` mean: on what each tenant spends in total."""
+    """Return the limit of `--budget-usd` and `--max-calls`: on the total of each tenant."""
     return Limit(ScopeKind.TENANT, ANY, Window.NONE, nusd=budget_nusd, calls=max_calls)
 
 
 def budget_ledger(budget_nusd: int, *, max_calls: int | None = None, zone: tzinfo = UTC) -> MemoryLedger:
-    """Return a ledger that lets a tenant spend `budget_nusd` and make `max_calls` in all; a pool serves one tenant."""
+    """Return a ledger that limits each tenant to `budget_nusd` and `max_calls` in total."""
     return MemoryLedger([tenant_limit(budget_nusd, max_calls)], zone=zone)
 
 
 def totals_ledger() -> MemoryLedger:
-    """Return a ledger without limits that counts what every scope has spent in all, and forgets nothing."""
+    """Return a ledger without limits that keeps the totals of every scope."""
     return MemoryLedger(keep=timedelta(days=36_500), counted=[(scope, Window.NONE) for scope in ScopeKind])
 
 
@@ -388,24 +403,24 @@ LOG_START = START
 
 
 def recording(interactions: Iterable[LLMInteraction] = ()) -> Recording:
-    """Return what was answered, to be served again; more can be added."""
+    """Return a source of recorded answers. More can be added later."""
     return RecordedAnswers(interactions)
 
 
 def unread_log() -> DiscardingInteractionStore:
-    """Return a log for a session whose records are never asked for; it keeps none."""
+    """Return a log that keeps no records, for sessions whose records are never read."""
     return DiscardingInteractionStore()
 
 
 def log_for(mode: RunMode, path: Path, *, can_be_repeated: bool = True, durability: str | None = None) -> Log:
-    """Return the log of a session: durable before it is published, written behind in a backtest that can be repeated.
+    """Return the log of a session.
 
-    What `durability` says goes before that.
+    Without `durability`, a backtest that can be repeated is `relaxed`, and any other session is `group`.
     """
     default = Durability.RELAXED if mode == "backtest" and can_be_repeated else Durability.GROUP
     return Log(path, durability=default if durability is None else Durability(durability))
 
 
 def records_of(path: Path) -> JsonlRecords:
-    """Return what the log at `path` knows, without writing to it."""
+    """Return the records of the log at `path`. Does not write to it."""
     return JsonlRecords(path)

@@ -1,4 +1,4 @@
-"""What a platform goes on with when it starts again: its folder, what its log knows of money, limits that stand."""
+"""Continue after a restart: lock the folder, restore spending, and set configured limits."""
 
 import fcntl
 import os
@@ -28,7 +28,7 @@ from agentic_trading.worker.response_cache import ResponseCache
 log = get_logger()
 
 CONFIG: Final = "config"
-"""Who sets the limits of `[tenants]`: an operator's own limit in the same place is left alone."""
+"""The author of the limits in `[tenants]`. Limits by operators have other authors, and are not changed."""
 
 
 async def carry_on(
@@ -40,12 +40,29 @@ async def carry_on(
     *,
     restores: bool = True,
 ) -> Mapping[str, LostAttempt]:
-    """Restore what the log knows of money and cache its answers of level `recorded`, in one pass, and set configured limits.
+    """Restore the state of a platform from its log, and set the configured limits.
 
-    Returns the attempts that no earlier start has ended, by reservation; with a ledger on a server other workers may have ended them, or still do.
-    Such a ledger has to be as far as the log has seen it. Commands of operators that are on record and not in `controls` are put back there.
-    One that is not to be restored is left as it is. Raises `LedgerRolledBackError` for one that is behind, what it
-    raises where it cannot be reached, and `StoreError` for a log that cannot be read.
+    One pass over the log restores a ledger of this process, fills the cache with answers of level `recorded`,
+    and restores operator commands that `controls` has lost. A shared ledger is not restored, but must not be
+    behind the log.
+
+    Args:
+        config: The configuration.
+        ledger: The ledger.
+        store: The log.
+        cache: The response cache.
+        controls: The store of operator commands.
+        restores: Whether to restore or check the ledger. False leaves it unchanged.
+
+    Returns:
+        The attempts without a recorded end, by reservation id. With a shared ledger, other workers may have
+        ended them.
+
+    Raises:
+        LedgerRolledBackError: If a shared ledger is behind the log.
+        LedgerUnavailableError: If a shared ledger is unreachable.
+        StoreError: If the log cannot be read.
+
     """
     answers: list[LLMInteraction] = []
     commands = CommandHistory()
@@ -74,7 +91,7 @@ async def carry_on(
 
 
 async def restore_commands(commands: CommandHistory, controls: ControlStore, tenants: Iterable[str]) -> None:
-    """Put back the commands of a log that a store has lost, for these tenants and for the platform."""
+    """Restore operator commands that `controls` has lost, for these tenants and the platform."""
     for tenant in (PLATFORM, *tenants):
         restored = await restore_controls(controls, tenant, [commands.of(tenant)])
         if restored.changes:
@@ -82,13 +99,14 @@ async def restore_commands(commands: CommandHistory, controls: ControlStore, ten
 
 
 async def seed_limits(config: PlatformConfig, ledger: Ledger, controls: ControlStore | None) -> None:
-    """Set the limits of `[tenants]`, unless an operator has set or removed one in the same place.
+    """Set the limits of `[tenants]`, except where an operator has changed them.
 
-    In a folder, limits of an earlier configuration are removed that the present one does not have; on a server another
-    platform may have set them.
+    With controls in a folder, limits of an earlier configuration are removed.
     """
     for tenant in config.tenant_ids:
         row = config.tenants.get(tenant, TenantConfig())
+        # On a server, a limit that is not ours may belong to the configuration of another platform. Removing it
+        # would lift that platform's limit.
         if controls is not None and config.ledger.url is None:
             await _remove_stale(tenant, row, controls)
         await seed_limit(tenant, row, ledger, controls)
@@ -106,7 +124,7 @@ async def _remove_stale(tenant: str, row: TenantConfig, controls: ControlStore) 
 
 
 async def seed_limit(tenant: str, row: TenantConfig, ledger: Ledger, controls: ControlStore | None) -> None:
-    """Set the limit of a tenant's row, unless an operator has set or removed one in the same place."""
+    """Set the limit of a tenant, unless an operator has set or removed one in the same place."""
     if row.budget_usd is None and row.calls is None:
         return
     nusd = None if row.budget_usd is None else int(row.budget_usd * NANO)
@@ -132,11 +150,11 @@ async def seed_limit(tenant: str, row: TenantConfig, ledger: Ledger, controls: C
         await execute_command(controls, tenant, SetLimit(limit), by=CONFIG, why=why, at=SystemClock().now())
     except CommandError:
         if (await controls.read(tenant)).limit(limit.scope, limit.id, limit.window) != limit:
-            raise  # it was not another platform that has set it just now
+            raise  # unless another platform has set the same limit just now
 
 
 def _is_an_operators(document: TenantControls, limit: Limit, present: Limit | None) -> bool:
-    """Whether what stands in the place of a limit, or that nothing does, is an operator's command."""
+    """Whether the last command in the place of a limit is an operator's."""
     subject = limited_text(limit.scope, limit.id, limit.window)
     by = [action.by for action in document.actions if action.subject == subject]
     return by[-1] != CONFIG if by else present is not None
@@ -147,12 +165,10 @@ _TAKEN_LOGS: Final[WeakSet[InteractionStore]] = WeakSet()
 
 @asynccontextmanager
 async def taken_log(store: InteractionStore) -> AsyncGenerator[None]:
-    """Take a log for one platform; raises `StoreError` for one on which another platform of this process is open."""
+    """Lock a log for one platform of this process. Raises `StoreError` if another one has it open."""
     if store in _TAKEN_LOGS:
         name = getattr(store, "path", Path("the log"))
-        raise StoreError(
-            name, "another platform is open on it; allowed is one, or several that share a [ledger] url"
-        )
+        raise StoreError(name, "another platform is open on it. Close it, or give both the same [ledger] url")
     _TAKEN_LOGS.add(store)
     try:
         yield
@@ -161,24 +177,24 @@ async def taken_log(store: InteractionStore) -> AsyncGenerator[None]:
 
 
 class TakenFolder:
-    """A folder that is taken until it is given back: by one platform, or by all with a shared ledger."""
+    """A locked folder: for one platform, or for all platforms that share a ledger."""
 
     def __init__(self, folder: Path, *, is_shared: bool) -> None:
-        """Take it; raises `StoreError` for a folder that cannot be made, and for one that another platform has taken."""
+        """Lock the folder. Raises `StoreError` if it cannot be created or is locked."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._handle = os.open(folder, os.O_RDONLY)
         except OSError as e:
-            raise StoreError(folder, f"cannot be used ({e.strerror}); choose another folder") from e
+            raise StoreError(folder, f"cannot be used ({e.strerror}). Choose another folder") from e
         try:
             fcntl.flock(self._handle, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except OSError as e:
             os.close(self._handle)
-            why = "another platform is open in it; allowed is one, or several that share a [ledger] url, each with a name"
+            why = "another platform is open in it. Close it, or give both the same [ledger] url and different names"
             raise StoreError(folder, why) from e
 
     async def aclose(self) -> None:
-        """Give it back; it is given back once."""
+        """Unlock the folder. Call it once."""
         os.close(self._handle)
 
 

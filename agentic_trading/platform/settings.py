@@ -1,4 +1,4 @@
-"""The only reader of the environment, and of the file of a configuration."""
+"""Read the environment and the configuration file. No other module reads the environment."""
 
 import getpass
 import os
@@ -31,20 +31,31 @@ LogFormat = Literal["human", "json"]
 
 
 class SettingsError(TradingError, ValueError):
-    """Environment variables hold what they must not; `problems` names each with what is allowed."""
+    """Environment variables are invalid.
+
+    Attributes:
+        problems: One text per variable, with the allowed values.
+
+    """
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = tuple(problems)
-        super().__init__("; ".join(problems))
+        super().__init__("\n".join(problems))
 
 
 class Settings(
     BaseSettings, frozen=True, env_prefix=PREFIX, env_ignore_empty=True, hide_input_in_errors=True
 ):
-    """What the environment says to the commands, beside the configuration; an empty variable counts as absent.
+    """Settings of the commands from the environment. An empty variable counts as absent.
 
-    `store` is the log, or the folder of a session, that `trace` and `spend` read; without it they take the newest
-    session below `runs`, where sessions go that are given no folder. `config` is the file that `load_config` reads.
+    Attributes:
+        config: The file that `load_config` reads.
+        store: The log, or the folder of a session, that `trace` and `spend` read. None means the newest
+            session in `runs`.
+        runs: The folder for sessions that are started without a folder.
+        log_level: The lowest level of the program's log.
+        log_format: The format of the program's log.
+
     """
 
     config: Path | None = None
@@ -55,9 +66,15 @@ class Settings(
 
 
 def load_settings() -> Settings:
-    """Read the environment; raises `SettingsError` that names every wrong variable, and every one that is not read."""
+    """Read the environment.
+
+    Raises:
+        SettingsError: If a variable is invalid, or an AGENTIC_ variable is unknown. The error lists all of
+            them.
+
+    """
     unread = [
-        f"{name} is {_UNREAD}; allowed: {_alternatives(name)}"
+        f"{name} is {_UNREAD}. Allowed: {_alternatives(name)}"
         for name in _variables()
         if _place_of(name) is None
     ]
@@ -71,21 +88,21 @@ def load_settings() -> Settings:
 
 
 def user_name() -> str:
-    """Return the name of the account that runs this process."""
+    """Return the account name of this process, or `uid N` if the account has no name."""
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # an account without a name
+    except (KeyError, OSError):  # the account has no name
         return f"uid {os.getuid()}"
 
 
 def _problem(error: Any) -> str:
     name = "_".join(str(part) for part in error["loc"]).upper()
     allowed = error.get("ctx", {}).get("expected") or error["msg"]
-    return f"{PREFIX}{name} is {error['input']!r}; allowed: {allowed}"
+    return f"{PREFIX}{name} is {error['input']!r}. Allowed: {allowed}"
 
 
 FILE: Final = Path("agentic-trading.toml")
-"""The configuration that is read if no other is named and it is there."""
+"""The configuration file that is read if it exists and no other is named."""
 
 _PLACES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "LEDGER_URL": ("ledger", "url"),
@@ -93,12 +110,12 @@ _PLACES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "POLICY_FILE": ("policy",),
     "SECRETS_DIR": ("secrets_folder",),
 })
-"""Variables that are older than the configuration: each is the only one of its value."""
+"""Variables with an older name. Their values have no second variable."""
 
 _COMMANDS: Final = frozenset(Settings.model_fields)
 _TABLES: Final = frozenset({"ledger", "bus", "models", "providers", "fallback", "tenants", "checks", "rules"})
 _NAMED: Final = ("providers", "tenants")
-"""Tables whose keys are names: a variable changes what is there, and adds nothing."""
+"""Tables whose keys are names. A variable changes existing entries, and does not add any."""
 
 _PATHS: Final = frozenset({
     "folder", "models_file", "prices_file", "weights_folder", "policy", "principals_folder", "secrets_folder",
@@ -109,13 +126,28 @@ _PATHS: Final = frozenset({
 def load_config(
     path: Path | str | None = None, *, flags: Mapping[str, str] = MappingProxyType({}), **overrides: Any
 ) -> PlatformConfig:
-    """Return the configuration that a file, the environment and `overrides` give; the later goes before the earlier.
+    """Load a configuration from a file, the environment and arguments. Later sources take precedence.
 
-    The file is the one at `path`, else the one that AGENTIC_CONFIG names, else `agentic-trading.toml` in the working
-    directory if it is there; paths in it are relative to its folder. A variable is `AGENTIC_` and the place of a value,
-    `__` between its parts. An override is a field of `PlatformConfig`: None is none, and mappings are merged; `flags` says
-    which option of a command it is from, where it is from one. Raises
-    `ConfigError` with every problem, also for a variable that is not read, or that would add a provider or a tenant.
+    Tables are merged, and other values replaced. Variables are named `AGENTIC_` and the place of the value,
+    with `__` between its parts, such as `AGENTIC_BUS__URL`. They change providers and tenants of the file or
+    of `overrides`, and add none.
+
+    Args:
+        path: The file. None means the file named by `AGENTIC_CONFIG`, or `agentic-trading.toml` in the
+            working directory if it exists. Paths in the file are relative to its folder.
+        flags: The command option of each override, for messages.
+        **overrides: Fields of `PlatformConfig`. None is ignored.
+
+    Returns:
+        The configuration. `config.origin_of(place)` returns the source of each value.
+
+    Raises:
+        ConfigError: If the file cannot be read, or a value or variable is invalid. The error lists all
+            problems.
+
+    Example:
+        config = load_config("agentic-trading.toml", name="desk-us")
+
     """
     merged, variables = _MergedConfig(), _variables()
     given = {name: _plain(value) for name, value in overrides.items() if value is not None}
@@ -129,14 +161,14 @@ def load_config(
 
 @dataclass(slots=True)
 class _MergedConfig:
-    """Values as they are merged, the origin of each by its place, and what was wrong on the way."""
+    """Merged values, the origin of each by its place, and the problems so far."""
 
     values: dict[str, Any] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
     problems: list[ConfigProblem] = field(default_factory=list)
 
     def config(self) -> PlatformConfig:
-        """Return the configuration; raises `ConfigError` with all problems."""
+        """Return the configuration. Raises `ConfigError` with all problems."""
         try:
             loaded = LoadedFrom(self.origins, _secrets(_table(self.values, "providers")))
             config = PlatformConfig.model_validate(self.values, context=loaded)
@@ -147,15 +179,12 @@ class _MergedConfig:
         return config
 
     def add(self, values: Mapping[str, Any], origin: str, *place: str) -> None:
-        """Put `values` over those that are there at `place`; tables are merged, everything else is replaced.
-
-        What stands where a table should is left alone: it is what will be refused.
-        """
+        """Merge `values` into the table at `place`. Tables are merged, and other values replaced."""
         table = self.values
         for part in place:
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
-                return
+                return  # the wrong value stays, so that validation reports it
         for name, value in values.items():
             where = (*place, str(name))
             if isinstance(value, Mapping) and isinstance(table.setdefault(name, {}), dict):
@@ -166,7 +195,7 @@ class _MergedConfig:
                 self.origins[".".join(where)] = origin
 
     def add_file(self, path: Path | str | None, variables: Mapping[str, str]) -> None:
-        """Add the values of the file that is named, or of the one that is there."""
+        """Add the values of the named file, or of the default file if it exists."""
         named = Path(path) if path is not None else None
         origin = "--config" if named else f"{PREFIX}CONFIG"
         if named is None and (text := variables.get(origin)):
@@ -177,15 +206,15 @@ class _MergedConfig:
         try:
             document = read_toml(file)
         except OSError as e:
-            self._note(origin, "", f"{file}, which cannot be read ({e.strerror})", "a TOML file")
+            self._note(origin, "", f"{file}, which cannot be read ({e.strerror})", "a readable TOML file")
             return
         except NoTomlError as e:
-            self._note(str(file), "the file", f"no TOML ({e})", "a TOML file")
+            self._note(str(file), "the file", f"not valid TOML ({e})", "a TOML file")
             return
         self.add({name: _located(name, value, file.parent) for name, value in document.items()}, str(file))
 
     def add_variables(self, variables: Mapping[str, str], given: Mapping[str, Any]) -> None:
-        """Add what the environment has for values, and for the providers and tenants that the file or `given` have."""
+        """Add values from the environment. Providers and tenants must be in the file or in `given`."""
         known = {table: {*_table(self.values, table), *_table(given, table)} for table in _NAMED}
         for provider in sorted(known["providers"] & set(LLMProvider)):
             variable = f"{provider}_base_url".upper()
@@ -204,12 +233,13 @@ class _MergedConfig:
 
     def _add_text(self, variable: str, text: str, place: tuple[str, ...]) -> None:
         if place[0] not in PlatformConfig.model_fields:
-            return  # for commands
+            return  # a setting of the commands, read by `Settings`
         value: Any = text
         if (place[-1] in {"to", "on"} and place[0] == "fallback") or place == ("workflows",):
             value = [part.strip() for part in text.split(",")]
         elif place[-1] in {"concurrency", "calls", "max_message_bytes"} and text.isdecimal():
-            value = int(text) if len(text) <= _MOST_DIGITS else text  # which is refused where it is checked
+            # A longer text is left to validation, because `int` would raise here.
+            value = int(text) if len(text) <= _MOST_DIGITS else text
         self.add(
             {place[-1]: _located(place[-1], value, Path()) if place[0] not in _NAMED else value},
             variable,
@@ -219,8 +249,8 @@ class _MergedConfig:
     def _refuse_new(self, variable: str, place: tuple[str, ...], known: list[str]) -> None:
         what = place[0].removesuffix("s")
         near = near_miss(place[1], known)
-        hint = f"; did you mean {near}?" if near else ""
-        found = f"a value for a {what} that neither the file nor code has"
+        hint = f". Did you mean {near}?" if near else ""
+        found = f"not a {what} of the file or the code"
         self._note(variable, f"{place[0]}.{place[1]}", found, f"{', '.join(known) or 'none'}{hint}")
 
     def _note(self, origin: str, place: str, found: str, allowed: str) -> None:
@@ -228,12 +258,12 @@ class _MergedConfig:
 
 
 def _variables() -> dict[str, str]:
-    """Return the variables with our prefix that are set; an empty one counts as absent."""
+    """Return the set variables with our prefix. An empty variable counts as absent."""
     return {name: text for name, text in sorted(os.environ.items()) if name.startswith(PREFIX) and text}
 
 
 def _secrets(providers: Mapping[str, Any]) -> dict[str, SecretStr]:
-    """Return the keys that the environment has for providers: in a variable named for the secret, in capitals."""
+    """Return the provider keys that the environment contains, by provider."""
     found = {}
     for name, row in providers.items():
         secret = _table({"row": row}, "row").get("secret")
@@ -248,13 +278,13 @@ def secret_variable(secret: str) -> str:
     return re.sub(r"[^A-Z0-9]", "_", secret.upper())
 
 
-_UNREAD: Final = "read by nothing"
+_UNREAD: Final = "not a known variable"
 _MOST_DIGITS: Final = 20
-"""Digits of a whole number of 64 bits; `int` reads no more than 4,300."""
+"""Digits of a 64-bit integer. `int` raises an error above 4,300 digits."""
 
 
 def _place_of(variable: str) -> tuple[str, ...] | None:
-    """Return the place of the value that a variable has, or None if nothing reads it."""
+    """Return the place of the value of a variable, or None if the variable is unknown."""
     name = variable.removeprefix(PREFIX)
     if name in _PLACES:
         return _PLACES[name]
@@ -278,7 +308,7 @@ def _place_of(variable: str) -> tuple[str, ...] | None:
 
 
 def _alternatives(variable: str) -> str:
-    """Return the variables that there are, and the one that is nearest."""
+    """Return the known variables, and the nearest one as a suggestion."""
     fields = {*PlatformConfig.model_fields, *_COMMANDS} - _TABLES - {place[-1] for place in _PLACES.values()}
     single = sorted({*(name.upper() for name in fields), *_PLACES})
     nested = [
@@ -289,12 +319,15 @@ def _alternatives(variable: str) -> str:
         "TENANTS__ID__KEY",
     ]
     near = near_miss(variable.removeprefix(PREFIX), single)
-    hint = f"; did you mean {PREFIX}{near}?" if near else ""
+    hint = f". Did you mean {PREFIX}{near}?" if near else ""
     return ", ".join(f"{PREFIX}{name}" for name in (*single, *nested)) + hint
 
 
 def _same_name(spelled: str, names: Iterable[str]) -> str:
-    """Return the one of `names` that a variable spells, which has neither capitals nor dots nor dashes; else nothing."""
+    """Return the name that a variable spells without capitals, dots and dashes.
+
+    Empty if none or several match.
+    """
     same = [
         name
         for name in names
@@ -309,14 +342,14 @@ def _table(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return an override without models, so that it can be merged: what was not set in them is not given."""
+    """Return an override as plain values, so that it can be merged. Unset fields of models are left out."""
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_unset=True)
     return {name: _plain(inner) for name, inner in value.items()} if isinstance(value, Mapping) else value
 
 
 def _located(name: str, value: Any, folder: Path) -> Any:
-    """Return the value of a field that is a path as seen from the working directory; any other as it is."""
+    """Resolve a path of the configuration against `folder`. Other values are unchanged."""
     if name == "bus" and isinstance(value, Mapping):
         return {key: _located(key, inner, folder) for key, inner in value.items()}
     return folder / _expanded(value) if name in _PATHS and isinstance(value, str) and value else value
@@ -325,5 +358,5 @@ def _located(name: str, value: Any, folder: Path) -> Any:
 def _expanded(text: str) -> Path:
     try:
         return Path(text).expanduser()
-    except RuntimeError:  # the home folder is not known: the path will not be found
+    except RuntimeError:  # the home folder is unknown: reading the path will report it
         return Path(text)

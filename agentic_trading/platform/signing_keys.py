@@ -1,4 +1,4 @@
-"""The keys of principals as they stand in a folder: read at the start, and again when the folder changes."""
+"""The signing keys of principals in a folder, reloaded when the folder changes."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -19,18 +19,24 @@ log = get_logger()
 T = TypeVar("T")
 
 READ_AGAIN_S: Final = 30.0
-"""How often the folder is looked at; a key that is removed there is valid for as long at most."""
+"""Seconds between checks of the folder. A removed key is accepted until the next check."""
 
 FOLDER_WITHIN_S: Final = 1.5 * ANSWERED_WITHIN_S
-"""How long the folder may take to read: one file in it has `ANSWERED_WITHIN_S`."""
+"""Time limit for reading the folder. One file in it has `ANSWERED_WITHIN_S`."""
 
 KeysByPrincipal = Mapping[str, tuple[bytes, ...]]
 
 
 class PrincipalKeys:
-    """The keys of principals, for what proves senders and for what signs: both have new keys at the same moment.
+    """The keys of principals. The verifier and the signers change together.
 
-    `read` reads the keys in `folder`. Making one blocks for at most `within_s` seconds a step, and raises what `read` raises.
+    Creating it blocks for at most `within_s` seconds per step, and raises the errors of `read`.
+
+    Args:
+        folder: The folder of the keys.
+        read: Reads the keys in `folder`.
+        within_s: Time limit of each step, in seconds.
+
     """
 
     def __init__(
@@ -48,7 +54,7 @@ class PrincipalKeys:
 
     @property
     def principals(self) -> Iterable[str]:
-        """The principals that have a key."""
+        """The principals with a key."""
         return self._keys
 
     @property
@@ -58,18 +64,18 @@ class PrincipalKeys:
 
     @property
     def unread_s(self) -> float:
-        """How many seconds ago the folder was last read or found unchanged; a key removed since then is still valid."""
+        """Seconds since the folder was last read or found unchanged."""
         return self._clock.monotonic() - self._read_at
 
     def signer(self, principal: str) -> Signer:
-        """Return what signs as a principal, with the keys that it has at the time; `KeyError` for one without a key."""
+        """Return the signer of a principal. It follows key changes. Raises `KeyError` without a key."""
         if principal not in self._signers:
             self._signers[principal] = Signer(principal, *self._keys[principal])
         return self._signers[principal]
 
     @asynccontextmanager
     async def followed(self, clock: Clock, renewed: Callable[[], None]) -> AsyncGenerator[None]:
-        """Read the keys again whenever the folder has changed, for as long as the block lasts; then call `renewed`."""
+        """Reload changed keys while the block runs, and call `renewed` each time."""
         self._clock = clock
         self._read_at = clock.monotonic()
         async with asyncio.TaskGroup() as group:
@@ -84,7 +90,8 @@ class PrincipalKeys:
             await clock.sleep(READ_AGAIN_S)
             try:
                 found = await asyncio.to_thread(self._changed)
-            except SigningKeyError as e:  # those that were read last stay valid
+            except SigningKeyError as e:
+                # The last keys stay valid, because a broken file would otherwise stop all workers.
                 log.warning("signing_keys_not_renewed", reason=str(e), unread_s=round(self.unread_s))
                 continue
             self._read_at = clock.monotonic()
@@ -93,7 +100,7 @@ class PrincipalKeys:
                 renewed()
 
     def _changed(self) -> KeysByPrincipal | None:
-        """Return the keys if the folder has changed since they were read. Blocks."""
+        """Return the keys if the folder has changed since the last read. Blocks."""
         stamp = self._in_time(partial(keys_stamp, self._folder))
         if stamp == self._stamp:
             return None
@@ -102,7 +109,7 @@ class PrincipalKeys:
         return keys
 
     def _in_time(self, read: Callable[[], T]) -> T:
-        """Return what `read` finds in the folder; raises `SigningKeyError` if its disk does not answer. Blocks."""
+        """Return the result of `read`. Raises `SigningKeyError` if the disk does not answer. Blocks."""
         try:
             return read_within(self._folder, read, within_s=self._within_s)
         except UnreadableFileError as e:
@@ -119,14 +126,18 @@ class PrincipalKeys:
 
 
 def signing_keys_of(folder: Path, policy: Policy | None) -> KeysByPrincipal:
-    """Return the keys of each principal in a folder, those that the policy names alone.
+    """Return the keys of each principal in a folder. With a policy, only those that it names.
 
-    Reads files; raises `SigningKeyError` for wrong keys.
+    Blocks, because it reads files.
+
+    Raises:
+        SigningKeyError: If a key is invalid or missing.
+
     """
     keys = read_keys(folder)
     return keys_by_principal(keys, policy.keys if policy is not None else {name: (name,) for name in keys})
 
 
 def signing_keys_in(folder: Path | None, policy: Policy | None) -> PrincipalKeys | None:
-    """Return the keys of a folder as they are and will be; None without a folder. Raises as `signing_keys_of` does."""
+    """Return the keys of a folder, ready to be followed, or None. Raises as `signing_keys_of` does."""
     return None if folder is None else PrincipalKeys(folder, partial(signing_keys_of, folder, policy))

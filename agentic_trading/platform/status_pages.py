@@ -1,6 +1,6 @@
-"""Health and figures of a process over HTTP: open before anything else, and never kept busy by silent connections.
+"""Health and metrics of a process over HTTP, available before its modules are loaded.
 
-This module imports nothing heavy: the pages are there while the modules of the worker are still loaded.
+This module imports only small modules, so that a probe is answered while a worker starts.
 """
 
 import asyncio
@@ -13,61 +13,68 @@ from typing import Any, Final, Protocol
 from agentic_trading.errors import TradingError
 
 REQUEST_WITHIN_S: Final = 2.0
-"""How long a connection may stay without a whole request; a probe sends its own at once."""
+"""Seconds in which a connection must send its request. Probes send it at once."""
 
 ANSWER_WITHIN_S: Final = 12.0
-"""How long an answer may take: two questions to servers, and a client that reads slowly."""
+"""Seconds for an answer: two checks of servers, and a client that reads slowly."""
 
 MOST_SILENT: Final = 256
-"""Connections without a request; one more ends the oldest of them."""
+"""Connections without a request. One more ends the oldest of them."""
 
 MOST_ANSWERS: Final = 32
-"""Answers at once that ask servers; `/livez` asks none, and is not counted."""
+"""Concurrent answers that check servers. `/livez` is not counted."""
 
 MOST_REQUEST_BYTES: Final = 8192
 
 
 class ListenError(TradingError, ValueError):
-    """The address for health and metrics cannot be listened on."""
+    """The address for health and metrics cannot be used."""
 
     def __init__(self, address: str, why: str) -> None:
         self.address = address
         super().__init__(
-            f"--http is {address}, {why}; allowed: HOST:PORT of this machine that is free, port 0 for any"
+            f"--http is {address}, {why}. Allowed: a free HOST:PORT of this machine. Port 0 chooses a free port"
         )
 
 
 class Reporting(Protocol):
-    """A process that reports its health and its figures."""
+    """A process with health and metrics."""
 
     async def health(self) -> Mapping[str, Any]:
         """Return the state, whether it is ready, and the problems by part."""
         ...
 
     async def metrics(self) -> bytes:
-        """Return the figures in the text format of Prometheus."""
+        """Return the metrics in the Prometheus text format."""
         ...
 
 
 @dataclass(slots=True)
 class StartingProcess:
-    """The report of a process before it has one: it is starting, and waits for `waits_for`."""
+    """The report of a process whose modules are being loaded."""
 
     waits_for: str
 
     async def health(self) -> Mapping[str, Any]:
-        """Return that it is starting, and what it waits for."""
+        """Return the state `starting`, with the part that is being loaded."""
         return {"state": "starting", "ready": False, "problems": {"start": f"waits for {self.waits_for}"}}
 
     async def metrics(self) -> bytes:
-        """Return the figures of a worker that does not serve yet."""
+        """Return the metrics of a worker that does not serve yet."""
         problem = b'agentic_worker_problem{part="start"} 1.0\n'
         return b"agentic_worker_serving 0.0\nagentic_worker_ready 0.0\n" + problem
 
 
 @dataclass(slots=True)
 class StatusPages:
-    """The pages of a process: `/livez`, `/readyz` and `/metrics`, from its first moment on. `shown` may be replaced."""
+    """The pages `/livez`, `/readyz` and `/metrics` of a process.
+
+    Attributes:
+        shown: The process that is reported. It may be replaced at any time.
+        request_within_s: Time limit of a request, in seconds.
+        answer_within_s: Time limit of an answer, in seconds.
+
+    """
 
     shown: Reporting
     request_within_s: float = REQUEST_WITHIN_S
@@ -81,8 +88,9 @@ class StatusPages:
         self._open.add(writer)
         self._silent[writer] = None
         if len(self._silent) > MOST_SILENT:
+            # Otherwise silent connections would use up all sockets, and a probe would fail.
             next(iter(self._silent)).transport.abort()
-        writer.transport.set_write_buffer_limits(high=0)  # `drain` waits until all is sent
+        writer.transport.set_write_buffer_limits(high=0)  # so that `drain` waits until all bytes are sent
         try:
             async with asyncio.timeout(self.request_within_s):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -112,7 +120,7 @@ class StatusPages:
         if path == b"/livez":
             return _reply("200 OK", b'{"live":true}')
         if self._answers >= MOST_ANSWERS:
-            found = {"busy": f"{self._answers} answers at once; allowed: {MOST_ANSWERS}"}
+            found = {"busy": f"{self._answers} answers at once. Allowed: {MOST_ANSWERS}"}
             return _reply("503 Service Unavailable", json.dumps(found).encode())
         self._answers += 1
         try:
@@ -128,20 +136,24 @@ class StatusPages:
 
 @asynccontextmanager
 async def status_server(pages: StatusPages, address: str) -> AsyncGenerator[str]:
-    """Answer `/livez`, `/readyz` and `/metrics` over HTTP for as long as the block lasts; give the address.
+    """Serve the pages over HTTP while the block runs. Yields the server's URL.
 
-    `/livez` is 200 while the loop runs, `/readyz` 200 while envelopes are taken and all servers answer, else 503 with the
-    reasons as JSON. Raises `ListenError` for an address that cannot be listened on.
+    `/livez` is 200 while the event loop runs. `/readyz` is 200 while the worker takes envelopes and all
+    servers answer, otherwise 503 with the reasons as JSON.
+
+    Raises:
+        ListenError: If the address is invalid or in use.
+
     """
     host, _, port = address.rpartition(":")
     if not host or not (port.isascii() and port.isdecimal()) or int(port[:6]) > 65535:
-        raise ListenError(address, "which is no address")
+        raise ListenError(address, "which is not HOST:PORT")
     try:
         server = await asyncio.start_server(
             pages.serve, host.strip("[]"), int(port), limit=MOST_REQUEST_BYTES
         )
     except OSError as e:
-        raise ListenError(address, f"which cannot be listened on ({e.strerror})") from e
+        raise ListenError(address, f"which cannot be used ({e.strerror})") from e
     async with server:
         try:
             yield f"http://{host}:{server.sockets[0].getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""What a platform reads from files: tables of models and prices, a policy, the keys of principals."""
+"""Files that a platform reads: tables of models and prices, the policy, and keys."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from agentic_trading.platform.signing_keys import PrincipalKeys, signing_keys_in
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What is known of models and prices."""
+    """The tables of models and prices."""
 
     capabilities: model_types.Capabilities
     prices: PriceBook
@@ -25,7 +25,7 @@ class Tables:
 
 @dataclass(frozen=True, slots=True)
 class LoadedFiles:
-    """What was read from files before anything is opened."""
+    """The contents of all files, read before a port is opened."""
 
     factories: Mapping[str, Factory]
     tables: Tables
@@ -35,9 +35,13 @@ class LoadedFiles:
 
     @classmethod
     def read(cls, config: PlatformConfig, given: frozenset[str], tables: Tables | None) -> Self:
-        """Read tables, unless they are read already, policy and keys.
+        """Read tables, policy and keys. Blocks.
 
-        The adapters of providers that are `given` are not loaded.
+        Args:
+            config: The configuration.
+            given: Providers that are given as ports. Their adapters are not loaded.
+            tables: Tables that are loaded already, or None.
+
         """
         factories = factories_of(config, given)
         tables = tables or Tables(*tables_of(config, factories))
@@ -47,12 +51,12 @@ class LoadedFiles:
 
     @property
     def verifier(self) -> Verifier | None:
-        """What proves senders, where messages are signed."""
+        """The verifier of signatures, or None if messages are not signed."""
         return None if self.signing is None else self.signing.verifier
 
 
 def factories_of(config: PlatformConfig, given: frozenset[str] = frozenset()) -> dict[str, Factory]:
-    """Return what makes each provider of the configuration, but for those that are `given`; raises as `factory_of` does."""
+    """Return the adapter of each provider that is not in `given`. Raises as `factory_of` does."""
     return {
         name: factory_of(name, row, origin=config.origin_of(f"providers.{name}.adapter"))
         for name, row in config.providers.items()
@@ -61,19 +65,19 @@ def factories_of(config: PlatformConfig, given: frozenset[str] = frozenset()) ->
 
 
 RowOrigin = Literal["shipped", "adapter", "file", "config"]
-"""What a row is from: our package, an adapter, `models_file` or `prices_file`, the configuration; a later one goes before."""
+"""The origin of a row: our package, an adapter, a file, or the configuration. Later ones take precedence."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableLayers:
-    """Tables by what they are from: of several rows for a model the one in the last table counts."""
+    """Tables by origin. If several have a row for a model, the last one takes precedence."""
 
     models: Mapping[RowOrigin, model_types.DatedTable[model_types.Capability]]
     prices: Mapping[RowOrigin, model_types.DatedTable[ModelPrice]]
 
     @classmethod
     def read(cls, config: PlatformConfig, factories: Mapping[str, Factory]) -> Self:
-        """Read files, and the rows of adapters; raises what `tables_of` raises."""
+        """Read files, and the rows of adapters. Raises the errors of `tables_of`."""
         given = {name: row.models for name, row in config.providers.items()}
         brought = {name: _rows_of(config, name, factory) for name, factory in factories.items()}
         models: dict[RowOrigin, model_types.DatedTable[model_types.Capability]] = {
@@ -94,7 +98,7 @@ class TableLayers:
         )
 
     def tables(self) -> Tables:
-        """Return what is known of models and prices."""
+        """Return the merged tables of models and prices."""
         rows = (row for table in self.models.values() for row in table.rows)
         return Tables(model_types.Capabilities(rows), PriceBook(*self.prices.values()))
 
@@ -102,11 +106,15 @@ class TableLayers:
 def tables_of(
     config: PlatformConfig, factories: Mapping[str, Factory]
 ) -> tuple[model_types.Capabilities, PriceBook]:
-    """Return what is known of models and prices; reads files.
+    """Return the tables of models and prices. Blocks, because it reads files.
 
-    A row of the configuration goes before one of `models_file` and `prices_file`, that before one that an adapter
-    brings, and that before a shipped one. Raises `TableError` that names file, row and field, `ConfigError` for an
-    adapter whose rows are none.
+    For the same model, a row of the configuration takes precedence over `models_file` and `prices_file`,
+    these over an adapter's row, and that over a shipped row.
+
+    Raises:
+        TableError: If a file is invalid. The error contains file, row and field.
+        ConfigError: If the rows of an adapter are invalid.
+
     """
     tables = TableLayers.read(config, factories).tables()
     return tables.capabilities, tables.prices
@@ -134,12 +142,12 @@ def _prices(rows: Mapping[str, Iterable[ModelConfig]]) -> Iterator[ModelPrice]:
 def _layer(
     origin: RowOrigin, name: str, rows: Iterable[model_types.Row]
 ) -> dict[RowOrigin, model_types.DatedTable[model_types.Row]]:
-    """Return these rows as a table, if there are any."""
+    """Return these rows as a table, or an empty mapping without rows."""
     kept = tuple(rows)
     digest = model_types.sha256_of_rows([row.model_dump(mode="json") for row in kept])
     return {origin: model_types.DatedTable(Path(name), kept, {"name": name}, digest)} if kept else {}
 
 
 def load_tables(models_file: Path | None = None, prices_file: Path | None = None) -> Tables:
-    """Read the shipped tables, and the rows of these files in place of theirs or in addition; reads files."""
+    """Read the shipped tables, and these files in addition. Rows of the files take precedence. Blocks."""
     return Tables(*tables_of(PlatformConfig(models_file=models_file, prices_file=prices_file), {}))

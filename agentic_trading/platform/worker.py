@@ -1,4 +1,4 @@
-"""A worker process: a platform that serves a shared bus until it is stopped, with its health and its figures."""
+"""A worker process: a platform on a shared bus, with health and metrics, until it is stopped."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,26 +36,30 @@ AWAY: Final = (
     ControlsUnavailableError,
     ClaimStoreUnavailableError,
 )
-"""What a worker waits for at its start instead of ending: servers that are away, topics that are not made yet, and a ledger
-that was set back, until it is rebuilt."""
+"""Errors that a worker waits out at its start. A ledger that was rolled back is among them."""
 
 PARTS: Final = ("asking", "bus", "ledger", "start", "stream")
-"""What may keep a worker from serving, in `Platform.problems` and before it is open: each has a figure while it does not, too."""
+"""The parts that can keep a worker from serving. Each has a metric at all times."""
 
 FIRST_WAIT_S: Final = 0.5
 LONGEST_WAIT_S: Final = 15.0
 ASKED_WITHIN_S: Final = 5.0
 LOOKS_EVERY_S: Final = 10.0
-"""How often a worker looks for itself whether all servers answer; what has changed is logged."""
+"""Seconds between checks of all servers. Changes are logged."""
 
 MOST_NAME: Final = 64
 
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """One worker: `state` is `starting`, `serving` or `stopping`; while it starts, `problem` says what it waits for.
+    """One worker process.
 
-    The configuration names a bus on servers. Calls under way have `drain_s` to end when it is stopped.
+    Attributes:
+        config: The configuration. It must set `bus.url`.
+        drain_s: Seconds for calls in flight after `stop`.
+        state: `starting`, `serving` or `stopping`.
+        problem: The reason why it waits at its start. Empty if there is none.
+
     """
 
     config: PlatformConfig
@@ -68,17 +72,28 @@ class WorkerProcess:
     _stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def stop(self) -> None:
-        """Take nothing more, end what is under way, and return from `run`. Harmless twice."""
+        """Take no more envelopes, finish calls in flight, and return from `run`.
+
+        Calling it twice is harmless.
+        """
         self.state = "stopping"
         self._stopping.set()
 
     async def run(
         self, on_serving: Callable[[], None] = lambda: None, on_signal: Callable[[], None] = lambda: None
     ) -> None:
-        """Serve until `stop`, SIGINT or SIGTERM, which also calls `on_signal`; a second signal ends the process at once.
+        """Serve until `stop`, SIGINT or SIGTERM. A second signal ends the process immediately.
 
-        Servers that are away, and topics that are missing, are waited for. Raises `ConfigError` for a configuration
-        that cannot be had, `StoreError` for a log that cannot be used, and what else the platform raises.
+        Unreachable servers and missing topics are retried without limit.
+
+        Args:
+            on_serving: Called when the worker starts to take envelopes.
+            on_signal: Called on the first signal.
+
+        Raises:
+            ConfigError: If the configuration is invalid.
+            StoreError: If the log cannot be used.
+
         """
 
         def stop() -> None:
@@ -128,7 +143,7 @@ class WorkerProcess:
             log.warning("worker_waits", reason=problem)
 
     async def health(self) -> Mapping[str, Any]:
-        """Return the state, and by its name everything that keeps the worker from serving now."""
+        """Return the state, whether the worker is ready, and the problems by part."""
         problems = {"start": self.problem} if self.problem else {}
         if self.state == "starting" and not problems:
             waits_for = self._opening.waits_for if self._opening is not None else ""
@@ -143,7 +158,7 @@ class WorkerProcess:
         return {"state": self.state, "ready": self.state == "serving" and not problems, "problems": problems}
 
     def _report(self, problems: Mapping[str, str]) -> None:
-        """Log what has come to be in the way, and that nothing is any more."""
+        """Log new problems, and when all are gone."""
         for part in problems.keys() - self._reported:
             log.warning("worker_not_ready", part=part, reason=problems[part])
         if self._reported and not problems:
@@ -151,7 +166,7 @@ class WorkerProcess:
         self._reported = frozenset(problems)
 
     async def metrics(self) -> bytes:
-        """Return the figures in the text format of Prometheus, health among them."""
+        """Return the metrics in the Prometheus text format."""
         health, lag, folder = await self.health(), await self._outbox_lag(), self.config.folder
         free = None if folder is None else await asyncio.to_thread(_free_bytes, folder)
         counts = self._platform.statistics() if self._platform else None
@@ -160,7 +175,7 @@ class WorkerProcess:
         return generate_latest(registry)
 
     async def _outbox_lag(self) -> OutboxLag | None:
-        """Return how far the stream is behind the log; None while there is no stream, or a log that says nothing."""
+        """Return how far the stream is behind the log. None without a stream or a readable log."""
         outbox = self._platform.outbox if self._platform is not None else None
         try:
             async with asyncio.timeout(ASKED_WITHIN_S):
@@ -170,16 +185,16 @@ class WorkerProcess:
 
 
 def _free_bytes(folder: Path) -> int | None:
-    """Return how much the disk of a log still takes; None while its folder is not there."""
+    """Return the free bytes on the disk of a log. None if its folder does not exist."""
     try:
         return disk_usage(folder).free
     except OSError:
         return None
 
 
-@dataclass(frozen=True, slots=True, eq=False)  # a registry keeps it by identity
+@dataclass(frozen=True, slots=True, eq=False)  # because a registry compares by identity
 class _Figures:
-    """The figures of a worker as Prometheus collects them."""
+    """The metrics of a worker, as Prometheus collects them."""
 
     health: Mapping[str, Any]
     statistics: PlatformStatistics | None
@@ -188,13 +203,15 @@ class _Figures:
 
     def collect(self) -> Iterator[Metric]:
         is_serving, problems = self.health["state"] == "serving", self.health["problems"]
-        yield GaugeMetricFamily("agentic_worker_serving", "1 while envelopes are taken.", is_serving)
+        yield GaugeMetricFamily("agentic_worker_serving", "1 while the worker takes envelopes.", is_serving)
         yield GaugeMetricFamily(
-            "agentic_worker_ready", "1 while they are, and all servers answer.", self.health["ready"]
+            "agentic_worker_ready",
+            "1 while the worker takes envelopes and all servers answer.",
+            self.health["ready"],
         )
         problem = GaugeMetricFamily(
             "agentic_worker_problem",
-            "1 for each part that cannot be used; /readyz says why.",
+            "1 for each part that cannot be used. /readyz shows the reasons.",
             labels=["part"],
         )
         for part in sorted({*PARTS, *problems}):
@@ -202,17 +219,19 @@ class _Figures:
         yield problem
         if self.free_bytes is not None:
             yield GaugeMetricFamily(
-                "agentic_log_disk_free_bytes", "Room on the disk of the log.", self.free_bytes
+                "agentic_log_disk_free_bytes", "Free bytes on the disk of the log.", self.free_bytes
             )
         if self.lag is not None:
             yield GaugeMetricFamily(
-                "agentic_outbox_lines", "Lines of the log that are not on the stream.", self.lag.lines
+                "agentic_outbox_lines", "Log lines that are not on the stream yet.", self.lag.lines
             )
             yield GaugeMetricFamily(
-                "agentic_outbox_oldest_seconds", "How long the oldest of them has waited.", self.lag.oldest_s
+                "agentic_outbox_oldest_seconds",
+                "Waiting time of the oldest of these lines.",
+                self.lag.oldest_s,
             )
             yield CounterMetricFamily(
-                "agentic_outbox_left_out", "Lines that are in the log alone.", self.lag.left_out
+                "agentic_outbox_left_out", "Log lines that were left out of the stream.", self.lag.left_out
             )
         if self.statistics is not None:
             yield from self._counted(self.statistics)
@@ -231,11 +250,11 @@ class _Figures:
             "given_back": pool.given_back,
             "event": pool.events,
         }
-        yield _counters("agentic_deliveries", "Deliveries, by how they ended.", "end", ends)
-        yield _counters("agentic_published", "Messages published, by topic.", "topic", bus.published)
+        yield _counters("agentic_deliveries", "Deliveries by result.", "end", ends)
+        yield _counters("agentic_published", "Published messages by topic.", "topic", bus.published)
         for name, text in (
-            ("waiting", "Messages that wait here"),
-            ("in_flight", "Messages handed out and not done"),
+            ("waiting", "Waiting messages"),
+            ("in_flight", "Messages in flight"),
         ):
             gauge = GaugeMetricFamily(
                 f"agentic_bus_{name}", f"{text}, by group and topic.", labels=["group", "topic"]
@@ -247,14 +266,14 @@ class _Figures:
             name: getattr(ledger, name)
             for name in ("reserved", "settled", "released", "in_doubt", "late", "refused")
         }
-        yield _counters("agentic_ledger_steps", "Steps of the ledger, by kind.", "step", steps)
+        yield _counters("agentic_ledger_steps", "Steps of the ledger by kind.", "step", steps)
         yield _counters(
             "agentic_ledger_nusd",
-            "Nano-dollars of charged calls.",
+            "Nano-dollars of charged calls, reserved and charged.",
             "kind",
             {"reserved": ledger.reserved_nusd, "charged": ledger.charged_nusd},
         )
-        calls = GaugeMetricFamily("agentic_calls", "Calls of now.", labels=["state"])
+        calls = GaugeMetricFamily("agentic_calls", "Current calls by state.", labels=["state"])
         calls.add_metric(["in_flight"], ledger.in_flight)
         calls.add_metric(["waiting_for_budget"], ledger.waiting)
         yield calls
@@ -279,7 +298,7 @@ FLAGS: Final = {
     "rules": "--package",
     "workflows": "--workflows",
 }
-"""The options that say what the configuration says too."""
+"""The command options that set values of the configuration."""
 
 
 def worker_config(
@@ -293,11 +312,22 @@ def worker_config(
     packages: Sequence[str] = (),
     **overrides: object,
 ) -> PlatformConfig:
-    """Return the configuration of a worker, as `load_config` does; its log goes below `runs` if it says nothing else.
+    """Return the configuration of a worker, loaded by `load_config`.
 
-    `providers` are served in addition to those of the file, and only these `tenants` of the file. All checks and rules of
-    `packages` are added to those of the file. Raises `ConfigError`, and
-    `OptionError` for a worker without a bus or a provider, and for one of some tenants on a bus that all tenants share.
+    Args:
+        path: The configuration file.
+        runs: The folder of the worker's log, unless the configuration has one.
+        bus: The URL of the bus.
+        ledger: The URL of the ledger.
+        providers: Providers to serve, in addition to those of the file.
+        tenants: The only tenants to serve. Empty means all tenants of the file.
+        packages: Packages whose checks and rules are all loaded, in addition to those of the file.
+        **overrides: Fields of `PlatformConfig`.
+
+    Raises:
+        OptionError: If bus, ledger or provider is missing, or a namespace that backtests or `tenants` need.
+        ConfigError: If the configuration is invalid otherwise.
+
     """
     addresses = {"bus": bus, "ledger": ledger}
     overrides |= {place: {"url": url} for place, url in addresses.items() if url is not None}
@@ -307,22 +337,22 @@ def worker_config(
     config = load_config(path, flags=FLAGS, **overrides)
     if config.bus.url is None:
         raise OptionError(
-            "--bus", "left out", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
+            "--bus", "not set", "kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration"
         )
     if config.ledger.url is None:
         allowed = (
-            "redis://HOST:PORT, which all workers of the bus share, or url in [ledger] of the configuration"
+            "redis://HOST:PORT, shared by all workers of the bus, or url in [ledger] of the configuration"
         )
-        raise OptionError("--ledger", "left out", allowed)
+        raise OptionError("--ledger", "not set", allowed)
     if not config.providers:
         raise OptionError(
-            "--provider", "left out", "a provider to serve, or [providers.NAME] of the configuration"
+            "--provider", "not set", "the name of a provider, or [providers.NAME] in the configuration"
         )
     if config.mode == "backtest" and not config.bus.namespace:
-        raise OptionError("--mode", "backtest, and the bus has no namespace", BACKTEST_APART)
+        raise OptionError("--mode", "backtest, but the bus has no namespace", BACKTEST_APART)
     if tenants and not config.bus.namespace:
-        allowed = "a bus.namespace for them: workers of one bus serve the same tenants"
-        raise OptionError("--tenant", f"{', '.join(tenants)}, and the bus has no namespace", allowed)
+        allowed = "a bus.namespace for these tenants. All workers of a bus must serve the same tenants"
+        raise OptionError("--tenant", f"{', '.join(tenants)}, but the bus has no namespace", allowed)
     folder = config.folder if config.folder is not None else runs / "workers"
     changes: dict[str, object] = {
         "name": config.name or f"worker@{gethostname()}"[:MOST_NAME],

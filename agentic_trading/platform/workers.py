@@ -1,4 +1,4 @@
-"""The workers of a platform, made from what it has opened, and how they run and end."""
+"""Create the workers of a platform from its open ports, run them, and stop them."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -41,12 +41,12 @@ from agentic_trading.worker.runner import CallRunner, RecordedAnswerSource, Runn
 log = get_logger()
 
 CANCELLED_WITHIN_S: Final = 2.0
-"""How long calls under way go on after a cancellation."""
+"""Seconds that calls in flight have after a cancellation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenPorts:
-    """What a pool is made from, all of it open."""
+    """The open ports of a platform, from which its workers are created."""
 
     files: LoadedFiles
     store: InteractionStore
@@ -71,18 +71,18 @@ class OpenPorts:
 
 @dataclass(frozen=True, slots=True)
 class PlatformStatistics:
-    """What went through a platform since it was opened, by its parts."""
+    """Counts since a platform was opened, by part."""
 
     pool: PoolStatistics
     bus: BrokerStatistics
     ledger: LedgerStatistics
     keys_unread_s: float | None = None
-    """Seconds since the folder of signing keys was last read; None where no message is signed."""
+    """Seconds since the folder of signing keys was last read. None if messages are not signed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunningPorts:
-    """What is asked of a platform while it runs."""
+    """The parts of an open platform that report its state."""
 
     pool: WorkerPool
     broker: Broker
@@ -100,7 +100,13 @@ class RunningPorts:
         )
 
     async def problems(self) -> Mapping[str, str]:
-        """Return what cannot be used now, and why; a ledger, too, that is behind what it was when it was asked before."""
+        """Check whether the parts can be used now.
+
+        Returns:
+            The reason for each unusable part: `bus`, `ledger`, `stream`. A ledger that was rolled back since
+            the last check counts as unusable.
+
+        """
         found = {}
         try:
             await self.broker.check(self.pool.topics)
@@ -121,7 +127,7 @@ class RunningPorts:
 
 
 def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
-    """Return the pool of a platform; it does not run yet."""
+    """Return the worker pool of a platform. It does not run yet."""
     files, clock = opened.files, opened.clock
     stream = None if config.ack_after == "store" else opened.outbox
     recorder, wall = Recorder(opened.store, opened.broker, config.redaction, stream), SystemClock()
@@ -172,7 +178,7 @@ def worker_pool_of(config: PlatformConfig, opened: OpenPorts) -> WorkerPool:
 def _housekeeper(
     config: PlatformConfig, opened: OpenPorts, gate: Gate, recorder: Recorder
 ) -> Housekeeper | None:
-    """Return what reads the commands of operators and reports; None where there is no place for either."""
+    """Return the task that reads operator commands and reports, or None without stores."""
     if opened.controls is None or opened.statuses is None:
         return None
     is_shared = config.ledger.url is not None
@@ -188,17 +194,18 @@ def _housekeeper(
 
 @asynccontextmanager
 async def running(pool: WorkerPool, *, drain_s: float | None = None) -> AsyncGenerator[None]:
-    """Run a pool; leaving the block, also by an error, finishes the calls under way and keeps what was recorded.
+    """Run a pool. Leaving the block, also after an error, finishes the calls in flight and keeps all records.
 
-    What is still under way after `drain_s`, if that is given, is cancelled; it is on record, its money charged or in doubt. A
-    cancellation gives the calls under way `CANCELLED_WITHIN_S`, and cancels what is then left.
+    After `drain_s` seconds, unfinished calls are cancelled: they are on record, and their money is charged or
+    in doubt. A cancellation of the block gives calls in flight `CANCELLED_WITHIN_S` seconds, and then cancels
+    them.
     """
     async with asyncio.TaskGroup() as group:
         work = group.create_task(pool.run(), name="worker-pool")
         try:
             yield
         except BaseException as e:
-            # The group would cancel it, and events that are not stored yet would be lost.
+            # Otherwise the group would cancel the pool, and events that are not stored yet would be lost.
             pool.stop()
             if isinstance(e, Exception):
                 await asyncio.wait([work])

@@ -207,7 +207,7 @@ async def test_other_content_under_a_known_id_is_a_conflict_and_the_first_stays(
     assert (letter.reason, letter.raw) == ("conflict", second.lines[0].line)
     assert len(records_of(tmp_path)) == 1
     assert check.findings == ()
-    assert "1 records came with other content" in check.notes[0]
+    assert "1 records came with different content" in check.notes[0]
 
 
 class Full(MemoryBroker):
@@ -283,7 +283,7 @@ async def test_a_cut_archive_shows_against_its_head_on_the_bus_and_cannot_be_gon
     await asyncio.to_thread(path.write_bytes, b"".join(lines.splitlines(keepends=True)[:-1]))
 
     by_both = reasons(await checked(tmp_path, broker))
-    with pytest.raises(StoreError, match="not the 3 that the archive had"):
+    with pytest.raises(StoreError, match="not contain the 3 lines that the archive had"):
         await archive(tmp_path, broker)
     cut = json.loads(await asyncio.to_thread(state.read_bytes))
     cut |= {"lines": 1, "hash": json.loads(lines.splitlines()[0])["hash"]}  # that file can be changed as well
@@ -315,9 +315,9 @@ async def test_a_log_of_a_worker_is_no_archive(tmp_path: Path) -> None:
     async with aclosing(JsonFileInteractionStore(tmp_path / "interactions.jsonl")) as store:
         await store.record(event())
 
-    with pytest.raises(StoreError, match="a log that is no archive"):
+    with pytest.raises(StoreError, match="a log that is not an archive"):
         await archive(tmp_path, MemoryBroker())
-    with pytest.raises(StoreError, match="holds no archive"):
+    with pytest.raises(StoreError, match="contains no archive"):
         await checked(tmp_path)
 
 
@@ -325,7 +325,7 @@ async def test_a_state_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     await archive(tmp_path, MemoryBroker())
     await asyncio.to_thread((tmp_path / STATE_NAME).write_bytes, b'{"archive_id"')
 
-    with pytest.raises(StoreError, match="is not what an archive writes"):
+    with pytest.raises(StoreError, match="is not the state of an archive"):
         await checked(tmp_path)
 
 

@@ -93,7 +93,7 @@ async def test_what_belongs_to_another_tenant_is_neither_shown_nor_hinted_at() -
 
 
 async def test_an_unknown_id_is_named_with_what_is_allowed(records: Records) -> None:
-    with pytest.raises(UnknownRecordError, match="ids of events, envelopes and interactions") as unknown:
+    with pytest.raises(UnknownRecordError, match="id of an event, an envelope or an interaction") as unknown:
         await why(records, "nothing")
 
     assert unknown.value.record_id == "nothing"
@@ -117,7 +117,7 @@ async def test_why_first_eight_characters_find_the_only_record() -> None:
 async def test_why_ambiguous_prefix_lists_the_matches() -> None:
     records = await prefixed()
 
-    with pytest.raises(AmbiguousIdError, match=r"'a5d04833'.*a5d04833-fill, a5d04833-late; give more"):
+    with pytest.raises(AmbiguousIdError, match=r"'a5d04833'.*a5d04833-fill, a5d04833-late. Give more"):
         await why(records, "a5d04833")
     with pytest.raises(AmbiguousIdError) as several:
         await why(records, "a5d04832")

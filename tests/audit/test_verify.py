@@ -84,7 +84,7 @@ async def test_a_cause_that_is_nowhere_in_the_trace_is_named_once() -> None:
 
     assert report.missing_causes == (MissingCause(5, "lost", "t", "gone"),)
     assert not report.is_whole
-    assert report.finding == "line 5 (lost) names a cause that its trace does not have: gone"
+    assert report.finding == "line 5 (lost) names a cause that is not in its trace: gone"
 
 
 async def test_a_cause_in_another_trace_is_missing_in_this_one() -> None:

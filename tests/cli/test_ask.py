@@ -255,7 +255,7 @@ def test_answers_of_a_trace_that_was_asked_here_are_in_no_other_log(log: Path, c
     ended = command("ask", "--store", log, "--resume", trace, "--answers-from", log)
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "--answers-from is given; allowed: --resume of a trace that was asked over a bus" in ended.err
+    assert "--answers-from is given. Allowed: --resume of a trace that was asked over a bus" in ended.err
 
 
 @pytest.mark.parametrize("words", [["--resume", "nothing"], ["--resume", "TRACE", "--answer", "2=x"]])
@@ -281,4 +281,4 @@ def test_resume_with_an_ambiguous_id_lists_the_matches(tmp_path: Path, command: 
     ended = command("ask", "--store", tmp_path, "--resume", "a5d04833")
 
     assert ended.code == ExitCode.FOUND_WRONG
-    assert "a5d04833-one, a5d04833-two; give more characters of one" in ended.err
+    assert "a5d04833-one, a5d04833-two. Give more characters" in ended.err

@@ -59,32 +59,32 @@ def test_a_limit_is_taken_away_by_name_only(command: Command, place: Path) -> No
     [
         (
             ("tenants", "*", "--usd", "1"),
-            "SCOPE is 'tenants'; allowed: call, trace, agent, workflow, principal, tenant",
+            "SCOPE is 'tenants'. Allowed: call, trace, agent, workflow, principal, tenant",
         ),
         (
             ("tenant", "*", "--usd", "1", "--per", "week"),
-            "--per is 'week'; allowed: none, minute, hour, day, month",
+            "--per is 'week'. Allowed: none, minute, hour, day, month",
         ),
         (
             ("tenant", "*", "--usd", "-3"),
-            "--usd is -3; allowed: 0 (nothing that costs may run) to 9007199.254",
+            "--usd is -3. Allowed: 0 (nothing that costs may run) to 9007199.254",
         ),
-        (("tenant", "*", "--usd", "1e999999"), "--usd is 1e999999; allowed: 0 "),
-        (("tenant", "*", "--usd", "nan"), "--usd is 'nan'; allowed: an amount of dollars, such as 25 or 0.5"),
-        (("tenant", "*", "--usd", "much"), "--usd is 'much'; allowed: an amount of dollars"),
-        (("tenant", "*", "--usd", "1e-10"), "--usd is '1e-10'; allowed: whole nano-dollars"),
-        (("tenant", "*", "--calls", "-1"), "--calls is -1; allowed: 0 (nothing may run) to "),
-        (("tenant", "*", "--tokens", str(10**20)), f"--tokens is {10**20}; allowed: 0 "),
-        (("tenant", "*"), "the ceiling is left out; allowed: --usd, --tokens or --calls"),
+        (("tenant", "*", "--usd", "1e999999"), "--usd is 1e999999. Allowed: 0 "),
+        (("tenant", "*", "--usd", "nan"), "--usd is 'nan'. Allowed: an amount of dollars, such as 25 or 0.5"),
+        (("tenant", "*", "--usd", "much"), "--usd is 'much'. Allowed: an amount of dollars"),
+        (("tenant", "*", "--usd", "1e-10"), "--usd is '1e-10'. Allowed: whole nano-dollars"),
+        (("tenant", "*", "--calls", "-1"), "--calls is -1. Allowed: 0 (nothing may run) to "),
+        (("tenant", "*", "--tokens", str(10**20)), f"--tokens is {10**20}. Allowed: 0 "),
+        (("tenant", "*"), "the ceiling is left out. Allowed: --usd, --tokens or --calls"),
         (("tenant", "*", "--remove", "--usd", "1"), "--remove is given together with a ceiling"),
-        (("tenant", "", "--usd", "1"), "ID is empty; allowed: the id of one tenant, or '*'"),
+        (("tenant", "", "--usd", "1"), "ID is empty. Allowed: the id of one tenant, or '*'"),
         (("tenant", "other", "--usd", "1"), "default has no such tenant. Allowed: default, *"),
         (("workflow", "trading", "--usd", "1"), "Allowed: analysis, planning, execution, general, *"),
         (("tenant", "*", "--usd", "5"), "tenant * in all: it is 5 USD already. Allowed: another ceiling"),
         (("tenant", "*", "--usd", "1", "--tenant", "*"), "only halts can apply to all tenants"),
         (
             ("tenant", "*", "--usd", "1", "--store", "nowhere"),
-            "--store is nowhere, where no log is; allowed: ",
+            "--store is nowhere, where no log is. Allowed: ",
         ),
         (
             ("tenant", "*", "--usd", "1", "--ledger", "http://h"),
@@ -141,7 +141,7 @@ def test_a_rebuild_needs_a_server(command: Command, place: Path) -> None:
     told = command("budget", "rebuild", "--store", place)
 
     assert told.code == ExitCode.BAD_INPUT
-    assert "budgets of a folder need no rebuild" in told.err
+    assert "Budgets in a folder need no rebuild" in told.err
 
 
 def test_the_history_is_that_of_one_tenant(command: Command, place: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_check_ends_with_everything_that_is_wrong(command: Command, file: Path
     checked = command("config", "check", "--config", str(file))
 
     assert checked.code == ExitCode.BAD_INPUT
-    assert "Error: 2 problems of the configuration:" in checked.err
+    assert "Error: 2 problems in the configuration:" in checked.err
     assert f"{file}: models.analysis is hous/q, whose provider is not configured" in checked.err
 
 
@@ -75,4 +75,4 @@ def test_a_key_that_there_is_not_is_bad_input(command: Command, file: Path) -> N
         ended = command(*words, "--config", str(file))
 
         assert ended.code == ExitCode.BAD_INPUT
-        assert f"Error: {file}: buss is no key; allowed: name, folder, " in ended.err
+        assert f"Error: {file}: buss is an unknown key. Allowed: name, folder, " in ended.err

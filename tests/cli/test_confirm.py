@@ -165,9 +165,9 @@ def test_a_signal_that_does_not_break_into_the_reading_is_heard(
         (["--provider", "anthropic"], "--record"),
         (
             ["--provider", "anthropic", "--record"],
-            "ANTHROPIC_API_KEY: providers.anthropic.secret is without a key of use",
+            "ANTHROPIC_API_KEY: providers.anthropic.secret is without a usable key",
         ),
-        (["--provider", "anthropic", "--record", "--model", "claude-none"], "in no table of models"),
+        (["--provider", "anthropic", "--record", "--model", "claude-none"], "not in the table of models"),
         (["--provider", "openai", "--record"], "AGENTIC_MODELS_FILE"),
         (["--provider", "local"], "models fetch smollm2-135m"),
         (["--provider", "local", "--base-url", "http://host"], "--base-url"),

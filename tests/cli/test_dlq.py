@@ -121,7 +121,7 @@ def check_show(command: Command, bus: Sequence[str], ids: Mapping[str, str]) -> 
     assert command("dlq", "show", ids["decode"][:-2], *bus, "--raw").out == POISON.decode()
     unknown = command("dlq", "show", ids["decode"][1:], *bus)
     assert unknown.code == ExitCode.FOUND_WRONG
-    assert f"the nearest are {ids['decode']}" in unknown.err
+    assert f"The nearest are {ids['decode']}" in unknown.err
 
 
 def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], servers: str) -> None:
@@ -134,11 +134,11 @@ def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], s
     assert refused.code == ExitCode.FOUND_WRONG
     assert json.loads(refused.out)["replayed"] == []
     assert (
-        "'desk-b' has signed it, and --again makes it another envelope; allowed is --sign-as" in refused.err
+        "'desk-b' has signed it, and --again makes it another envelope. Use --sign-as" in refused.err
     )
-    assert "it holds no envelope that can be read here (checksum: envelope_hash does not" in refused.err
+    assert "it contains no readable envelope (checksum: envelope_hash does not" in refused.err
     missing = command(*replay, "--reason", "signatures", "--yes")
-    assert (missing.code, "has the reason 'signatures'; the nearest are signature, " in missing.err) == (
+    assert (missing.code, "has the reason 'signatures'. The nearest are signature, " in missing.err) == (
         1,
         True,
     )
@@ -146,14 +146,14 @@ def check_replay(command: Command, bus: Sequence[str], ids: Mapping[str, str], s
     Path("principals/desk-a").write_bytes(b"k" * 32)
     Path("agentic-trading.toml").write_text('principals_folder = "principals"\n', encoding="utf-8")
     unknown = command(*replay, ids["signature"], "--again", "--sign-as", "desk-b", "--yes")
-    assert (unknown.code, "--sign-as is 'desk-b'; allowed: desk-a" in unknown.err) == (
+    assert (unknown.code, "--sign-as is 'desk-b'. Allowed: desk-a" in unknown.err) == (
         ExitCode.BAD_INPUT,
         True,
     )
     swept = command(*replay, "--reason", "signature", "--again", "--sign-as", "desk-a", "--yes")
     assert (swept.code, swept.out) == (ExitCode.FOUND_WRONG, "replayed: 0 messages; not replayed: 1\n")
     assert (
-        "signature: its sender was not proved, or may not send it; allowed with --again is its id"
+        "signature: its sender was not proved, or may not send it. Inspect it, then name its id with --again"
         in swept.err
     )
     again = command(*replay, ids["signature"], "--again", "--sign-as", "desk-a", "--yes")
@@ -241,7 +241,7 @@ def test_a_message_that_is_no_text_and_was_cut_is_said_with_its_size(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["list", "--since", "soon"], "--since is 'soon'; allowed: a time such as 2026-11-24T09:30"),
+        (["list", "--since", "soon"], "--since is 'soon'. Allowed: a time such as 2026-11-24T09:30"),
         (["replay"], "say which letters are meant; allowed is one of: ids, --reason WORD, --all"),
         (["replay", "--all", "--reason", "decode"], "say which letters are meant"),
         (["replay", "--all", "--sign-as", "desk-a"], "--sign-as is given without --again"),
@@ -270,7 +270,7 @@ def test_a_bus_that_is_away_or_none_is_said_in_one_line(command: Command) -> Non
     assert (away.code, away.err.count("\n")) == (ExitCode.LOG_UNUSABLE, 1)
     assert "Servers: 127.0.0.1:1. Check that they are running and reachable" in away.err
     assert (none.code, none.err.count("\n")) == (ExitCode.BAD_INPUT, 1)
-    assert "bus.url is an address without a port; allowed: kafka://HOST:PORT" in none.err
+    assert "bus.url is a URL without a port. Allowed: kafka://HOST:PORT" in none.err
     assert command("dlq", "list").err == (
-        "Error: --bus is left out; allowed: kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration\n"
+        "Error: --bus is left out. Allowed: kafka://HOST:PORT, redis://HOST:PORT, or url in [bus] of the configuration\n"
     )

@@ -70,10 +70,10 @@ def test_what_is_halted_for_all_is_shown_to_each(command: Command) -> None:
     [
         (
             ("--agent", "a", "--model", "b"),
-            "--agent is given together with --model; allowed: one of them; halts of several scopes hold together",
+            "--agent is given together with --model. Allowed: one of them. Halts of several scopes apply together",
         ),
         (("--workflow", "trading"), "Allowed: analysis, planning, execution, general, *"),
-        (("--agent", "cmt-*"), "--agent is 'cmt-*'; allowed: a whole name, or '*' for every agent"),
+        (("--agent", "cmt-*"), "--agent is 'cmt-*'. Allowed: a whole name, or '*' for every agent"),
         (("--model", "claude-*"), "allowed: a whole name, or '*' for every model, or PROVIDER/*"),
         (("--agent", ""), "it has no id. Allowed: an id, or '*' for every agent"),
         (("--tenant", ""), "it has no tenant. Allowed: "),
@@ -131,7 +131,7 @@ def test_a_halt_says_what_knows_its_name_and_which_workers_it_reached(
     told = command("halt", *words)
     again = json.loads(command("resume", *words, "--json").out)
 
-    assert f"no worker runs here; the name is known from {source}" in told.out
+    assert f"no worker runs here (the name is in {source})" in told.out
     assert again["reached"] == {"known_from": "", "acknowledged": [], "missing": [], "in_flight": 0}
     assert again["halts"] == []
 
@@ -156,7 +156,7 @@ def test_halt_that_no_process_acknowledged_ends_with_an_error_and_its_place(
 
     assert told.code == ExitCode.FOUND_WRONG
     assert f"place                 {place}" in told.out
-    assert f"the halt is set at {place}, and no running process acknowledged it" in told.err
+    assert f"the halt is set at {place}, but no running process acknowledged it" in told.err
     assert command("resume").code == ExitCode.DONE
 
 
@@ -182,7 +182,7 @@ def test_a_name_in_the_policy_the_configuration_or_a_workers_report_is_known(
     def known(*words: str) -> str:
         return command("halt", *words).out.partition("reached")[2]
 
-    assert "the name is known from workers' reports" in known("--agent", "busy")
+    assert "the name is in workers' reports" in known("--agent", "busy")
     assert "known from the policy" in known("--agent", "bot-7")
     assert "known from the policy" in known("--tenant", "fund")
     assert "known from the configuration" in known("--tenant", "acme")
@@ -199,7 +199,7 @@ def test_an_agent_that_only_a_server_has_counted_is_known(
     asyncio.run(call())
     at = ("--ledger", own_redis.url)
 
-    assert "the name is known from the ledger" in command("halt", "--agent", "counted", *at).out
+    assert "the name is in the ledger" in command("halt", "--agent", "counted", *at).out
     assert "Allowed: counted, or --force" in command("halt", "--agent", "cuonted", *at).err
 
 
@@ -210,7 +210,7 @@ async def test_an_agent_without_an_id_is_known_by_its_type(tmp_path: Path, comma
 
     told = await asyncio.to_thread(command, "halt", "--agent", "scout", "--store", path)
 
-    assert "the name is known from the log" in told.out
+    assert "the name is in the log" in told.out
 
 
 def test_a_run_in_a_folder_that_is_halted_asks_nobody_and_names_the_history(

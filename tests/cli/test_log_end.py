@@ -222,11 +222,11 @@ BAR_CHANGES: Final[Mapping[str, Callable[[list[str]], tuple[list[str], str]]]] =
     ),
     "a bar removed": lambda rows: (
         [*rows[:10], *rows[11:]],
-        "it has 370 rows, 371 were fed; the first difference from what the run was fed is between lines 1 and 257",
+        "it has 370 rows, 371 were fed: the first difference from what the run was fed is between lines 1 and 257",
     ),
     "a bar added": lambda rows: (
         [*rows, rows[-1].replace("2023", "2033")],
-        "it has 372 rows, 371 were fed; the first difference from what the run was fed is between lines 258 and 373",
+        "it has 372 rows, 371 were fed: the first difference from what the run was fed is between lines 258 and 373",
     ),
     "the header changed": lambda rows: ([rows[0].upper(), *rows[1:]], "is between lines 1 and 257"),
 }
@@ -265,7 +265,7 @@ def test_a_run_does_not_go_on_with_changed_bars(copied: Path, command: Command) 
 def test_bars_that_are_gone_are_found(reader: str, copied: Path, command: Command) -> None:
     (copied / "bars-BTCUSDT.csv").unlink()
 
-    assert "bars-BTCUSDT.csv: is not there any more" in found(reader, copied, command)
+    assert "bars-BTCUSDT.csv: is missing" in found(reader, copied, command)
 
 
 @pytest.mark.parametrize("name", ["decisions.jsonl", "run.json"])
@@ -372,7 +372,7 @@ def test_a_session_of_an_earlier_release_is_read_as_before_and_its_replay_says_w
 
     assert {each.code for each in ended.values()} == {ExitCode.DONE}
     assert ended["spend"].err == ended["trace"].err == ""
-    unknown = "run 1 is of an earlier release, which put no end on record: lines cut from it do not show"
+    unknown = "run 1 is of an earlier release, which recorded no end: lines cut from it do not show"
     assert ended["replay"].err == f"Warning: {copied}/interactions.jsonl: {unknown}\n"
     assert unknown in ended["audit"].out
     assert command("audit", "verify", copied).out.startswith("whole\n")
@@ -419,7 +419,7 @@ def test_a_path_without_a_log_is_bad_input(path: str, lacks: str, command: Comma
     ended = command("audit", "verify", path)
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert f"PATH is {path}, {lacks}; allowed: a log, or a folder that holds interactions.jsonl" in ended.err
+    assert f"PATH is {path}, {lacks}. Allowed: a log, or a folder that holds interactions.jsonl" in ended.err
 
 
 def test_the_run_that_is_replayed_is_the_one_that_needs_its_end(copied: Path, command: Command) -> None:

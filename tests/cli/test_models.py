@@ -392,12 +392,12 @@ def test_run_price_is_dollars_per_million_tokens(command: Command) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--price", "0,0"], "--context is left out, and --price is given; allowed: how many tokens"),
-        (["--context", "32768"], "--price is left out, and --context is given; allowed: IN,OUT"),
-        (["--price", "0", "--context", "32768"], "--price is '0'; allowed: IN,OUT: US dollars per million"),
-        (["--price", "0,-1", "--context", "32768"], "--price is '0,-1'; allowed: IN,OUT"),
-        (["--price", "nan,1", "--context", "32768"], "--price is 'nan,1'; allowed: IN,OUT"),
-        (["--price", "1e99,1", "--context", "32768"], "--price is '1e99,1'; allowed: IN,OUT"),
+        (["--price", "0,0"], "--context is left out, and --price is given. Allowed: how many tokens"),
+        (["--context", "32768"], "--price is left out, and --context is given. Allowed: IN,OUT"),
+        (["--price", "0", "--context", "32768"], "--price is '0'. Allowed: IN,OUT: US dollars per million"),
+        (["--price", "0,-1", "--context", "32768"], "--price is '0,-1'. Allowed: IN,OUT"),
+        (["--price", "nan,1", "--context", "32768"], "--price is 'nan,1'. Allowed: IN,OUT"),
+        (["--price", "1e99,1", "--context", "32768"], "--price is '1e99,1'. Allowed: IN,OUT"),
     ],
 )
 def test_run_incomplete_price_is_refused(command: Command, words: list[str], told: str) -> None:
@@ -413,8 +413,8 @@ def test_run_price_without_a_model_or_a_server_is_refused(command: Command) -> N
     unnamed = command("run", "--data", "btcusdt-5m", "--provider", "openai", *OWN)
     by_rules = command("run", "--data", "btcusdt-5m", "--provider", "rules", "--model", "m", *OWN)
 
-    assert "--model is left out; allowed: the name of the model on your server" in unnamed.err
-    assert "--price is given; allowed: the price of a model of --provider" in by_rules.err
+    assert "--model is left out. Allowed: the name of the model on your server" in unnamed.err
+    assert "--price is given. Allowed: the price of a model of --provider" in by_rules.err
 
 
 def test_models_add_then_run_names_provider_and_model_only(command: Command) -> None:
@@ -449,10 +449,10 @@ def test_models_add_new_provider_speaks_the_openai_api(command: Command) -> None
     ("text", "words", "told"),
     [
         ("", ("--price", "0,0"), "--context is left out"),
-        ("", (), "--price and --context is left out; allowed: both"),
+        ("", (), "--price and --context is left out. Allowed: both"),
         ("", (*OWN, "--provider", "Vllm"), "1 to 64 small letters"),
         ("", (*OWN, "--base-url", "http://me:pw@host"), "without user and password"),
-        ("[[", OWN, "agentic-trading.toml, which is no TOML"),
+        ("[[", OWN, "agentic-trading.toml, which is not valid TOML"),
         ("providers = { openai = {} }", OWN, "where [providers.openai] cannot be continued at the end"),
         ('[providers.openai]\nbase_url = "http://a"', (*OWN, "--base-url", "http://b"), "has http://a for"),
         ('[[providers.openai.models]]\nmodel = "m"', OWN, "MODEL is 'm', which agentic-trading.toml has"),

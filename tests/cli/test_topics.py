@@ -149,7 +149,7 @@ def test_an_address_that_names_no_bus_is_refused_with_what_is_allowed(bus: str, 
     assert ended.code == ExitCode.BAD_INPUT
     assert ended.err.startswith("Error: --bus: bus.url is ")
     assert ended.err.endswith(
-        "; allowed: kafka://HOST:PORT, several with commas between, redis://HOST:PORT, rediss://HOST:PORT or unix://PATH\n"
+        ". Allowed: kafka://HOST:PORT[,HOST:PORT...], redis://HOST:PORT, rediss://HOST:PORT, or unix://PATH\n"
     )
 
 

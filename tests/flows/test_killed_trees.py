@@ -101,7 +101,7 @@ async def test_of_processes_that_go_on_with_one_tree_at_once_one_does_and_the_ot
     told = [one for one in processes if one.code != 0]
     assert went_on  # one that came after the end of another has the answer from the record
     assert {json.loads(one.out)["conclusion"] for one in went_on} == {"joined root"}
-    assert all("another platform is open in it; allowed is one" in one.err for one in told)
+    assert all("another platform is open in it. Close it" in one.err for one in told)
     assert sent_in(folder) == [*ALL[:call], *ALL[call - 1 :]]
     frames, attempts = await on_record(folder)
     assert (frames[FrameOpened], frames[FrameClosed]) == (7, 7)
@@ -122,7 +122,7 @@ async def test_a_tree_that_another_process_goes_on_with_is_refused_until_that_ha
         await asyncio.to_thread(gate.write_text, "go on")
 
     assert second.code != 0
-    assert "another platform is open in it; allowed is one" in second.err
+    assert "another platform is open in it. Close it" in second.err
     assert json.loads(first.result().out)["conclusion"] == "joined root"
     assert sent_in(folder) == ALL
 

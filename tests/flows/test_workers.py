@@ -147,10 +147,10 @@ def test_a_session_goes_on_over_the_bus_that_it_began_on_alone(
 
     said = capsys.readouterr().err
     assert codes == [ExitCode.BAD_INPUT] * 4
-    assert "bus.namespace is 'elsewhere'; allowed: 'flow-" in said
-    assert f"--bus is '{elsewhere}'; allowed: '{redis.url}', as run 1 was started with" in said
-    assert f"--ledger is '{elsewhere}'; allowed: '{redis.url}'" in said
-    assert f"--bus is 'left out'; allowed: '{redis.url}'" in said
+    assert "bus.namespace is 'elsewhere'. Allowed: 'flow-" in said
+    assert f"--bus is '{elsewhere}'. Allowed: '{redis.url}', as run 1 was started with" in said
+    assert f"--ledger is '{elsewhere}'. Allowed: '{redis.url}'" in said
+    assert f"--bus is 'left out'. Allowed: '{redis.url}'" in said
 
 
 @KAFKA_IN_SOAK
@@ -177,7 +177,7 @@ def test_envelopes_of_a_file_are_answered_and_what_is_none_is_named(
     assert [(each["failure"], each["text"]) for each in outcomes] == [(None, "{}")] * 4
     assert "line 5: the line: Invalid JSON" in said.err
     assert "line 7: " in said.err
-    assert "submitted 4, 4 answered, 0 of them failed; 2 were no envelopes and were left out" in said.err
+    assert "submitted 4, 4 answered, 0 of them failed. 2 lines were not envelopes and were skipped" in said.err
 
 
 def test_a_worker_says_what_it_waits_for_and_serves_when_it_is_there(config: Path, tmp_path: Path) -> None:

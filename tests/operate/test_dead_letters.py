@@ -97,11 +97,11 @@ async def test_an_unknown_id_is_named_with_the_nearest_ones() -> None:
     kept = letter()
     broker = await bus_with(kept)
 
-    with pytest.raises(UnknownLetterError, match=f"no dead letter has the id .*; the nearest are {kept.id}"):
+    with pytest.raises(UnknownLetterError, match=f"no dead letter has the id .*. The nearest are {kept.id}"):
         await letter_of(broker, kept.id[1:])
-    with pytest.raises(UnknownLetterError, match="; dlq list names those that there are"):
+    with pytest.raises(UnknownLetterError, match=". `dlq list` shows all letters"):
         await letter_of(broker, "no-such-id")
-    with pytest.raises(UnknownLetterError, match="there are no dead letters"):
+    with pytest.raises(UnknownLetterError, match="There are no dead letters"):
         await letter_of(await bus_with(), "id")
 
 
@@ -113,8 +113,8 @@ async def test_a_letter_is_shown_by_the_beginning_of_its_id_where_no_other_begin
     assert (await letter_of(broker, first.id))[0] == first
     assert (await letter_of(await bus_with(first), first.id[:8]))[0] == first
     for beginning, near in (
-        (first.id[:8], f"the nearest are {', '.join(sorted((first.id, second.id)))}"),
-        (first.id[:7], "dlq list names"),
+        (first.id[:8], f"The nearest are {', '.join(sorted((first.id, second.id)))}"),
+        (first.id[:7], "`dlq list` shows all letters"),
     ):
         with pytest.raises(UnknownLetterError, match=near):
             await letter_of(broker, beginning)
@@ -164,7 +164,7 @@ async def test_a_message_is_published_as_it_was_and_its_signature_stays_valid() 
 
 
 LATER = SendAge(SimClock(NOW + SENT_WITHIN + timedelta(days=2)))
-NEEDS_AGAIN = "more than 8 days ago: .* allowed is --again, which makes a new envelope and pays for it"
+NEEDS_AGAIN = "more than 8 days ago: .* Use --again to make a new envelope, which is charged again"
 
 
 @pytest.mark.parametrize(
@@ -273,12 +273,12 @@ async def test_again_is_a_new_envelope_that_the_old_one_caused_the_same_for_the_
 @pytest.mark.parametrize(
     ("message", "topic", "problem"),
     [
-        (Message("k", b"{broken", {}), LANE.name, "it holds no envelope that can be read here .decode: "),
+        (Message("k", b"{broken", {}), LANE.name, "it contains no readable envelope .decode: "),
         (event_message(event()), "llm.events", "it holds an event, which runs nothing"),
         (
             SIGNER.sign(envelope_message(ASKED)),
             LANE.name,
-            "'desk-a' has signed it, .* allowed is --sign-as PRIN",
+            "'desk-a' has signed it, .* Use --sign-as PRIN",
         ),
     ],
 )

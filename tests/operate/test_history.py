@@ -39,7 +39,7 @@ def event(kind: str, **body: Any) -> Event:
         (
             "budget.exhaustion_forecast",
             4,
-            "4 USD of 5 USD used; at this pace nothing is left at 2026-11-22 15:30",
+            "4 USD of 5 USD used. At this pace, nothing is left at 2026-11-22 15:30",
         ),
     ],
 )

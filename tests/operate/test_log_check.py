@@ -102,7 +102,7 @@ def test_bars_that_were_cut_off_are_counted(rows: int, small: Path, copied: Path
 
     found = first(checked(copied))
 
-    assert found.reason.startswith(f"it has {rows} rows, {ROWS_A_MARK + 40} were fed; ")
+    assert found.reason.startswith(f"it has {rows} rows, {ROWS_A_MARK + 40} were fed: ")
     assert found.line <= rows + 2 <= int(found.reason.rpartition(" ")[2])
 
 
@@ -116,7 +116,7 @@ def test_bars_that_cannot_be_read_are_found(copied: Path) -> None:
     (copied / "bars-BTCUSDT.csv").unlink()
     (copied / "bars-BTCUSDT.csv").mkdir()
 
-    assert "bars-BTCUSDT.csv: cannot be read (Is a directory), and not compared" in str(
+    assert "bars-BTCUSDT.csv: cannot be read (Is a directory), so it was not compared" in str(
         first(checked(copied))
     )
 
@@ -148,7 +148,7 @@ async def test_a_log_in_which_no_run_has_a_start_is_whole_as_far_as_can_be_known
 
     assert (found.verdict, found.lines) == ("whole", 1)
     assert found.notes == (
-        "no run has put its start and its end on record: lines cut from the end do not show",
+        "no run has recorded its start and its end: lines cut from the end do not show",
     )
 
 
@@ -161,8 +161,8 @@ async def test_the_audit_looks_into_the_records_of_an_unbroken_log(tmp_path: Pat
     found = await kept(tmp_path / "log.jsonl", lost, changed)
 
     assert [(one.line, one.record_id, one.reason) for one in found.findings] == [
-        (2, changed.interaction_id, "it was written with another output_hash than its contents have"),
-        (1, "fill", "it names a cause that its trace does not have: nowhere"),
+        (2, changed.interaction_id, "it was written with a wrong output_hash"),
+        (1, "fill", "it names a cause that is not in its trace: nowhere"),
     ]
 
 

@@ -94,8 +94,8 @@ def test_an_unusable_provider_is_told_with_its_reason_and_what_is_left_to_do() -
     reason = FailureReason(category=FailureKind.AUTH_ERROR, description="invalid key")
 
     assert str(UnusableProviderError("openai", reason, begun=True)) == (
-        "openai cannot be used (auth_error): invalid key; put that right, or take another --provider; "
-        "its calls are on record, and --resume goes on after them"
+        "openai cannot be used (auth_error): invalid key. Fix this, or use another --provider. "
+        "Its calls are on record. Continue after them with --resume"
     )
     assert "--resume" not in str(UnusableProviderError("openai", reason, begun=False))
 

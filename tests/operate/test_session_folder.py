@@ -85,18 +85,18 @@ def test_the_lines_of_a_run_end_where_the_next_one_begins(tmp_path: Path) -> Non
 def test_a_run_that_is_not_there_is_told_with_those_that_are(tmp_path: Path) -> None:
     folder = SessionFolder(tmp_path)
 
-    with pytest.raises(OptionError, match="where no run is; allowed: a folder that `run --out` made"):
+    with pytest.raises(OptionError, match="which contains no run. Allowed: a folder created by `run --out`"):
         folder.read_manifest()
     folder.write_manifest(manifest())
-    with pytest.raises(OptionError, match="run 7; allowed: a run from 1 to 1"):
+    with pytest.raises(OptionError, match="run 7. Allowed: a run from 1 to 1"):
         folder.read_manifest(7)
 
 
-@pytest.mark.parametrize(("name", "lacks"), [("none", "where no folder is"), ("n" * 300, "name too long")])
+@pytest.mark.parametrize(("name", "lacks"), [("none", "which is not a folder"), ("n" * 300, "name too long")])
 def test_a_folder_that_is_not_there_is_told_by_the_option_that_named_it(
     name: str, lacks: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(OptionError, match=f"(?i)--from is .*{lacks}.*; allowed: a folder"):
+    with pytest.raises(OptionError, match=f"(?i)--from is .*{lacks}.*. Allowed: a folder"):
         SessionFolder(tmp_path / name).read_manifest(option="--from")
 
 
@@ -132,7 +132,7 @@ def test_a_folder_is_made_with_its_parents_and_left_empty(tmp_path: Path) -> Non
 def test_a_folder_that_cannot_be_made_is_told(place: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(StoreError, match=r"cannot be written .*; choose another --out") as refused:
+    with pytest.raises(StoreError, match=r"cannot be written .*. Choose another --out") as refused:
         SessionFolder(tmp_path / place).prepare()
 
     assert refused.value.path == tmp_path / place

@@ -175,46 +175,46 @@ def test_only_a_named_adapter_is_loaded(acme: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "adapter", "options", "says"),
     [
-        ("hous", None, {}, "providers.hous.adapter is 'hous', which no installed package offers; allowed: "),
-        ("a", "nowhere:make", {}, "cannot be made (ModuleNotFoundError: No module named 'nowhere')"),
+        ("hous", None, {}, "providers.hous.adapter is 'hous', which no installed package offers. Allowed: "),
+        ("a", "nowhere:make", {}, "cannot be created (ModuleNotFoundError: No module named 'nowhere')"),
         (
             "a",
             "acme_llm:nothing",
             {},
-            "cannot be made (AttributeError: module 'acme_llm' has no attribute 'nothing')",
+            "cannot be created (AttributeError: module 'acme_llm' has no attribute 'nothing')",
         ),
         (
             "a",
             "acme_llm:NUMBER",
             {},
-            "is acme_llm:NUMBER, which cannot be called; allowed: a function or class",
+            "is acme_llm:NUMBER, which cannot be called. Allowed: a function or class",
         ),
         (
             "a",
             "acme_llm:Half",
             {},
-            "which makes a Half without count_tokens, aclose; allowed: what makes a Provider",
+            "which makes a Half without count_tokens, aclose. Allowed: a factory of a Provider",
         ),
-        ("a", "acme_llm:broken", {}, "cannot be made (RuntimeError: the cluster has no such region)"),
-        ("openai", None, {"region": "eu"}, "it takes no option region; its options: bill, proxy"),
+        ("a", "acme_llm:broken", {}, "cannot be created (RuntimeError: the cluster has no such region)"),
+        ("openai", None, {"region": "eu"}, "unknown option region. Allowed options: bill, proxy"),
         (
             "anthropic",
             None,
             {"stable_prefix_ttl": "2d"},
-            "its option stable_prefix_ttl is one of '', '5m', '1h'",
+            "option stable_prefix_ttl must be one of '', '5m', '1h'",
         ),
-        ("openai", None, {"proxy": 5}, "its option proxy is an address"),
+        ("openai", None, {"proxy": 5}, "option proxy must be a URL"),
         ("anthropic", None, {"proxy": "http://me:pw@host"}, "with a password in it"),
-        ("anthropic-sdk", None, {"client": "Anthropic"}, "its option client is one of 'AsyncAnthropic', "),
-        ("anthropic-sdk", None, {"arguments": "eu"}, "its option arguments is a table"),
+        ("anthropic-sdk", None, {"client": "Anthropic"}, "option client must be one of 'AsyncAnthropic', "),
+        ("anthropic-sdk", None, {"arguments": "eu"}, "option arguments must be a table"),
         (
             "anthropic-sdk",
             None,
             {"client": "AsyncAnthropicBedrock", "arguments": {"api_key": "k"}},
-            "its option arguments holds a secret",
+            "option arguments contains a secret",
         ),
-        ("local", None, {}, "it needs the folder of its weights: weights_folder"),
-        ("scripted", None, {"answers": "{}"}, "its option answers is a list of texts"),
+        ("local", None, {}, "weights_folder is not set"),
+        ("scripted", None, {"answers": "{}"}, "option answers must be a list of texts"),
     ],
 )
 def test_what_is_no_adapter_is_refused_by_name(
@@ -230,14 +230,14 @@ def test_what_is_no_adapter_is_refused_by_name(
 def test_an_unknown_adapter_is_refused_with_those_that_there_are() -> None:
     known = "anthropic, anthropic-sdk, house, local, openai, rules, scripted, or module:factory"
 
-    assert refused("hous", ProviderConfig()).endswith(f"allowed: {known}")
+    assert refused("hous", ProviderConfig()).endswith(f"Allowed: {known}")
 
 
 def test_an_extra_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "xllamacpp", None)  # what cannot be imported
     local = ProviderConfig(adapter="local")
 
-    assert "xllamacpp is not installed; run pip install 'agentic-trading[local]'" in refused("small", local)
+    assert "xllamacpp is not installed. Run pip install 'agentic-trading[local]'" in refused("small", local)
 
 
 FOLDER_ADAPTER = """
@@ -290,7 +290,7 @@ def test_a_name_that_two_packages_offer_is_refused(tmp_path: Path, monkeypatch: 
 
     message = refused("openai", ProviderConfig())
 
-    assert "is openai, which agentic-trading and beta-llm offer; allowed: module:factory" in message.replace(
+    assert "is openai, which agentic-trading and beta-llm offer. Allowed: module:factory" in message.replace(
         "_", "-"
     )
 
@@ -351,7 +351,7 @@ class Wrong(Silent):
 
 def test_rows_of_an_adapter_that_are_none_are_refused_by_its_name() -> None:
     with pytest.raises(
-        ConfigError, match=r"providers\.openai\.adapter is openai, which cannot be made \(Validation"
+        ConfigError, match=r"providers\.openai\.adapter is openai, which cannot be created \(Validation"
     ):
         tables_of(PlatformConfig(providers={"openai": ProviderConfig()}), {"openai": Wrong})
 

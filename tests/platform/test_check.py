@@ -55,19 +55,19 @@ def test_every_problem_is_found_at_once(tmp_path: Path) -> None:
     [
         (
             {"models": {"analysis": "house/q"}},
-            "code: models.analysis is house/q, whose provider is not configured; allowed: openai",
+            "code: models.analysis is house/q, whose provider is not configured. Allowed: openai",
         ),
         (
             {"fallback": {"analysis": {"to": ["openai/q"]}}},
-            "code: fallback.analysis.to is openai/q, which is in no table; allowed: ",
+            "code: fallback.analysis.to is openai/q, which is not in the table of models. Allowed: ",
         ),
         (
             {"models": {"analysis": "openai/unpriced"}},
-            "code: models.analysis is openai/unpriced, which has no price; allowed: ",
+            "code: models.analysis is openai/unpriced, which has no price. Allowed: ",
         ),
         (
             {"models": {"analysis": "openai/old"}},
-            "code: models.analysis is openai/old, which retired on 2026-11-21; allowed: ",
+            "code: models.analysis is openai/old, which retired on 2026-11-21. Allowed: ",
         ),
     ],
 )
@@ -100,7 +100,7 @@ def test_a_provider_that_cannot_be_closed_is_a_problem_of_its_own(tmp_path: Path
 
     assert unclosable == (
         f"{tmp_path}/gateway.toml: providers.house.adapter is {__name__}:Unclosable, which cannot be closed "
-        "(OSError: the socket is gone); allowed: an adapter that can be imported, made and closed"
+        "(OSError: the socket is gone). Allowed: an adapter that can be imported, created, and closed"
     )
     assert "policy is " in policy
 
@@ -118,5 +118,5 @@ def test_principals_need_their_keys_and_clients_sign_as_one_of_them(tmp_path: Pa
 
     assert missing.startswith("code: principals_folder is ")
     assert "desk-a" in missing
-    assert unknown == "code: sign_as is 'desk-b'; allowed: desk-a"
+    assert unknown == "code: sign_as is 'desk-b'. Allowed: desk-a"
     assert found(PlatformConfig(**{**fields, "sign_as": "desk-a"})) == []

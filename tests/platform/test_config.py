@@ -50,7 +50,7 @@ def test_without_a_field_it_is_a_gateway_in_memory_for_one_tenant() -> None:
 def test_true_is_no_number_of_a_row(changed: dict[str, Any]) -> None:
     provider = {"adapter": "openai", "base_url": "http://127.0.0.1:1", "models": [ROW | changed]}
 
-    assert any("no numbers" in problem for problem in problems_of(providers={"own": provider}))
+    assert any("not true or false" in problem for problem in problems_of(providers={"own": provider}))
 
 
 def test_in_code_it_reads_no_file_and_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,50 +92,50 @@ def test_it_is_frozen() -> None:
     [
         (
             {"ledger": {"urll": "redis://x"}},
-            "PlatformConfig: ledger.urll is no key; allowed: url; did you mean url?",
+            "PlatformConfig: ledger.urll is an unknown key. Allowed: url. Did you mean url?",
         ),
         (
             {"tenants": {"acme": {"budget_usd": 25.0}}},
             (
-                'PlatformConfig: tenants.acme.budget_usd is 25.0; allowed: dollars as text, such as "25", '
-                'up to "9007199", nine decimals at most'
+                'PlatformConfig: tenants.acme.budget_usd is 25.0. Allowed: dollars as text, such as "25", '
+                'up to "9007199", with at most nine decimals'
             ),
         ),
         (
             {"providers": {"antropic": {}}},
             (
-                "PlatformConfig: providers.antropic is 'antropic'; allowed: a name that is not close to a built-in one; "
-                "did you mean anthropic?"
+                "PlatformConfig: providers.antropic is 'antropic'. Allowed: a name that does not resemble a built-in one. "
+                "Did you mean anthropic?"
             ),
         ),
         (
             {"providers": {"House": {}}},
             (
-                "PlatformConfig: providers.House is 'House'; allowed: a name of 1 to 64 small letters, digits and ._-, "
-                "a letter in front"
+                "PlatformConfig: providers.House is 'House'. Allowed: 1 to 64 lowercase letters, digits, and ._-, "
+                "starting with a letter"
             ),
         ),
         (
             {"fallback": {"execution": {"to": ["openai/x"]}}},
             (
-                "PlatformConfig: fallback.execution is 'execution'; allowed: analysis, planning or general: an execution is "
-                "bound to its model, and never falls back"
+                "PlatformConfig: fallback.execution is 'execution'. Allowed: analysis, planning, or general. Executions are "
+                "bound to their model and never fall back"
             ),
         ),
         (
             {"fallback": {"analysis": {"to": []}}},
-            "PlatformConfig: fallback.analysis.to is a list; allowed: one at least",
+            "PlatformConfig: fallback.analysis.to is a list. Allowed: at least one item",
         ),
         (
             {"models": {"analysis": "claude"}},
             (
-                "PlatformConfig: models.analysis is 'claude'; allowed: PROVIDER/MODEL, such as "
+                "PlatformConfig: models.analysis is 'claude'. Allowed: PROVIDER/MODEL, such as "
                 '"anthropic/claude-sonnet-5-5"'
             ),
         ),
         (
             {"models": {"analyses": "a/b"}},
-            "PlatformConfig: models.analyses is 'analyses'; allowed: 'analysis', 'planning', 'execution' or 'general'",
+            "PlatformConfig: models.analyses is 'analyses'. Allowed: 'analysis', 'planning', 'execution' or 'general'",
         ),
         (
             {"providers": {"house": {"models": [{**ROW, "price": None, "contxt": 1}]}}},
@@ -143,11 +143,11 @@ def test_it_is_frozen() -> None:
         ),
         (
             {"zone": "Mars"},
-            "PlatformConfig: zone is 'Mars'; allowed: the name of a time zone, such as UTC or America/New_York",
+            "PlatformConfig: zone is 'Mars'. Allowed: the name of a time zone, such as UTC or America/New_York",
         ),
         (
             {"mode": "live"},
-            "PlatformConfig: mode is 'live'; allowed: 'backtest' or 'paper'",
+            "PlatformConfig: mode is 'live'. Allowed: 'backtest' or 'paper'",
         ),
         (
             {"providers": {"house": {"models": [{"model": "q"}]}}},
@@ -156,17 +156,17 @@ def test_it_is_frozen() -> None:
         (
             {"tenants": {"acme": {"provider_keys": "own"}}},
             (
-                'PlatformConfig: tenants.acme.provider_keys is "own", and no folder has keys; allowed: a secrets_folder '
-                'beside it, or "shared"'
+                'PlatformConfig: tenants.acme.provider_keys is "own", but secrets_folder is not set. Allowed: '
+                '"shared", or "own" with a secrets_folder'
             ),
         ),
         (
             {"providers": {"house": {"models": [ROW, ROW]}}},
-            "PlatformConfig: providers.house.models is a list with 2 rows for quant-7b; allowed: one row a model",
+            "PlatformConfig: providers.house.models is a list with 2 rows for quant-7b. Allowed: one row per model",
         ),
         (
             {"providers": "anthropic"},
-            "PlatformConfig: providers is 'anthropic'; allowed: a table",
+            "PlatformConfig: providers is 'anthropic'. Allowed: a table",
         ),
     ],
 )
@@ -177,7 +177,7 @@ def test_what_is_wrong_is_named_with_its_place_and_what_is_allowed(
 
     if problem is not None:
         assert found == [problem]
-    assert all("; allowed: " in each for each in found)
+    assert all(". Allowed: " in each for each in found)
 
 
 def test_a_row_without_its_fields_names_each_of_them() -> None:
@@ -185,7 +185,7 @@ def test_a_row_without_its_fields_names_each_of_them() -> None:
 
     places = [f"providers.house.models.0.{name}" for name in ROW if name not in {"model", "price"}]
     assert found == [
-        f"PlatformConfig: {place} is left out; allowed: a value for {place.rpartition('.')[2]}"
+        f"PlatformConfig: {place} is missing. Allowed: a value for {place.rpartition('.')[2]}"
         for place in places
     ]
 
@@ -194,7 +194,7 @@ def test_all_problems_come_at_once() -> None:
     fields: dict[str, Any] = {"concurrency": 0, "buss": {}, "name": "."}
 
     with pytest.raises(
-        ConfigError, match=r"^3 problems of the configuration:\n  PlatformConfig: "
+        ConfigError, match=r"^3 problems in the configuration:\n  PlatformConfig: "
     ) as refused:
         PlatformConfig(**fields)
 

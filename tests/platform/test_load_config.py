@@ -143,12 +143,12 @@ def test_a_variable_makes_no_provider_and_no_tenant(monkeypatch: pytest.MonkeyPa
 
     assert refused(file) == [
         (
-            "AGENTIC_PROVIDERS__ANTHROPICS__BASE_URL: providers.anthropics is a value for a provider that neither the file "
-            "nor code has; allowed: anthropic, vllm-a; did you mean anthropic?"
+            "AGENTIC_PROVIDERS__ANTHROPICS__BASE_URL: providers.anthropics is not a provider of the file "
+            "or the code. Allowed: anthropic, vllm-a. Did you mean anthropic?"
         ),
         (
-            "AGENTIC_TENANTS__BETA__CALLS: tenants.beta is a value for a tenant that neither the file nor code has; "
-            "allowed: acme"
+            "AGENTIC_TENANTS__BETA__CALLS: tenants.beta is not a tenant of the file or the code. "
+            "Allowed: acme"
         ),
     ]
 
@@ -181,9 +181,9 @@ def test_a_variable_that_nothing_reads_is_refused(
     [problem] = refused(file)
 
     assert problem.startswith(
-        f"{variable} is read by nothing; allowed: AGENTIC_ACK_AFTER, AGENTIC_CONCURRENCY, "
+        f"{variable} is not a known variable. Allowed: AGENTIC_ACK_AFTER, AGENTIC_CONCURRENCY, "
     )
-    assert problem.endswith(f"; did you mean {near}?" if near else "AGENTIC_TENANTS__ID__KEY")
+    assert problem.endswith(f". Did you mean {near}?" if near else "AGENTIC_TENANTS__ID__KEY")
     assert "sesame" not in problem
 
 
@@ -207,7 +207,7 @@ def test_problems_of_all_sources_come_at_once_each_with_its_origin(
     assert 'dollars as text, such as "0.5"' in found[4]
 
 
-TOO_DEEP = "nested too deep; allowed are 32 tables and arrays within each other"
+TOO_DEEP = "nested too deep: at most 32 levels of tables and arrays are allowed"
 
 
 @pytest.mark.parametrize(
@@ -216,45 +216,45 @@ TOO_DEEP = "nested too deep; allowed are 32 tables and arrays within each other"
         (
             "none.toml",
             None,
-            "--config is none.toml, which cannot be read (No such file or directory); allowed: ",
+            "--config is none.toml, which cannot be read (No such file or directory). Allowed: ",
         ),
         (
             "broken.toml",
             b"name = ",
-            "broken.toml: the file is no TOML (Invalid value (at end of document)); allowed: ",
+            "broken.toml: the file is not valid TOML (Invalid value (at end of document)). Allowed: ",
         ),
         (
             "bytes.toml",
             b"\xff",
-            "--config is bytes.toml, which cannot be read (not UTF-8: byte 1); allowed: ",
+            "--config is bytes.toml, which cannot be read (not UTF-8: byte 1). Allowed: ",
         ),
         (
             "mark.toml",
             b"\xef\xbb\xbfname = 1",
-            "--config is mark.toml, which cannot be read (a byte order mark; ",
+            "--config is mark.toml, which cannot be read (a byte order mark: ",
         ),
-        ("nul.toml", b"\nname = '\0'", "--config is nul.toml, which cannot be read (a NUL byte in line 2); "),
+        ("nul.toml", b"\nname = '\0'", "--config is nul.toml, which cannot be read (a NUL byte in line 2). "),
         (
             "arrays.toml",
             b"a = " + b"[" * 5000 + b"]" * 5000,
-            f"arrays.toml: the file is no TOML ({TOO_DEEP}); ",
+            f"arrays.toml: the file is not valid TOML ({TOO_DEEP}). ",
         ),
         (
             "tables.toml",
             b"a = " + b"{b=" * 40 + b"1" + b"}" * 40,
-            f"tables.toml: the file is no TOML ({TOO_DEEP}); ",
+            f"tables.toml: the file is not valid TOML ({TOO_DEEP}). ",
         ),
-        ("dotted.toml", b"a" + b".a" * 20_000 + b" = 1", f"dotted.toml: the file is no TOML ({TOO_DEEP}); "),
+        ("dotted.toml", b"a" + b".a" * 20_000 + b" = 1", f"dotted.toml: the file is not valid TOML ({TOO_DEEP}). "),
         (
             "quoted.toml",
             b"'a'" + b" . 'a'" * 20_000 + b" = 1",
-            f"quoted.toml: the file is no TOML ({TOO_DEEP}); ",
+            f"quoted.toml: the file is not valid TOML ({TOO_DEEP}). ",
         ),
-        ("header.toml", b"[a" + b".a" * 60 + b"]", f"header.toml: the file is no TOML ({TOO_DEEP}); "),
+        ("header.toml", b"[a" + b".a" * 60 + b"]", f"header.toml: the file is not valid TOML ({TOO_DEEP}). "),
         (
             "digits.toml",
             b"concurrency = " + b"9" * 10_000,
-            "digits.toml: the file is no TOML (a whole number has ",
+            "digits.toml: the file is not valid TOML (a whole number has ",
         ),
     ],
 )
@@ -280,7 +280,7 @@ def test_a_file_that_the_variable_names_must_be_there(monkeypatch: pytest.Monkey
     monkeypatch.setenv("AGENTIC_CONFIG", "none.toml")
 
     assert refused() == [
-        "AGENTIC_CONFIG is none.toml, which cannot be read (No such file or directory); allowed: a TOML file"
+        "AGENTIC_CONFIG is none.toml, which cannot be read (No such file or directory). Allowed: a readable TOML file"
     ]
 
 
@@ -312,7 +312,7 @@ def test_a_variable_for_a_table_that_is_none_leaves_the_file_to_blame(
     [problem] = refused()
 
     assert problem.startswith(f"agentic-trading.toml: {place} is ")
-    assert problem.endswith("allowed: a table")
+    assert problem.endswith("Allowed: a table")
 
 
 NAMES = st.from_regex(r"[a-z]{7}[a-z0-9-]{0,9}", fullmatch=True)
@@ -379,6 +379,6 @@ def test_what_is_shown_loads_back_to_the_same_configuration(fields: dict[str, An
 @pytest.mark.parametrize("value", [10**21, math.nan, [math.inf]])
 def test_an_option_that_no_checksum_can_hold_is_refused(value: object) -> None:
     with pytest.raises(
-        ConfigError, match=r"providers\.house\.options is .*allowed: texts, truth values, finite"
+        ConfigError, match=r"providers\.house\.options is .*Allowed: text, booleans, finite"
     ):
         PlatformConfig.model_validate({"providers": {"house": {"options": {"seed": value}}}})

@@ -131,11 +131,11 @@ async def test_configuration_of_the_page_names_the_functions_of_its_package(site
     [
         (
             {"acme_order.v1": "acme"},
-            "checks.acme_order.v1 is 'acme', which is not installed or has none for this schema; allowed: acme-desk",
+            "checks.acme_order.v1 is 'acme', which is not installed or has no function for this schema. Allowed: acme-desk",
         ),
         (
             {"other.v1": "acme-desk"},
-            "allowed: a package with an entry point other.v1 in the group agentic_trading.checks",
+            "Allowed: a package with an entry point other.v1 in the group agentic_trading.checks",
         ),
         (
             {"failing.v1": "failing_desk"},
@@ -173,7 +173,7 @@ def test_desk_registers_the_checks_and_rules_of_its_sessions() -> None:
 
 def test_package_without_functions_is_refused_with_those_that_have_some() -> None:
     with pytest.raises(
-        ConfigError, match="'typer', which is not installed or has no check and no rule; allowed: agentic-"
+        ConfigError, match="'typer', which is not installed or has no check and no rule. Allowed: agentic-"
     ):
         functions_in(["typer"])
 
@@ -185,8 +185,8 @@ def test_two_packages_with_a_check_for_one_schema_are_refused_together(site: Pat
     with pytest.raises(ConfigError) as error:
         functions_in(["acme-desk", "other-desk"])
     assert str(error.value) == (
-        "--package is other-desk, which has acme_order.v1 of [checks] like acme-desk; "
-        "allowed: one of the two; or name acme_order.v1 in [checks] of the configuration"
+        "--package is other-desk, which has acme_order.v1 of [checks] like acme-desk. "
+        "Allowed: one of the two, or a line for acme_order.v1 in [checks] of the configuration"
     )
 
 

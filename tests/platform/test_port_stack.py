@@ -144,7 +144,7 @@ def principal_without_a_key(folder: Path) -> PlatformConfig:
         (ledger_that_is_away, LedgerUnavailableError, "cannot be reached", 0),
         (controls_that_are_none, ControlsUnreadableError, "controls-default.json", 0),
         (provider_that_cannot_be_made, ConfigError, r"house-c\.adapter is .*OSError: no such device", 2),
-        (principal_without_a_key, ConfigError, "sign_as is 'desk-b'; allowed: desk-a", 2),
+        (principal_without_a_key, ConfigError, "sign_as is 'desk-b'. Allowed: desk-a", 2),
     ],
 )
 async def test_a_step_that_fails_closes_what_is_open_and_its_error_comes_out(
@@ -207,7 +207,7 @@ async def test_providers_that_fail_to_close_keep_nothing_else_open(tmp_path: Pat
 
     assert seen.closed == ["house-c", "house-b", "house-a"]
     assert await left_open(tmp_path) == []
-    assert raised.value.__notes__ == ["while HouseProvider was closed", "beside it: OSError: a hangs"]
+    assert raised.value.__notes__ == ["while HouseProvider was closed", "another error: OSError: a hangs"]
     assert [line["error"] for line in logged] == ["OSError: a hangs"]
     assert (await check_file(tmp_path / "interactions.jsonl")).verdict == "whole"
 
@@ -220,7 +220,7 @@ async def test_an_error_of_the_block_is_not_hidden_by_one_of_closing(tmp_path: P
             raise mistake
 
     assert raised.value is mistake
-    assert mistake.__notes__ == ["beside it: OSError: c hangs", "beside it: OSError: a hangs"]
+    assert mistake.__notes__ == ["another error: OSError: c hangs", "another error: OSError: a hangs"]
     assert len(seen.closed) == 3
 
 
@@ -233,7 +233,7 @@ async def test_an_error_of_opening_is_not_hidden_by_one_of_closing(tmp_path: Pat
             pass
 
     assert isinstance(raised.value.__cause__, OSError)
-    assert raised.value.__notes__ == ["beside it: OSError: c hangs", "beside it: OSError: a hangs"]
+    assert raised.value.__notes__ == ["another error: OSError: c hangs", "another error: OSError: a hangs"]
     assert len(seen.closed) == 3
 
 
@@ -266,7 +266,7 @@ async def test_a_log_that_gives_up_comes_out_alone_though_a_provider_fails_to_cl
         async with Platform(config, ports, records_run=False) as platform:
             await platform.ask(envelope())
 
-    assert raised.value.__notes__ == ["beside it: OSError: c hangs", "beside it: OSError: a hangs"]
+    assert raised.value.__notes__ == ["another error: OSError: c hangs", "another error: OSError: a hangs"]
     assert len(seen.closed) == 3
     with suppress(StoreError):
         await log.aclose()
@@ -301,7 +301,7 @@ async def test_providers_of_an_embedded_gateway_are_closed_and_hide_no_error(
         async with local_gateway(HouseProvider(context), folder=tmp_path, budget_usd=BUDGET_USD):
             raise mistake
 
-    assert mistake.__notes__ == ["beside it: OSError: it hangs"]
+    assert mistake.__notes__ == ["another error: OSError: it hangs"]
     assert raised.value is mistake
     assert seen.closed == ["house"]
 

@@ -114,5 +114,5 @@ async def test_who_may_not_log_in_is_told_so_without_the_password(
     "url", ["redis://host?ssl_ca_certs=a", "rediss://host?ssl_cert_reqs=none", "rediss://host?x"]
 )
 def test_nothing_but_files_of_tls_stands_behind_the_address(url: str) -> None:
-    with pytest.raises(ValueError, match="only ssl_ca_certs, ssl_certfile, ssl_keyfile of rediss"):
+    with pytest.raises(ValueError, match="rediss accepts only ssl_ca_certs, ssl_certfile, ssl_keyfile"):
         PlatformConfig(ledger=LedgerConfig(url=url))

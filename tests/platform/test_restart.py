@@ -220,7 +220,7 @@ async def test_what_was_opened_before_a_step_failed_is_closed_again(tmp_path: Pa
     )
 
     with pytest.raises(
-        ConfigError, match=r"house\.adapter is .*broken, which cannot be made \(OSError: no such device"
+        ConfigError, match=r"house\.adapter is .*broken, which cannot be created \(OSError: no such device"
     ):
         async with Platform(failing):
             pass

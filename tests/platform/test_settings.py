@@ -37,8 +37,8 @@ def test_every_wrong_variable_is_named_with_what_is_allowed(monkeypatch: pytest.
         load_settings()
 
     assert caught.value.problems == (
-        "AGENTIC_LOG_LEVEL is 'loud'; allowed: 'debug', 'info', 'warning' or 'error'",
-        "AGENTIC_LOG_FORMAT is 'xml'; allowed: 'human' or 'json'",
+        "AGENTIC_LOG_LEVEL is 'loud'. Allowed: 'debug', 'info', 'warning' or 'error'",
+        "AGENTIC_LOG_FORMAT is 'xml'. Allowed: 'human' or 'json'",
     )
 
 
@@ -46,7 +46,7 @@ def test_every_wrong_variable_is_named_with_what_is_allowed(monkeypatch: pytest.
 def test_providers_are_read_by_their_own_variables_alone(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("AGENTIC_PROVIDERS", value)
 
-    with pytest.raises(SettingsError, match=r"^AGENTIC_PROVIDERS is read by nothing; allowed: ") as refused:
+    with pytest.raises(SettingsError, match=r"^AGENTIC_PROVIDERS is not a known variable. Allowed: ") as refused:
         load_settings()
     assert "sk-three" not in str(refused.value)
 
@@ -61,9 +61,9 @@ def test_a_variable_that_is_not_read_is_named_with_the_nearest_one(monkeypatch: 
     wrong, unread = refused.value.problems
     assert wrong.startswith("AGENTIC_LOG_LEVEL is 'loud'")
     assert unread.startswith(
-        "AGENTIC_LEGDER_URL is read by nothing; allowed: AGENTIC_ACK_AFTER, AGENTIC_CONCURRENCY, "
+        "AGENTIC_LEGDER_URL is not a known variable. Allowed: AGENTIC_ACK_AFTER, AGENTIC_CONCURRENCY, "
     )
-    assert unread.endswith("; did you mean AGENTIC_LEDGER_URL?")
+    assert unread.endswith(". Did you mean AGENTIC_LEDGER_URL?")
 
 
 def test_variables_of_the_configuration_are_no_mistake_of_a_command(monkeypatch: pytest.MonkeyPatch) -> None:

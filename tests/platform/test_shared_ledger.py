@@ -221,7 +221,7 @@ async def test_one_without_the_shared_ledger_is_alone_in_its_folder(
     urls = [None, own_redis.url]
 
     async with made(tmp_path, "desk-a", urls[shared]):
-        with pytest.raises(StoreError, match=r"another platform is open in it; .*share a \[ledger\] url"):
+        with pytest.raises(StoreError, match=r"another platform is open in it. .*same \[ledger\] url"):
             async with made(tmp_path, "desk-b", urls[1 - shared]):
                 pass
 

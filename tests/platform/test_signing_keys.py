@@ -164,7 +164,7 @@ async def test_a_folder_that_was_not_read_for_a_minute_is_a_warning_and_a_figure
     assert unread == [30, 60, 0]
     warned = [(line["log_level"], line["unread_s"]) for line in logs if "unread_s" in line]
     assert warned == [("warning", 30), ("warning", 60)]
-    assert "desk-b cannot be read (a FIFO; allowed is a regular file)" in str(logs)
+    assert "desk-b cannot be read (a FIFO, not a regular file)" in str(logs)
     assert then == [False, True]
 
 

@@ -118,7 +118,7 @@ async def test_liveness_is_answered_beside_slow_answers_and_one_too_many_is_refu
         process.go.set()
 
     assert busy.startswith(b"HTTP/1.1 503 Service Unavailable")
-    assert b"32 answers at once; allowed: 32" in busy
+    assert b"32 answers at once. Allowed: 32" in busy
     assert live.startswith(b"HTTP/1.1 200 OK")
     assert all(one.result().startswith(b"HTTP/1.1 200 OK") for one in slow)
 

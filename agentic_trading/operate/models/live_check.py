@@ -1,4 +1,4 @@
-"""Check the tables against live models: a few tiny requests each, with the user's own key and up to a sum."""
+"""Check the tables against live models with a few tiny requests, up to a cost limit."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
@@ -35,7 +35,7 @@ from agentic_trading.structured.outcome import Accepted
 from agentic_trading.structured.prompts import request_over
 
 MAX_TOKENS = 256
-"""Room for a word and a little thinking: an answer that needs more is truncated, and cheap."""
+"""Room for a word and a little thinking. A longer answer is truncated, and cheap."""
 
 LiveVerdict = Literal["as told", "differs", "not proved"]
 
@@ -51,10 +51,16 @@ _COLOUR = {
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A request that shows one thing: `offered` and `expected` are what the table says of it.
+    """A request that shows one property of a model.
 
-    `judge` returns whether an answer shows the thing (None: it does not show whether), and what was seen. A request
-    that is refused itself shows that the thing is not offered; `on_refusal` is what was seen then.
+    Attributes:
+        about: The property.
+        offered: Whether the table lists it as offered.
+        expected: The expected result as text.
+        request: The request.
+        judge: Returns whether an answer shows the property (None if it shows neither), and the observation.
+        on_refusal: The observation if the request is refused, which shows that the property is not offered.
+
     """
 
     about: str
@@ -66,7 +72,7 @@ class Probe:
 
 
 class LiveCheckRow(BaseModel, frozen=True):
-    """One thing about a model: what the table says, what was seen, and what the request cost in nano-dollars."""
+    """One property of a model: the table's value, the observation, and the cost in nano-dollars."""
 
     about: str
     told: str
@@ -77,7 +83,7 @@ class LiveCheckRow(BaseModel, frozen=True):
 
 
 class LiveCheckProof(BaseModel, frozen=True):
-    """What one model (`provider/model`) has shown; `stopped` says why it was sent nothing after the first request."""
+    """The results of one model (`provider/model`). `stopped` is the reason if only one request was sent."""
 
     model: str
     lines: tuple[LiveCheckRow, ...]
@@ -85,15 +91,21 @@ class LiveCheckProof(BaseModel, frozen=True):
 
     @property
     def cost_nusd(self) -> int:
-        """What the requests were charged together, in nano-dollars."""
+        """The cost of all requests, in nano-dollars."""
         return sum(line.cost_nusd for line in self.lines)
 
 
 class LiveReport(BaseModel, frozen=True):
-    """What a live check found on `checked_on` (UTC).
+    """The report of a live check. It contains no keys.
 
-    `address` is `the provider's own` or `another one`; no key stands in any line. `price_book` names
-    the book that the costs were computed with; the provider's console says whether it billed the same.
+    Attributes:
+        version: The version of the package.
+        checked_on: The day (UTC).
+        address: `the provider's own` or `another one`.
+        price_book: The price book of the costs. Compare them with the provider's console.
+        max_nusd: The limit in nano-dollars.
+        proofs: The results by model.
+
     """
 
     version: str
@@ -105,20 +117,21 @@ class LiveReport(BaseModel, frozen=True):
 
     @property
     def cost_nusd(self) -> int:
-        """What all requests were charged together, in nano-dollars."""
+        """The cost of all requests, in nano-dollars."""
         return sum(proof.cost_nusd for proof in self.proofs)
 
     @property
     def proved(self) -> bool:
-        """Whether every line came out as the table says, and every model was sent every request."""
+        """Whether all observations match the tables, and every model received every request."""
         lines = [line for proof in self.proofs for line in proof.lines]
         return all(line.verdict == "as told" for line in lines) and not any(p.stopped for p in self.proofs)
 
 
 def probes(capability: Capability, *, tenant: str) -> list[Probe]:
-    """Return the requests to a model, the plain one first: where it fails, the others show nothing.
+    """Return the requests to a model, starting with the plain one.
 
-    A model that takes no effort by the table is sent none: a run sends it none, and many servers ignore it.
+    A model without effort in the table gets no effort probe, because a run sends it none, and many servers
+    ignore it.
     """
     efforts = [_effort_probe(capability, tenant)] if capability.effort else []
     temperature = Probe(
@@ -155,8 +168,8 @@ def _plain_probe(capability: Capability, tenant: str) -> Probe:
 
 
 def _schema_probe(capability: Capability, tenant: str) -> Probe:
-    """Ask for one thing in words and for another by schema: only a schema that is enforced wins."""
-    # The system text is replaced: our own demands JSON, which would name the form in words, too.
+    """Ask for one thing in words and for another by schema. Only an enforced schema wins."""
+    # The system text is replaced, because ours would ask for JSON in words too.
     request = replace(_request(capability, tenant, _GREEN, "native_schema"), system=_GREEN)
 
     def judge(response: ModelResponse) -> tuple[bool | None, str]:
@@ -191,7 +204,7 @@ def _effort_probe(capability: Capability, tenant: str) -> Probe:
 def _request(
     capability: Capability, tenant: str, words: str = _READY, transport: Transport = "text"
 ) -> ModelRequest:
-    """Return a request in an envelope of its own, with no parameter set but the effort that keeps thinking short."""
+    """Return a request in its own envelope, with no parameter except the lowest effort."""
     builder = EnvelopeBuilder().for_general().with_agent("models-check").with_tenant(tenant)
     builder.with_instructions(words).with_provider(capability.provider, capability.model)
     builder.with_budget(max_output_tokens=min(MAX_TOKENS, capability.max_output_tokens))
@@ -201,7 +214,7 @@ def _request(
 
 
 ANSWER_WITHIN_S = 60.0
-"""How long a request waits for its answer, in seconds."""
+"""Time limit of an answer, in seconds."""
 
 _NO_CHARGE = Charge(0)
 
@@ -215,11 +228,22 @@ async def run_live_check(
     max_usd: Decimal,
     on_model: Callable[[str], None],
 ) -> LiveReport:
-    """Check the models with these names, or else the defaults of all workflows, and return what was found.
+    """Check models with a few live requests.
 
-    `config` has the providers. All requests pass one gate over a ledger that has `max_usd` and no more. Before anything is
-    sent it raises `UnknownModelError`, `OptionError` for what is no model and a sum that cannot be spent, `ConfigError`
-    for a missing key or extra, and `WeightsError` for weights that are not right.
+    Args:
+        names: The models. Empty means the default models of all workflows.
+        catalogue: The catalogue.
+        config: The configuration of the providers.
+        clock: The clock.
+        max_usd: The most US dollars that all requests may cost.
+        on_model: Called with the name of each model before its requests.
+
+    Raises:
+        UnknownModelError: Before any request, if a name is unknown.
+        OptionError: Before any request, if a provider has no model, or `max_usd` is out of range.
+        ConfigError: Before any request, if a key or extra is missing.
+        WeightsError: Before any request, if weights are missing or wrong.
+
     """
     entries = _select(catalogue, names, config)
     if not max_usd.is_finite() or not LEAST_BUDGET_USD <= max_usd <= MOST_BUDGET_USD:
@@ -266,7 +290,7 @@ async def _open_provider(
     config: PlatformConfig,
     stack: AsyncExitStack,
 ) -> Provider:
-    """Return the provider of a model as a run would choose it; it is closed with `stack`."""
+    """Return the provider of a model as a run would choose it. It is closed with `stack`."""
     options = ProviderOptions(
         config=config.model_copy(update={"tenants": {}}),
         provider=entry.capability.provider,
@@ -285,7 +309,7 @@ def _address(entries: Sequence[CatalogueEntry], config: PlatformConfig) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """An answer, or why there is none; `is_refused` where the provider refused the request itself."""
+    """An answer, or a failure. `is_refused` if the provider refused the request itself."""
 
     response: ModelResponse | None = None
     charge: Charge = _NO_CHARGE
@@ -294,7 +318,7 @@ class _Outcome:
 
 
 class LiveCheck:
-    """The requests to one model, one after the other, through the gate: what it admits is all that can be spent."""
+    """The requests to one model, one after the other, through a gate that limits their cost."""
 
     def __init__(self, gate: Gate, provider: Provider, *, tenant: str) -> None:
         self._gate = gate
@@ -302,7 +326,7 @@ class LiveCheck:
         self._tenant = tenant
 
     async def prove(self, capability: Capability) -> LiveCheckProof:
-        """Return what the model shows; a failure is a line of it, never an exception."""
+        """Return the results of a model. Failures are part of the result and not raised."""
         name = f"{capability.provider}/{capability.model}"
         first, *others = probes(capability, tenant=self._tenant)
         outcome = await self._send(first.request)
@@ -315,7 +339,7 @@ class LiveCheck:
         return LiveCheckProof(model=name, lines=tuple(lines))
 
     async def _bound_row(self, capability: Capability, request: ModelRequest, usage: Usage) -> LiveCheckRow:
-        """Compare the provider's two counts with ours, on which every reservation rests."""
+        """Compare the provider's two token counts with our bound, on which reservations depend."""
         most = input_bound(request, capability)
         try:
             counted = await self._provider.count_tokens(request)

@@ -93,7 +93,7 @@ def test_a_replay_reads_the_rows_of_its_models_from_the_session(
 
 
 @pytest.mark.parametrize(
-    ("name", "lacks"), [("none", "where no folder is"), ("n" * 300, "File name too long")]
+    ("name", "lacks"), [("none", "which is not a folder"), ("n" * 300, "File name too long")]
 )
 def test_a_session_that_is_not_there_is_bad_input(name: str, lacks: str, command: Command) -> None:
     ended = command("replay", "run", name)

@@ -232,7 +232,7 @@ def test_without_jinja2_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "jinja2", None)
 
     with pytest.raises(
-        MissingExtraError, match=r"jinja2 is not installed; run pip install 'agentic-trading\[desk\]'"
+        MissingExtraError, match=r"jinja2 is not installed. Run pip install 'agentic-trading\[desk\]'"
     ):
         TemplateCodeGenerator(OwnTemplate("a text that was not compiled before"))
 

@@ -44,7 +44,7 @@ async def test_a_principal_whom_the_policy_does_not_name_is_refused(tmp_path: Pa
     await refused(
         tmp_path,
         ConfigError,
-        r"sign_as is 'somebody'; allowed: desk",
+        r"sign_as is 'somebody'. Allowed: desk",
         policy_file=policy,
         principal="somebody",
     )
@@ -54,7 +54,7 @@ async def test_a_policy_with_principals_needs_one_of_them(tmp_path: Path, policy
     await refused(
         tmp_path,
         ConfigError,
-        "sign_as is left out, and there are principals; allowed: desk",
+        "sign_as is not set, but principals are configured. Allowed: desk",
         policy_file=policy,
     )
 

