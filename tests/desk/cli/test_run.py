@@ -350,7 +350,7 @@ def test_ctrl_c_before_a_stream_goes_on_leaves_the_session_as_it_was(tmp_path: P
         said = running.stderr.read().decode()
 
     assert running.returncode == ExitCode.INTERRUPTED
-    assert said == "Error: ended at once; what was answered is on disk\n"
+    assert said == "Error: stopped immediately. All answers so far are on disk\n"
     assert lines_of(str(tmp_path / "out")) == before
 
 
