@@ -171,7 +171,7 @@ def test_a_signal_that_does_not_break_into_the_reading_is_heard(
         (["--provider", "openai", "--record"], "AGENTIC_MODELS_FILE"),
         (["--provider", "local"], "models fetch smollm2-135m"),
         (["--provider", "local", "--base-url", "http://host"], "--base-url"),
-        (["--max-calls", "0"], "1 and more"),
+        (["--max-calls", "0"], "1 or more"),
     ],
 )
 def test_a_model_that_cannot_be_asked_leaves_no_folder(
