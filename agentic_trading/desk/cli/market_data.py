@@ -139,7 +139,7 @@ def list_samples(*, as_json: AsJson = False) -> None:
 
 @app.command("describe", short_help="Show the contents of a sample or a file.")
 def describe_source(name: Source, *, timeframe: TimeframeOption = "", as_json: AsJson = False) -> None:
-    """Read a sample or a file in the same way as a run, and print its rows, span, gaps, licence and checksum."""
+    """Read a sample or a file like a run does, and print its rows, span, gaps, licence and checksum."""
     contents = run_async(read_contents(name, timeframe))
     if as_json:
         output.show_json(contents)

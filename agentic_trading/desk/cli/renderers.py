@@ -95,7 +95,10 @@ STOPPED = {
 
 
 def outcome(events: Sequence[Event]) -> str:
-    """Return the verdict and its result: `long → 2 fills`, `stand_aside`, `refusal`. Empty without a verdict."""
+    """Return the verdict and its result: `long → 2 fills`, `stand_aside`, `refusal`.
+
+    Empty without a verdict.
+    """
     assessed = next((str(event.body.get("verdict")) for event in events if event.kind == Assessment.KIND), "")
     failed = next((_reason(event) for event in events if event.kind in UNDECIDED), "")
     if not assessed:

@@ -46,8 +46,8 @@ def replay_run(
 ) -> None:
     """Replay a run with its recorded answers, and compare the decision logs byte for byte.
 
-    The replay writes no files, and the network is blocked. Exit code 1 means that the logs differ, and the first
-    difference is printed. A broken or truncated log and changed bars are refused.
+    The replay writes no files, and the network is blocked. Exit code 1 means that the logs differ, and the
+    first difference is printed. A broken or truncated log and changed bars are refused.
     """
     from agentic_trading.cli.output import print_table, printable, show_json
     from agentic_trading.cli.settings import configured

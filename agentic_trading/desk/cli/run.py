@@ -220,8 +220,9 @@ def run_command(
 ) -> None:
     """Run a trading session on market data.
 
-    Agents ask models within a budget, orders are filled on a paper exchange, and every call, decision and fill is recorded.
-    A model is asked only after you confirm the estimated cost. Ctrl-C stops the run after the calls in flight.
+    Agents ask models within a budget, orders are filled on a paper exchange, and every call, decision and
+    fill is recorded. A model is asked only after you confirm the estimated cost. Ctrl-C stops the run after
+    the calls in flight.
     """
     from agentic_trading.desk.cli.run_output import run_and_print
     from agentic_trading.desk.session.options import RunOptions, warm_up_bars
@@ -251,7 +252,10 @@ def run_command(
 
 
 def _started(path: Path | None, **given: Any) -> tuple[Path, Any]:
-    """Return the folder of all runs and the configuration. The program's log leaves out the secrets of the configuration."""
+    """Return the folder of all runs and the configuration.
+
+    The program's log leaves out the secrets of the configuration.
+    """
     from agentic_trading.cli.settings import configure_logging, start
     from agentic_trading.desk.session.options import load_run_config
 

@@ -24,7 +24,8 @@ NOT_STARTED = "not started: no call was sent and no file was written"
 def confirm_run(expected: Preflight, *, yes: bool) -> None:
     """Print the estimate on standard error, and return only if the user confirms the cost.
 
-    Does not ask with `yes` or if the run is free. The command ends if the user declines or there is no terminal.
+    Does not ask with `yes` or if the run is free. The command ends if the user declines or there is no
+    terminal.
     """
     say(preflight_text(expected), err=True)
     confirm("the cost", yes=yes or expected.is_free, otherwise=NOT_STARTED)
@@ -110,7 +111,8 @@ def run_and_print(options: RunOptions, *, yes: bool, as_json: bool) -> None:
         with progress as on_progress:
             report = run_async(run_session(options, on_progress=on_progress))
     except (KeyboardInterrupt, asyncio.CancelledError):
-        # This is the second signal, or one before the session began: otherwise the session itself would stop in order.
+        # This is the second signal, or one before the session began: otherwise the session itself would stop
+        # in order.
         stop(ExitCode.INTERRUPTED, "stopped immediately. All answers so far are on disk")
     if as_json:
         show_json(report)

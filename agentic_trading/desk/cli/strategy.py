@@ -107,8 +107,8 @@ def propose_command(
 ) -> None:
     """Ask a model for sets of parameters, run each on past prices, and choose the best one by the first half.
 
-    The chosen set is reported on the second half, next to all stocks in equal weight and the median of random searches.
-    Exit code 1 means that no set could be chosen.
+    The chosen set is reported on the second half, next to all stocks in equal weight and the median of random
+    searches. Exit code 1 means that no set could be chosen.
     """
     from agentic_trading.cli.settings import configured, start
 
@@ -180,5 +180,6 @@ def backtest_set(
 
 def _require_desk(*, plot: Path | None = None) -> None:
     """Raise `MissingExtraError` if a package that the command needs is not installed."""
-    # Checked first, because otherwise calls would be paid for before their code fails to render or the chart to draw.
+    # Checked first, because otherwise calls would be paid for before their code fails to render or the chart
+    # to draw.
     require_extra("numpy", "jinja2", *(("matplotlib",) if plot else ()))

@@ -1,4 +1,4 @@
-"""The work and the output of the `strategy` commands: search, show, check and run sets, and draw an equity."""
+"""The `strategy` commands and their output: search, show, check and run sets, and draw an equity."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -342,7 +342,10 @@ def propose_and_print(
 
 @contextmanager
 def _bar(*, is_drawn: bool) -> Iterator[tuple[Callable[[Round], None], Callable[[int], None]]]:
-    """Show a progress bar on standard error, and remove it at the end. Only the random searches have a known total."""
+    """Show a progress bar on standard error, and remove it at the end.
+
+    Only the random searches have a known total.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with ProgressBar(
         *columns, console=output.PlainConsole(stderr=True), transient=True, disable=not is_drawn
@@ -379,7 +382,10 @@ def show_params(path: Path, *, as_json: bool) -> None:
 
 
 def print_code(path: Path, *, data: str, check: bool) -> None:
-    """Print the code of a set. With `check`, print the results of its checks, and exit with code 1 if one fails."""
+    """Print the code of a set.
+
+    With `check`, print the results of its checks, and exit with code 1 if one fails.
+    """
     if not check:
         params = strategy.read_set(path, EVERYTHING)
         typer.echo(TEMPLATES[params.strategy_type].generate_code(params), nl=False)
@@ -390,8 +396,8 @@ def print_code(path: Path, *, data: str, check: bool) -> None:
         typer.echo(code, nl=False)
         wrong = [problem.text for problem in code_problems(code)]
         say(_checked("gate", wrong), err=True)
-        # Code that the gate rejects is never run, because on a system without user namespaces only the gate and an audit
-        # hook keep it from the network.
+        # Code that the gate rejects is never run, because on a system without user namespaces only the gate
+        # and an audit hook keep it from the network.
         if not wrong:
             outcome = evaluator.evaluate(params)
             refused = [f"{outcome.by}: {outcome.detail}"] if isinstance(outcome, RejectedSet) else []

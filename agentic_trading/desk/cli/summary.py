@@ -108,7 +108,7 @@ def _market(report: RunReport) -> Iterator[tuple[str, str]]:
 
 def _panel(data: Sequence[DataReport]) -> Iterator[tuple[str, str]]:
     """Yield the span of a sample of many stocks, the stocks that lack days, and those that ended early."""
-    # `last` is a close. A daily bar closes at midnight of the next day, so that its own day is `last - A_DAY`.
+    # `last` is a close. A daily bar closes at midnight, so that its own day is the one before.
     bars, last = sum(fed.bars for fed in data), max((fed.last for fed in data if fed.last), default=None)
     first = min((fed.first for fed in data if fed.first), default=None)
     yield (

@@ -35,7 +35,10 @@ class Timeframe(StrEnum):
         return LENGTHS[self]
 
     def start_of(self, moment: datetime) -> datetime:
-        """Return the open time of the window that contains `moment`. A boundary belongs to the later window."""
+        """Return the open time of the window that contains `moment`.
+
+        A boundary belongs to the later window.
+        """
         return EPOCH + (moment - EPOCH) // self.length * self.length
 
 
@@ -56,14 +59,16 @@ SATURDAY = 5
 
 
 class TradingYear:
-    """The length of a market's year in bars, estimated from the bars so far: bars per session times sessions per year.
+    """The number of bars in a market's year, estimated from the bars so far.
 
-    A session is a day in UTC. In a market that trades round the clock, a session has a bar at every time of the day. In
-    another market it has as many bars as the fullest day so far.
+    It is the number of bars per session times the number of sessions per year.
 
-    A market with bars on a Saturday has 365 sessions a year. Without them it has 260 sessions if it trades round the
-    clock, else 252. Before the first Saturday, a market that trades round the clock has 365. Every market counts as
-    trading round the clock in its first 24 hours, because its closing time is not known yet.
+    A session is a day in UTC. In a market that trades round the clock, a session has a bar at every time of
+    the day. In another market it has as many bars as the fullest day so far.
+
+    A market with bars on a Saturday has 365 sessions a year. Without them it has 260 sessions if it trades
+    round the clock, else 252. Before the first Saturday, a market that trades round the clock has 365. Every
+    market counts as trading round the clock in its first 24 hours, because its closing time is not known yet.
     """
 
     __slots__ = ("_a_day", "_begin", "_count", "_day", "_end", "_first", "_most", "_saturdays", "_times")
@@ -125,12 +130,13 @@ def in_utc(moment: datetime) -> datetime:
 class Bar(BaseModel, frozen=True):
     """The trades of one symbol in one window, known only after the window has closed.
 
-    Prices are in the quote currency, and volumes in the base currency unless their name says otherwise. All digits of the
-    source are kept. A value that the source does not have is None.
+    Prices are in the quote currency, and volumes in the base currency unless their name says otherwise. All
+    digits of the source are kept. A value that the source does not have is None.
 
     Raises:
-        BarError: If the open time is not on the timeframe's grid, `low` and `high` do not enclose `open` and `close`, a
-            price is below 1e-12, a number is above 1e18, an amount is negative, or `taker_buy_volume` is above `volume`.
+        BarError: If the open time is not on the timeframe's grid, `low` and `high` do not enclose `open` and
+            `close`, a price is below 1e-12, a number is above 1e18, an amount is negative, or
+            `taker_buy_volume` is above `volume`.
 
     """
 
@@ -193,7 +199,10 @@ class Bar(BaseModel, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClosedBar:
-    """A closed bar that was made of `parts` shorter bars. `expected` is the number of bars that fit in its window."""
+    """A closed bar that was made of `parts` shorter bars.
+
+    `expected` is the number of bars that fit in its window.
+    """
 
     bar: Bar
     parts: int = 1
@@ -207,9 +216,10 @@ class ClosedBar:
 class Resampler:
     """Merges bars of `source` into bars of `target`, whose windows are aligned with UTC midnight.
 
-    A merged bar is returned as soon as its window is known to have closed: with the last bar of the window or, if that bar
-    is missing, with the first bar after the window. It never depends on later bars. A window with missing bars is merged
-    from the bars that it has, and its `ClosedBar` counts them. A window without bars is skipped.
+    A merged bar is returned as soon as its window is known to have closed: with the last bar of the window
+    or, if that bar is missing, with the first bar after the window. It never depends on later bars. A window
+    with missing bars is merged from the bars that it has, and its `ClosedBar` counts them. A window without
+    bars is skipped.
 
     Raises:
         ValueError: If `target` is not a multiple of `source`.

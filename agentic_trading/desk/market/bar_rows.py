@@ -116,12 +116,13 @@ Pairs = Iterable[tuple[str, object]]
 class BarRows:
     """Reads the bars of one source, line by line.
 
-    A line is one row of CSV or one JSON object. The columns of CSV are named by a header before the first row. Without a
-    header, the number of columns determines them: 6 (the required ones), 9 (the shipped files) or 12 (the kline files of
-    exchanges). Blank lines and lines that start with `#` are skipped.
+    A line is one row of CSV or one JSON object. The columns of CSV are named by a header before the first
+    row. Without a header, the number of columns determines them: 6 (the required ones), 9 (the shipped files)
+    or 12 (the kline files of exchanges). Blank lines and lines that start with `#` are skipped.
 
-    `COLUMNS` are all known names. Case does not matter, and a blank counts as `_`. Other columns are ignored, and their
-    names are added to `unknown`. `symbol` and `timeframe` are optional columns, but must be those of the source.
+    `COLUMNS` are all known names. Case does not matter, and a blank counts as `_`. Other columns are ignored,
+    and their names are added to `unknown`. `symbol` and `timeframe` are optional columns, but must be those
+    of the source.
     """
 
     def __init__(self, source: str, symbol: str, timeframe: Timeframe) -> None:
@@ -137,7 +138,8 @@ class BarRows:
         """Return the bar on line `line` (from 1), or None for a header, a comment or a blank line.
 
         Raises:
-            BarFormatError: If the line is not a bar. It has the line, the column, the value and the allowed values.
+            BarFormatError: If the line is not a bar. It has the line, the column, the value and the allowed
+                values.
 
         """
         text = line_text(self._source, line, raw).strip()
@@ -228,7 +230,7 @@ class BarRows:
         return bar
 
     def _distance(self, open_time: datetime) -> str:
-        """Return a hint for a bar off the grid: its distance from the bar before, which is often another bar length."""
+        """Return a hint for a bar off the grid: its distance from the bar before, often another length."""
         if self._last is None:
             return ""
         return f". It opens {open_time - self._last.open_time} after the bar before, and bars of another length are not traded"
@@ -238,7 +240,10 @@ class BarRows:
 
 
 def line_text(source: str, line: int, raw: bytes) -> str:
-    """Return a line as text. Raises `BarFormatError` for binary data and for more than `LONGEST_LINE_BYTES`."""
+    """Return a line as text.
+
+    Raises `BarFormatError` for binary data and for more than `LONGEST_LINE_BYTES`.
+    """
     if b"\0" not in raw:
         if len(raw) > LONGEST_LINE_BYTES:
             allowed = f"at most {LONGEST_LINE_BYTES} bytes a line"

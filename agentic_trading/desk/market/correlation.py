@@ -45,8 +45,8 @@ class MarketCorrelation:
         own_return_pct: The gain of the own market over 24 bars, in percent.
         other_return_pct: The gain of the other market over 24 bars, in percent.
         relative_strength_pct: The difference of the two gains.
-        quadrant: The ratio of the prices compared with its mean over 24 bars and with its value 6 bars earlier, after the
-            idea of Julius de Kempenaer's relative rotation graphs.
+        quadrant: The ratio of the prices compared with its mean over 24 bars and with its value 6 bars
+            earlier, after the idea of Julius de Kempenaer's relative rotation graphs.
 
     """
 
@@ -105,9 +105,10 @@ def market_correlation(own: Sequence[Close], other: ReferenceMarket) -> MarketCo
 
 
 def correlation_with(own: Sequence[Close], others: Sequence[tuple[ReferenceMarket, float]]) -> float | None:
-    """Return the correlation of a market's last 48 log returns with a weighted sum of other markets' returns, -1 to 1.
+    """Return the correlation of a market with a weighted sum of other markets, -1 to 1.
 
-    Only bars with a close time in all markets count. Returns None before 49 such bars, and if one side does not move.
+    It is computed from the last 48 log returns. Only bars with a close time in all markets count. Returns
+    None before 49 such bars, and if one side does not move.
     """
     prices = [{close.at: close.price for close in market.closes} for market, _ in others]
     shared = [close for close in own if all(close.at in each for each in prices)][-(RETURNS + 1) :]

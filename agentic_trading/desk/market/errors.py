@@ -92,7 +92,10 @@ class NoBarsError(MarketError):
 
 
 class PanelValueError(MarketError):
-    """A value of a panel that is not allowed. A day without a bar of a stock has no row, and is not an error."""
+    """A value of a panel that is not allowed.
+
+    A day without a bar of a stock has no row, and is not an error.
+    """
 
     def __init__(
         self, panel: str, symbol: str, day: date | str, column: str, value: object, allowed: str

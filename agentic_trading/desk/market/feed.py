@@ -12,7 +12,10 @@ from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import BarSequenceError
 
 Calendar = Sequence[datetime]
-"""The open times of all bars of a market that is not always open, in order. Only these bars can be missing."""
+"""The open times of all bars of a market that is not always open, in order.
+
+Only these bars can be missing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,20 +77,21 @@ FeedItem = Bar | Note
 class BarFeed(Protocol):
     """Closed bars of one symbol and timeframe in order of time, with notes between them. Iterate it once.
 
-    Every bar of the source is yielded once, unchanged, in order of close time. No bar is invented, and no bar is left out
-    without a note:
+    Every bar of the source is yielded once, unchanged, in order of close time. No bar is invented, and no bar
+    is left out without a note:
 
     - Missing bars give one `Gap` directly before the next bar.
     - A repeated equal bar gives a `Duplicate` in its place.
     - Unknown columns give an `UnreadColumns` before the first bar that has them.
-    - With a clock, a bar is yielded after its window has ended by that clock. An earlier row of the bar gives an
-      `UnclosedBar` in its place, and a later row with the same open time is read as a new bar.
+    - With a clock, a bar is yielded after its window has ended by that clock. An earlier row of the bar gives
+      an `UnclosedBar` in its place, and a later row with the same open time is read as a new bar.
 
     All items before an error are yielded first.
 
     Raises:
         BarSequenceError: If a repeated bar has other values, or a bar is earlier than the bar before it.
-        BarFormatError: If a text is not a bar. A bar of another symbol or timeframe raises one of the two errors.
+        BarFormatError: If a text is not a bar. A bar of another symbol or timeframe raises one of the two
+            errors.
 
     """
 
@@ -123,8 +127,8 @@ class Continuity:
         """Return the bar with the gap before it, or a note in its place. `line` counts from 1.
 
         Raises:
-            BarSequenceError: If the bar has another symbol or timeframe, is earlier than the bar before, or repeats it
-                with other values.
+            BarSequenceError: If the bar has another symbol or timeframe, is earlier than the bar before, or
+                repeats it with other values.
 
         """
         self._check_identity(line, bar)

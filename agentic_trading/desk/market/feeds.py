@@ -49,7 +49,10 @@ class _Rows:
         self._noted = 0
 
     async def items(self, line: int, raw: bytes) -> Sequence[FeedItem]:
-        """Return the bar on a line with the notes before it, or a note in its place. Waits for a bar that closes soon."""
+        """Return the bar on a line with the notes before it, or a note in its place.
+
+        Waits for a bar that closes soon.
+        """
         bar = self._rows.read(line, raw)
         notes = self._notes()
         if bar is None:
@@ -66,7 +69,10 @@ class _Rows:
 
 
 async def has_closed(bar: Bar, clock: Clock) -> bool:
-    """Return whether a bar's window has ended by `clock`. Waits for an end that is at most `CLOSES_SOON` away."""
+    """Return whether a bar's window has ended by `clock`.
+
+    Waits for an end that is at most `CLOSES_SOON` away.
+    """
     while (left := bar.close_time - clock.now()) > timedelta():
         if left > CLOSES_SOON:
             return False
@@ -75,7 +81,9 @@ async def has_closed(bar: Bar, clock: Clock) -> bool:
 
 
 class CsvFeed:
-    """A feed of the bars in a file, in the format of `BarRows`. A file that ends in `.gz` is unpacked with gzip.
+    """A feed of the bars in a file, in the format of `BarRows`.
+
+    A file that ends in `.gz` is unpacked with gzip.
 
     The file is read in blocks, in a thread, during the iteration.
 
@@ -89,7 +97,8 @@ class CsvFeed:
         clock: If given, no bar is yielded before it has closed by this clock.
 
     Raises:
-        FeedUnavailableError: If the file cannot be read or unpacked. All items before the error are yielded first.
+        FeedUnavailableError: If the file cannot be read or unpacked. All items before the error are yielded
+            first.
 
     """
 
@@ -135,7 +144,8 @@ class CsvFeed:
                 *ended, rest = (rest + chunk).split(b"\n")
                 yield ended
                 line += len(ended)
-                # Raises for the line that is too long, because otherwise a file without line ends would fill the memory.
+                # Raises for the line that is too long, because otherwise a file without line ends would fill
+                # the memory.
                 if len(rest) > LONGEST_LINE_BYTES:
                     line_text(self._path.name, line + 1, rest)
         if rest and not self._whole_rows_only:
@@ -193,10 +203,12 @@ class MemoryFeed:
 
 
 class StdinFeed:
-    """A feed of one bar per line of a stream, in the format of `BarRows`. A bar is yielded when its line has ended.
+    """A feed of one bar per line of a stream, in the format of `BarRows`.
 
-    The wait for the next line does not block the event loop, and can be cancelled. The sender must send a bar after its
-    window has closed.
+    A bar is yielded when its line has ended.
+
+    The wait for the next line does not block the event loop, and can be cancelled. The sender must send a bar
+    after its window has closed.
 
     Args:
         fd: The file descriptor of a pipe, a socket, a terminal or a file. It stays open and in blocking mode.
@@ -239,7 +251,8 @@ class StdinFeed:
             for raw in ended:
                 line += 1
                 yield line, raw
-            # Raises for the line that is too long, because otherwise a stream without line ends would fill the memory.
+            # Raises for the line that is too long, because otherwise a stream without line ends would fill
+            # the memory.
             if len(rest) > LONGEST_LINE_BYTES:
                 line_text(self._name, line + 1, rest)
         if rest:
@@ -248,8 +261,8 @@ class StdinFeed:
 
 async def read_when_ready(fd: int) -> bytes:
     """Return the next bytes of `fd`, at most 64 KiB. The result is empty at the end of the stream."""
-    # The descriptor stays in blocking mode, because a terminal shares this mode with standard output, whose writers would
-    # then fail.
+    # The descriptor stays in blocking mode, because a terminal shares this mode with standard output, whose
+    # writers would then fail.
     ready = asyncio.Event()
     loop = asyncio.get_running_loop()
     try:

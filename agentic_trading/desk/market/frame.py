@@ -76,8 +76,8 @@ class Frame:
     def direction(self) -> Trend | None:
         """The direction by votes: up or down if the votes differ by 2 or more, else sideways.
 
-        Swing structure, close against EMA 21, slope of EMA 21 and close against SMA 50 have one vote each, as soon as they
-        have a value. None until EMA 21 has a slope.
+        Swing structure, close against EMA 21, slope of EMA 21 and close against SMA 50 have one vote each, as
+        soon as they have a value. None until EMA 21 has a slope.
         """
         if self.trend.ema_21 is None or self.trend.ema_21_slope is None:
             return None
@@ -138,7 +138,8 @@ class FrameGauge:
 
     def read(self) -> Frame | None:
         """Return the frame as of the last closed bar, or None before the first bar."""
-        # The frame is kept until the next bar, because a snapshot reads all timeframes and most of them have no new bar.
+        # The frame is kept until the next bar, because a snapshot reads all timeframes and most of them have
+        # no new bar.
         if self._frame is None and self._last is not None:
             self._frame = self._measured(self._last)
         return self._frame

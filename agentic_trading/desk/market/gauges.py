@@ -85,8 +85,8 @@ class TrendReading:
     Attributes:
         range_width_pct: The range of the last 20 bars, in percent of the close.
         range_width_percentile: The rank of `range_width_pct` among its last 100 values, 0 to 100.
-        volume_skew: The volume of rising bars minus that of falling bars, divided by the volume of all of the last 20
-            bars, -1 to 1.
+        volume_skew: The volume of rising bars minus that of falling bars, divided by the volume of all of the
+            last 20 bars, -1 to 1.
 
     """
 
@@ -162,8 +162,9 @@ class TrendGauge:
 class MomentumReading:
     """The momentum of one timeframe. A value is None if there are not enough bars yet.
 
-    RSI, stochastic, MFI, ADX and DI are in 0..100. MACD and VWAP are in units of price. %B is 0 on the lower band and 1 on
-    the upper band. The band width is in percent of the middle, TRIX is in percent per bar, and `obv_slope` is in -1..1.
+    RSI, stochastic, MFI, ADX and DI are in 0..100. MACD and VWAP are in units of price. %B is 0 on the lower
+    band and 1 on the upper band. The band width is in percent of the middle, TRIX is in percent per bar, and
+    `obv_slope` is in -1..1.
     """
 
     rsi_14: float | None
@@ -248,7 +249,7 @@ class MomentumGauge:
 
 
 class VolatilityRegime(StrEnum):
-    """The percentile of realised volatility among its last 100 values: below 20, up to 80, up to 95, above 95."""
+    """The percentile of realised volatility in its last 100 values: below 20, up to 80, up to 95, above."""
 
     QUIET = "quiet"
     NORMAL = "normal"

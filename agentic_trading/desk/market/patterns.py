@@ -63,9 +63,10 @@ class PatternReading:
 class PatternGauge:
     """Finds the patterns of one timeframe bar by bar.
 
-    NR7 and the wide-range bar: Toby Crabel, Day Trading with Short Term Price Patterns, 1990 (his ranges, with 1.8 as a
-    round number). Squeeze: John F. Carter, Mastering the Trade, 2005, with ATR 14. Double tops and bottoms: Robert D.
-    Edwards and John Magee, Technical Analysis of Stock Trends, 1948, here as two swings in a row within half an ATR.
+    NR7 and the wide-range bar: Toby Crabel, Day Trading with Short Term Price Patterns, 1990 (his ranges,
+    with 1.8 as a round number). Squeeze: John F. Carter, Mastering the Trade, 2005, with ATR 14. Double tops
+    and bottoms: Robert D. Edwards and John Magee, Technical Analysis of Stock Trends, 1948, here as two
+    swings in a row within half an ATR.
     """
 
     __slots__ = ("_bands", "_before", "_breaks", "_gaps", "_last", "_mean", "_spans")
@@ -140,14 +141,16 @@ def _double(
 
 @dataclass(frozen=True, slots=True)
 class SentimentReading:
-    """The behaviour of traders on one timeframe. A value is None if there are not enough bars or the source lacks it.
+    """The behaviour of traders on one timeframe.
+
+    A value is None if there are not enough bars or the source lacks it.
 
     Attributes:
         taker_buy_pct: The share of the last bar's volume that buyers took from the book, in percent.
         taker_buy_20_pct: The same share for the last 20 bars together.
         trades: The number of trades in the last bar.
-        trades_z: The distance of `trades` from the mean of the last 20 bars (with the last one), in sample standard
-            deviations of these bars.
+        trades_z: The distance of `trades` from the mean of the last 20 bars (with the last one), in sample
+            standard deviations of these bars.
         volume_z: The same distance for the volume.
         streak: The number of closes in a row above the close before (positive) or below it (negative).
         gap: The open minus the close before, in units of price.

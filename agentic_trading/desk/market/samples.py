@@ -23,8 +23,8 @@ class Sample:
     Attributes:
         first_open: The open time of the first bar.
         last_close: The close time of the last bar.
-        halts: The windows in which the exchange had no bars. Each is a pair of times: the close of the last bar before
-            and the open of the first bar after.
+        halts: The windows in which the exchange had no bars. Each is a pair of times: the close of the last
+            bar before and the open of the first bar after.
 
     """
 
@@ -62,7 +62,8 @@ class PanelSample:
     """A shipped file of daily bars of many stocks: its span, its source and its checksum.
 
     Attributes:
-        rows: The number of rows. It is less than days times symbols, because the source lacks some days of some stocks.
+        rows: The number of rows. It is less than days times symbols, because the source lacks some days of
+            some stocks.
         chosen_on: The last day whose data influenced the choice of the stocks.
         frames: The names of the data that the file has in addition to prices.
 
@@ -173,14 +174,20 @@ def packed_bytes(sample: Sample | PanelSample) -> bytes:
 
 
 def read_packed(sample: Sample, packed: bytes) -> list[Bar]:
-    """Return the bars in the bytes of a shipped file. Raises `SampleDamagedError` if the bytes were changed."""
+    """Return the bars in the bytes of a shipped file.
+
+    Raises `SampleDamagedError` if the bytes were changed.
+    """
     rows = BarRows(sample.file, sample.symbol, sample.timeframe)
     read = (rows.read(number, line) for number, line in enumerate(unpacked(sample, packed).splitlines(), 1))
     return [bar for bar in read if bar is not None]
 
 
 def unpacked(sample: Sample | PanelSample, packed: bytes) -> bytes:
-    """Return the text in the bytes of a shipped file. Raises `SampleDamagedError` if the bytes were changed."""
+    """Return the text in the bytes of a shipped file.
+
+    Raises `SampleDamagedError` if the bytes were changed.
+    """
     actual = hashlib.sha256(packed).hexdigest()
     if actual != sample.sha256:
         raise SampleDamagedError(sample.name, sample.sha256, actual)

@@ -28,7 +28,9 @@ DAYS_KEPT = 14  # enough to hold the week before the present one
 
 @dataclass(frozen=True, slots=True)
 class MarketSnapshot:
-    """The state of one symbol as of one moment, without later data. It does not change when its view gets new bars.
+    """The state of one symbol as of one moment, without later data.
+
+    It does not change when its view gets new bars.
 
     Attributes:
         as_of: The moment.
@@ -55,11 +57,12 @@ class MarketSnapshot:
     def layer_inputs(self) -> dict[str, dict[str, Any]]:
         """Return the content of the layers of an analysis, as plain JSON values.
 
-        The keys are `trend`, `levels`, `patterns`, `indicators`, `sentiment`, `risk`, `volatility` and `intermarket`. The
-        ninth layer, an agent's own record, does not come from the market.
+        The keys are `trend`, `levels`, `patterns`, `indicators`, `sentiment`, `risk`, `volatility` and
+        `intermarket`. The ninth layer, an agent's own record, does not come from the market.
 
-        Prices and distances between prices have 8 significant digits, all other numbers 5. No number is NaN or infinite.
-        Missing values are left out, and `not_available` of the layer has their names and reasons. Times are UTC with a `Z`.
+        Prices and distances between prices have 8 significant digits, all other numbers 5. No number is NaN
+        or infinite. Missing values are left out, and `not_available` of the layer has their names and
+        reasons. Times are UTC with a `Z`.
         """
         frames, last, decision = self.frames, self.last, self.decision
         return {
@@ -96,8 +99,8 @@ class MarketView:
     def push(self, bar: Bar, *, as_of: datetime | None = None) -> tuple[ClosedBar, ...]:
         """Add the next bar, and return all bars that it closes, shortest timeframe first.
 
-        After a gap, an incomplete window comes directly before the current window of its timeframe. If an error is raised,
-        the view is unchanged.
+        After a gap, an incomplete window comes directly before the current window of its timeframe. If an
+        error is raised, the view is unchanged.
 
         Raises:
             UnclosedBarError: If `as_of` is given and the bar closes after it.
@@ -130,7 +133,8 @@ class MarketView:
 
         Args:
             as_of: The moment, by default the close of the newest bar.
-            reference: A market to compare with, on the same decision timeframe. Its closes after `as_of` are ignored.
+            reference: A market to compare with, on the same decision timeframe. Its closes after `as_of` are
+                ignored.
 
         Raises:
             NoBarsError: If there is no bar yet.

@@ -49,7 +49,8 @@ class TriggerRules:
 
     Attributes:
         touch_atr: The distance at which a level is touched, in ATR of the decision timeframe.
-        jump_percentile: Volatility jumps when the rank of ATR or of realised volatility (0..100) reaches this from below.
+        jump_percentile: Volatility jumps when the rank of ATR or of realised volatility (0..100) reaches this
+            from below.
         thesis_bars: The number of bars of the decision timeframe after which a thesis is due again.
 
     """
@@ -66,7 +67,7 @@ def decide(
     *,
     assessed_at: datetime | None,
 ) -> Trigger | Skip:
-    """Compare the snapshots at two closes of the decision timeframe, and return the first trigger or a `Skip`.
+    """Compare two snapshots at closes of the decision timeframe. Returns the first trigger, or a `Skip`.
 
     The kinds are tried in the order of `TriggerKind`. Equal arguments give equal results.
 
@@ -115,7 +116,7 @@ def volatility_jump(before: MarketSnapshot, now: MarketSnapshot, rules: TriggerR
 
 
 def level_touch(before: MarketSnapshot, now: MarketSnapshot, rules: TriggerRules) -> Trigger | None:
-    """Return a trigger if the price has come near a swing, a pivot or the point of control that existed before."""
+    """Return a trigger if the price has come near an earlier swing, pivot or point of control."""
     known = {level.name for level in before.levels.named}
     near_before = set(_near(before, rules.touch_atr))
     for name, level in _near(now, rules.touch_atr).items():

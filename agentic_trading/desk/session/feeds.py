@@ -39,12 +39,14 @@ class BarSource:
 def sources(names: Sequence[str]) -> list[BarSource]:
     """Return the sources in `--data`: samples, CSV files, and `-` for standard input.
 
-    Each name may have `SYMBOL=` before it. Without it, the symbol of a file is its name up to the first `-`, `_` or `.`, in
-    upper case, and the symbol of standard input is BTCUSDT. A sample of many stocks gives one source per stock, and must be
-    the only name. The function looks for the files, so call it off the event loop.
+    Each name may have `SYMBOL=` before it. Without it, the symbol of a file is its name up to the first `-`,
+    `_` or `.`, in upper case, and the symbol of standard input is BTCUSDT. A sample of many stocks gives one
+    source per stock, and must be the only name. The function looks for the files, so call it off the event
+    loop.
 
     Raises:
-        OptionError: If a name is not a source, a symbol is invalid or occurs twice, or standard input occurs twice.
+        OptionError: If a name is not a source, a symbol is invalid or occurs twice, or standard input occurs
+            twice.
 
     """
     if panels := [name for name in names if name in PANELS]:
@@ -84,8 +86,8 @@ def bar_grid(data: DataSource) -> bar_feed.BarGrid:
 async def open_feed(data: DataSource, clock: Clock | None = None) -> bar_feed.BarFeed:
     """Return the feed of a source.
 
-    A sample is read and checked now, other sources during the iteration. With a `clock`, files and standard input yield no
-    bar before it has closed.
+    A sample is read and checked now, other sources during the iteration. With a `clock`, files and standard
+    input yield no bar before it has closed.
     """
     if data.name in PANELS:
         bars, grid = await asyncio.to_thread(lambda: (load_panel_bars(data.name), bar_grid(data)))
@@ -101,8 +103,8 @@ async def open_feed(data: DataSource, clock: Clock | None = None) -> bar_feed.Ba
 class BarSteps:
     """Finds the length of a source's bars from the steps between them.
 
-    The length is known (`is_known`) when two bars are exactly one `timeframe` apart, or if `--timeframe` gives it. A longer
-    step proves no length, because bars may be missing.
+    The length is known (`is_known`) when two bars are exactly one `timeframe` apart, or if `--timeframe`
+    gives it. A longer step proves no length, because bars may be missing.
     """
 
     def __init__(self, name: str, timeframe: Timeframe, *, is_known: bool = False) -> None:
@@ -151,7 +153,10 @@ class ReadAhead:
         self._ahead: deque[bar_feed.FeedItem] = deque()
 
     async def check(self) -> None:
-        """Read until the length of the bars is known. Raises `OptionError` without a bar, or for another length."""
+        """Read until the length of the bars is known.
+
+        Raises `OptionError` without a bar, or for another length.
+        """
         async for item in self._items:
             self._ahead.append(item)
             if isinstance(item, Bar) and self.steps.add(item):
@@ -160,7 +165,10 @@ class ReadAhead:
         self.steps.refuse_unknown()
 
     async def skip_to(self, moment: datetime) -> bool:
-        """Skip items until a bar opens at or after `moment`, and wait for it. Returns whether such a bar exists."""
+        """Skip items until a bar opens at or after `moment`, and wait for it.
+
+        Returns whether such a bar exists.
+        """
         while (item := self._ahead[0] if self._ahead else await anext(self._items, None)) is not None:
             if isinstance(item, Bar) and item.open_time >= moment:
                 if not self._ahead:
@@ -237,7 +245,10 @@ class CheckedFeed:
 
 
 class ResumedFeed:
-    """The bars that an earlier run used, then the later bars of `feed`. A gap between the two is noted like other gaps."""
+    """The bars that an earlier run used, then the later bars of `feed`.
+
+    A gap between the two is noted like other gaps.
+    """
 
     def __init__(
         self, fed: bar_feed.BarFeed, feed: bar_feed.BarFeed, calendar: bar_feed.Calendar | None = None
@@ -278,7 +289,7 @@ def _was_given(item: bar_feed.FeedItem, last: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KeptBars:
-    """The file with the bars of one symbol that an earlier run used: their count, and the close of the last one.
+    """The file with the bars of one symbol that an earlier run used.
 
     A last row that a crash has cut off is left out.
     """

@@ -40,22 +40,25 @@ class RunOptions(choices.ProviderOptions):
 
     Attributes:
         config: The configuration. A run does not use its name, its folder and the rows of other tenants.
-        provider: The provider of every call, or `config` for the models of the configuration with their fallbacks.
+        provider: The provider of every call, or `config` for the models of the configuration with their
+            fallbacks.
         model: The model of the provider. An empty text is the provider's default.
         data: The samples, the CSV files, or `-` for standard input.
         out: The folder of the session.
         recorded_from: The session whose answers the provider `recorded` uses.
         timeframe: The length of the bars. Empty if it is found from the bars.
         bars: The maximum number of bars of each symbol, not counting the first `warm_up` bars.
-        budget_usd: The maximum cost. None means the budget of the tenant in the configuration, else the limit on a shared
-            server, else `DEFAULT_BUDGET_USD`.
+        budget_usd: The maximum cost. None means the budget of the tenant in the configuration, else the limit
+            on a shared server, else `DEFAULT_BUDGET_USD`.
         inject: The faults to inject, such as `malformed=5%,timeout=2%`.
         seed: The seed that selects the calls that faults hit.
         resume: Whether to continue the last run in `out`.
-        answers_from: Logs of workers, or an archive, with answers that did not reach a run over a bus before it is resumed.
+        answers_from: Logs of workers, or an archive, with answers that did not reach a run over a bus before
+            it is resumed.
         record: Whether a backtest may use a network.
         max_calls: The maximum number of attempts.
-        estimate: The basis of the reservation of a call: the bytes of its request, or the provider's token count.
+        estimate: The basis of the reservation of a call: the bytes of its request, or the provider's token
+            count.
         family: The strategy family of a portfolio plan. Empty means the default.
         rounds: The number of sets that a portfolio plan asks for. None means the default.
 
@@ -161,7 +164,10 @@ class RunOptions(choices.ProviderOptions):
             raise OptionError("--rounds", self.rounds, "1 or more")
 
     def plan_terms(self, earlier: PlanTerms | None = None) -> PlanTerms | None:
-        """Return the terms of a plan, or None without a plan. Missing terms come from `earlier` or the defaults."""
+        """Return the terms of a plan, or None without a plan.
+
+        Missing terms come from `earlier` or the defaults.
+        """
         if not self.is_planned:
             return None
         kept = earlier or PlanTerms()
@@ -181,7 +187,8 @@ class RunOptions(choices.ProviderOptions):
     @property
     def workers(self) -> int:
         """The maximum number of concurrent calls."""
-        # One for a local model, because it answers one call at a time, and the other calls would only wait for it.
+        # One for a local model, because it answers one call at a time, and the other calls would only wait
+        # for it.
         is_local = any(row.adapter_of(name) == LLMProvider.LOCAL for name, row in self.asked.items())
         return 1 if is_local else self.config.concurrency
 
@@ -256,7 +263,8 @@ def load_run_config(
 ) -> PlatformConfig:
     """Return the configuration of a run, loaded by `load_config`. The default mode is a backtest.
 
-    A built-in `provider` is added even if no file has it, with the URL `base_url` and the model row `own_model`.
+    A built-in `provider` is added even if no file has it, with the URL `base_url` and the model row
+    `own_model`.
 
     Raises:
         OptionError: If a URL or a model row is given for a provider without a server.
@@ -287,12 +295,17 @@ def load_run_config(
 
 
 def warm_up_bars(data: Sequence[str]) -> int:
-    """Return the number of warm-up bars before those that `--bars` counts. A planner of stocks needs no such bars."""
+    """Return the number of warm-up bars before those that `--bars` counts.
+
+    A planner of stocks needs no such bars.
+    """
     return 0 if data and data[0] in PANELS else WARM_UP_BARS
 
 
 WARM_UP_BARS = 12 * 26 - 1
-"""The number of five-minute bars before the first bar at which an analyst can be asked. A trend needs 26 hours: the
+"""The number of five-minute bars before the first bar at which an analyst can be asked.
+
+A trend needs 26 hours: the
 average of 21 hours, five hours apart."""
 
 

@@ -39,9 +39,10 @@ HOSTED_CALL_S: Final = 20.0
 
 LOCAL_READ_BYTES_A_S: Final = 350.0
 LOCAL_WRITE_S: Final = 8.0
-"""Time of SmolLM2-135M on one core: 151 prompt tokens per second of about 2.3 bytes, and about 600 tokens of answer.
+"""Time of SmolLM2-135M on one core: 151 prompt tokens per second, and about 600 tokens of answer.
 
-A busy machine takes longer: two calls with an estimate of 24 s each took 22 s of CPU each, and 35 s on two shared cores.
+A prompt token has about 2.3 bytes. A busy machine takes longer: two calls with an estimate of 24 s each took
+22 s of CPU each, and 35 s on two shared cores.
 """
 
 _UNLIMITED_NUSD: Final = 9 * 10**15
@@ -52,11 +53,11 @@ class Preflight:
     """The estimate of a run. For a run that `goes_on` (a resumed run), all values are for its rest.
 
     Attributes:
-        calls: The number of calls that the rules make over the same bars, at most `max_calls`. None for a stream. Repeated
-            calls after answers that are not accepted are not included.
+        calls: The number of calls that the rules make over the same bars, at most `max_calls`. None for a
+            stream. Repeated calls after answers that are not accepted are not included.
         max_calls: The limit on calls, or None.
-        bound_nusd: The maximum cost of `calls`, by the amounts that the gate reserves. It is 0 only if no call can cost
-            anything, whatever the answers are. None if it is not known.
+        bound_nusd: The maximum cost of `calls`, by the amounts that the gate reserves. It is 0 only if no
+            call can cost anything, whatever the answers are. None if it is not known.
         budget_nusd: The maximum cost of all calls.
         seconds: The estimated time, or None.
         seconds_a_call: The estimated time of one call, or None.
@@ -84,8 +85,8 @@ class Preflight:
 async def preflight(options: RunOptions) -> Preflight:
     """Return the estimate of a run with a model. No call is sent, and no file is written.
 
-    The built-in rules run the session in memory, about one second for 2,000 bars. The first SIGINT or SIGTERM cancels this
-    task.
+    The built-in rules run the session in memory, about one second for 2,000 bars. The first SIGINT or SIGTERM
+    cancels this task.
 
     Raises:
         OptionError: If the options or the model cannot be used.
@@ -134,7 +135,10 @@ class _Remaining:
 
 @dataclass(slots=True)
 class Rehearsal:
-    """The rules as a stand-in for a model. Counts and prices requests after `after`, with all `alternatives`."""
+    """The rules as a stand-in for a model.
+
+    Counts and prices requests after `after`, with all `alternatives`.
+    """
 
     inner: Provider
     tables: Tables
@@ -233,7 +237,8 @@ def _expected(
         calls = rehearsal.calls if remaining.calls is None else min(rehearsal.calls, remaining.calls)
         share = calls / rehearsal.calls if rehearsal.calls else 0
         bound_nusd = min(int(rehearsal.bound_nusd * share), remaining.budget_nusd)
-        # Not 0, because that would mean a free run, and the model may make other calls than the rules, at another price.
+        # Not 0, because that would mean a free run, and the model may make other calls than the rules, at
+        # another price.
         if calls and remaining.budget_nusd and not bound_nusd:
             bound_nusd = None
         a_call_s = _seconds_a_call(options, rehearsal)

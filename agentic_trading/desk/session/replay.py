@@ -51,7 +51,8 @@ class ReplayReport(BaseModel, frozen=True):
         misses: The number of attempts that are not in the recording.
         unused: The number of recorded attempts that were not used.
         first_difference: The first difference between the decision logs, or None.
-        request_changes: The changes of the first request without an answer, compared with the recorded request.
+        request_changes: The changes of the first request without an answer, compared with the recorded
+            request.
         warnings: The damages and the limits of the log.
 
     """
@@ -93,16 +94,17 @@ async def replay(
 ) -> ReplayReport:
     """Replay a run of a session with its recorded answers, and compare the decision logs.
 
-    No file is written, and the network is blocked. The replay ends after the first time slice in which a call has no recorded
-    answer.
+    No file is written, and the network is blocked. The replay ends after the first time slice in which a call
+    has no recorded answer.
 
     Args:
         session: The folder of the session.
         run: The number of the run, or None for the last one.
         workers: The maximum number of concurrent calls.
         edit: Changes each envelope before its call.
-        allow_incomplete: Whether to accept a broken or truncated log, and a killed run. The lines before the first broken
-            line are replayed, and compared with the decision log that exists. Missing files are still errors.
+        allow_incomplete: Whether to accept a broken or truncated log, and a killed run. The lines before the
+            first broken line are replayed, and compared with the decision log that exists. Missing files are
+            still errors.
 
     Raises:
         OptionError: If the folder is not a session, or the run does not exist.
@@ -125,7 +127,8 @@ async def replay(
     async def after_slice(_moment: TimeSlice, new: Sequence[bytes]) -> None:
         if new:
             await asyncio.to_thread(compared.add, new)
-        # Not at the miss itself, because the other calls of the time slice decide which miss is reported as the first.
+        # Not at the miss itself, because the other calls of the time slice decide which miss is reported as
+        # the first.
         if seen.missed:
             raise _EndedByMissError
 
@@ -202,10 +205,10 @@ class AskedRequest(NamedTuple):
 
 @dataclass(slots=True)
 class ReplayObservations:
-    """The calls of a replay: the number of answered calls, and the envelopes of one time slice without an answer.
+    """The calls of a replay: the number of answered calls, and one time slice's unanswered envelopes.
 
-    `recorded` are all recorded requests. A call whose request is not among them has no answer, even if it ended with
-    another error first.
+    `recorded` are all recorded requests. A call whose request is not among them has no answer, even if it
+    ended with another error first.
     """
 
     recorded: AbstractSet[AskedRequest]
@@ -303,8 +306,8 @@ async def _changes(
 class DecisionComparison:
     """Compares the lines of a replay one by one with a decision log on disk. Lines are not kept in memory.
 
-    `digest` is the digest of the lines so far. The methods read a file, so call them off the event loop. Close it at the
-    end.
+    `digest` is the digest of the lines so far. The methods read a file, so call them off the event loop.
+    Close it at the end.
     """
 
     def __init__(self, path: Path) -> None:

@@ -32,9 +32,10 @@ class DataReport(BaseModel, frozen=True):
         unclosed: The number of rows that were left out because their bar had not closed.
         unread: The names of unknown columns.
         quiet: Descriptions of three or more bars in a row without a trade.
-        is_sample: Whether the bars ship with the package, so that the built-in rules were written with them in view.
-        companion: A shipped market that the agents saw as a reference although it was not requested, with its source. Empty
-            if there was no such market.
+        is_sample: Whether the bars ship with the package, so that the built-in rules were written with them
+            in view.
+        companion: A shipped market that the agents saw as a reference although it was not requested, with its
+            source. Empty if there was no such market.
 
     """
 
@@ -70,8 +71,8 @@ class RefusedBudget(BaseModel, frozen=True):
     """A budget that refused attempts.
 
     Attributes:
-        scope: The kind, the id and the window of the budget. The budgets of single calls, and those of single chains of
-            decisions, are counted together under their kind.
+        scope: The kind, the id and the window of the budget. The budgets of single calls, and those of single
+            chains of decisions, are counted together under their kind.
         unit: nano-USD, tokens or calls.
         calls: The number of refused attempts.
         asked: The amount that the first refused attempt needed, or None if its record lacks it.
@@ -92,7 +93,8 @@ class OpenPosition(BaseModel, frozen=True):
     Attributes:
         quantity: The quantity, negative for a short position.
         mark: The last close of the symbol.
-        unrealised: The quantity times the difference of mark and average price, before the costs of closing the position.
+        unrealised: The quantity times the difference of mark and average price, before the costs of closing
+            the position.
 
     """
 
@@ -158,7 +160,8 @@ class RunReport(BaseModel, frozen=True):
         max_calls: The allowed number of calls, or None.
         unpriced: The words without a price, with the attempts that were charged in full because of them.
         bill_problems: The number of answers with an unreadable bill, by problem.
-        injected: The outcomes of injected faults, by kind. A requested kind that hit no call has an empty count.
+        injected: The outcomes of injected faults, by kind. A requested kind that hit no call has an empty
+            count.
         in_doubt: The number of calls that may have been billed. They are charged in full.
         cancelled: The number of orders that were not completely filled, by reason.
         working: The orders that were open at the end.

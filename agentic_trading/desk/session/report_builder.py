@@ -212,7 +212,10 @@ class _Attempts:
             self._finals[envelope_id] = (result.attempt_number, result.actionable)
 
     def injected(self, requested: Sequence[str]) -> dict[str, report.Counts]:
-        """Return the outcomes of the calls that each kind of fault hit. A requested kind without a hit is empty."""
+        """Return the outcomes of the calls that each kind of fault hit.
+
+        A requested kind without a hit is empty.
+        """
         outcomes: dict[str, Counter[str]] = defaultdict(Counter, {kind: Counter() for kind in requested})
         for hit in self._hits:
             outcomes[hit.fault][_outcome_of_fault(hit, *self._finals[hit.envelope_id])] += 1
@@ -284,7 +287,10 @@ class _Baselines:
 
 
 async def _baselines(manifest: RunManifest, played: SessionResult) -> _Baselines:
-    """Return the results of a run's baselines. Buy and hold invests an equal part of the cash in each symbol."""
+    """Return the results of a run's baselines.
+
+    Buy and hold invests an equal part of the cash in each symbol.
+    """
     if played.baselines is None or not played.bars_done:
         return _Baselines()
     cash, held = trading.STARTING_CASH, await played.baselines.held()

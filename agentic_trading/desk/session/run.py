@@ -81,7 +81,8 @@ async def refuse_unusable_server(options: RunOptions) -> None:
     """Check the limits on a shared ledger server, without a write to the server or to a file.
 
     Raises:
-        OptionError: If no budget is given and the server has none, or the server's limit is smaller than the given one.
+        OptionError: If no budget is given and the server has none, or the server's limit is smaller than the
+            given one.
         TradingError: If the server is unavailable, or its settings may lose data.
 
     """
@@ -115,8 +116,9 @@ class RunBudget:
     async def restore(self, ledger: Ledger, controls: ControlStore | None) -> None:
         """Set the run's limit in the controls, where operators can change it, and restore its spending.
 
-        In a resumed run and on a shared server, options that are not given keep the existing limit. If the budget comes from
-        the configuration, a limit that an operator has set is kept. On a server, a run may only lower the limit.
+        In a resumed run and on a shared server, options that are not given keep the existing limit. If the
+        budget comes from the configuration, a limit that an operator has set is kept. On a server, a run may
+        only lower the limit.
 
         Raises:
             OptionError: If the run asks for more than the limit on the server.
@@ -150,7 +152,10 @@ class RunBudget:
         return present if options.max_calls is None else replace(present, calls=options.max_calls)
 
     async def _require_checkpoint(self, ledger: Ledger, controls: ControlStore) -> None:
-        """Restore commands that only the log has. Raises `LedgerRolledBackError` if the ledger is behind the log."""
+        """Restore commands that only the log has.
+
+        Raises `LedgerRolledBackError` if the ledger is behind the log.
+        """
         rebuild, commands = LedgerRebuild(self.options.tenant, self.options.mode), CommandHistory()
         async with aclosing(self.store.scan()) as entries:
             async for entry in entries:
@@ -207,13 +212,15 @@ BARS_A_BATCH = 256
 class BarFiles:
     """Writes the bars of a run to files, so that the run can be replayed without their source.
 
-    Bars are written in batches, and always before a call or a record that uses them. Bars that a crash loses were not used,
-    and their source has them again. The bars of `streams` are written immediately, because a stream does not repeat them.
+    Bars are written in batches, and always before a call or a record that uses them. Bars that a crash loses
+    were not used, and their source has them again. The bars of `streams` are written immediately, because a
+    stream does not repeat them.
 
     Args:
         folder: The folder of the session.
         manifest: The manifest of the run.
-        fed: The number of bars in the files of an interrupted run, by symbol. These bars are not written again.
+        fed: The number of bars in the files of an interrupted run, by symbol. These bars are not written
+            again.
         streams: The symbols whose source is a stream.
 
     Raises:
@@ -243,7 +250,10 @@ class BarFiles:
         return tuple(digest.of(symbol) for symbol, digest in self._digests.items())
 
     async def open(self) -> None:
-        """Start each file with a header or with its earlier bars. A row that a crash has cut off is removed."""
+        """Start each file with a header or with its earlier bars.
+
+        A row that a crash has cut off is removed.
+        """
         for symbol, path in self._paths.items():
             digest, goes_on = self._digests[symbol], self._known[symbol] > 0
             await asyncio.to_thread(_start_bars, path, digest, goes_on=goes_on)
@@ -264,7 +274,8 @@ class BarFiles:
         """Write the added bars. They are in the files when this method returns."""
         if not self._unwritten and not self._writing.locked():
             return
-        # A caller that has no bars to add still waits here, because another caller may be writing the bars that it uses.
+        # A caller that has no bars to add still waits here, because another caller may be writing the bars
+        # that it uses.
         async with self._writing:
             bars, self._unwritten = self._unwritten, []
             if bars:
@@ -355,7 +366,8 @@ def stop_on_signals() -> Generator[StopSignals]:
 
     Without a session, the first signal cancels the current task.
     """
-    # The event loop handles the signal, because Python's own handler would interrupt the loop at an arbitrary step.
+    # The event loop handles the signal, because Python's own handler would interrupt the loop at an arbitrary
+    # step.
     signals = StopSignals(asyncio.current_task())
     with on_first_signal(signals.stop):
         yield signals
@@ -381,15 +393,16 @@ class ReplayMissError(TradingError):
 async def run_session(options: RunOptions, *, on_progress: OnProgress) -> RunReport:
     """Run a session, write it to `options.out`, and return its report.
 
-    SIGINT and SIGTERM end the session after the current time slice. Before the first time slice, they cancel this task. All
-    answers are on disk when this function returns or raises.
+    SIGINT and SIGTERM end the session after the current time slice. Before the first time slice, they cancel
+    this task. All answers are on disk when this function returns or raises.
 
     Args:
         options: The options of the run.
         on_progress: Called after each time slice.
 
     Raises:
-        OptionError: If options are wrong or do not fit together, or a source has no bar or bars of another length.
+        OptionError: If options are wrong or do not fit together, or a source has no bar or bars of another
+            length.
         WeightsError: If the weights of a local model cannot be used.
         UnusableProviderError: If a provider cannot be used.
         StoreError: If the folder or the log cannot be used.
@@ -466,7 +479,8 @@ class ActiveRun:
         manifest = self.opened.manifest
         started = _start_of(manifest, resumed=self.opened.earlier is not None)
         start_id = derived_id(RunStarted.KIND, manifest.session_id, manifest.run_number, started.start_number)
-        # The manifest is written after the end of the log, so that a manifest of an ended run always has a complete log.
+        # The manifest is written after the end of the log, so that a manifest of an ended run always has a
+        # complete log.
         async with run_on_record(self.store, started, event_id=start_id) as summary:
             await self._play(signals, on_progress, summary)
         ended = {"bars_done": summary.bars_done, "interrupted": summary.interrupted, "digest": summary.digest}
@@ -585,7 +599,10 @@ def _start_of(manifest: RunManifest, *, resumed: bool) -> RunStarted:
 
 
 def _refuse_unknown_principal(options: RunOptions) -> None:
-    """Raise `ConfigError` for an unknown principal, or a missing one if the policy has principals. Reads files."""
+    """Raise `ConfigError` for an unknown principal, or a missing one if the policy has principals.
+
+    Reads files.
+    """
     config = options.config
     problems = list(principal_problems(config))
     if not problems and config.sign_as and config.policy is None and config.principals_folder is None:

@@ -46,7 +46,7 @@ class InterruptedRun:
         return sum(one.charged.calls for one in self.bookings)
 
     def without_lost(self) -> "InterruptedRun":
-        """Return the state without lost calls, for a run whose calls stay in this process and can be repeated."""
+        """Return the state without lost calls, for a run that can repeat its calls in this process."""
         kept = [one for one in self.bookings if one.request.reservation_id not in self.lost]
         return replace(self, bookings=kept, lost={})
 
@@ -72,7 +72,10 @@ class ScannableLog(Protocol):
 async def read_interrupted_run(
     folder: SessionFolder, manifest: RunManifest, store: ScannableLog
 ) -> InterruptedRun:
-    """Return the state of a run from its folder. A call with an unknown outcome counts with its maximum cost."""
+    """Return the state of a run from its folder.
+
+    A call with an unknown outcome counts with its maximum cost.
+    """
     answers, asked = port_adapters.recording(), EarlierCalls()
     rebuild = LedgerRebuild(manifest.tenant, manifest.mode)
     async for entry in store.scan(manifest.first_seq):
@@ -120,7 +123,10 @@ async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, KeptBars]
 
 
 def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Sequence[str]) -> None:
-    """Raise `OptionError` for an input that a resumed run cannot change. `names` are the names of its data now."""
+    """Raise `OptionError` for an input that a resumed run cannot change.
+
+    `names` are the names of its data now.
+    """
     before_names = dict.fromkeys(source.name for source in manifest.data)
     now_and_before: dict[str, NowAndBefore] = {
         "--data": (",".join(dict.fromkeys(names)), ",".join(before_names)),

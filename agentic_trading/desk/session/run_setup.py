@@ -120,11 +120,13 @@ async def resumed_run(
 ) -> PreparedRun:
     """Prepare the rest of the folder's last run, with its answers and bars.
 
-    Limits, the number of bars and the number of workers come from `options`. If an error is raised, no file is written.
+    Limits, the number of bars and the number of workers come from `options`. If an error is raised, no file
+    is written.
 
     Raises:
-        OptionError: If the folder has no run, other inputs are given than at the start, fewer bars are allowed than the run
-            has used, or the run has ended and its sources have no more bars. Also all errors of `new_run`.
+        OptionError: If the folder has no run, other inputs are given than at the start, fewer bars are
+            allowed than the run has used, or the run has ended and its sources have no more bars. Also all
+            errors of `new_run`.
 
     """
     manifest = await run_resume.resumable_manifest(options, folder, feeds)
@@ -206,7 +208,10 @@ async def _recorded_run(options: RunOptions) -> RecordedRun | None:
 async def _answer_source(
     options: RunOptions, recorded: RecordedRun | None, tables: Tables, model: str = ""
 ) -> tuple[trading.AnswerSource, Sequence[Capability]]:
-    """Return the source of a run's answers, and the rows of its models. `model` is the one of a resumed run."""
+    """Return the source of a run's answers, and the rows of its models.
+
+    `model` is the one of a resumed run.
+    """
     if recorded is not None:
         return replayed_run(recorded.manifest, recorded.answers), recorded.manifest.capabilities
     if not options.asks_models:
@@ -256,8 +261,8 @@ def _session_id(
     symbols: Sequence[str],
 ) -> str:
     """Return the session id. All ids of a run are derived from it."""
-    # A recorded run in its own folder keeps the id, and so the digest. In a log with other runs it gets another id, because
-    # equal ids would be taken for the same records.
+    # A recorded run in its own folder keeps the id, and so the digest. In a log with other runs it gets
+    # another id, because equal ids would be taken for the same records.
     if recorded is not None:
         own = recorded.manifest.session_id
         return own if run_number == 1 else derived_id("session", own, run_number)
@@ -302,7 +307,8 @@ def shipped_names(shipped: Path = SHIPPED) -> list[str]:
 def session_folder(path: Path, *, shipped: Path = SHIPPED) -> Iterator[Path]:
     """Yield the folder of a session: `path` if it is a folder, else the shipped recording with this name.
 
-    A shipped recording is unpacked until the block ends. Reads and writes files, so enter it off the event loop.
+    A shipped recording is unpacked until the block ends. Reads and writes files, so enter it off the event
+    loop.
 
     Raises:
         OptionError: If neither exists.

@@ -35,7 +35,8 @@ class SessionSetup:
     """All inputs of a session.
 
     Attributes:
-        config: The configuration of the session's platform, with one tenant. Its providers come from `answers`.
+        config: The configuration of the session's platform, with one tenant. Its providers come from
+            `answers`.
         ports: The ports of the platform, including the log.
         most_bars: The maximum number of bars of each feed, or None for all.
         answers: The source of answers.

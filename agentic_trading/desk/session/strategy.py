@@ -296,7 +296,8 @@ def scene_of(evaluator: PanelEvaluator) -> Scene:
 
 def _as_answer(text: str) -> tuple[Family, str]:
     """Return the family of a set, and the set as an answer of a model."""
-    # A text that is not a JSON object is returned unchanged, because the reader of answers has the better errors.
+    # A text that is not a JSON object is returned unchanged, because the reader of answers has the better
+    # errors.
     try:
         value = exact_value(text.encode())
     except ValueError:

@@ -101,7 +101,8 @@ class AnswerSource:
         llm: The default provider. The ids of a run are derived from `llm` and `model`.
         model: The default model. An empty text is the preset of the workflow.
         recorded: The recorded answers, or None.
-        counts: Whether the provider's token count bounds the input, if the provider has one, instead of the bytes.
+        counts: Whether the provider's token count bounds the input, if the provider has one, instead of the
+            bytes.
         lost: The attempts that an interrupted run has sent and whose outcome is unknown, by reservation id.
         models: The models of workflows that do not use the default, as `PROVIDER/MODEL`.
         fallback: The fallback models of failed calls, by workflow.
@@ -185,13 +186,15 @@ def stdin_feed(*, symbol: str, clock: Clock | None = None) -> BarFeed:
 
 
 def wall_clock(mode: RunMode) -> Clock | None:
-    """Return the clock that decides whether a bar has closed: the machine's in paper mode, None in a backtest."""
+    """Return the clock that decides if a bar has closed: the machine's in paper mode, None in a backtest."""
     # Not the clock of the session, because that clock follows the bars and so cannot check them.
     return SystemClock() if mode == "paper" else None
 
 
 def clock_for(mode: RunMode, *, paced: bool = False) -> MovableClock:
-    """Return the clock of a session, set before the first bar: simulated in a backtest, market time in paper mode.
+    """Return the clock of a session, set before the first bar.
+
+    It is simulated in a backtest, and follows the market in paper mode.
 
     With `paced`, a simulated clock sleeps in real time, because a live model may demand a pause.
     """
@@ -242,9 +245,9 @@ def trading_session(
 ) -> TradingSession:
     """Return a session over the symbols of `venue` whose agents use `gateway`.
 
-    If `data` is a sample of many stocks, one planner decides for all of them, with the terms of `plan` or the default terms.
-    Otherwise each market has an analyst, and a reference market: the first other market of the session, or the market in
-    `companions`.
+    If `data` is a sample of many stocks, one planner decides for all of them, with the terms of `plan` or the
+    default terms. Otherwise each market has an analyst, and a reference market: the first other market of the
+    session, or the market in `companions`.
     """
     is_portfolio = data in PANELS
     fill_limits = PORTFOLIO_FILLS if is_portfolio else FillLimits()

@@ -53,16 +53,19 @@ class IntentSource(Protocol):
         ...
 
     async def intents(self, time_slice: TimeSlice) -> list[OrderIntent]:
-        """Return the approved intents at the close of a time slice, after its fills. Rejected ones are recorded."""
+        """Return the approved intents at the close of a time slice, after its fills.
+
+        Rejected ones are recorded.
+        """
         ...
 
 
 class TradingSession:
     """A trading session. It sends bars to the exchange and to `source`, and turns intents into orders.
 
-    Each time slice is completed before the next one starts. Calls for several symbols run concurrently, and orders are
-    placed in the order of the intents, so that the order of the answers has no effect. A decision at the close of a bar is
-    filled by the next bar at the earliest.
+    Each time slice is completed before the next one starts. Calls for several symbols run concurrently, and
+    orders are placed in the order of the intents, so that the order of the answers has no effect. A decision
+    at the close of a bar is filled by the next bar at the earliest.
 
     Args:
         source: The source of intents.

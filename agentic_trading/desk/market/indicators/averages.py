@@ -27,8 +27,8 @@ class SMA:
 class EMA:
     """Exponential moving average with weight 2 / (period + 1). The value is None before `period` values.
 
-    It starts with the simple average of the first `period` values, as in TA-Lib. The weight of the start falls by a factor
-    of about e^-2 every `period` steps.
+    It starts with the simple average of the first `period` values, as in TA-Lib. The weight of the start
+    falls by a factor of about e^-2 every `period` steps.
     """
 
     __slots__ = ("_seed", "_weight", "value")
@@ -48,10 +48,12 @@ class EMA:
 
 
 class WilderAverage:
-    """Wilder's smoothing, an exponential average with weight 1 / period. The value is None before `period` values.
+    """Wilder's smoothing, an exponential average with weight 1 / period.
 
-    It starts with the simple average of the first `period` values. Source: J. Welles Wilder, New Concepts in Technical
-    Trading Systems, 1978.
+    The value is None before `period` values.
+
+    It starts with the simple average of the first `period` values. Source: J. Welles Wilder, New Concepts in
+    Technical Trading Systems, 1978.
     """
 
     __slots__ = ("_period", "_seed", "value")
@@ -73,8 +75,8 @@ class WilderAverage:
 class WilderSum:
     """Wilder's running sum: the last sum minus its `period`-th part, plus the new value.
 
-    It starts with the plain sum of the first `period - 1` values, and has a value from the value after them on, as in
-    TA-Lib. The value is None before `period` values. Source: as for `WilderAverage`.
+    It starts with the plain sum of the first `period - 1` values, and has a value from the value after them
+    on, as in TA-Lib. The value is None before `period` values. Source: as for `WilderAverage`.
     """
 
     __slots__ = ("_period", "_seed", "value")
@@ -99,7 +101,8 @@ class WilderSum:
 class SlopedMean:
     """The mean of the last `period` values, and its change per step over the last `steps` values.
 
-    `value` is None before `period` values, and `slope` before `period + steps` values. Both are computed on access.
+    `value` is None before `period` values, and `slope` before `period + steps` values. Both are computed on
+    access.
     """
 
     __slots__ = ("_period", "_steps", "_window")

@@ -14,8 +14,8 @@ from agentic_trading.desk.market.indicators.volatility import true_range
 class RSI:
     """Relative strength index in 0..100: Wilder's average gain divided by average gain plus average loss.
 
-    The value is None before `period + 1` prices, and until a price changes. Source: J. Welles Wilder, New Concepts in
-    Technical Trading Systems, 1978, started as in TA-Lib.
+    The value is None before `period + 1` prices, and until a price changes. Source: J. Welles Wilder, New
+    Concepts in Technical Trading Systems, 1978, started as in TA-Lib.
     """
 
     __slots__ = ("_gain", "_last", "_loss", "value")
@@ -41,8 +41,8 @@ class RSI:
 class MACD:
     """Moving average convergence divergence: fast EMA minus slow EMA, in units of price.
 
-    `value` needs `slow` prices. `signal` (an EMA of `value`) and `histogram` (`value - signal`) need `slow + smooth - 1`
-    prices. Source: Gerald Appel, The Moving Average Convergence-Divergence Method, 1979.
+    `value` needs `slow` prices. `signal` (an EMA of `value`) and `histogram` (`value - signal`) need
+    `slow + smooth - 1` prices. Source: Gerald Appel, The Moving Average Convergence-Divergence Method, 1979.
     """
 
     __slots__ = ("_fast", "_signal", "_skip", "_slow", "value")
@@ -81,9 +81,10 @@ class MACD:
 class Stochastic:
     """Slow stochastic in 0..100: the smoothed position of the close in the range of the last `period` bars.
 
-    Fast %K is 100 (close - lowest low) / (highest high - lowest low). `k` is the mean of the last `smooth` values of fast %K,
-    and `d` is the mean of the last `smooth` values of `k`. `k` is None before `period + smooth - 1` bars, and `d` before
-    `period + 2 smooth - 2` bars. Both are None if a range that they need has no height.
+    Fast %K is 100 (close - lowest low) / (highest high - lowest low). `k` is the mean of the last `smooth`
+    values of fast %K, and `d` is the mean of the last `smooth` values of `k`. `k` is None before `period +
+    smooth - 1` bars, and `d` before `period + 2 smooth - 2` bars. Both are None if a range that they need has
+    no height.
 
     Source: George C. Lane, Lane's Stochastics, 1984, as TA-Lib's STOCH with simple averages.
     """
@@ -118,8 +119,9 @@ class Stochastic:
 class TRIX:
     """The change of a triple exponential average since the bar before, in percent.
 
-    The value is None before `3 * period - 1` prices. Source: Jack K. Hutson, Good TRIX, Technical Analysis of Stocks &
-    Commodities, 1983, started as in TA-Lib: each average starts on the values of the average before it.
+    The value is None before `3 * period - 1` prices. Source: Jack K. Hutson, Good TRIX, Technical Analysis of
+    Stocks & Commodities, 1983, started as in TA-Lib: each average starts on the values of the average before
+    it.
     """
 
     __slots__ = ("_averages", "_last", "value")
@@ -149,9 +151,9 @@ def _mean(window: deque[float | None]) -> float | None:
 class ADX:
     """Average directional index, and the two directional indicators that it is made of, all in 0..100.
 
-    `plus_di` and `minus_di` need `period + 1` bars, and are None if the sum of the true range is zero. `value` needs
-    `2 * period` bars. If neither side has moved, it keeps its last value. Source: J. Welles Wilder, New Concepts in
-    Technical Trading Systems, 1978, started as in TA-Lib.
+    `plus_di` and `minus_di` need `period + 1` bars, and are None if the sum of the true range is zero.
+    `value` needs `2 * period` bars. If neither side has moved, it keeps its last value. Source: J. Welles
+    Wilder, New Concepts in Technical Trading Systems, 1978, started as in TA-Lib.
     """
 
     __slots__ = ("_average", "_last", "_minus", "_plus", "_range")
@@ -208,13 +210,13 @@ class Divergence(StrEnum):
 class Divergences:
     """Divergences: the price and an oscillator compared at the last two swings of a side.
 
-    A divergence is bearish if the later of the last two confirmed swing highs is higher in price and lower in the
-    oscillator, both at the close of the swing's bar. A bullish divergence is the mirror at swing lows. A divergence starts
-    when its second swing is confirmed, never on the bar of the swing, and lasts until the next swing of its side is
-    confirmed.
+    A divergence is bearish if the later of the last two confirmed swing highs is higher in price and lower in
+    the oscillator, both at the close of the swing's bar. A bullish divergence is the mirror at swing lows. A
+    divergence starts when its second swing is confirmed, never on the bar of the swing, and lasts until the
+    next swing of its side is confirmed.
 
-    Source: J. Welles Wilder, New Concepts in Technical Trading Systems, 1978, for RSI, and Gerald Appel for MACD. Fractal
-    swings replace the judgement of an eye.
+    Source: J. Welles Wilder, New Concepts in Technical Trading Systems, 1978, for RSI, and Gerald Appel for
+    MACD. Fractal swings replace the judgement of an eye.
     """
 
     __slots__ = ("_at_swings", "_recent")
@@ -228,7 +230,7 @@ class Divergences:
     def update(
         self, at: datetime, oscillators: Oscillators, highs: Sequence[Swing], lows: Sequence[Swing]
     ) -> None:
-        """Add the oscillators of the bar that closed at `at`, with the swings confirmed by then, oldest first."""
+        """Add the oscillators of the bar that closed at `at`, and the swings so far, oldest first."""
         self._recent.append((at, oscillators))
         for side, swings in ((Divergence.BEARISH, highs), (Divergence.BULLISH, lows)):
             if swings and swings[-1].confirmed_at == at:
@@ -237,7 +239,7 @@ class Divergences:
 
     @property
     def found(self) -> tuple[tuple[Divergence, str], ...]:
-        """The current divergences with their oscillators, in the order of `Divergence` and of the oscillators."""
+        """The current divergences with their oscillators, ordered by `Divergence`, then by oscillator."""
         return tuple(
             (side, name)
             for side, pair in self._at_swings.items()

@@ -68,9 +68,9 @@ class _Point:
 class Swings:
     """Fractal swings: a bar is a swing high if `wing` bars on either side do not exceed its high.
 
-    The bars before must be strictly lower, and the bars after may be equal, so that the first of several equal highs
-    counts. Swing lows are the mirror. A swing is confirmed when the `wing`-th bar after it closes, never earlier. The latest
-    `keep` swings of each side are in `highs` and `lows`, oldest first.
+    The bars before must be strictly lower, and the bars after may be equal, so that the first of several
+    equal highs counts. Swing lows are the mirror. A swing is confirmed when the `wing`-th bar after it
+    closes, never earlier. The latest `keep` swings of each side are in `highs` and `lows`, oldest first.
 
     Source: the fractal of Bill Williams, Trading Chaos, 1995, with `wing` 3 instead of his 2.
     """
@@ -176,16 +176,19 @@ class Prices:
 
 
 def candles(before: Prices | None, now: Prices) -> tuple[Candle, ...]:
-    """Return the shapes of the bar `now` after the bar `before`, in the order of `Candle`. A flat bar has no shape.
+    """Return the shapes of the bar `now` after the bar `before`, in the order of `Candle`.
+
+    A flat bar has no shape.
 
     - Engulfing: the body has the opposite direction of the body before, covers it, and is larger.
-    - Hammer: the body is more than a tenth and at most a third of the range, the lower shadow is at least twice the body,
-      and the upper shadow is at most a tenth of the range. A shooting star is the mirror.
+    - Hammer: the body is more than a tenth and at most a third of the range, the lower shadow is at least
+      twice the body, and the upper shadow is at most a tenth of the range. A shooting star is the mirror.
     - Doji: the body is at most a tenth of the range.
-    - Inside: the range is within the range before, and smaller. Outside: the range exceeds both ends of the range before.
+    - Inside: the range is within the range before, and smaller. Outside: the range exceeds both ends of the
+      range before.
 
-    The trend is ignored, because it belongs to layer 1. Source: Steve Nison, Japanese Candlestick Charting Techniques,
-    1991, with round numbers.
+    The trend is ignored, because it belongs to layer 1. Source: Steve Nison, Japanese Candlestick Charting
+    Techniques, 1991, with round numbers.
     """
     if now.span <= 0.0:
         return ()
@@ -265,9 +268,9 @@ class Zone:
 class FairValueGaps:
     """Gaps between the first and the third of three bars.
 
-    In an up gap the low of the third bar is above the high of the first, and the gap is the range between them. A down gap
-    is the mirror. A gap closes when a later bar trades through to its far side (for an up gap, a low at or below `low`).
-    Only the latest 8 open gaps are kept.
+    In an up gap the low of the third bar is above the high of the first, and the gap is the range between
+    them. A down gap is the mirror. A gap closes when a later bar trades through to its far side (for an up
+    gap, a low at or below `low`). Only the latest 8 open gaps are kept.
 
     Source: Michael J. Huddleston's "fair value gap" (Inner Circle Trader), as a rule.
     """
@@ -302,14 +305,15 @@ class FairValueGaps:
 class StructureBreaks:
     """Breaks, sweeps and order blocks at the latest confirmed swing of each side.
 
-    - A close above the latest swing high is a break up. Each swing is broken once. The first break, and a break in the
-      direction of the break before, is a break of structure. A break against it is a change of character.
+    - A close above the latest swing high is a break up. Each swing is broken once. The first break, and a
+      break in the direction of the break before, is a break of structure. A break against it is a change of
+      character.
     - A high above that swing with a close at or below the swing is a sweep down.
-    - The order block of a break is the last of the 20 bars before it that moved in the other direction. It is removed when
-      a bar closes beyond its far side.
+    - The order block of a break is the last of the 20 bars before it that moved in the other direction. It is
+      removed when a bar closes beyond its far side.
 
-    The rules for lows are the mirror. Source: the vocabulary of "smart money concepts" (Huddleston), as rules over fractal
-    swings.
+    The rules for lows are the mirror. Source: the vocabulary of "smart money concepts" (Huddleston), as rules
+    over fractal swings.
     """
 
     __slots__ = ("_bars", "_broken", "_count", "blocks", "last_break", "last_sweep")

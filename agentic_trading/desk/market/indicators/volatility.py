@@ -19,8 +19,8 @@ def true_range(high: float, low: float, last_close: float) -> float:
 class ATR:
     """Average true range in units of price: Wilder's average of the true range.
 
-    The first bar has no range, because there is no close before it (as in TA-Lib). So `value` is None before `period + 1`
-    bars. Source: J. Welles Wilder, New Concepts in Technical Trading Systems, 1978.
+    The first bar has no range, because there is no close before it (as in TA-Lib). So `value` is None before
+    `period + 1` bars. Source: J. Welles Wilder, New Concepts in Technical Trading Systems, 1978.
     """
 
     __slots__ = ("_average", "_last_close")
@@ -133,9 +133,9 @@ def _spread(values: Collection[float]) -> tuple[float, float]:
 class RealisedVolatility:
     """Sample standard deviation of the last `period` log returns: the volatility of one bar, as a fraction.
 
-    The value is None before `period + 1` prices. Multiplied by the square root of the bars in a year, it is the annual
-    volatility. Source: John C. Hull, Options, Futures, and Other Derivatives, "Estimating volatility from
-    historical data".
+    The value is None before `period + 1` prices. Multiplied by the square root of the bars in a year, it is
+    the annual volatility. Source: John C. Hull, Options, Futures, and Other Derivatives, "Estimating
+    volatility from historical data".
     """
 
     __slots__ = ("_deviation", "_last")

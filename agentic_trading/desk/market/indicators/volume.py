@@ -21,16 +21,19 @@ class Profile:
 
 
 class VolumeProfile:
-    """Volume at price over the last `period` bars. The value is None before `period` bars, and without any volume.
+    """Volume at price over the last `period` bars.
 
-    The range from the lowest low to the highest high is divided into `bins` of equal height. The volume of a bar is spread
-    evenly over the bar's range. A bar without a range adds all its volume to one bin.
+    The value is None before `period` bars, and without any volume.
 
-    The point of control is the middle of the fullest bin, the lowest of equal ones. The value area starts there and adds
-    the fuller neighbour, the upper of equal ones, until it has `share` of all volume. Its bounds are the outer edges of its
-    outer bins.
+    The range from the lowest low to the highest high is divided into `bins` of equal height. The volume of a
+    bar is spread evenly over the bar's range. A bar without a range adds all its volume to one bin.
 
-    Source: the value area of J. Peter Steidlmayer's Market Profile (CBOT, 1985), bin by bin, with volume instead of time.
+    The point of control is the middle of the fullest bin, the lowest of equal ones. The value area starts
+    there and adds the fuller neighbour, the upper of equal ones, until it has `share` of all volume. Its
+    bounds are the outer edges of its outer bins.
+
+    Source: the value area of J. Peter Steidlmayer's Market Profile (CBOT, 1985), bin by bin, with volume
+    instead of time.
     """
 
     __slots__ = ("_bars", "_bins", "_share", "_stale", "_value")
@@ -116,9 +119,10 @@ def value_area(filled: list[float], peak: int, wanted: float) -> tuple[int, int]
 class OBV:
     """On-balance volume: the running sum of volume, with the volume of bars that close lower subtracted.
 
-    It starts at the volume of the first bar, as in TA-Lib. Only its change has a meaning, not its level. `slope` is its
-    change over the last `period` bars divided by their total volume, -1 to 1. `slope` is None before `period + 1` bars, and
-    without any volume. Source: Joseph E. Granville, Granville's New Key to Stock Market Profits, 1963.
+    It starts at the volume of the first bar, as in TA-Lib. Only its change has a meaning, not its level.
+    `slope` is its change over the last `period` bars divided by their total volume, -1 to 1. `slope` is None
+    before `period + 1` bars, and without any volume. Source: Joseph E. Granville, Granville's New Key to
+    Stock Market Profits, 1963.
     """
 
     __slots__ = ("_last", "_signed", "_volumes", "value")
@@ -150,13 +154,14 @@ class OBV:
 
 
 class MFI:
-    """Money flow index in 0..100: the share of bars with a rising typical price in the money of the last `period` bars.
+    """Money flow index in 0..100: the share of rising bars in the money of the last `period` bars.
 
-    The typical price is (high + low + close) / 3. The money of a bar is that price times its volume. It counts as rising
-    or falling against the typical price before, and is ignored if the two are equal. The index is None before `period + 1`
-    bars, and if all money is ignored.
+    The typical price is (high + low + close) / 3. The money of a bar is that price times its volume. It
+    counts as rising or falling against the typical price before, and is ignored if the two are equal. The
+    index is None before `period + 1` bars, and if all money is ignored.
 
-    Source: Gene Quong and Avrum Soudack, Volume-Weighted RSI: Money Flow, Technical Analysis of Stocks & Commodities, 1989.
+    Source: Gene Quong and Avrum Soudack, Volume-Weighted RSI: Money Flow, Technical Analysis of Stocks &
+    Commodities, 1989.
     """
 
     __slots__ = ("_falling", "_last", "_rising")
@@ -187,9 +192,9 @@ class MFI:
 class RollingVWAP:
     """Volume-weighted average of the typical prices of the last `period` bars, in units of price.
 
-    The value is None before `period` bars, and without any volume. The window rolls, because a market that never closes
-    has no session to start from. Source: Stephen A. Berkowitz, Dennis E. Logue and Eugene A. Noser, The Total Cost of
-    Transactions on the NYSE, 1988.
+    The value is None before `period` bars, and without any volume. The window rolls, because a market that
+    never closes has no session to start from. Source: Stephen A. Berkowitz, Dennis E. Logue and Eugene A.
+    Noser, The Total Cost of Transactions on the NYSE, 1988.
     """
 
     __slots__ = ("_money", "_volumes")

@@ -43,7 +43,10 @@ class LayerFeatures:
     def keep(
         self, frame: Frame, values: Mapping[str, Value], *, unsourced: Collection[str] = ()
     ) -> dict[str, Any]:
-        """Return the values that exist, and note the reasons for the others. `unsourced` values lack a source."""
+        """Return the values that exist, and note the reasons for the others.
+
+        `unsourced` values lack a source.
+        """
         for name, value in values.items():
             if value is None:
                 reason = NOT_IN_SOURCE if name in unsourced else _reason(frame, name)

@@ -27,9 +27,9 @@ def levels_layer(
 ) -> dict[str, Any]:
     """Return the levels by kind, and the four nearest levels on either side of the price `last`.
 
-    Distances are in ATR of the decision timeframe, positive above the price. `touches` counts bars among the last 100 of a
-    swing's timeframe, including the bar of the swing: those whose high (for a swing high) or low is within a quarter of an
-    ATR of the swing. Without an ATR it is left out.
+    Distances are in ATR of the decision timeframe, positive above the price. `touches` counts bars among the
+    last 100 of a swing's timeframe, including the bar of the swing: those whose high (for a swing high) or
+    low is within a quarter of an ATR of the swing. Without an ATR it is left out.
     """
     features = LayerFeatures()
     present = features.frames(frames)
@@ -150,9 +150,9 @@ def risk_layer(
 ) -> dict[str, Any]:
     """Return stop candidates and targets for a long and a short trade at the price `last`.
 
-    Stops are 1, 1.5, 2 and 3 ATR of the decision timeframe away, and a quarter of an ATR beyond the last swing on the
-    losing side. Targets are the four nearest levels on the winning side. `rr` is the distance to the target divided by the
-    distance to the stop of 2 ATR. Without an ATR there are no stops and no targets.
+    Stops are 1, 1.5, 2 and 3 ATR of the decision timeframe away, and a quarter of an ATR beyond the last
+    swing on the losing side. Targets are the four nearest levels on the winning side. `rr` is the distance to
+    the target divided by the distance to the stop of 2 ATR. Without an ATR there are no stops and no targets.
     """
     atr = frame.volatility.atr_14 if frame else None
     content: dict[str, Any] = {"entry": price(last), "timeframe": decision.value}
@@ -210,9 +210,9 @@ def _targets(side: PositionSide, levels: Sequence[Level], last: float, atr: floa
 def patterns_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     """Return candles, narrow and wide bars, squeezes, doubles and market structure of each timeframe.
 
-    Patterns that were not found are left out. `bars_ago` is 0 for the last bar. Distances are in ATR of the same timeframe,
-    positive above the close. The distance of a zone is that of its nearer edge, and 0 inside the zone. Gaps are the last 3
-    open ones, oldest first.
+    Patterns that were not found are left out. `bars_ago` is 0 for the last bar. Distances are in ATR of the
+    same timeframe, positive above the close. The distance of a zone is that of its nearer edge, and 0 inside
+    the zone. Gaps are the last 3 open ones, oldest first.
     """
     return features_by_timeframe("patterns", frames, _patterns_of)
 
