@@ -139,5 +139,5 @@ async def test_days_without_a_session_are_no_gaps(whole: RunReport) -> None:
 
 
 async def test_a_sample_of_many_stocks_stands_alone(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="sp500-sample alone"):
+    with pytest.raises(OptionError, match="sp500-sample without other data"):
         await ran(tmp_path, data=["sp500-sample", "btcusdt-5m"])

@@ -76,7 +76,7 @@ RecordedFrom = Annotated[
     typer.Option(
         "--from",
         metavar="DIR",
-        help="With --provider recorded: the folder of the session whose answers are used, or smollm2, a shipped session.",
+        help="With --provider recorded: the folder of the session whose answers are used, or a shipped session: smollm2, faults.",
     ),
 ]
 MaxCalls = Annotated[
@@ -218,11 +218,9 @@ def run_command(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a trading session on market data.
+    """Run a trading session: ask models within a budget, fill orders on paper, and record everything.
 
-    Agents ask models within a budget, orders are filled on a paper exchange, and every call, decision and
-    fill is recorded. A model is asked only after you confirm the estimated cost. Ctrl-C stops the run after
-    the calls in flight.
+    A model is asked only after you confirm the estimated cost. Ctrl-C stops the run after calls in flight.
     """
     from agentic_trading.desk.cli.run_output import run_and_print
     from agentic_trading.desk.session.options import RunOptions, warm_up_bars
@@ -233,14 +231,13 @@ def run_command(
     session: dict[str, Any] = {"inject": inject, "seed": seed, "family": family, "rounds": rounds}
     session |= {"bars": bars, "budget_usd": budget_usd, "max_calls": max_calls, "estimate": estimate}
     runs, loaded = _started(config, own_model=own_model_row(model, price, context), **own)
-    # Warm-up bars come on top of --bars, so that an analyst can be asked at the first bar that counts.
     options = RunOptions(
         data=(names := names_in(data)),
         out=out or runs / folder_for(names),
         config=loaded,
         provider=provider or (CONFIGURED if loaded.models else "rules"),
         recorded_from=recorded_from,
-        warm_up=warm_up_bars(names) if bars else 0,
+        warm_up=warm_up_bars(names) if bars else 0,  # so that the first of --bars can be decided on
         resume=resume,
         answers_from=tuple(answers_from or ()),
         model=model,

@@ -305,8 +305,8 @@ def warm_up_bars(data: Sequence[str]) -> int:
 WARM_UP_BARS = 12 * 26 - 1
 """The number of five-minute bars before the first bar at which an analyst can be asked.
 
-A trend needs 26 hours: the
-average of 21 hours, five hours apart."""
+A trend needs 26 hours: the average of 21 hours, five hours apart.
+"""
 
 
 def plan_on_record(manifest: RunManifest) -> PlanTerms | None:

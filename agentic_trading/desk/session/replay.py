@@ -94,23 +94,11 @@ async def replay(
 ) -> ReplayReport:
     """Replay a run of a session with its recorded answers, and compare the decision logs.
 
-    No file is written, and the network is blocked. The replay ends after the first time slice in which a call
-    has no recorded answer.
-
-    Args:
-        session: The folder of the session.
-        run: The number of the run, or None for the last one.
-        workers: The maximum number of concurrent calls.
-        edit: Changes each envelope before its call.
-        allow_incomplete: Whether to accept a broken or truncated log, and a killed run. The lines before the
-            first broken line are replayed, and compared with the decision log that exists. Missing files are
-            still errors.
-
-    Raises:
-        OptionError: If the folder is not a session, or the run does not exist.
-        StoreError: If the log is missing, broken or truncated, or the bars are not those of the run.
-        NoDigestError: If the run was killed.
-
+    No file is written, and the network is blocked. The replay ends after the first time slice with a missing
+    answer. `edit` changes each envelope before its call. With `allow_incomplete`, a killed run and a broken
+    or truncated log are accepted: the lines before the first broken line are replayed, and compared with the
+    decision log that exists. Raises `OptionError` if the folder has no such run, `NoDigestError` if the run
+    was killed, and `StoreError` if files are missing or broken, or the bars are not those of the run.
     """
     folder = SessionFolder(session)
     manifest = await asyncio.to_thread(folder.read_manifest, run)
@@ -127,8 +115,7 @@ async def replay(
     async def after_slice(_moment: TimeSlice, new: Sequence[bytes]) -> None:
         if new:
             await asyncio.to_thread(compared.add, new)
-        # Not at the miss itself, because the other calls of the time slice decide which miss is reported as
-        # the first.
+        # Not at the miss itself, because the first miss is chosen from all misses of the time slice.
         if seen.missed:
             raise _EndedByMissError
 
