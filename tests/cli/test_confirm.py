@@ -41,30 +41,30 @@ def expected(**changes: Any) -> Preflight:
     [
         (
             {},
-            "claude-haiku-5-5): about 12 calls, more where answers are not accepted, at most 1.270000 USD if all are ac",
+            "claude-haiku-5-5): about 12 calls, more if answers are not accepted, at most 1.270000 USD if all are ac",
         ),
         (
             {},
-            "accepted, never more than --budget-usd 20.00, about 4 minutes at 20 s a call.",
+            "accepted, never more than --budget-usd 20.00, about 4 minutes at 20 s per call.",
         ),
         (
             {"max_calls": 12, "bound_nusd": 0, "seconds": 20.0},
-            "about 12 calls, never more than 12, at most 0 USD, less than a minute at 20 s a call.",
+            "about 12 calls, never more than 12, at most 0 USD, less than a minute at 20 s per call.",
         ),
         (
             {"calls": None, "bound_nusd": None, "seconds": None, "seconds_a_call": None},
-            "as many calls as the stream gives reason for, never more than --budget-usd 20.00, for as long as the stream",
+            "an unknown number of calls, because the data is a stream, never more than --budget-usd 20.00, until the stream",
         ),
-        ({"calls": 0, "bound_nusd": 0, "seconds": 0.0}, "about 0 calls, more where"),
-        ({"calls": 0, "bound_nusd": 0, "seconds": 0.0}, "--budget-usd 20.00, no time to speak of."),
+        ({"calls": 0, "bound_nusd": 0, "seconds": 0.0}, "about 0 calls, more if"),
+        ({"calls": 0, "bound_nusd": 0, "seconds": 0.0}, "--budget-usd 20.00, no time for calls."),
         (
             {"calls": None, "bound_nusd": 0, "seconds": None, "seconds_a_call": None},
-            "as many calls as the stream gives reason for, at most 0 USD, for as long as the stream lasts.",
+            "an unknown number of calls, because the data is a stream, at most 0 USD, until the stream ends.",
         ),
-        ({"goes_on": True}, "never more than what is left of --budget-usd 20.00, about"),
+        ({"goes_on": True}, "never more than the rest of --budget-usd 20.00, about"),
         (
             {"first_nusd": 160_000_000, "budget_nusd": 100_000},
-            "never more than --budget-usd 0.000100, into which the first of them does not fit: it needs 0.160000, ",
+            "never more than --budget-usd 0.000100, which is too small for the first call: it needs 0.160000 USD, ",
         ),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_signal_that_does_not_break_into_the_reading_is_heard(
         (["--provider", "openai", "--record"], "AGENTIC_MODELS_FILE"),
         (["--provider", "local"], "models fetch smollm2-135m"),
         (["--provider", "local", "--base-url", "http://host"], "--base-url"),
-        (["--max-calls", "0"], "1 and more"),
+        (["--max-calls", "0"], "1 or more"),
     ],
 )
 def test_a_model_that_cannot_be_asked_leaves_no_folder(

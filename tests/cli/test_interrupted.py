@@ -140,7 +140,7 @@ def test_a_signal_while_nobody_has_agreed_yet_sends_and_writes_nothing(
     os.close(screen)
 
     assert code == ExitCode.INTERRUPTED
-    assert b"not started; nothing sent, nothing written" in said
+    assert b"not started: no call was sent and no file was written" in said
     assert not (tmp_path / "out").exists()
 
 
@@ -167,5 +167,5 @@ def test_a_signal_while_the_calls_are_counted_sends_and_writes_nothing(
         _, left = running.communicate()
 
     assert running.returncode == ExitCode.INTERRUPTED
-    assert left.endswith(b"not started; nothing sent, nothing written\n")
+    assert left.endswith(b"not started: no call was sent and no file was written\n")
     assert not (tmp_path / "out").exists()

@@ -176,7 +176,7 @@ async def test_recorded_answers_about_another_symbol_are_refused_before_anything
     await ran(tmp_path / "bitcoin", data=("btcusdt-5m",), bars=5)
 
     with pytest.raises(
-        OptionError, match=r"^--data is bars of ETHUSDT. Allowed: bars of BTCUSDT, as the rec"
+        OptionError, match=r"^--data is bars of ETHUSDT. Allowed: bars of BTCUSDT, the symbols"
     ):
         await ran(
             tmp_path / "ether",

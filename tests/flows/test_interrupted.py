@@ -131,7 +131,7 @@ async def test_fewer_bars_than_were_fed_are_refused_and_nothing_is_cut(tmp_path:
     await interrupted(tmp_path, at=330, data=("btcusdt-5m",))
     before = decided(tmp_path)
 
-    with pytest.raises(OptionError, match=r"--bars is 20. Allowed: 33\d and more, which run 1 was fed"):
+    with pytest.raises(OptionError, match=r"--bars is 20. Allowed: 33\d or more, because run 1 has used"):
         await ran(tmp_path, data=("btcusdt-5m",), bars=20, resume=True)
 
     assert decided(tmp_path) == before != b""
@@ -142,7 +142,7 @@ async def test_a_run_whose_bars_are_gone_is_not_gone_on_with(tmp_path: Path) -> 
     before = decided(tmp_path)
     (tmp_path / "bars-BTCUSDT.csv").unlink()
 
-    with pytest.raises(OptionError, match=r"--resume is run 1, .* not all here"):
+    with pytest.raises(OptionError, match=r"--resume is run 1, .* not all in its files"):
         await ran(tmp_path, data=("btcusdt-5m",), bars=400, resume=True)
 
     assert decided(tmp_path) == before != b""
@@ -162,7 +162,7 @@ async def test_other_inputs_than_the_run_began_with_are_refused(
 ) -> None:
     await interrupted(tmp_path, at=5, data=("btcusdt-5m",))
 
-    with pytest.raises(OptionError, match="as run 1 was started with") as refused:
+    with pytest.raises(OptionError, match="because run 1 was started with it") as refused:
         await ran(tmp_path, **{"data": ("btcusdt-5m",), "resume": True, **changes})
 
     assert refused.value.option == option

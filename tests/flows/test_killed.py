@@ -77,7 +77,7 @@ async def test_a_backtest_killed_between_bars_ends_as_if_nothing_had_been(
 ) -> None:
     asked: dict[str, Any] = {"data": data, "bars": 450, "inject": FAULTS}
     kill(tmp_path / "killed", when={"bar": bar}, **asked)
-    with pytest.raises(NoDigestError, match="run 1 did not end; go on with `run --resume"):
+    with pytest.raises(NoDigestError, match=r"run 1 did not end\. Finish it with `run --resume"):
         await replay(tmp_path / "killed")
     [no_end] = (await audit_log(tmp_path / "killed")).findings
     played = await replay(tmp_path / "killed", allow_incomplete=True)

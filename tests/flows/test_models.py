@@ -143,7 +143,7 @@ async def test_a_run_goes_on_with_the_model_and_server_it_was_started_with(
         await ran(asking(tmp_path, server.url))
     before = decided(tmp_path / "out")
 
-    with pytest.raises(OptionError, match="as run 1 was started with") as refused:
+    with pytest.raises(OptionError, match="because run 1 was started with it") as refused:
         await ran(asking(tmp_path, **{"url": server.url, "resume": True, **changes}))
 
     assert refused.value.option == option

@@ -148,7 +148,7 @@ def test_a_session_goes_on_over_the_bus_that_it_began_on_alone(
     said = capsys.readouterr().err
     assert codes == [ExitCode.BAD_INPUT] * 4
     assert "bus.namespace is 'elsewhere'. Allowed: 'flow-" in said
-    assert f"--bus is '{elsewhere}'. Allowed: '{redis.url}', as run 1 was started with" in said
+    assert f"--bus is '{elsewhere}'. Allowed: '{redis.url}', because run 1 was started with it" in said
     assert f"--ledger is '{elsewhere}'. Allowed: '{redis.url}'" in said
     assert f"--bus is 'left out'. Allowed: '{redis.url}'" in said
 

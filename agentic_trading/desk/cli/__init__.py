@@ -1,1 +1,1 @@
-"""The commands of the desk: `run`, `replay`, `strategy` and `data`."""
+"""The commands of the trading desk: `run`, `replay`, `strategy` and `data`."""

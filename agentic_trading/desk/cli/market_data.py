@@ -1,4 +1,4 @@
-"""Market data: shipped samples and files."""
+"""The `data` command, which describes shipped samples and files of market data."""
 
 import asyncio
 import hashlib
@@ -65,7 +65,10 @@ def sample_table(samples: Iterable[Sample]) -> Table:
 async def read_contents(name: str, timeframe: str = "") -> Contents:
     """Read a source to its end and return its contents.
 
-    Raises `OptionError` if the name is not a source or cannot feed a run, and the errors of a feed for a broken bar.
+    Raises:
+        OptionError: If the name is not a source, or the source cannot feed a run.
+        MarketError: If a bar cannot be read or contradicts the bar before it.
+
     """
     [feed] = await open_feeds(await asyncio.to_thread(sources, [name]), timeframe)
     items: list[FeedItem] = [item async for item in CheckedFeed(feed, name, feed.steps)]
@@ -90,6 +93,7 @@ async def read_contents(name: str, timeframe: str = "") -> Contents:
 
 
 def _sha256(name: str) -> str:
+    # Standard input has no checksum, because it cannot be read a second time.
     return "" if name == "-" else hashlib.sha256(Path(name).read_bytes()).hexdigest()
 
 
@@ -126,16 +130,16 @@ Source = Annotated[str, typer.Argument(metavar="NAME", help="A sample, a CSV fil
 
 @app.command("list")
 def list_samples(*, as_json: AsJson = False) -> None:
-    """Name the samples that ship with the package."""
+    """List the samples that ship with the package."""
     if as_json:
         output.show_json(list(SAMPLES.values()))
     else:
         output.print_table(sample_table(SAMPLES.values()))
 
 
-@app.command("describe", short_help="Read a sample or a file as a run would.")
+@app.command("describe", short_help="Show the contents of a sample or a file.")
 def describe_source(name: Source, *, timeframe: TimeframeOption = "", as_json: AsJson = False) -> None:
-    """Read a sample or a file as a run would, and print its rows, span, gaps, licence and checksum."""
+    """Read a sample or a file like a run does, and print its rows, span, gaps, licence and checksum."""
     contents = run_async(read_contents(name, timeframe))
     if as_json:
         output.show_json(contents)

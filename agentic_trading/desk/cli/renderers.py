@@ -1,4 +1,4 @@
-"""Show the desk's events in `trace`. This module is loaded when a log has one of them."""
+"""The lines that `trace` shows for the desk's events. Loaded only if a log has such an event."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from agentic_trading.llm.event import Event
 from agentic_trading.operate.choices import pluralize
 
 LAYERS: Final = "(layers)"
-"""Placeholder for a line for each layer of an assessment: its score, its first finding and the cited evidence."""
+"""Placeholder for one line per layer of an assessment: score, first finding and cited evidence."""
 
 SIZED: Final = (
     "sized: sizing.sized_by sizing.equity sizing.risk_pct sizing.position sizing.pending sizing.gross"
@@ -95,7 +95,10 @@ STOPPED = {
 
 
 def outcome(events: Sequence[Event]) -> str:
-    """Return the verdict and its result: `long → 2 fills`, `stand_aside`, `refusal`. Empty without a verdict."""
+    """Return the verdict and its result: `long → 2 fills`, `stand_aside`, `refusal`.
+
+    Empty without a verdict.
+    """
     assessed = next((str(event.body.get("verdict")) for event in events if event.kind == Assessment.KIND), "")
     failed = next((_reason(event) for event in events if event.kind in UNDECIDED), "")
     if not assessed:
@@ -133,7 +136,8 @@ def _scored(score: Any) -> str:
 
 
 def _finding(judged: Any) -> tuple[Any, Any]:
-    """Return the first finding of a layer and the evidence it cites. Logs of the first release have a list of findings."""
+    """Return the first finding of a layer and the evidence that it cites."""
+    # Both forms are read, because logs of the first release have a list of findings.
     findings = value_at(judged, "findings")
     if isinstance(findings, list) and findings:
         return value_at(findings[0], "text"), value_at(findings[0], "evidence_ids")

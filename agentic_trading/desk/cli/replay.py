@@ -1,4 +1,4 @@
-"""Sessions again, from their record, without a network."""
+"""The `replay` command, which replays recorded sessions without a network."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,31 +9,33 @@ from agentic_trading.cancellation import run_async
 from agentic_trading.cli.exits import ExitCode, say
 from agentic_trading.cli.options import AsJson
 
-app = typer.Typer(help="Sessions again, from their record, without a network.", no_args_is_help=True)
+app = typer.Typer(help="Replay recorded sessions without a network.", no_args_is_help=True)
 
 Session = Annotated[
-    Path, typer.Argument(metavar="SESSION", help="A session's folder, as `run --out` made it.")
+    Path, typer.Argument(metavar="SESSION", help="Folder of a session, created by `run --out`.")
 ]
 RunNumber = Annotated[
-    int | None, typer.Option("--run", metavar="N", min=1, help="Which of its runs; the last one if left out.")
+    int | None,
+    typer.Option("--run", metavar="N", min=1, help="Number of the run to replay. [default: the last run]"),
 ]
 AllowIncomplete = Annotated[
     bool,
     typer.Option(
-        "--allow-incomplete", help="Play what there is of a log that is broken, cut off, or of a killed run."
+        "--allow-incomplete", help="Replay the intact lines of a broken or truncated log, or of a killed run."
     ),
 ]
 Workers = Annotated[
-    int, typer.Option("--workers", metavar="N", min=1, max=256, help="How many calls at once.")
+    int, typer.Option("--workers", metavar="N", min=1, max=256, help="Maximum number of concurrent calls.")
 ]
 
 
 @app.callback()
 def replay_group() -> None:
-    """Keep `run` as a subcommand. Typer would turn a group of one command into that command."""
+    """Make `run` a subcommand of `replay`."""
+    # Without a callback `replay run` would be `replay`, because Typer merges a group with its only command.
 
 
-@app.command("run", short_help="Play a run again and compare the decision chains.")
+@app.command("run", short_help="Replay a run and compare the decision logs.")
 def replay_run(
     session: Session,
     *,
@@ -42,10 +44,10 @@ def replay_run(
     allow_incomplete: AllowIncomplete = False,
     as_json: AsJson = False,
 ) -> None:
-    """Play a run again on its recorded answers and compare the decision logs byte for byte.
+    """Replay a run with its recorded answers, and compare the decision logs byte for byte.
 
-    Nothing is written, and the network is blocked. Exit 1 names the first difference; a log that is broken or lacks its
-    end, and bars that were changed, are refused.
+    The replay writes no files, and the network is blocked. Exit code 1 means that the logs differ, and the
+    first difference is printed. A broken or truncated log and changed bars are refused.
     """
     from agentic_trading.cli.output import print_table, printable, show_json
     from agentic_trading.cli.settings import configured

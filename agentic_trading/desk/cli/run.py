@@ -1,4 +1,4 @@
-"""Run a trading session."""
+"""The `run` command, which runs a trading session."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -16,18 +16,18 @@ FLAGS = {
     "policy": "--policy",
     "sign_as": "--principal",
 }
-"""The options that say what the configuration says too."""
+"""The options that override a key of the configuration, by key."""
 
 
 def sample_names() -> list[str]:
-    """Return what the shell may complete after `--data`."""
+    """Return the names that the shell completes after `--data`."""
     from agentic_trading.desk.market.samples import SAMPLES
 
     return list(SAMPLES)
 
 
 def provider_names() -> list[str]:
-    """Return what `--provider` may be without a configuration, for a shell that completes it."""
+    """Return the names that the shell completes after `--provider`, without a configuration."""
     from agentic_trading.operate.choices import PROVIDERS
 
     return list(PROVIDERS)
@@ -38,7 +38,8 @@ MarketData = Annotated[
     typer.Option(
         "--data",
         metavar="NAMES",
-        help="Samples, CSV files, or - for standard input, with commas between; SYMBOL= may stand before each.",
+        help="Market data: samples, CSV files, or - for standard input, separated by commas. Write SYMBOL= before a source "
+        "to set its symbol.",
         autocompletion=sample_names,
     ),
 ]
@@ -47,14 +48,14 @@ TimeframeOption = Annotated[
     typer.Option(
         "--timeframe",
         metavar="5m",
-        help="Length of the bars in files and on standard input; if left out, their shortest step shows it.",
+        help="Length of the bars in files and on standard input. [default: found from the times of the bars]",
     ),
 ]
 Mode = Annotated[
     Literal["backtest", "paper"] | None,
     typer.Option(
         "--mode",
-        help="Simulated time, or bars as they come; if left out, the configuration's, else backtest.",
+        help="backtest runs in simulated time, paper uses bars as they arrive. [default: the configuration's, else backtest]",
     ),
 ]
 ProviderOption = Annotated[
@@ -63,32 +64,36 @@ ProviderOption = Annotated[
         "--provider",
         metavar="NAME",
         autocompletion=provider_names,
-        help="Provider of every call: rules (built in), recorded (an earlier session), one with models (see `models list`), "
-        "one of the configuration; config asks its [models], as without this option if it has any.",
+        help="Provider of every call: rules (built in), recorded (an earlier session), a provider with models (see `models list`), "
+        "or a provider of the configuration. config uses its [models]. [default: config if it has [models], else rules]",
     ),
 ]
 Record = Annotated[
-    bool, typer.Option("--record", help="Let a backtest ask over a network; its answers are recorded.")
+    bool, typer.Option("--record", help="Allow live model calls in a backtest. The answers are recorded.")
 ]
 RecordedFrom = Annotated[
     Path | None,
     typer.Option(
         "--from",
         metavar="DIR",
-        help="The session whose answers --provider recorded gives, or smollm2, which is shipped.",
+        help="With --provider recorded: the folder of the session whose answers are used, or a shipped session: smollm2, faults.",
     ),
 ]
 MaxCalls = Annotated[
     int | None,
-    typer.Option("--max-calls", metavar="N", help="At most N calls; retries count."),
+    typer.Option(
+        "--max-calls",
+        metavar="N",
+        help="Maximum number of calls, including retries. [default: the configuration's, if any]",
+    ),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Run a model without asking for confirmation.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Run a model without asking you to confirm the cost.")]
 Bars = Annotated[
     int | None,
     typer.Option(
         "--bars",
         metavar="N",
-        help="At most N bars of each symbol, not counting warm-up bars.",
+        help="Maximum number of bars of each symbol, without warm-up bars. [default: all]",
     ),
 ]
 BudgetUsd = Annotated[
@@ -97,7 +102,7 @@ BudgetUsd = Annotated[
         "--budget-usd",
         metavar="X",
         parser=cli_options.usd_amount,
-        help="What all calls may cost, in dollars; if left out, the configuration's, the limit at --ledger, or 5.",
+        help="Maximum cost of all calls, in US dollars. [default: the configuration's, else the limit at --ledger, else 5]",
     ),
 ]
 LedgerUrl = Annotated[
@@ -105,32 +110,39 @@ LedgerUrl = Annotated[
     typer.Option(
         "--ledger",
         metavar="URL",
-        help="A server whose ledger workers share, redis://HOST:PORT; if left out, the configuration's, else one of the run's own.",
+        help="Server of the ledger that workers share, redis://HOST:PORT. [default: the configuration's, else a ledger of this run]",
     ),
 ]
 HowEstimated = Annotated[
     Literal["bound", "exact"],
     typer.Option(
         "--estimate",
-        help="How much is reserved for a call: by the bytes of the request, or by the provider's own count, one call more.",
+        help="How the cost to reserve for a call is found: bound uses the size of the request in bytes, exact asks the provider to "
+        "count tokens, with an additional call.",
     ),
 ]
 PrincipalOption = Annotated[
     str,
     typer.Option(
-        "--principal", metavar="NAME", help="Principal of --policy the agents run as; if left out, sign_as."
+        "--principal",
+        metavar="NAME",
+        help="Principal of --policy that the agents act as. [default: sign_as of the configuration]",
     ),
 ]
 PolicyFileOption = Annotated[
     Path | None,
     typer.Option(
-        "--policy", metavar="FILE", help="Who may do what, and how fast; if left out, the configuration's."
+        "--policy",
+        metavar="FILE",
+        help="Policy file: the permissions and rates of each principal. [default: the configuration's]",
     ),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
-        "--workers", metavar="N", help="How many calls at once; if left out, the configuration's, else 4."
+        "--workers",
+        metavar="N",
+        help="Maximum number of concurrent calls. [default: the configuration's, else 4]",
     ),
 ]
 Inject = Annotated[
@@ -138,16 +150,18 @@ Inject = Annotated[
     typer.Option(
         "--inject",
         metavar="FAULTS",
-        help="Faults to inject: malformed=5%,timeout=2%,refusal=1%,truncated=1%.",
+        help="Faults to inject into answers, such as malformed=5%,timeout=2%,refusal=1%,truncated=1%. [default: none]",
     ),
 ]
-Seed = Annotated[str, typer.Option("--seed", metavar="TEXT", help="Decides which calls the faults hit.")]
+Seed = Annotated[
+    str, typer.Option("--seed", metavar="TEXT", help="Seed that selects the calls that the faults hit.")
+]
 PlanFamily = Annotated[
     str,
     typer.Option(
         "--family",
         metavar="NAME",
-        help="Of the plans over a sample of many stocks: momentum, mean_reversion or volatility; if left out, momentum.",
+        help="Strategy family of the plans, for a sample of many stocks: momentum, mean_reversion or volatility. [default: momentum]",
     ),
 ]
 PlanRounds = Annotated[
@@ -155,15 +169,19 @@ PlanRounds = Annotated[
     typer.Option(
         "--rounds",
         metavar="N",
-        help="How many sets each of these plans asks for; if left out, 5.",
+        help="Number of parameter sets that each plan asks for, for a sample of many stocks. [default: 5]",
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option("--out", metavar="DIR", help="Where the session goes; if left out, below AGENTIC_RUNS."),
+    typer.Option(
+        "--out",
+        metavar="DIR",
+        help="Folder of the session. [default: a folder in AGENTIC_RUNS, named after the data]",
+    ),
 ]
 Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on after the last closed bar of the last run in --out.")
+    bool, typer.Option("--resume", help="Continue the last run in --out after its last closed bar.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the report as JSON, without a progress bar.")]
 
@@ -200,9 +218,9 @@ def run_command(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a trading session: bars in, calls under budget, paper fills out, everything on record.
+    """Run a trading session: ask models within a budget, fill orders on paper, and record everything.
 
-    A model is asked only after you confirm the estimated cost. Ctrl-C stops after calls in flight.
+    A model is asked only after you confirm the estimated cost. Ctrl-C stops the run after calls in flight.
     """
     from agentic_trading.desk.cli.run_output import run_and_print
     from agentic_trading.desk.session.options import RunOptions, warm_up_bars
@@ -219,7 +237,7 @@ def run_command(
         config=loaded,
         provider=provider or (CONFIGURED if loaded.models else "rules"),
         recorded_from=recorded_from,
-        warm_up=warm_up_bars(names) if bars else 0,
+        warm_up=warm_up_bars(names) if bars else 0,  # so that the first of --bars can be decided on
         resume=resume,
         answers_from=tuple(answers_from or ()),
         model=model,
@@ -231,7 +249,10 @@ def run_command(
 
 
 def _started(path: Path | None, **given: Any) -> tuple[Path, Any]:
-    """Return the folder of all runs, and the configuration: what it keeps secret stays out of the log."""
+    """Return the folder of all runs and the configuration.
+
+    The program's log leaves out the secrets of the configuration.
+    """
     from agentic_trading.cli.settings import configure_logging, start
     from agentic_trading.desk.session.options import load_run_config
 
@@ -242,11 +263,11 @@ def _started(path: Path | None, **given: Any) -> tuple[Path, Any]:
 
 
 def names_in(data: str) -> tuple[str, ...]:
-    """Return the names that stand in `--data`, with commas between."""
+    """Return the names in `--data`, which are separated by commas."""
     return tuple(name.strip() for name in data.split(",") if name.strip())
 
 
 def folder_for(names: tuple[str, ...]) -> str:
-    """Return the folder of a session that was given none: named after its data."""
+    """Return the default folder name of a session, made from the names of its data."""
     sources = [name.rpartition("=")[2] for name in names]
     return "+".join("stdin" if source == "-" else Path(source).name.partition(".")[0] for source in sources)

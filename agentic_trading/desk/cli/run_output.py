@@ -1,4 +1,4 @@
-"""A run from the command line: its cost confirmed, its progress drawn, its report printed."""
+"""Run a session from the command line: confirm the cost, draw the progress, print the report."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -18,20 +18,21 @@ from agentic_trading.desk.session.report import RunProgress
 from agentic_trading.desk.session.run import run_session
 from agentic_trading.operate.choices import pluralize
 
-NOT_STARTED = "not started; nothing sent, nothing written"
+NOT_STARTED = "not started: no call was sent and no file was written"
 
 
 def confirm_run(expected: Preflight, *, yes: bool) -> None:
-    """Print what is expected on standard error, and go on only if the user confirms it.
+    """Print the estimate on standard error, and return only if the user confirms the cost.
 
-    With `yes`, or if the run can cost nothing, no question is put. Without a terminal, and after a no, the command ends.
+    Does not ask with `yes` or if the run is free. The command ends if the user declines or there is no
+    terminal.
     """
     say(preflight_text(expected), err=True)
     confirm("the cost", yes=yes or expected.is_free, otherwise=NOT_STARTED)
 
 
 def preflight_text(expected: Preflight) -> str:
-    """Return what a run with a model will probably cost and take, and its limits."""
+    """Return the estimated calls, cost and time of a run with a model, and its limits."""
     who = f"{expected.provider} ({', '.join(expected.models)})"
     return f"{who}: {_calls(expected)}, {_cost(expected)}, {_time(expected)}."
 
@@ -39,17 +40,17 @@ def preflight_text(expected: Preflight) -> str:
 def _calls(expected: Preflight) -> str:
     limit = "" if expected.max_calls is None else f", never more than {expected.max_calls:,}"
     if expected.calls is None:
-        return f"as many calls as the stream gives reason for{limit}"
-    return f"about {pluralize(expected.calls, 'call')}{limit or ', more where answers are not accepted'}"
+        return f"an unknown number of calls, because the data is a stream{limit}"
+    return f"about {pluralize(expected.calls, 'call')}{limit or ', more if answers are not accepted'}"
 
 
 def _cost(expected: Preflight) -> str:
-    rest = "what is left of " if expected.goes_on else ""
+    rest = "the rest of " if expected.goes_on else ""
     budget = f"never more than {rest}--budget-usd {usd(expected.budget_nusd)}"
     if expected.calls == 0 or expected.bound_nusd is None:
         return budget
     if expected.first_nusd > expected.budget_nusd:
-        return f"{budget}, into which the first of them does not fit: it needs {usd(expected.first_nusd)}"
+        return f"{budget}, which is too small for the first call: it needs {usd(expected.first_nusd)} USD"
     if expected.is_free:
         return "at most 0 USD"
     return f"at most {usd(expected.bound_nusd)} USD if all are accepted, {budget}"
@@ -57,12 +58,12 @@ def _cost(expected: Preflight) -> str:
 
 def _time(expected: Preflight) -> str:
     if expected.seconds is None or expected.seconds_a_call is None:
-        return "for as long as the stream lasts"
+        return "until the stream ends"
     if expected.calls == 0:
-        return "no time to speak of"
+        return "no time for calls"
     minutes = round(expected.seconds / 60)
     duration = f"about {pluralize(minutes, 'minute')}" if minutes else "less than a minute"
-    return f"{duration} at {expected.seconds_a_call:.0f} s a call"
+    return f"{duration} at {expected.seconds_a_call:.0f} s per call"
 
 
 OnProgress = Callable[[RunProgress], None]
@@ -70,7 +71,7 @@ OnProgress = Callable[[RunProgress], None]
 
 @contextmanager
 def bar_on_standard_error() -> Iterator[OnProgress]:
-    """Draw a bar of the session's progress on standard error; it is gone at the end."""
+    """Show a progress bar on standard error, and remove it at the end."""
     columns = (
         TextColumn("{task.fields[as_of]}"),
         BarColumn(),
@@ -97,26 +98,28 @@ def bar_on_standard_error() -> Iterator[OnProgress]:
 
 @contextmanager
 def no_bar() -> Iterator[OnProgress]:
-    """Draw nothing: there is no terminal, or a program reads."""
+    """Show no progress bar, because there is no terminal or a program reads the output."""
     yield lambda _now: None
 
 
 def run_and_print(options: RunOptions, *, yes: bool, as_json: bool) -> None:
-    """Run a session, once the user confirms what a model will cost, and print its report."""
+    """Run a session and print its report. If it asks models, the user confirms the cost first."""
     progress = bar_on_standard_error() if terminal_is_watching() and not as_json else no_bar()
     if options.asks_models:
         _confirm_cost(options, yes=yes)
     try:
         with progress as on_progress:
             report = run_async(run_session(options, on_progress=on_progress))
-    except (KeyboardInterrupt, asyncio.CancelledError):  # a second time, or before the session began
-        stop(ExitCode.INTERRUPTED, "ended at once; what was answered is on disk")
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        # This is the second signal, or one before the session began: otherwise the session itself would stop
+        # in order.
+        stop(ExitCode.INTERRUPTED, "stopped immediately. All answers so far are on disk")
     if as_json:
         show_json(report)
     else:
         print_table(summary(report))
     if report.interrupted:
-        say("Interrupted; the same command with --resume goes on after the last closed bar.", err=True)
+        say("Interrupted. To continue after the last closed bar, repeat the command with --resume.", err=True)
         raise typer.Exit(ExitCode.INTERRUPTED)
 
 

@@ -1,4 +1,4 @@
-"""Strategies: proposed, made into code, run over past prices."""
+"""The `strategy` command, which proposes sets of parameters, generates their code and backtests them."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -11,13 +11,13 @@ from agentic_trading.desk.cli.run import ProviderOption, Record, RecordedFrom, Y
 from agentic_trading.errors import require_extra
 
 app = typer.Typer(
-    help="Strategies: proposed, made into code, run over past prices.",
+    help="Strategies: propose parameters, generate code, backtest.",
     no_args_is_help=True,
 )
 
 
 def panel_names() -> list[str]:
-    """Return what the shell may complete after `--data`."""
+    """Return the names that the shell completes after `--data`."""
     from agentic_trading.desk.market.samples import SP500
 
     return [SP500.name]
@@ -25,55 +25,64 @@ def panel_names() -> list[str]:
 
 ParamsFile = Annotated[
     Path,
-    typer.Argument(metavar="PARAMS.json", help="A file with parameters, or with a model's whole answer."),
+    typer.Argument(
+        metavar="PARAMS.json", help="JSON file with a set of parameters, or with a model's complete answer."
+    ),
 ]
 PanelData = Annotated[
     str,
-    typer.Option(
-        "--data", metavar="NAME", help="A shipped panel of daily prices.", autocompletion=panel_names
-    ),
+    typer.Option("--data", metavar="NAME", help="Shipped panel of daily prices.", autocompletion=panel_names),
 ]
 FamilyName = Annotated[
     str,
-    typer.Option("--family", metavar="NAME", help="momentum, mean_reversion or volatility."),
+    typer.Option("--family", metavar="NAME", help="Strategy family: momentum, mean_reversion or volatility."),
 ]
-Rounds = Annotated[int, typer.Option("--rounds", metavar="N", min=1, help="How many sets are asked for.")]
+Rounds = Annotated[
+    int, typer.Option("--rounds", metavar="N", min=1, help="Number of parameter sets to ask for.")
+]
 Searches = Annotated[
     int,
     typer.Option(
-        "--random", metavar="N", min=0, help="How many random searches of as many sets stand beside it."
+        "--random",
+        metavar="N",
+        min=0,
+        help="Number of random searches to compare with, each over as many sets.",
     ),
 ]
-Seed = Annotated[str, typer.Option("--seed", metavar="TEXT", help="Decides what the random searches draw.")]
+Seed = Annotated[str, typer.Option("--seed", metavar="TEXT", help="Seed of the random searches.")]
 Budget = Annotated[
     Decimal,
     typer.Option(
         "--budget-usd",
         metavar="X",
         parser=cli_options.usd_amount,
-        help="What all calls may cost, in dollars.",
+        help="Maximum cost of all calls, in US dollars.",
     ),
 ]
 Costs = Annotated[
     str,
-    typer.Option("--costs", metavar="FEE,SLIPPAGE", help="What a trade costs, in basis points of its value."),
+    typer.Option("--costs", metavar="FEE,SLIPPAGE", help="Cost of a trade, in basis points of its value."),
 ]
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", "--store", metavar="DIR", help="Where the log goes; if left out, below AGENTIC_RUNS."
+        "--out",
+        "--store",
+        metavar="DIR",
+        help="Folder of the log. [default: a folder in AGENTIC_RUNS, named after the data]",
     ),
 ]
 Plot = Annotated[
-    Path | None, typer.Option("--plot", metavar="FILE.png", help="Draw the equity beside equal weight.")
+    Path | None,
+    typer.Option("--plot", metavar="FILE.png", help="Draw the equity next to that of equal weight."),
 ]
 Check = Annotated[
     bool,
-    typer.Option("--check", help="Pass the code through the gate, run it, and cut off the future behind it."),
+    typer.Option("--check", help="Check the code against the gate, run it, and test it for look-ahead."),
 ]
 
 
-@app.command("propose", short_help="Have a model propose sets, run them, choose one.")
+@app.command("propose", short_help="Ask a model for sets, run them, choose one.")
 def propose_command(
     *,
     data: PanelData = "sp500-sample",
@@ -96,10 +105,10 @@ def propose_command(
     yes: Yes = False,
     as_json: cli_options.AsJson = False,
 ) -> None:
-    """Have a model propose sets of parameters, run each over past prices, and choose the best by the first half.
+    """Ask a model for sets of parameters, run each on past prices, and choose the best one by the first half.
 
-    It is reported on the second half, beside all stocks in equal weight and the median of random searches. Exit 1 if no
-    set could be chosen.
+    The chosen set is reported on the second half, next to all stocks in equal weight and the median of random
+    searches. Exit code 1 means that no set could be chosen.
     """
     from agentic_trading.cli.settings import configured, start
 
@@ -129,9 +138,12 @@ def propose_command(
     propose_and_print(options, plot=plot, yes=yes, as_json=as_json)
 
 
-@app.command("show", short_help="Say what a set means, or what is wrong with it.")
+@app.command("show", short_help="Explain a set, or its mistakes.")
 def show_set(params: ParamsFile, *, as_json: cli_options.AsJson = False) -> None:
-    """Say what each parameter of a set means, and its hashes; or what is wrong with it, with what is allowed."""
+    """Print the meaning of each parameter of a set, and its hashes.
+
+    For an invalid set, print each mistake with the allowed values.
+    """
     _require_desk()
     from agentic_trading.desk.cli.strategy_output import show_params
 
@@ -140,14 +152,17 @@ def show_set(params: ParamsFile, *, as_json: cli_options.AsJson = False) -> None
 
 @app.command("code", short_help="Print the code of a set.")
 def show_code(params: ParamsFile, *, check: Check = False, data: PanelData = "sp500-sample") -> None:
-    """Print the code that a template makes of a set; with --check also what the checks say, on standard error."""
+    """Print the code that a template generates from a set.
+
+    With --check, also print the results of its checks on standard error.
+    """
     _require_desk()
     from agentic_trading.desk.cli.strategy_output import print_code
 
     print_code(params, data=data, check=check)
 
 
-@app.command("backtest", short_help="Run a set over past prices.")
+@app.command("backtest", short_help="Run a set on past prices.")
 def backtest_set(
     params: ParamsFile,
     *,
@@ -156,7 +171,7 @@ def backtest_set(
     plot: Plot = None,
     as_json: cli_options.AsJson = False,
 ) -> None:
-    """Run a set over past prices, beside all stocks in equal weight, in the same two halves as `propose`."""
+    """Run a set on past prices, next to all stocks in equal weight, with the same two halves as `propose`."""
     _require_desk(plot=plot)
     from agentic_trading.desk.cli.strategy_output import backtest_and_print, costs_in
 
@@ -164,5 +179,7 @@ def backtest_set(
 
 
 def _require_desk(*, plot: Path | None = None) -> None:
-    """Raise `MissingExtraError` before the first call is paid, not when its code is rendered or the picture is drawn."""
+    """Raise `MissingExtraError` if a package that the command needs is not installed."""
+    # Checked first, because otherwise calls would be paid for before their code fails to render or the chart
+    # to draw.
     require_extra("numpy", "jinja2", *(("matplotlib",) if plot else ()))

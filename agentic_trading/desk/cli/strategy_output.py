@@ -1,4 +1,4 @@
-"""The commands of `strategy` and their output: search, show, check and run sets of parameters, and draw an equity."""
+"""The `strategy` commands and their output: search, show, check and run sets, and draw an equity."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ from agentic_trading.operate.choices import pluralize
 from agentic_trading.platform.errors import OptionError
 
 CONFIDENT: Final = 0.95
-"""From this deflated Sharpe ratio on a champion is said to be better than luck."""
+"""Minimum deflated Sharpe ratio of a champion that is reported as better than luck."""
 
 COLUMNS: Final[Mapping[Family, Mapping[str, str]]] = {
     "momentum": {
@@ -61,7 +61,7 @@ COLUMNS: Final[Mapping[Family, Mapping[str, str]]] = {
         "when": "resample",
     },
 }
-"""The columns of a round's set, by the parameter that each shows."""
+"""The columns for the set of a round, each with the parameter that it shows."""
 
 FIGURES: Final = ("Sharpe in", "max DD", "out", "max DD out")
 SHARES: Final = frozenset({"stop_loss", "target_vol", "max_weight"})
@@ -78,7 +78,7 @@ def proposals_lines(found: strategy.Proposals) -> Iterator[RenderableType]:
     yield output.paragraph(_totals(found))
     if isinstance(found.plan, NoDecision):
         reason = found.plan.reason
-        yield output.heading(f"Nothing chosen: {reason.category}")
+        yield output.heading(f"No set was chosen: {reason.category}")
         yield output.paragraph(reason.description)
     else:
         yield from _champion(found, found.plan)
@@ -131,7 +131,7 @@ def _totals(found: strategy.Proposals) -> str:
     share = f" ({100 * distinct / valid:.0f} %)" if valid else ""
     each = f"{answers.attempts / len(found.rounds):.3g}" if found.rounds else "0"
     said = "1 answer each" if answers.attempts == len(found.rounds) else f"{each} answers a round"
-    useless = f" · of no use: {output.counts(dict(answers.useless))}" if answers.useless else ""
+    useless = f" · unusable answers: {output.counts(dict(answers.useless))}" if answers.useless else ""
     rounds = pluralize(len(found.rounds), "round")
     return f"{rounds} · {valid} valid · {distinct} distinct{share} · {said} · cost {output.usd(answers.cost_nusd)} USD{useless}"
 
@@ -172,11 +172,11 @@ def luck_line(deflated: float | None, tried: int) -> str:
 def caution(scene: strategy.Scene, knowledge: str) -> str:
     bars = scene.window.end - scene.window.start
     read = {
-        "in_sample": "in_sample: the model may have read about these days while it was trained",
-        "post_cutoff": "post_cutoff: these days are after the model's training",
-        "unknown": "in_sample unknown: nothing says what the model has read",
+        "in_sample": "in_sample: the model's training data may include these days",
+        "post_cutoff": "post_cutoff: these days are after the model's training cutoff",
+        "unknown": "in_sample unknown: the model's training cutoff is not known",
     }[knowledge]
-    return f"{read}. {bars} bars of one year prove nothing."
+    return f"{read}. {bars} bars of one year are too few for a conclusion."
 
 
 def backtest_lines(found: strategy.SetResult, deflated: float | None) -> Iterator[RenderableType]:
@@ -190,7 +190,7 @@ def backtest_lines(found: strategy.SetResult, deflated: float | None) -> Iterato
 
 
 def set_lines(params: StrategyParams) -> Iterator[RenderableType]:
-    """Yield what each parameter of a set means, the rules that it keeps, and its hashes."""
+    """Yield the meaning of each parameter of a set, the rules that it keeps, and its hashes."""
     values, family = params.model_dump(), params.strategy_type
     fields = CLASSES[family][0].model_fields
     columns: dict[str, Callable[[str], str]] = {
@@ -249,7 +249,7 @@ def _round_json(played: Round) -> dict[str, Any]:
 
 
 def hashes_of(params: StrategyParams) -> dict[str, str]:
-    """Return the hashes of a set, of the one that it trades like, and of its template."""
+    """Return the hashes of a set, of the set that it trades like, and of its template."""
     return {
         "params_sha256": params.sha256,
         "effective_sha256": params.effective.sha256,
@@ -295,7 +295,12 @@ BESIDE: Final = "#8a8a8a"
 
 
 def costs_in(text: str) -> TradeCosts:
-    """Return the costs in `FEE,SLIPPAGE`; raises `OptionError` for what is none."""
+    """Return the costs in `FEE,SLIPPAGE`, in basis points.
+
+    Raises:
+        OptionError: If the text is not two numbers in the allowed range.
+
+    """
     try:
         fee, slippage = (float(part) for part in text.split(","))
     except ValueError:
@@ -312,7 +317,7 @@ def costs_in(text: str) -> TradeCosts:
 def propose_and_print(
     options: strategy.ProposeOptions, *, plot: Path | None, yes: bool, as_json: bool
 ) -> None:
-    """Search, once the user confirms what a model may cost, and print what came of it."""
+    """Search for a set and print the result. If a model is asked, the user confirms the cost first."""
     check_plot(plot)
     if options.asks_models:
         is_free = strategy.check_provider(options)
@@ -324,7 +329,7 @@ def propose_and_print(
         with _bar(is_drawn=output.terminal_is_watching() and not as_json) as (on_round, on_random):
             found = strategy.search_sets(options, on_round=on_round, on_random=on_random)
     except KeyboardInterrupt:
-        stop(ExitCode.INTERRUPTED, "ended at once; what was answered is on disk")
+        stop(ExitCode.INTERRUPTED, "stopped immediately. All answers so far are on disk")
     if as_json:
         output.show_json(proposals_json(found))
     else:
@@ -337,7 +342,10 @@ def propose_and_print(
 
 @contextmanager
 def _bar(*, is_drawn: bool) -> Iterator[tuple[Callable[[Round], None], Callable[[int], None]]]:
-    """Draw a bar on standard error: of the random searches, whose number is known; gone at the end."""
+    """Show a progress bar on standard error, and remove it at the end.
+
+    Only the random searches have a known total.
+    """
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with ProgressBar(
         *columns, console=output.PlainConsole(stderr=True), transient=True, disable=not is_drawn
@@ -360,7 +368,7 @@ def _bar(*, is_drawn: bool) -> Iterator[tuple[Callable[[Round], None], Callable[
 
 
 def show_params(path: Path, *, as_json: bool) -> None:
-    """Print what a set means; raises what `read_set` does."""
+    """Print the meaning of a set. Raises the errors of `read_set`."""
     params = strategy.read_set(path)
     if as_json:
         effective = params.effective.model_dump()
@@ -374,7 +382,10 @@ def show_params(path: Path, *, as_json: bool) -> None:
 
 
 def print_code(path: Path, *, data: str, check: bool) -> None:
-    """Print the code of a set, and with `check` what its checks say; the command ends with 1 if one of them fails."""
+    """Print the code of a set.
+
+    With `check`, print the results of its checks, and exit with code 1 if one fails.
+    """
     if not check:
         params = strategy.read_set(path, EVERYTHING)
         typer.echo(TEMPLATES[params.strategy_type].generate_code(params), nl=False)
@@ -385,7 +396,9 @@ def print_code(path: Path, *, data: str, check: bool) -> None:
         typer.echo(code, nl=False)
         wrong = [problem.text for problem in code_problems(code)]
         say(_checked("gate", wrong), err=True)
-        if not wrong:  # what the gate refuses is never run
+        # Code that the gate rejects is never run, because on a system without user namespaces only the gate
+        # and an audit hook keep it from the network.
+        if not wrong:
             outcome = evaluator.evaluate(params)
             refused = [f"{outcome.by}: {outcome.detail}"] if isinstance(outcome, RejectedSet) else []
             say(_checked("run and promises", refused), err=True)
@@ -402,7 +415,7 @@ def _checked(name: str, wrong: Sequence[str]) -> str:
 
 
 def backtest_and_print(path: Path, *, data: str, costs: TradeCosts, plot: Path | None, as_json: bool) -> None:
-    """Run the set in a file, and print its figures beside equal weight."""
+    """Run the set in a file, and print its figures next to those of equal weight."""
     check_plot(plot)
     found = strategy.run_set(path, data, costs)
     deflated = deflated_sharpe(found.evaluation.returns(found.scene.window), [])
@@ -422,11 +435,13 @@ def backtest_and_print(path: Path, *, data: str, costs: TradeCosts, plot: Path |
 
 
 def draw_equity(path: Path, scene: strategy.Scene, equity: Sequence[float]) -> None:
-    """Draw an equity beside all stocks in equal weight, with the halves and the drawdown below, as a PNG.
+    """Write a PNG of an equity and of all stocks in equal weight, with the two halves and the drawdown.
 
-    Raises `OptionError` for a place that cannot be written to.
+    Raises:
+        OptionError: If the file cannot be written.
+
     """
-    from matplotlib.figure import Figure  # takes a second to load
+    from matplotlib.figure import Figure  # here, because it takes a second to load
 
     window = scene.window
     days = scene.panel.days[window.start :]
@@ -440,9 +455,9 @@ def draw_equity(path: Path, scene: strategy.Scene, equity: Sequence[float]) -> N
         axes.axvline(scene.panel.days[window.split], color="black", linewidth=0.9, linestyle="--")
         axes.grid(alpha=0.25)
         axes.margins(x=0.01, y=0.1)
-    for place, text in ((0.25, "chosen on this half"), (0.75, "reported on this one")):
+    for place, text in ((0.25, "chosen on this half"), (0.75, "reported on this half")):
         upper.text(place, 0.02, text, transform=upper.transAxes, ha="center", color="dimgray")
-    upper.set_title(f"{scene.panel.name}: what 1 became", loc="left")
+    upper.set_title(f"{scene.panel.name}: growth of 1", loc="left")
     upper.set_ylabel("equity")
     upper.legend(loc="upper left", frameon=False)
     lower.set_ylabel("drawdown, %")
@@ -454,12 +469,12 @@ def draw_equity(path: Path, scene: strategy.Scene, equity: Sequence[float]) -> N
 
 
 def check_plot(path: Path | None) -> None:
-    """Raise `OptionError` for a picture of another kind, before anything is asked or run."""
+    """Raise `OptionError` if the plot cannot be written, before a model is asked or a set is run."""
     if path is not None and (path.suffix.lower() != ".png" or not path.parent.is_dir()):
-        raise OptionError("--plot", str(path), "a file that ends in .png, in a folder that is there")
+        raise OptionError("--plot", str(path), "a file that ends in .png, in an existing folder")
 
 
 def _drawdown(equity: Sequence[float]) -> list[float]:
-    """Return how far below its peak so far each value is, in percent."""
+    """Return the change of each value from the peak so far, in percent."""
     peaks = accumulate(equity, max)
     return [100 * (value / peak - 1) for value, peak in zip(equity, peaks, strict=True)]

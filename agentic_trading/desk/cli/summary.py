@@ -1,4 +1,4 @@
-"""A finished run and a replay as text for a trader."""
+"""The summary of a finished run, and the verdict of a replay, as text."""
 
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -24,26 +24,26 @@ LOCAL: Final = "local"
 SHORTFALL: Final = "shortfall"
 IN_SAMPLE: Final = "in sample: the rules were written with this sample in view"
 FAULT_NAMES: Final = {"cut": "truncated"}
-"""The kinds of injected faults that the log calls by another name."""
+"""The printed names of fault kinds that have another name in the log."""
 FAULT_OUTCOMES: Final = {
     "mended, then accepted": "repaired, accepted",
     "asked again, then accepted": "re-asked, accepted",
     "tried again, then accepted": "retried, accepted",
 }
-"""What became of an injected fault: the keys of the report, and the words for them."""
+"""The printed words for the outcomes of injected faults, by their keys in the report."""
 MOST_YEARLY: Final = 100.0
-"""A larger yearly rate is that of a session too short for one, and is not spelled out."""
+"""Largest yearly rate that is printed, as a fraction. A larger rate means that the session was too short."""
 A_DAY: Final = timedelta(days=1)
 KNOWLEDGE: Final = {
     "in_sample": "in sample",
     "post_cutoff": "after the training cutoff",
     "unknown": "training cutoff unknown",
 }
-"""What a model may have seen of the period while it was trained."""
+"""The printed words for whether the training data of a model may include the period."""
 
 
 def summary(report: RunReport) -> RenderableType:
-    """Return what happened, what it earned, what it cost, where it is on record, what to look at next."""
+    """Return the summary of a run: market, result, decisions, calls, orders, files, and next commands."""
     return Group(
         Text(
             f"Session {report.session_id} · run {report.run_number} · {report.mode} · {_who(report)}", "bold"
@@ -60,7 +60,7 @@ def summary(report: RunReport) -> RenderableType:
         output.facts(_calls(report)),
         output.heading("Orders"),
         output.facts(_orders(report)),
-        output.heading("On record"),
+        output.heading("Files"),
         output.facts(_record(report)),
         output.unbroken("digest", f"sha256:{report.digest}"),
         output.heading("Next"),
@@ -69,7 +69,7 @@ def summary(report: RunReport) -> RenderableType:
 
 
 def next_steps(report: RunReport) -> list[str]:
-    """Return the commands that look into the run further."""
+    """Return commands that show more of the run."""
     session = report.log.parent
     why = (
         [f"agentic-trading trace why {report.first_fill_id} --store {session}"]
@@ -107,7 +107,8 @@ def _market(report: RunReport) -> Iterator[tuple[str, str]]:
 
 
 def _panel(data: Sequence[DataReport]) -> Iterator[tuple[str, str]]:
-    """Yield what was fed of many stocks, which of them lack days, and which ended before the others."""
+    """Yield the span of a sample of many stocks, the stocks that lack days, and those that ended early."""
+    # `last` is a close. A daily bar closes at midnight, so that its own day is the one before.
     bars, last = sum(fed.bars for fed in data), max((fed.last for fed in data if fed.last), default=None)
     first = min((fed.first for fed in data if fed.first), default=None)
     yield (
@@ -130,11 +131,11 @@ def _notes(fed: DataReport) -> Iterator[tuple[str, str]]:
     for line in output.capped([f"quiet: {quiet}" for quiet in fed.quiet]):
         yield "", line
     if fed.companion:
-        yield "", f"seen beside it, as no other market was given: {fed.companion}"
+        yield "", f"reference market, because no other market was given: {fed.companion}"
     if fed.duplicates:
         yield "", f"repeated bars: {fed.duplicates}, left out"
     if fed.unclosed:
-        yield "", f"left out: {pluralize(fed.unclosed, 'row')} of a bar that had not closed"
+        yield "", f"unclosed bars: {pluralize(fed.unclosed, 'row')}, left out"
     if fed.unread:
         yield "", f"columns not read: {', '.join(output.capped(fed.unread))}"
 
@@ -148,7 +149,8 @@ def _result(report: RunReport) -> Table:
         ("buy and hold", report.buy_and_hold_pnl, ""),
     ]
     if report.data[0].name in PANELS:
-        del money[1]  # all its orders are market orders
+        # A plan sends market orders only, so that this line would repeat the one before it.
+        del money[1]
     return output.rows(
         figures, (("  " + name, _signed(pnl), _share(pnl, report), bps) for name, pnl, bps in money)
     )
@@ -167,12 +169,13 @@ def _share(pnl: Decimal, report: RunReport) -> str:
 
 
 def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
-    """Say how the figures are to be read: by risk, what was assumed, and whether the period was known beforehand."""
+    """Yield how to read the figures: risk, assumptions, and whether the period was known beforehand."""
     if report.performance is not None:
         yield "risk", _risk(report.performance, report.year)
     if report.assumed:
-        yield "assumptions", "; ".join(report.assumed)
+        yield "assumptions", " · ".join(report.assumed)
     if report.provider == RULES:
+        # The stocks of a sample have one line together, because they all come from the same file.
         is_panel = report.data[0].name in PANELS
         fed_as = {fed.name if is_panel else fed.symbol: fed for fed in report.data}
         for name, fed in fed_as.items():
@@ -183,16 +186,16 @@ def _reading(report: RunReport) -> Iterator[tuple[str, str]]:
 
 
 def _risk(figures: Performance, year: MarketYear | None) -> str:
-    """Return what the account's closes come to; of a year, however short the session was."""
+    """Return the drawdown and the yearly figures of the account, even for a session of less than a year."""
     factor = _factor(figures, year) if year and figures.bars else ""
     drawdown, cagr = map(_percent, (figures.max_drawdown, figures.cagr))
     ratios = {"Sharpe": figures.sharpe, "Sortino": figures.sortino, "turnover": figures.turnover}
     spelled = ", ".join(f"{name} {'-' if of is None else f'{of:,.2f}'}" for name, of in ratios.items())
-    return f"largest drawdown {drawdown}; a year{factor}, from {pluralize(figures.bars, 'bar')}: return {cagr}, {spelled}"
+    return f"largest drawdown {drawdown} · per year{factor}, from {pluralize(figures.bars, 'bar')}: return {cagr}, {spelled}"
 
 
 def _factor(figures: Performance, year: MarketYear) -> str:
-    """Return the factor from the session to the year, with the parts of the year."""
+    """Return the factor from the session to a year, with the parts of the year."""
     times = year.sessions * year.bars_per_session / figures.bars
     return f" (x {times:,.3g}: {year.sessions} sessions of {pluralize(year.bars_per_session, 'bar')})"
 
@@ -209,7 +212,7 @@ def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
     for plan in report.plans:
         yield f"  {output.format_time(plan.as_of)}", _plan(plan)
     if report.data[0].name not in PANELS:
-        yield "planning", "not offered by this data"
+        yield "planning", "not available for this data"
     for workflow, reasons in report.no_decisions.items():
         yield f"no decision, {workflow}", output.counts(reasons)
     if not any(report.no_decisions.values()):
@@ -223,10 +226,10 @@ def _decisions(report: RunReport) -> Iterator[tuple[str, str]]:
 
 
 def _plan(plan: PlanChosen) -> str:
-    """Return the set that a plan chose, the market it was chosen in, and how likely it is more than luck."""
+    """Return the market regime of a plan, its set, and the probability that the set is better than luck."""
     chosen = " · ".join(f"{name} {value}" for name, value in plan.params.items() if name != "strategy_type")
     skill = "-" if plan.deflated_sharpe is None else f"{plan.deflated_sharpe:.2f}"
-    return f"{plan.regime}: {chosen}; best of {plan.tried}, deflated Sharpe {skill}"
+    return f"{plan.regime}: {chosen} · best of {plan.tried}, deflated Sharpe {skill}"
 
 
 def _shortfall(refused: RefusedBudget) -> str:
@@ -234,7 +237,7 @@ def _shortfall(refused: RefusedBudget) -> str:
         return ""
     spell = output.usd if refused.unit == "nano-USD" else "{:,}".format
     unit = "USD" if refused.unit == "nano-USD" else refused.unit
-    return f", the first with {spell(refused.left)} {unit} left and {spell(refused.asked)} that it might need"
+    return f", the first with {spell(refused.left)} {unit} left and up to {spell(refused.asked)} needed"
 
 
 def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
@@ -244,7 +247,7 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
         yield "accepted", f"{report.accepted:,} of {pluralize(report.sent, 'attempt')} sent ({share:.0f} %)"
     if report.max_calls is not None:
         refused = report.sent > report.max_calls
-        unheard = "; one that was refused or could not connect does not count" if refused else ""
+        unheard = ", without attempts that were refused or could not connect" if refused else ""
         yield "calls allowed", f"{report.max_calls:,} (--max-calls){unheard}"
     for kind, outcomes in report.injected.items():
         hits = sum(outcomes.values())
@@ -252,21 +255,23 @@ def _calls(report: RunReport) -> Iterator[tuple[str, str]]:
         yield f"injected {FAULT_NAMES.get(kind, kind)}", f"{hits:,}: {output.counts(named)}" if hits else "0"
     yield "tokens", f"{report.input_tokens:,} in · {report.output_tokens:,} out"
     share = report.cost_nusd / report.budget_nusd * 100 if report.budget_nusd else 0.0
-    who = {RULES: "rules cost", LOCAL: "a local model costs"}.get(report.provider)
-    free = f"; {who} nothing, --budget-usd binds with a priced model" if who and not report.cost_nusd else ""
+    who = {RULES: "rules are", LOCAL: "a local model is"}.get(report.provider)
+    free = (
+        f", {who} free and --budget-usd applies only to priced models" if who and not report.cost_nusd else ""
+    )
     yield (
         "cost",
         f"{output.usd(report.cost_nusd)} of {output.usd(report.budget_nusd)} USD ({share:.1f} %){free}",
     )
     for each in report.unpriced:
-        charged = f"{pluralize(each.attempts, 'attempt')} of {each.model} charged what was set aside"
-        yield "no price", f"{each.word}: {charged}; {each.add}"
+        charged = f"{pluralize(each.attempts, 'attempt')} of {each.model} charged the reserved amount"
+        yield "no price", f"{each.word}: {charged}. To fix this, {each.add}"
     for problem, number in report.bill_problems.items():
         yield "bill not read", f"{pluralize(number, 'attempt')}: {problem}"
     if report.in_doubt:
         yield (
             "in doubt",
-            f"{pluralize(report.in_doubt, 'call')} that may have been billed unseen, charged in full",
+            f"{pluralize(report.in_doubt, 'call')} that may have been billed, charged in full",
         )
 
 
@@ -296,7 +301,7 @@ def _orders(report: RunReport) -> Iterator[tuple[str, str]]:
 
 
 def _filling(report: RunReport) -> Iterator[tuple[str, str]]:
-    """Yield what filling has cost against the prices at which it was decided, in total and where it was most."""
+    """Yield the cost of filling against the prices at the decision: the total and the largest ones."""
     total = report.shortfall.total
     if total.total_bps is None:
         return
@@ -314,12 +319,12 @@ def _record(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "log", str(report.log)
     yield "decision log", str(report.decision_log)
     if report.run_number > 1:
-        own = f"run {report.run_number} has ids of its own: its digest is not that of an earlier run"
-        yield "", f"{own}; `replay run` compares a run with itself"
+        own = f"run {report.run_number} has its own ids, so its digest differs from those of earlier runs"
+        yield "", f"{own}. To check this run, use `replay run`"
 
 
 def comparison(report: ReplayReport) -> RenderableType:
-    """Return the verdict, what it rests on, and the first difference if there is one."""
+    """Return the verdict of a replay, its digests and counts, and the first difference if there is one."""
     verdict = (
         Text("identical, byte for byte", "bold green") if report.identical else Text("different", "bold red")
     )

@@ -1,1 +1,1 @@
-"""Closed bars in, numbers as of one moment out: feeds, resampling, indicators, snapshots and triggers."""
+"""Market data: feeds of closed bars, resampling, indicators, snapshots and triggers."""

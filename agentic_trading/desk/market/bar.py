@@ -1,4 +1,4 @@
-"""One closed bar of one symbol on one timeframe."""
+"""Bars, timeframes, and the resampling of bars."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,14 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, Field, model_vali
 
 from agentic_trading.desk.market.errors import BarError
 
-# Every market keeps these bounds, and within them a price as a float is finite and not zero.
+# Within these bounds, which every market keeps, a price as a float is finite and not zero, so that its
+# logarithm and ratios are defined.
 SMALLEST_PRICE = Decimal("1e-12")
 LARGEST_NUMBER = Decimal("1e18")
 
 
 class Timeframe(StrEnum):
-    """How long a bar is; windows start at multiples of it since 1970-01-01T00:00Z."""
+    """The length of a bar. Windows start at multiples of it since 1970-01-01T00:00Z."""
 
     M5 = "5m"
     M15 = "15m"
@@ -34,7 +35,10 @@ class Timeframe(StrEnum):
         return LENGTHS[self]
 
     def start_of(self, moment: datetime) -> datetime:
-        """Return when the window that holds `moment` opens; a boundary belongs to the window it opens."""
+        """Return the open time of the window that contains `moment`.
+
+        A boundary belongs to the later window.
+        """
         return EPOCH + (moment - EPOCH) // self.length * self.length
 
 
@@ -55,12 +59,16 @@ SATURDAY = 5
 
 
 class TradingYear:
-    """How many bars a year of a market has, by the bars that were seen so far: bars per session, times sessions per year.
+    """The number of bars in a market's year, estimated from the bars so far.
 
-    A session is a day in UTC. Round the clock, it has a bar at every time of the day; otherwise as many as the fullest day
-    so far. A market with bars on a Saturday has 365 sessions a year. Without them it has 260 if it trades round the
-    clock, else 252. While no Saturday was seen, a market that trades round the clock counts as one that never closes.
-    So does every market in its first 24 hours, as its closing time is not known yet.
+    It is the number of bars per session times the number of sessions per year.
+
+    A session is a day in UTC. In a market that trades round the clock, a session has a bar at every time of
+    the day. In another market it has as many bars as the fullest day so far.
+
+    A market with bars on a Saturday has 365 sessions a year. Without them it has 260 sessions if it trades
+    round the clock, else 252. Before the first Saturday, a market that trades round the clock has 365. Every
+    market counts as trading round the clock in its first 24 hours, because its closing time is not known yet.
     """
 
     __slots__ = ("_a_day", "_begin", "_count", "_day", "_end", "_first", "_most", "_saturdays", "_times")
@@ -73,7 +81,7 @@ class TradingYear:
         self._saturdays = False
 
     def add(self, open_time: datetime) -> None:
-        """Take the open time of the next bar."""
+        """Add the open time of the next bar."""
         self._end = int(open_time.timestamp())
         day, second = divmod(self._end, DAY_SECONDS)
         if day != self._day:
@@ -87,12 +95,12 @@ class TradingYear:
 
     @property
     def bars_per_session(self) -> int:
-        """How many bars a whole session has."""
+        """The number of bars in a full session."""
         return self._a_day if self._is_round_the_clock else self._most
 
     @property
     def sessions_per_year(self) -> int:
-        """How many sessions a year has."""
+        """The number of sessions in a year."""
         saw_saturday = self._day - self._first > (SATURDAY - _weekday(self._first)) % 7
         if self._saturdays or (self._is_round_the_clock and not saw_saturday):
             return 365
@@ -100,7 +108,7 @@ class TradingYear:
 
     @property
     def bars(self) -> int:
-        """How many bars a year has."""
+        """The number of bars in a year."""
         return self.bars_per_session * self.sessions_per_year
 
     @property
@@ -110,22 +118,26 @@ class TradingYear:
 
 
 def _weekday(day: int) -> int:
-    """Return the weekday of a day since 1970-01-01, a Thursday; Monday is 0."""
+    """Return the weekday of a day that is counted from 1970-01-01, a Thursday. Monday is 0."""
     return (day + 3) % 7
 
 
 def in_utc(moment: datetime) -> datetime:
-    """Return the same moment in UTC."""
+    """Return a time in UTC."""
     return moment.astimezone(UTC)
 
 
 class Bar(BaseModel, frozen=True):
-    """What traded in one window, known only when the window has closed.
+    """The trades of one symbol in one window, known only after the window has closed.
 
-    Prices are in the quote currency and volumes in the base currency unless named otherwise; the digits
-    are those of the source. What a source does not give is None. Raises `BarError` when values contradict
-    each other: the open time must lie on the timeframe's grid, `low` and `high` must enclose `open` and
-    `close`, prices must be at least 1e-12, and no number may pass 1e18.
+    Prices are in the quote currency, and volumes in the base currency unless their name says otherwise. All
+    digits of the source are kept. A value that the source does not have is None.
+
+    Raises:
+        BarError: If the open time is not on the timeframe's grid, `low` and `high` do not enclose `open` and
+            `close`, a price is below 1e-12, a number is above 1e18, an amount is negative, or
+            `taker_buy_volume` is above `volume`.
+
     """
 
     symbol: Annotated[str, Field(min_length=1, max_length=64)]
@@ -142,12 +154,12 @@ class Bar(BaseModel, frozen=True):
 
     @property
     def close_time(self) -> datetime:
-        """When the window ends: the first moment that no longer belongs to it."""
+        """The end of the window: the first moment after it."""
         return self.open_time + LENGTHS[self.timeframe]
 
     @property
     def available_at(self) -> datetime:
-        """When the bar can first be known: its close time."""
+        """The first time at which the bar can be known, which is its close time."""
         return self.close_time
 
     @model_validator(mode="after")
@@ -187,7 +199,10 @@ class Bar(BaseModel, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class ClosedBar:
-    """A bar and how many of the bars it is made of had traded; `expected` is how many fit in its window."""
+    """A closed bar that was made of `parts` shorter bars.
+
+    `expected` is the number of bars that fit in its window.
+    """
 
     bar: Bar
     parts: int = 1
@@ -199,16 +214,21 @@ class ClosedBar:
 
 
 class Resampler:
-    """Merge bars of `source` into bars of `target`, whose windows are aligned with UTC midnight.
+    """Merges bars of `source` into bars of `target`, whose windows are aligned with UTC midnight.
 
-    A merged bar comes out as soon as its close is known to have passed: with the bar that closes with it,
-    or, when that one is missing, with the first bar after it. What is given never depends on later bars.
-    A window with holes gives what traded and says so; one without any bar gives nothing.
+    A merged bar is returned as soon as its window is known to have closed: with the last bar of the window
+    or, if that bar is missing, with the first bar after the window. It never depends on later bars. A window
+    with missing bars is merged from the bars that it has, and its `ClosedBar` counts them. A window without
+    bars is skipped.
+
+    Raises:
+        ValueError: If `target` is not a multiple of `source`.
+
     """
 
     def __init__(self, source: Timeframe, target: Timeframe) -> None:
         if target.seconds % source.seconds:
-            raise ValueError(f"{target} cannot be made of {source}; allowed: a multiple of it")
+            raise ValueError(f"{target} cannot be made of {source}. Allowed: a multiple of it")
         self._step = source.length
         self._target = target
         self._expected = target.seconds // source.seconds
@@ -216,9 +236,9 @@ class Resampler:
         self._ends = EPOCH
 
     def push(self, bar: Bar) -> tuple[ClosedBar, ...]:
-        """Return the windows that this bar shows to be closed, oldest first: none, one or two.
+        """Add the next bar, and return the windows that it shows to be closed, oldest first: at most two.
 
-        The bar must be of the source timeframe and later than the one before; feeds see to it.
+        The bar must be of the source timeframe and later than the bar before. Feeds ensure both.
         """
         closed: list[ClosedBar] = []
         if self._parts and bar.open_time >= self._ends:
@@ -237,9 +257,9 @@ class Resampler:
 
 
 def merge(parts: Sequence[Bar], timeframe: Timeframe) -> Bar:
-    """Return one bar made of `parts`, at least one and all in the same window, oldest first.
+    """Return one bar made of `parts`: at least one bar, all in the same window, oldest first.
 
-    Sums are exact up to 28 digits; a sum of which one part is unknown is unknown.
+    Sums are exact up to 28 digits. A sum is None if a part of it is unknown.
     """
     first, last = parts[0], parts[-1]
     counts = [part.trades for part in parts if part.trades is not None]

@@ -1,4 +1,4 @@
-"""Lines of CSV or JSON to bars, with the line and column of anything that is not one."""
+"""Read bars from lines of CSV or JSON. Errors name the line and the column."""
 
 import csv
 import json
@@ -20,7 +20,7 @@ MICROSECONDS_PER_TICK: Final = {13: 1_000, 16: 1}  # by number of digits; 16 sin
 
 
 def number(text: str) -> Decimal | None:
-    """Return a decimal number digit for digit; separators, infinities and NaN are no numbers."""
+    """Return a decimal number with all its digits. Separators, infinities and NaN are not accepted."""
     return Decimal(text) if NUMBER.fullmatch(text) else None
 
 
@@ -30,7 +30,7 @@ def whole(text: str) -> int | None:
 
 
 def parse_time(text: str) -> datetime | None:
-    """Return a time given in epoch milliseconds, epoch microseconds or ISO 8601 (UTC without an offset)."""
+    """Return a time given in epoch milliseconds, epoch microseconds or ISO 8601 (UTC if it has no offset)."""
     try:
         if EPOCH_DIGITS.fullmatch(text):
             tick = MICROSECONDS_PER_TICK.get(len(text))
@@ -43,7 +43,7 @@ def parse_time(text: str) -> datetime | None:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """How one field is read, what its text may be, and whether it may be empty."""
+    """The parser of one field, a description of the allowed texts, and whether the field is required."""
 
     read: Callable[[str], object | None]
     allowed: str
@@ -81,7 +81,7 @@ NOT_READ: Final = (
     "taker_buy_quote_volume",
     "ignore",
     "vwap",
-    "adj_close",  # adjusted for later splits and dividends: it knows the future
+    "adj_close",  # because it is adjusted for later splits and dividends, it would be look-ahead
 )
 IDENTITY: Final = ("symbol", "timeframe")
 COLUMNS: Final = (*CELLS, *ALIASES, *NOT_READ, *IDENTITY)
@@ -99,7 +99,7 @@ WITHOUT_HEADER: Final = {len(layout): layout for layout in (REQUIRED, tuple(CELL
 
 LONGEST_LINE_BYTES: Final = 65_536
 MOST_NAMES: Final = 256
-"""How many names of a source are remembered: JSON lines may bring others for ever."""
+"""Maximum number of column names of a source that are remembered. Every JSON line may have other names."""
 
 BINARY: Final = (
     (b"PK\x03\x04", "a ZIP archive"),
@@ -108,19 +108,21 @@ BINARY: Final = (
     (b"\xff\xfe", "UTF-16 text"),
     (b"\xfe\xff", "UTF-16 text"),
 )
-"""How files that are often taken for CSV begin."""
+"""The first bytes of files that are often mistaken for CSV."""
 
 Pairs = Iterable[tuple[str, object]]
 
 
 class BarRows:
-    """Read the bars of one source, line by line.
+    """Reads the bars of one source, line by line.
 
     A line is one row of CSV or one JSON object. The columns of CSV are named by a header before the first
-    row or, without one, known by their count: 6 (the required ones), 9 (the shipped files) or 12 (the
-    kline files of exchanges). Blank lines and lines that start with `#` hold no bar. `COLUMNS` are all
-    names, in any case and with blanks for `_`; others are not read, and `unknown` names them. `symbol` and `timeframe`
-    need not be there, but must be those of the source if they are.
+    row. Without a header, the number of columns determines them: 6 (the required ones), 9 (the shipped files)
+    or 12 (the kline files of exchanges). Blank lines and lines that start with `#` are skipped.
+
+    `COLUMNS` are all known names. Case does not matter, and a blank counts as `_`. Other columns are ignored,
+    and their names are added to `unknown`. `symbol` and `timeframe` are optional columns, but must be those
+    of the source.
     """
 
     def __init__(self, source: str, symbol: str, timeframe: Timeframe) -> None:
@@ -133,9 +135,12 @@ class BarRows:
         self._last: Bar | None = None
 
     def read(self, line: int, raw: bytes) -> Bar | None:
-        """Return the bar on line `line` (from 1), or None if the line holds none.
+        """Return the bar on line `line` (from 1), or None for a header, a comment or a blank line.
 
-        Raises `BarFormatError` with line, column, value and what was allowed.
+        Raises:
+            BarFormatError: If the line is not a bar. It has the line, the column, the value and the allowed
+                values.
+
         """
         text = line_text(self._source, line, raw).strip()
         if not text or text.startswith("#"):
@@ -191,7 +196,7 @@ class BarRows:
         return tuple(names)
 
     def _field(self, name: str) -> str:
-        """Return the field that a column is; a name that is none of `COLUMNS` is added to `unknown` once."""
+        """Return the field of a column. A name that is not in `COLUMNS` is added to `unknown` once."""
         field = self._fields.get(name)
         if field is None:
             plain = "_".join(name.lower().split())
@@ -225,17 +230,20 @@ class BarRows:
         return bar
 
     def _distance(self, open_time: datetime) -> str:
-        """Return how far a bar off the grid is from the one before it: bars of another length show so."""
+        """Return a hint for a bar off the grid: its distance from the bar before, often another length."""
         if self._last is None:
             return ""
-        return f"; it opens {open_time - self._last.open_time} after the bar before: other lengths are not traded"
+        return f". It opens {open_time - self._last.open_time} after the bar before, and bars of another length are not traded"
 
     def _error(self, line: int, column: str, value: object, allowed: str) -> BarFormatError:
         return BarFormatError(self._source, line, column, value, allowed)
 
 
 def line_text(source: str, line: int, raw: bytes) -> str:
-    """Return a line as text; raises `BarFormatError` for binary data and for more than `LONGEST_LINE_BYTES`."""
+    """Return a line as text.
+
+    Raises `BarFormatError` for binary data and for more than `LONGEST_LINE_BYTES`.
+    """
     if b"\0" not in raw:
         if len(raw) > LONGEST_LINE_BYTES:
             allowed = f"at most {LONGEST_LINE_BYTES} bytes a line"

@@ -1,4 +1,4 @@
-"""How the returns of two markets go together, and which of them is the stronger."""
+"""The correlation and the relative strength of two markets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from math import fsum, log, sqrt
 RETURNS = 48
 STRENGTH_BARS = 24
 MOMENTUM_BARS = 6
-CLOSES_KEPT = 2 * RETURNS  # a hole on one side takes closes from both
+CLOSES_KEPT = 2 * RETURNS  # more than needed, because a gap in one market removes closes of both
 
 
 class Quadrant(StrEnum):
-    """Relative strength above or below its mean, and rising or falling."""
+    """Whether relative strength is above or below its mean, and whether it rises or falls."""
 
     LEADING = "leading"
     WEAKENING = "weakening"
@@ -24,7 +24,7 @@ class Quadrant(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """What a bar closed at, and when."""
+    """The close of a bar, with its time."""
 
     at: datetime
     price: float
@@ -32,13 +32,22 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class MarketCorrelation:
-    """The last 48 returns of two markets, bar by bar at common close times; None where a side does not move.
+    """A comparison of the last 48 log returns of two markets, at common close times.
 
-    `beta` is what the first moved for each percent of the second. `other_leads` correlates the first's return
-    with the second's one bar earlier, `own_leads` the other way round. `relative_strength_pct` is what the
-    first gained over 24 bars beyond the second, in percent. `quadrant` compares the ratio of their prices with
-    its mean over 24 bars and with itself 6 bars earlier, after the idea of Julius de Kempenaer's relative
-    rotation graphs.
+    Correlations and `beta` are None if a market does not move.
+
+    Attributes:
+        symbol: The symbol of the other market.
+        correlation: The correlation of the returns, -1 to 1.
+        beta: The percent that the own market moved per percent of the other market.
+        other_leads: The correlation of own returns with the other market's returns one bar earlier.
+        own_leads: The correlation of the other market's returns with own returns one bar earlier.
+        own_return_pct: The gain of the own market over 24 bars, in percent.
+        other_return_pct: The gain of the other market over 24 bars, in percent.
+        relative_strength_pct: The difference of the two gains.
+        quadrant: The ratio of the prices compared with its mean over 24 bars and with its value 6 bars
+            earlier, after the idea of Julius de Kempenaer's relative rotation graphs.
+
     """
 
     symbol: str
@@ -54,26 +63,26 @@ class MarketCorrelation:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceMarket:
-    """A market to compare with: its closes up to a moment, oldest first, on the timeframe of decisions."""
+    """A market to compare with: its closes on the decision timeframe, oldest first."""
 
     symbol: str
     closes: Sequence[Close]
 
     def until(self, as_of: datetime) -> "ReferenceMarket":
-        """Return it with the closes up to a moment."""
+        """Return this market without the closes after `as_of`."""
         if not self.closes or self.closes[-1].at <= as_of:
             return self
         return ReferenceMarket(self.symbol, tuple(close for close in self.closes if close.at <= as_of))
 
 
 def common_closes(own: Sequence[Close], other: ReferenceMarket) -> list[tuple[float, float]]:
-    """Return the prices of both markets at the close times that they share, oldest first."""
+    """Return the prices of both markets at their common close times, oldest first."""
     others: Mapping[datetime, float] = {close.at: close.price for close in other.closes}
     return [(close.price, others[close.at]) for close in own if close.at in others]
 
 
 def market_correlation(own: Sequence[Close], other: ReferenceMarket) -> MarketCorrelation | None:
-    """Return how two markets stand to each other, from log returns; None before 49 common closes."""
+    """Compare two markets by their log returns. Returns None before 49 common closes."""
     prices = common_closes(own, other)[-(RETURNS + 1) :]
     if len(prices) <= RETURNS:
         return None
@@ -96,9 +105,10 @@ def market_correlation(own: Sequence[Close], other: ReferenceMarket) -> MarketCo
 
 
 def correlation_with(own: Sequence[Close], others: Sequence[tuple[ReferenceMarket, float]]) -> float | None:
-    """Return how a market's last 48 log returns go with the weighted sum of those of others, in -1..1.
+    """Return the correlation of a market with a weighted sum of other markets, -1 to 1.
 
-    Bars count whose close times all of them share. None before 49 of these, and if one side does not move.
+    It is computed from the last 48 log returns. Only bars with a close time in all markets count. Returns
+    None before 49 such bars, and if one side does not move.
     """
     prices = [{close.at: close.price for close in market.closes} for market, _ in others]
     shared = [close for close in own if all(close.at in each for each in prices)][-(RETURNS + 1) :]
@@ -114,15 +124,16 @@ def correlation_with(own: Sequence[Close], others: Sequence[tuple[ReferenceMarke
 
 
 def covariance(ones: Sequence[float], others: Sequence[float]) -> float:
-    """Return the sample covariance of two rows of equal length, at least two values each."""
+    """Return the sample covariance of two sequences of equal length, with at least two values each."""
     one_mean, other_mean = fsum(ones) / len(ones), fsum(others) / len(others)
     products = ((one - one_mean) * (other - other_mean) for one, other in zip(ones, others, strict=True))
     return fsum(products) / (len(ones) - 1)
 
 
 def correlation(ones: Sequence[float], others: Sequence[float]) -> float | None:
-    """Return Pearson's correlation in -1..1; None if one of the rows does not move."""
+    """Return Pearson's correlation, -1 to 1, or None if one of the sequences is constant."""
     spread = sqrt(covariance(ones, ones)) * sqrt(covariance(others, others))
+    # Limited to -1..1, because rounding would otherwise give values slightly outside.
     return max(-1.0, min(1.0, covariance(ones, others) / spread)) if spread > 0.0 else None
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with market data.
+"""Errors of market data.
 
 ```
 TradingError
@@ -7,12 +7,12 @@ TradingError
     ├── BarFormatError        text that is not a bar
     ├── BarSequenceError      a bar that does not follow the one before it
     ├── FeedUnavailableError  a source that cannot be read
-    ├── UnclosedBarError      a bar from the future of the moment that was asked for
+    ├── UnclosedBarError      a bar that closes after the requested time
     ├── NoBarsError           a snapshot before the first bar
-    ├── PanelValueError       a value of a stock on a day that no panel can hold
-    ├── EmptyUniverseError    a panel with too few stocks to choose from
+    ├── PanelValueError       an impossible value of a stock on a day
+    ├── EmptyUniverseError    a panel with too few stocks
     ├── UnknownSampleError    a sample that is not shipped
-    └── SampleDamagedError    a shipped sample that is not what was shipped
+    └── SampleDamagedError    a shipped sample whose file was changed
 ```
 """
 
@@ -23,11 +23,11 @@ from agentic_trading.errors import TradingError
 
 
 class MarketError(TradingError):
-    """Anything that is wrong with market data."""
+    """The base class of errors in market data."""
 
 
 class BarError(MarketError):
-    """A bar's values contradict each other or lie outside what a market can print."""
+    """A bar's values contradict each other or are outside the allowed range."""
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         super().__init__(f"bar field {field!r} is {value}; allowed: {allowed}")
@@ -37,7 +37,7 @@ class BarError(MarketError):
 
 
 class BarFormatError(MarketError):
-    """Text that cannot be read as a bar; `line` counts from 1, `column` is the name in the source."""
+    """Text that cannot be read as a bar. `line` counts from 1, `column` is the name in the source."""
 
     def __init__(self, source: str, line: int, column: str, value: object, allowed: str) -> None:
         super().__init__(f"{source}, line {line}, column {column!r}: {value!r}; allowed: {allowed}")
@@ -49,7 +49,7 @@ class BarFormatError(MarketError):
 
 
 class BarSequenceError(MarketError):
-    """A bar that cannot come after the one before it; `line` counts lines or bars of the source from 1."""
+    """A bar that cannot follow the bar before it. `line` counts lines or bars of the source from 1."""
 
     def __init__(self, source: str, line: int, field: str, value: object, allowed: str) -> None:
         super().__init__(f"{source}, line {line}: {field} is {value}; allowed: {allowed}")
@@ -64,13 +64,13 @@ class FeedUnavailableError(MarketError):
     """A source that cannot be opened or unpacked."""
 
     def __init__(self, source: str, reason: str) -> None:
-        super().__init__(f"{source} cannot be read: {reason}; give a CSV file, plain or .gz")
+        super().__init__(f"{source} cannot be read: {reason}. Give a CSV file, plain or .gz")
         self.source = source
         self.reason = reason
 
 
 class UnclosedBarError(MarketError):
-    """A bar that closes after `as_of`: to use it would be to look ahead."""
+    """A bar that closes after `as_of`. Its use would be look-ahead."""
 
     def __init__(self, close_time: datetime, as_of: datetime) -> None:
         super().__init__(
@@ -82,15 +82,20 @@ class UnclosedBarError(MarketError):
 
 
 class NoBarsError(MarketError):
-    """A snapshot was asked for before any bar had closed."""
+    """A snapshot was requested before the first closed bar."""
 
     def __init__(self, symbol: str) -> None:
-        super().__init__(f"no closed bar of {symbol} yet; push at least one before asking for a snapshot")
+        super().__init__(
+            f"there is no closed bar of {symbol} yet. Push at least one bar before you take a snapshot"
+        )
         self.symbol = symbol
 
 
 class PanelValueError(MarketError):
-    """A value of a panel that cannot be; a day without a bar of a stock has no row, and is no error."""
+    """A value of a panel that is not allowed.
+
+    A day without a bar of a stock has no row, and is not an error.
+    """
 
     def __init__(
         self, panel: str, symbol: str, day: date | str, column: str, value: object, allowed: str
@@ -105,7 +110,7 @@ class PanelValueError(MarketError):
 
 
 class EmptyUniverseError(MarketError):
-    """A panel in which fewer than two stocks have a price: there is nothing to choose."""
+    """A panel in which fewer than two stocks have a price, so that there is no choice."""
 
     def __init__(self, panel: str, priced: int) -> None:
         super().__init__(f"{panel} has {priced} stocks with a price; allowed: 2 and more")
@@ -114,7 +119,7 @@ class EmptyUniverseError(MarketError):
 
 
 class UnknownSampleError(MarketError):
-    """A name that no shipped sample has."""
+    """A name that is not the name of a shipped sample."""
 
     def __init__(self, name: str, allowed: Iterable[str]) -> None:
         self.name = name
@@ -126,7 +131,7 @@ class SampleDamagedError(MarketError):
     """A shipped file whose SHA-256 is not the registered one."""
 
     def __init__(self, name: str, expected: str, actual: str) -> None:
-        super().__init__(f"sample {name!r} has SHA-256 {actual}, not {expected}; install the package again")
+        super().__init__(f"sample {name!r} has SHA-256 {actual}, not {expected}. Install the package again")
         self.name = name
         self.expected = expected
         self.actual = actual

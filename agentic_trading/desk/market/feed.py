@@ -1,4 +1,4 @@
-"""The port through which bars come in."""
+"""The interface of bar feeds, and the check of the order of bars."""
 
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
@@ -12,22 +12,28 @@ from agentic_trading.desk.market.bar import Bar, Timeframe
 from agentic_trading.desk.market.errors import BarSequenceError
 
 Calendar = Sequence[datetime]
-"""When the bars of a market open that is not always open, in order: what no bar can be missing from."""
+"""The open times of all bars of a market that is not always open, in order.
+
+Only these bars can be missing.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class BarGrid:
-    """How long the bars of a market are, and when they open; without a calendar it never closes."""
+    """The length and the open times of a market's bars. Without a calendar the market never closes."""
 
     timeframe: Timeframe
     calendar: Calendar | None = None
 
 
 class Gap(BaseModel, frozen=True):
-    """Bars that the source does not have, noted before the bar that shows their absence.
+    """Bars that the source does not have. The note comes before the first bar after the gap.
 
-    `after` is the close of the last bar before the gap, `before` the open of the first bar after it,
-    `missing` how many bars would fit between them (at least 1).
+    Attributes:
+        after: The close of the last bar before the gap.
+        before: The open of the first bar after the gap.
+        missing: The number of bars that fit between them, at least 1.
+
     """
 
     kind: Literal["gap"] = "gap"
@@ -39,7 +45,7 @@ class Gap(BaseModel, frozen=True):
 
 
 class Duplicate(BaseModel, frozen=True):
-    """A bar that the source gave twice with equal values; the second one is left out."""
+    """A bar that the source has twice with equal values. The second one is left out."""
 
     kind: Literal["duplicate"] = "duplicate"
     symbol: str
@@ -48,7 +54,7 @@ class Duplicate(BaseModel, frozen=True):
 
 
 class UnreadColumns(BaseModel, frozen=True):
-    """Columns of the source with names that no bar has; they are ignored."""
+    """Columns of the source with unknown names. They are ignored."""
 
     kind: Literal["unread_columns"] = "unread_columns"
     symbol: str
@@ -56,7 +62,7 @@ class UnreadColumns(BaseModel, frozen=True):
 
 
 class UnclosedBar(BaseModel, frozen=True):
-    """A row of a bar whose window had not ended when it was read; it is left out."""
+    """A row of a bar whose window had not ended when the row was read. The row is left out."""
 
     kind: Literal["unclosed"] = "unclosed"
     symbol: str
@@ -69,15 +75,24 @@ FeedItem = Bar | Note
 
 
 class BarFeed(Protocol):
-    """Closed bars of one symbol and timeframe, each later than the one before, and notes between them.
+    """Closed bars of one symbol and timeframe in order of time, with notes between them. Iterate it once.
 
-    Promise: every bar of the source comes out once, unchanged and in order of close time; nothing is
-    invented, and nothing is left out without a note. A hole gives one `Gap` right before the next bar, a
-    repeated equal bar one `Duplicate` in its place, columns that are not read one `UnreadColumns` before the bars. With a
-    clock, a bar is given when its window has ended by it: a row before that gives an `UnclosedBar` in its place, and a
-    later row with the same open time is read as new. A repeated bar with other values and a bar that is
-    earlier than its predecessor raise `BarSequenceError`; text that is no bar raises `BarFormatError`; a bar
-    of another symbol or timeframe raises one of the two. What came before has been given. Iterate once.
+    Every bar of the source is yielded once, unchanged, in order of close time. No bar is invented, and no bar
+    is left out without a note:
+
+    - Missing bars give one `Gap` directly before the next bar.
+    - A repeated equal bar gives a `Duplicate` in its place.
+    - Unknown columns give an `UnreadColumns` before the first bar that has them.
+    - With a clock, a bar is yielded after its window has ended by that clock. An earlier row of the bar gives
+      an `UnclosedBar` in its place, and a later row with the same open time is read as a new bar.
+
+    All items before an error are yielded first.
+
+    Raises:
+        BarSequenceError: If a repeated bar has other values, or a bar is earlier than the bar before it.
+        BarFormatError: If a text is not a bar. A bar of another symbol or timeframe raises one of the two
+            errors.
+
     """
 
     @property
@@ -94,7 +109,7 @@ class BarFeed(Protocol):
 
 
 class Continuity:
-    """Remember the last bar of a source; turn the next one into what the feed gives for it.
+    """Checks the order of a source's bars, and finds gaps and duplicates.
 
     Without a `calendar` the market never closes.
     """
@@ -109,10 +124,12 @@ class Continuity:
         self._last: Bar | None = None
 
     def admit(self, line: int, bar: Bar) -> tuple[FeedItem, ...]:
-        """Return the bar with the gap before it, or a note in its place; `line` counts from 1.
+        """Return the bar with the gap before it, or a note in its place. `line` counts from 1.
 
-        Raises `BarSequenceError` for a bar of another symbol or timeframe, an earlier bar, and a repeated
-        bar with other values.
+        Raises:
+            BarSequenceError: If the bar has another symbol or timeframe, is earlier than the bar before, or
+                repeats it with other values.
+
         """
         self._check_identity(line, bar)
         last = self._last
@@ -148,7 +165,7 @@ class Continuity:
         return Duplicate(symbol=self._symbol, timeframe=self._timeframe, open_time=first.open_time)
 
     def _missing(self, last: Bar, bar: Bar) -> int:
-        """Return how many bars could have opened between two."""
+        """Return the number of bars that could have opened between two bars."""
         if self._calendar is None:
             return (bar.open_time - last.close_time) // self._timeframe.length
         return bisect_left(self._calendar, bar.open_time) - bisect_left(self._calendar, last.close_time)

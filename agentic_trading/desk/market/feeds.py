@@ -1,4 +1,4 @@
-"""The adapters of `BarFeed`: bars of a file, of memory, and of a stream such as standard input."""
+"""Implementations of `BarFeed`: bars of a file, of memory, and of a stream such as standard input."""
 
 import asyncio
 import gzip
@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 CHUNK_BYTES = 65_536
 CLOSES_SOON: Final = timedelta(seconds=5)
-"""How far ahead of the clock a bar may close to be waited for: clocks of two machines differ by less."""
+"""A bar that closes within this time is waited for. The clocks of two machines differ by less."""
 
 
 class _Rows:
-    """Lines of one source to what its feed gives for them, bars that have closed by `clock` only."""
+    """Converts lines of one source to the items of its feed. With a `clock`, only closed bars are items."""
 
     def __init__(
         self,
@@ -49,7 +49,10 @@ class _Rows:
         self._noted = 0
 
     async def items(self, line: int, raw: bytes) -> Sequence[FeedItem]:
-        """Return the bar on a line with the notes before it, or a note in its place; waits for one that closes soon."""
+        """Return the bar on a line with the notes before it, or a note in its place.
+
+        Waits for a bar that closes soon.
+        """
         bar = self._rows.read(line, raw)
         notes = self._notes()
         if bar is None:
@@ -66,7 +69,10 @@ class _Rows:
 
 
 async def has_closed(bar: Bar, clock: Clock) -> bool:
-    """Return whether the window of a bar has ended by `clock`; waits for the end if it is `CLOSES_SOON` away or less."""
+    """Return whether a bar's window has ended by `clock`.
+
+    Waits for an end that is at most `CLOSES_SOON` away.
+    """
     while (left := bar.close_time - clock.now()) > timedelta():
         if left > CLOSES_SOON:
             return False
@@ -75,12 +81,25 @@ async def has_closed(bar: Bar, clock: Clock) -> bool:
 
 
 class CsvFeed:
-    """Give the bars of a file of rows as `BarRows` reads them, packed with gzip if it ends in `.gz`.
+    """A feed of the bars in a file, in the format of `BarRows`.
 
-    The file is read in blocks, in a thread, while it is iterated; at most `most_bars` are given, None for all of them.
-    With `whole_rows_only` a last row without a line end is left out: a crash has cut it. With a `clock` no bar is given
-    before it has closed. Raises `FeedUnavailableError` if the file cannot be read or unpacked; what came before that has
-    been given.
+    A file that ends in `.gz` is unpacked with gzip.
+
+    The file is read in blocks, in a thread, during the iteration.
+
+    Args:
+        path: The file.
+        symbol: The symbol of all bars.
+        timeframe: The length of all bars.
+        calendar: The open times of a market that is not always open.
+        most_bars: The maximum number of bars, or None for all.
+        whole_rows_only: Whether to leave out a last row without a line end, because a crash may have cut it.
+        clock: If given, no bar is yielded before it has closed by this clock.
+
+    Raises:
+        FeedUnavailableError: If the file cannot be read or unpacked. All items before the error are yielded
+            first.
+
     """
 
     def __init__(
@@ -103,7 +122,7 @@ class CsvFeed:
         self._clock = clock
 
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
-        """Yield the bars and the notes between them."""
+        """Yield the bars, with notes between them."""
         rows = _Rows(self._path.name, self.symbol, self.timeframe, self._calendar, clock=self._clock)
         left, line = self._most_bars, 0
         async with aclosing(self._blocks()) as blocks:
@@ -118,20 +137,22 @@ class CsvFeed:
                             left -= 1
 
     async def _blocks(self) -> AsyncGenerator[list[bytes]]:
-        """Give the lines of the file, about `CHUNK_BYTES` at a time."""
+        """Yield the lines of the file, about `CHUNK_BYTES` at a time."""
         line, rest = 0, b""
         async with aclosing(self._chunks()) as chunks:
             async for chunk in chunks:
                 *ended, rest = (rest + chunk).split(b"\n")
                 yield ended
                 line += len(ended)
+                # Raises for the line that is too long, because otherwise a file without line ends would fill
+                # the memory.
                 if len(rest) > LONGEST_LINE_BYTES:
                     line_text(self._path.name, line + 1, rest)
         if rest and not self._whole_rows_only:
             yield [rest]
 
     async def _chunks(self) -> AsyncGenerator[bytes]:
-        """Give the bytes of the file; no file stays open in between."""
+        """Yield the bytes of the file. No file is open between two blocks."""
         if self._path.suffix == ".gz":
             packed = await asyncio.to_thread(self._read, lambda: BytesIO(self._path.read_bytes()))
             unpacked = gzip.GzipFile(fileobj=packed)
@@ -156,7 +177,7 @@ class CsvFeed:
 
 
 class MemoryFeed:
-    """Give bars that are already here; a line in its errors is the place in the list, from 1."""
+    """A feed of bars in memory. The line in its errors is the position in the list, from 1."""
 
     def __init__(
         self,
@@ -174,7 +195,7 @@ class MemoryFeed:
         self._name = name
 
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
-        """Yield the bars and the notes between them; never waits."""
+        """Yield the bars, with notes between them. Never waits."""
         continuity = Continuity(self._name, self.symbol, self.timeframe, self._calendar)
         for line, bar in enumerate(self._bars, 1):
             for item in continuity.admit(line, bar):
@@ -182,11 +203,23 @@ class MemoryFeed:
 
 
 class StdinFeed:
-    """Give one bar a line, CSV or JSON as `BarRows` reads them, as soon as its line has ended.
+    """A feed of one bar per line of a stream, in the format of `BarRows`.
 
-    `fd` is a pipe, a socket, a terminal or a file; it stays open and in blocking mode. Waiting for the next
-    line leaves the loop free and can be cancelled. The sender sends a bar when its window has closed; with a
-    `clock`, no bar is given before that. Raises `BarFormatError` for a line of more than 64 KiB.
+    A bar is yielded when its line has ended.
+
+    The wait for the next line does not block the event loop, and can be cancelled. The sender must send a bar
+    after its window has closed.
+
+    Args:
+        fd: The file descriptor of a pipe, a socket, a terminal or a file. It stays open and in blocking mode.
+        symbol: The symbol of all bars.
+        timeframe: The length of all bars.
+        name: The name of the stream in errors.
+        clock: If given, no bar is yielded before it has closed by this clock.
+
+    Raises:
+        BarFormatError: If a line is not a bar, or has more than 64 KiB.
+
     """
 
     def __init__(
@@ -205,7 +238,7 @@ class StdinFeed:
         self._clock = clock
 
     async def __aiter__(self) -> AsyncIterator[FeedItem]:
-        """Yield the bars and the notes between them until the sender closes its end."""
+        """Yield the bars, with notes between them, until the sender closes the stream."""
         rows = _Rows(self._name, self.symbol, self.timeframe, clock=self._clock)
         async for line, raw in self._lines():
             for item in await rows.items(line, raw):
@@ -218,6 +251,8 @@ class StdinFeed:
             for raw in ended:
                 line += 1
                 yield line, raw
+            # Raises for the line that is too long, because otherwise a stream without line ends would fill
+            # the memory.
             if len(rest) > LONGEST_LINE_BYTES:
                 line_text(self._name, line + 1, rest)
         if rest:
@@ -225,16 +260,16 @@ class StdinFeed:
 
 
 async def read_when_ready(fd: int) -> bytes:
-    """Return the next bytes of `fd`, at most 64 KiB; no bytes mean its end.
-
-    The descriptor is not made non-blocking: a terminal shares that mode with standard output, whose
-    writers would then fail.
-    """
+    """Return the next bytes of `fd`, at most 64 KiB. The result is empty at the end of the stream."""
+    # The descriptor stays in blocking mode, because a terminal shares this mode with standard output, whose
+    # writers would then fail.
     ready = asyncio.Event()
     loop = asyncio.get_running_loop()
     try:
         loop.add_reader(fd, ready.set)
-    except PermissionError:  # a regular file or /dev/null: epoll refuses what never makes a reader wait
+    except (
+        PermissionError
+    ):  # from epoll, for a regular file or /dev/null, because these never make a reader wait
         ready.set()
     else:
         try:

@@ -1,4 +1,4 @@
-"""One timeframe: its last closed bar and everything that is measured on it."""
+"""One timeframe: its last closed bar and all measures of it."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ TOUCH_BARS = 100
 
 
 class Trend(StrEnum):
-    """Which way a timeframe points."""
+    """The direction of a timeframe."""
 
     UP = "up"
     DOWN = "down"
@@ -37,10 +37,16 @@ class Trend(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """All that is known of one timeframe when `last` has closed.
+    """All measures of one timeframe when `last` has closed.
 
-    `bars` counts the bars so far, `bars_per_year` those of a year as far as they show it (`TradingYear`). `touch_highs` and `touch_lows` are the highs and lows of the last 100
-    bars, oldest first. Measures take a hole in the data as if the bars on its sides were neighbours.
+    Measures ignore gaps in the data: the bars on both sides of a gap count as neighbours.
+
+    Attributes:
+        bars: The number of bars so far.
+        bars_per_year: The estimated number of bars in a year (`TradingYear`).
+        touch_highs: The highs of the last 100 bars, oldest first.
+        touch_lows: The lows of the last 100 bars, oldest first.
+
     """
 
     timeframe: Timeframe
@@ -68,10 +74,10 @@ class Frame:
 
     @property
     def direction(self) -> Trend | None:
-        """Up or down if the votes that can be cast differ by 2 or more, else sideways.
+        """The direction by votes: up or down if the votes differ by 2 or more, else sideways.
 
-        One vote each: swing structure, close against EMA 21, slope of EMA 21, close against SMA 50. None
-        until EMA 21 has a slope.
+        Swing structure, close against EMA 21, slope of EMA 21 and close against SMA 50 have one vote each, as
+        soon as they have a value. None until EMA 21 has a slope.
         """
         if self.trend.ema_21 is None or self.trend.ema_21_slope is None:
             return None
@@ -84,13 +90,13 @@ class Frame:
         return Trend.UP if votes > 0 else Trend.DOWN
 
     def in_atr(self, distance: float | None) -> float | None:
-        """Return a distance in price as a multiple of this timeframe's ATR; None while there is no ATR."""
+        """Return a distance in price as a multiple of this timeframe's ATR, or None if there is no ATR."""
         atr = self.volatility.atr_14
         return distance / atr if distance is not None and atr else None
 
 
 class FrameGauge:
-    """Measure one timeframe bar by bar."""
+    """Measures one timeframe bar by bar."""
 
     __slots__ = (
         "_bars", "_frame", "_last", "_momentum", "_patterns", "_sentiment", "_swings", "_timeframe",
@@ -113,7 +119,7 @@ class FrameGauge:
         self._frame: Frame | None = None
 
     def update(self, closed: ClosedBar) -> None:
-        """Take the next closed bar of this timeframe."""
+        """Add the next closed bar of this timeframe."""
         bar = closed.bar
         opened, high, low, close = map(float, (bar.open, bar.high, bar.low, bar.close))
         self._bars += 1
@@ -131,7 +137,9 @@ class FrameGauge:
         self._frame = None
 
     def read(self) -> Frame | None:
-        """Return the frame as of the last closed bar; None before the first."""
+        """Return the frame as of the last closed bar, or None before the first bar."""
+        # The frame is kept until the next bar, because a snapshot reads all timeframes and most of them have
+        # no new bar.
         if self._frame is None and self._last is not None:
             self._frame = self._measured(self._last)
         return self._frame

@@ -1,4 +1,4 @@
-"""Trend, momentum and volatility of one timeframe, measured bar by bar."""
+"""Trend, momentum and volatility of one timeframe, updated bar by bar."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -73,17 +73,21 @@ BARS_NEEDED = {
     "streak": 2,
     "gap_atr": 15,
 }
-"""From how many bars of its timeframe each measure is there, on bars that move."""
+"""The number of bars of its timeframe that each measure needs, if the prices of the bars change."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrendReading:
-    """Trend on one timeframe; None is what the bars so far do not yet give.
+    """The trend of one timeframe. A value is None if there are not enough bars yet.
 
-    Averages are in units of price, slopes in price per bar over the last 5 bars. `range_width_pct` is the
-    span of the last 20 bars in percent of the close, `range_width_percentile` its rank among the last 100.
-    `volume_skew` is the volume of rising bars less that of falling ones over all volume of the last 20 bars,
-    -1 to 1.
+    Averages are in units of price, and slopes are in price per bar over the last 5 bars.
+
+    Attributes:
+        range_width_pct: The range of the last 20 bars, in percent of the close.
+        range_width_percentile: The rank of `range_width_pct` among its last 100 values, 0 to 100.
+        volume_skew: The volume of rising bars minus that of falling bars, divided by the volume of all of the
+            last 20 bars, -1 to 1.
+
     """
 
     ema_21: float | None
@@ -98,7 +102,7 @@ class TrendReading:
 
 
 class TrendGauge:
-    """Measure the trend bar by bar."""
+    """Measures the trend bar by bar."""
 
     __slots__ = (
         "_ema_21", "_ema_21_before", "_highs", "_lows", "_rank", "_signed_volumes", "_sma_50", "_sma_200", "_volumes", "_width_pct",
@@ -117,7 +121,7 @@ class TrendGauge:
         self._width_pct: float | None = None
 
     def update(self, opened: float, high: float, low: float, close: float, volume: float) -> None:
-        """Take the next bar."""
+        """Add the next bar."""
         self._ema_21_before.update(self._ema_21.update(close))
         self._sma_50.update(close)
         self._sma_200.update(close)
@@ -156,10 +160,11 @@ class TrendGauge:
 
 @dataclass(frozen=True, slots=True)
 class MomentumReading:
-    """Momentum on one timeframe; None is what the bars so far do not yet give.
+    """The momentum of one timeframe. A value is None if there are not enough bars yet.
 
-    RSI, stochastic, MFI, ADX and DI are in 0..100, MACD and VWAP in units of price, %B is 0 on the lower and 1 on
-    the upper band, the band width is in percent of the middle, TRIX in percent a bar, `obv_slope` in -1..1.
+    RSI, stochastic, MFI, ADX and DI are in 0..100. MACD and VWAP are in units of price. %B is 0 on the lower
+    band and 1 on the upper band. The band width is in percent of the middle, TRIX is in percent per bar, and
+    `obv_slope` is in -1..1.
     """
 
     rsi_14: float | None
@@ -182,7 +187,7 @@ class MomentumReading:
 
 
 class MomentumGauge:
-    """Measure momentum bar by bar."""
+    """Measures momentum bar by bar."""
 
     __slots__ = (
         "_adx", "_bands", "_before", "_divergences", "_macd", "_mfi", "_obv", "_rsi", "_stochastic", "_trix", "_vwap",
@@ -202,7 +207,7 @@ class MomentumGauge:
         self._divergences = momentum.Divergences()
 
     def update(self, high: float, low: float, close: float, volume: float) -> None:
-        """Take the next bar."""
+        """Add the next bar."""
         self._rsi.update(close)
         self._macd.update(close)
         self._before.update(self._macd.histogram)
@@ -215,7 +220,7 @@ class MomentumGauge:
         self._vwap.update(high, low, close, volume)
 
     def compare(self, at: datetime, highs: Sequence[Swing], lows: Sequence[Swing]) -> None:
-        """Look for divergences at the swings that are confirmed with the bar taken last, which closed at `at`."""
+        """Look for divergences at the swings that the last bar has confirmed. The last bar closed at `at`."""
         oscillators = {"rsi": self._rsi.value, "macd_histogram": self._macd.histogram}
         self._divergences.update(at, oscillators, highs, lows)
 
@@ -244,7 +249,7 @@ class MomentumGauge:
 
 
 class VolatilityRegime(StrEnum):
-    """Realised volatility against its last 100 values: below 20, up to 80, up to 95, above, in percentiles."""
+    """The percentile of realised volatility in its last 100 values: below 20, up to 80, up to 95, above."""
 
     QUIET = "quiet"
     NORMAL = "normal"
@@ -254,11 +259,17 @@ class VolatilityRegime(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VolatilityReading:
-    """Volatility on one timeframe; None is what the bars so far do not yet give.
+    """The volatility of one timeframe. A value is None if there are not enough bars yet.
 
-    `atr_14` is in units of price and `atr_pct` in percent of the close; realised volatility is that of
-    one bar as a fraction (`realised_20`, `realised_96`). Percentiles rank the present value among the last
-    100. `vol_of_vol` is the standard deviation of the last 20 values of `realised_20` over their mean.
+    Attributes:
+        atr_14: The average true range, in units of price.
+        atr_pct: The average true range, in percent of the close.
+        atr_percentile: The rank of `atr_pct` among its last 100 values, 0 to 100.
+        realised_20: The realised volatility of one bar over 20 returns, as a fraction.
+        realised_96: The realised volatility of one bar over 96 returns, as a fraction.
+        realised_percentile: The rank of `realised_20` among its last 100 values, 0 to 100.
+        vol_of_vol: The standard deviation of the last 20 values of `realised_20`, divided by their mean.
+
     """
 
     atr_14: float | None
@@ -275,7 +286,7 @@ class VolatilityReading:
 
 
 def regime_of(percentile: float) -> VolatilityRegime:
-    """Return the name of a percentile in 0..100."""
+    """Return the regime of a percentile in 0..100."""
     if percentile < 20.0:
         return VolatilityRegime.QUIET
     if percentile <= 80.0:
@@ -284,12 +295,12 @@ def regime_of(percentile: float) -> VolatilityRegime:
 
 
 def annual_pct(per_bar: float | None, bars_per_year: float) -> float | None:
-    """Return the volatility of one bar as percent a year, by the square root of time."""
+    """Return the volatility of one bar in percent per year, by the square root of time."""
     return None if per_bar is None else 100.0 * per_bar * sqrt(bars_per_year)
 
 
 class VolatilityGauge:
-    """Measure volatility bar by bar."""
+    """Measures volatility bar by bar."""
 
     __slots__ = ("_atr", "_atr_pct", "_atr_rank", "_long", "_of_short", "_short", "_short_rank")
 
@@ -303,7 +314,7 @@ class VolatilityGauge:
         self._of_short = SampleDeviation(20)
 
     def update(self, high: float, low: float, close: float) -> None:
-        """Take the next bar."""
+        """Add the next bar."""
         atr = self._atr.update(high, low, close)
         if atr is not None:
             self._atr_pct = 100.0 * atr / close

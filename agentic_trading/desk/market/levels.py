@@ -1,4 +1,4 @@
-"""The price levels of one moment, each with its name: pivots, swings, retracements, round numbers, the volume profile."""
+"""Named price levels: pivots, swings, retracements, round numbers and the volume profile."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from agentic_trading.desk.market.indicators.volume import Profile
 from agentic_trading.desk.prompts import stamp
 
 RETRACEMENTS = (0.382, 0.5, 0.618)
-"""The shares of a leg that are levels: two ratios of Fibonacci numbers and the half."""
+"""The fractions of a leg that are levels: two ratios of Fibonacci numbers, and one half."""
 
 SWINGS_SHOWN = 3
 _WEEK = timedelta(days=7)
@@ -42,7 +42,7 @@ class Pivots:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A price and what it is called, such as `pivot_r1` or `swing_low_4h_2023-03-24T12:00:00Z`."""
+    """A price with its name, such as `pivot_r1` or `swing_low_4h_2023-03-24T12:00:00Z`."""
 
     name: str
     price: float
@@ -50,7 +50,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """High, low and close of a finished day or week; `parts` of the `expected` bars or days in it had traded."""
+    """High, low and close of a finished day or week. `parts` of the `expected` bars or days are known."""
 
     opened: datetime
     high: float
@@ -66,23 +66,23 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """The move between the last swing high and the last swing low, in the order they came."""
+    """The move between the last swing high and the last swing low, in order of time."""
 
     start: Swing
     end: Swing
 
     @property
     def retracements(self) -> dict[str, float]:
-        """The prices at which 38.2, 50 and 61.8 percent of the leg would be undone."""
+        """The prices at which 38.2, 50 and 61.8 percent of the leg are retraced."""
         prices = retracements(self.start.price, self.end.price)
         return {f"{100 * share:.1f}": price for share, price in zip(RETRACEMENTS, prices, strict=True)}
 
 
 @dataclass(frozen=True)
 class PriceLevels:
-    """Every level at one moment; what cannot be known yet is None or left out.
+    """All price levels as of one moment. Levels that cannot be known yet are None or left out.
 
-    `swings` are the last three of each side on the decision timeframe and those above it.
+    `swings` are the last three of each side, on the decision timeframe and on longer timeframes.
     """
 
     round_below: float
@@ -96,7 +96,7 @@ class PriceLevels:
 
     @cached_property
     def named(self) -> tuple[Level, ...]:
-        """All levels, always in the same order."""
+        """All levels in a fixed order."""
         groups: dict[str, Mapping[str, float]] = {
             "round": {"below": self.round_below, "above": self.round_above},
             "prior_day": self.prior_day.prices if self.prior_day else {},
@@ -126,7 +126,7 @@ def price_levels(
     decision: Timeframe,
     as_of: datetime,
 ) -> PriceLevels:
-    """Return the levels around `price`; `days` are the closed days, oldest first, `decision` the decision timeframe."""
+    """Return the levels around `price`. `days` are the closed days, oldest first."""
     below, above = round_numbers(price)
     prior_day = _period_of(days[-1]) if days else None
     return PriceLevels(
@@ -149,9 +149,11 @@ def price_levels(
 def classic_pivots(high: float, low: float, close: float) -> Pivots:
     """Return the floor traders' pivots of a finished period.
 
-    p = (high + low + close) / 3; r1 = 2p - low, r2 = p + (high - low), r3 = high + 2(p - low);
-    s1 = 2p - high, s2 = p - (high - low), s3 = low - 2(high - p). Source: John L. Person, A Complete Guide
-    to Technical Trading Tactics, 2004.
+    - p = (high + low + close) / 3
+    - r1 = 2p - low, r2 = p + (high - low), r3 = high + 2(p - low)
+    - s1 = 2p - high, s2 = p - (high - low), s3 = low - 2(high - p)
+
+    Source: John L. Person, A Complete Guide to Technical Trading Tactics, 2004.
     """
     p = (high + low + close) / 3
     return Pivots(
@@ -166,14 +168,14 @@ def classic_pivots(high: float, low: float, close: float) -> Pivots:
 
 
 def retracements(start: float, end: float) -> tuple[float, ...]:
-    """Return how far price would come back from `end` after a leg from `start`, for each of `RETRACEMENTS`."""
+    """Return the price after a retracement from `end` towards `start`, for each of `RETRACEMENTS`."""
     return tuple(end - share * (end - start) for share in RETRACEMENTS)
 
 
 def round_numbers(price: float) -> tuple[float, float]:
-    """Return the round prices at or below, and above, `price`: multiples of a tenth of its power of ten.
+    """Return the round prices at or below `price` and above it: multiples of a tenth of its power of ten.
 
-    27,953 lies between 27,000 and 28,000; 1,780 between 1,700 and 1,800.
+    For 27,953 these are 27,000 and 28,000. For 1,780 they are 1,700 and 1,800.
     """
     step = 10.0 ** (floor(log10(price)) - 1)
     below = floor(price / step)
@@ -193,7 +195,7 @@ def _period_of(day: ClosedBar) -> Period:
 
 
 def _prior_week(days: Sequence[ClosedBar], as_of: datetime) -> Period | None:
-    """Return the last whole week, Monday to Sunday in UTC, from those of its days that are known."""
+    """Return the last finished week, Monday to Sunday in UTC, from the known days of that week."""
     today = Timeframe.D1.start_of(as_of)
     start = today - timedelta(days=today.weekday()) - _WEEK
     bars = [day.bar for day in days if start <= day.bar.open_time < start + _WEEK]

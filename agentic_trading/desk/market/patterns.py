@@ -1,4 +1,4 @@
-"""Patterns and sentiment of one timeframe, measured bar by bar."""
+"""Patterns and sentiment of one timeframe, updated bar by bar."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -19,10 +19,13 @@ SENTIMENT_BARS = 20
 
 @dataclass(frozen=True, slots=True)
 class Double:
-    """Two swings of one side at nearly the same price; `way` is down for a top.
+    """A double top or bottom: two swings of one side at nearly the same price.
 
-    `neckline` is the extreme of the opposite swings between them; `confirmed` says that the last close is
-    beyond it.
+    Attributes:
+        way: Down for a top, up for a bottom.
+        neckline: The extreme price of the opposite swings between the two.
+        confirmed: Whether the last close is beyond the neckline.
+
     """
 
     way: structure.Way
@@ -33,11 +36,15 @@ class Double:
 
 @dataclass(frozen=True, slots=True)
 class PatternReading:
-    """Patterns on one timeframe as of its last bar, whose number (from 1) is `bar`.
+    """The patterns of one timeframe as of its last bar. A value is None if there are not enough bars yet.
 
-    `candles`, `narrow_7` and `wide_range` are of the last bar: its range is the smallest of 7, or at least 1.8
-    ATR. `squeeze` says that the Bollinger bands (20, 2) lie within the Keltner channel (EMA 20, 1.5 ATR 14).
-    None is what the bars so far do not yet give.
+    Attributes:
+        bar: The number of the last bar, from 1.
+        candles: The candle shapes of the last bar.
+        narrow_7: Whether the range of the last bar is the smallest of 7.
+        wide_range: Whether the range of the last bar is at least 1.8 ATR.
+        squeeze: Whether the Bollinger bands (20, 2) are within the Keltner channel (EMA 20, 1.5 ATR 14).
+
     """
 
     bar: int
@@ -54,12 +61,12 @@ class PatternReading:
 
 
 class PatternGauge:
-    """Look for patterns bar by bar.
+    """Finds the patterns of one timeframe bar by bar.
 
-    NR7 and the wide-range bar: Toby Crabel, Day Trading with Short Term Price Patterns, 1990 (his ranges; the
-    1.8 is a round number). Squeeze: John F. Carter, Mastering the Trade, 2005, with ATR 14. Double tops and
-    bottoms: Robert D. Edwards and John Magee, Technical Analysis of Stock Trends, 1948; here two swings in a
-    row within half an ATR.
+    NR7 and the wide-range bar: Toby Crabel, Day Trading with Short Term Price Patterns, 1990 (his ranges,
+    with 1.8 as a round number). Squeeze: John F. Carter, Mastering the Trade, 2005, with ATR 14. Double tops
+    and bottoms: Robert D. Edwards and John Magee, Technical Analysis of Stock Trends, 1948, here as two
+    swings in a row within half an ATR.
     """
 
     __slots__ = ("_bands", "_before", "_breaks", "_gaps", "_last", "_mean", "_spans")
@@ -76,7 +83,7 @@ class PatternGauge:
     def update(
         self, bar: structure.Prices, highs: Sequence[structure.Swing], lows: Sequence[structure.Swing]
     ) -> None:
-        """Take the next bar and the swings that are confirmed at its close, oldest first."""
+        """Add the next bar, with the swings that are confirmed at its close, oldest first."""
         self._before, self._last = self._last, bar
         self._spans.append(bar.span)
         self._bands.update(bar.close)
@@ -87,7 +94,7 @@ class PatternGauge:
     def read(
         self, atr: float | None, highs: Sequence[structure.Swing], lows: Sequence[structure.Swing]
     ) -> PatternReading:
-        """Return the patterns as of the last bar; `atr` and the swings are those of the same timeframe."""
+        """Return the patterns as of the last bar. `atr` and the swings are of the same timeframe."""
         spans, close = self._spans, self._last.close if self._last else 0.0
         return PatternReading(
             bar=self._breaks.count,
@@ -117,7 +124,7 @@ def _double(
     close: float,
     atr: float | None,
 ) -> Double | None:
-    """Return the double top or bottom of the last two swings of a side, if they are one and not yet broken back."""
+    """Return the double top or bottom of a side's last two swings, unless the close has passed it."""
     if not atr or len(same) < 2:
         return None
     first, second = same[-2:]
@@ -134,13 +141,22 @@ def _double(
 
 @dataclass(frozen=True, slots=True)
 class SentimentReading:
-    """Behaviour on one timeframe; None is what the bars so far, or their source, do not give.
+    """The behaviour of traders on one timeframe.
 
-    `taker_buy_pct` is the share of the last bar's volume that buyers took from the book, in percent, and
-    `taker_buy_20_pct` that of the last 20 bars together. `trades` counts the last bar's trades; `trades_z` and
-    `volume_z` are distances from the mean of the last 20 bars, the last one included, in their sample standard
-    deviations. `streak` counts the closes in a row above (positive) or below the one before. `gap` is the open
-    less the close before, in units of price.
+    A value is None if there are not enough bars or the source lacks it.
+
+    Attributes:
+        taker_buy_pct: The share of the last bar's volume that buyers took from the book, in percent.
+        taker_buy_20_pct: The same share for the last 20 bars together.
+        trades: The number of trades in the last bar.
+        trades_z: The distance of `trades` from the mean of the last 20 bars (with the last one), in sample
+            standard deviations of these bars.
+        volume_z: The same distance for the volume.
+        streak: The number of closes in a row above the close before (positive) or below it (negative).
+        gap: The open minus the close before, in units of price.
+        has_takers: Whether the last bar has a taker volume.
+        has_trades: Whether the last bar has a trade count.
+
     """
 
     taker_buy_pct: float | None
@@ -155,7 +171,7 @@ class SentimentReading:
 
 
 class SentimentGauge:
-    """Measure behaviour bar by bar."""
+    """Measures the behaviour of traders bar by bar."""
 
     __slots__ = ("_close", "_gap", "_streak", "_takers", "_trades", "_volumes")
 
@@ -168,7 +184,7 @@ class SentimentGauge:
         self._streak = 0
 
     def update(self, bar: Bar) -> None:
-        """Take the next bar."""
+        """Add the next bar."""
         close, before = float(bar.close), self._close
         self._volumes.append(float(bar.volume))
         self._takers.append(None if bar.taker_buy_volume is None else float(bar.taker_buy_volume))

@@ -18,10 +18,14 @@ from agentic_trading.desk.market.errors import SampleDamagedError, UnknownSample
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One shipped file: what is in it, where it comes from and what its bytes hash to.
+    """A shipped file of bars of one symbol: its content, its source and its checksum.
 
-    `first_open` and `last_close` enclose all bars; `halts` are the windows in which the exchange printed
-    none, as (close of the last bar before, open of the first bar after).
+    Attributes:
+        first_open: The open time of the first bar.
+        last_close: The close time of the last bar.
+        halts: The windows in which the exchange had no bars. Each is a pair of times: the close of the last
+            bar before and the open of the first bar after.
+
     """
 
     name: str
@@ -55,10 +59,14 @@ def _klines(name: str, symbol: str, sha256: str) -> Sample:
 
 @dataclass(frozen=True, slots=True)
 class PanelSample:
-    """One shipped file of daily bars of many stocks: its span, where it comes from and what its bytes hash to.
+    """A shipped file of daily bars of many stocks: its span, its source and its checksum.
 
-    `rows` is less than days times symbols: a stock has no row for a day that its source lacks. `chosen_on` is the last
-    day that had a say in which stocks are in it. `frames` names what it has beside prices.
+    Attributes:
+        rows: The number of rows. It is less than days times symbols, because the source lacks some days of
+            some stocks.
+        chosen_on: The last day whose data influenced the choice of the stocks.
+        frames: The names of the data that the file has in addition to prices.
+
     """
 
     name: str
@@ -103,7 +111,7 @@ PANELS: Mapping[str, PanelSample] = MappingProxyType({SP500.name: SP500})
 
 
 def find_sample(name: str) -> Sample:
-    """Return the registered sample; raises `UnknownSampleError` with the names there are."""
+    """Return a shipped sample. Raises `UnknownSampleError`, with the known names, for another name."""
     if name not in SAMPLES:
         raise UnknownSampleError(name, SAMPLES)
     return SAMPLES[name]
@@ -111,10 +119,14 @@ def find_sample(name: str) -> Sample:
 
 @cache
 def load_sample(name: str) -> tuple[Bar, ...]:
-    """Return all bars of a sample in order of close time; reads a file once, so call it off the loop.
+    """Return all bars of a sample in order of close time. Halts are not filled, and a feed reports them.
 
-    The bytes are checked first: raises `SampleDamagedError` if they are not those that were shipped,
-    `UnknownSampleError` if the name is not in `SAMPLES`. Halts are left as they are; a feed reports them.
+    The first call for a name reads a file, so call it off the event loop.
+
+    Raises:
+        UnknownSampleError: If the name is not in `SAMPLES`.
+        SampleDamagedError: If the file differs from the shipped one.
+
     """
     sample = find_sample(name)
     return tuple(read_packed(sample, packed_bytes(sample)))
@@ -122,9 +134,14 @@ def load_sample(name: str) -> tuple[Bar, ...]:
 
 @cache
 def load_panel_bars(name: str) -> Mapping[str, tuple[Bar, ...]]:
-    """Return all bars of a sample of many stocks by symbol, in order; reads a file, so call it off the loop.
+    """Return all bars of a sample of many stocks by symbol, each in order of time.
 
-    Raises what `load_sample` raises.
+    The first call for a name reads a file, so call it off the event loop.
+
+    Raises:
+        UnknownSampleError: If the name is not in `PANELS`.
+        SampleDamagedError: If the file differs from the shipped one.
+
     """
     if name not in PANELS:
         raise UnknownSampleError(name, PANELS)
@@ -147,24 +164,30 @@ def load_panel_bars(name: str) -> Mapping[str, tuple[Bar, ...]]:
 
 
 def panel_calendar(bars: Mapping[str, Sequence[Bar]]) -> tuple[datetime, ...]:
-    """Return when the market of a panel opened: each day on which any of its stocks has a bar."""
+    """Return the open times of a panel's market: each day on which any of its stocks has a bar."""
     return tuple(sorted({bar.open_time for each in bars.values() for bar in each}))
 
 
 def packed_bytes(sample: Sample | PanelSample) -> bytes:
-    """Return the bytes of a shipped file as they lie on disk, not yet checked."""
+    """Return the bytes of a shipped file, without a check of their checksum."""
     return files("agentic_trading.desk.market").joinpath("data", sample.file).read_bytes()
 
 
 def read_packed(sample: Sample, packed: bytes) -> list[Bar]:
-    """Return the bars in the bytes of a shipped file; raises `SampleDamagedError` if they were changed."""
+    """Return the bars in the bytes of a shipped file.
+
+    Raises `SampleDamagedError` if the bytes were changed.
+    """
     rows = BarRows(sample.file, sample.symbol, sample.timeframe)
     read = (rows.read(number, line) for number, line in enumerate(unpacked(sample, packed).splitlines(), 1))
     return [bar for bar in read if bar is not None]
 
 
 def unpacked(sample: Sample | PanelSample, packed: bytes) -> bytes:
-    """Return the text in the bytes of a shipped file; raises `SampleDamagedError` if they were changed."""
+    """Return the text in the bytes of a shipped file.
+
+    Raises `SampleDamagedError` if the bytes were changed.
+    """
     actual = hashlib.sha256(packed).hexdigest()
     if actual != sample.sha256:
         raise SampleDamagedError(sample.name, sample.sha256, actual)

@@ -1,4 +1,4 @@
-"""The market as of one moment, from closed bars only."""
+"""A market as of one moment, from closed bars only."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -28,12 +28,20 @@ DAYS_KEPT = 14  # enough to hold the week before the present one
 
 @dataclass(frozen=True, slots=True)
 class MarketSnapshot:
-    """What is known of one symbol at `as_of`; nothing in it is younger.
+    """The state of one symbol as of one moment, without later data.
 
-    `last` is the close of the newest bar and `available_at` its close time, never after `as_of`. `frames`
-    holds the timeframes that have a closed bar, shortest first. Distances and stops are measured in ATR of
-    the `decision` timeframe, whose last closes are `closes`; those of the `reference` market end at the same
-    moment, if there is one. A snapshot does not change when its view goes on.
+    It does not change when its view gets new bars.
+
+    Attributes:
+        as_of: The moment.
+        available_at: The close time of the newest bar, never after `as_of`.
+        decision: The timeframe of decisions. Distances and stops are measured in ATR of this timeframe.
+        last: The close of the newest bar.
+        frames: The timeframes that have a closed bar, shortest first.
+        levels: The price levels.
+        closes: The last closes of the decision timeframe.
+        reference: A market to compare with, without closes after `as_of`.
+
     """
 
     symbol: str
@@ -49,10 +57,12 @@ class MarketSnapshot:
     def layer_inputs(self) -> dict[str, dict[str, Any]]:
         """Return the content of the layers of an analysis, as plain JSON values.
 
-        Keys: `trend`, `levels`, `patterns`, `indicators`, `sentiment`, `risk`, `volatility`, `intermarket`;
-        the ninth layer, an agent's own record, is not the market's. Prices and distances between prices have
-        8 significant digits, everything else 5; no number is NaN or infinite. What is missing is
-        left out and named with its reason in `not_available` of its layer. Times are UTC with a `Z`.
+        The keys are `trend`, `levels`, `patterns`, `indicators`, `sentiment`, `risk`, `volatility` and
+        `intermarket`. The ninth layer, an agent's own record, does not come from the market.
+
+        Prices and distances between prices have 8 significant digits, all other numbers 5. No number is NaN
+        or infinite. Missing values are left out, and `not_available` of the layer has their names and
+        reasons. Times are UTC with a `Z`.
         """
         frames, last, decision = self.frames, self.last, self.decision
         return {
@@ -68,7 +78,7 @@ class MarketSnapshot:
 
 
 class MarketView:
-    """Keep every timeframe of one symbol up to date, one closed five-minute bar at a time."""
+    """All timeframes of one symbol, updated with each closed five-minute bar."""
 
     def __init__(self, symbol: str, *, decision: Timeframe = Timeframe.H1) -> None:
         self._symbol = symbol
@@ -83,16 +93,19 @@ class MarketView:
 
     @property
     def decision(self) -> Timeframe:
-        """The timeframe at whose closes decisions are taken."""
+        """The timeframe at whose closes decisions are made."""
         return self._decision
 
     def push(self, bar: Bar, *, as_of: datetime | None = None) -> tuple[ClosedBar, ...]:
-        """Take the next bar; return every bar that is closed by it, shortest timeframe first.
+        """Add the next bar, and return all bars that it closes, shortest timeframe first.
 
-        Where the bar ends a hole, a window that the hole cut short comes right before the present one of
-        its timeframe. Raises `UnclosedBarError` if `as_of` is given and the bar closes after it, and
-        `BarSequenceError` for another symbol or timeframe or a bar that is not later than the last; the
-        view is then as before.
+        After a gap, an incomplete window comes directly before the current window of its timeframe. If an
+        error is raised, the view is unchanged.
+
+        Raises:
+            UnclosedBarError: If `as_of` is given and the bar closes after it.
+            BarSequenceError: If the bar has another symbol or timeframe, or is not later than the last bar.
+
         """
         self._check(bar, as_of)
         self._newest = bar
@@ -110,17 +123,23 @@ class MarketView:
         return tuple(closed)
 
     def reference_market(self, as_of: datetime) -> ReferenceMarket:
-        """Return this market as the reference of another, as of a moment: nothing that closes after it."""
+        """Return this market as a reference for another market, without closes after `as_of`."""
         return ReferenceMarket(self._symbol, tuple(self._closes)).until(as_of)
 
     def snapshot(
         self, as_of: datetime | None = None, *, reference: ReferenceMarket | None = None
     ) -> MarketSnapshot:
-        """Return the market as of a moment, by default the close of the newest bar, with its `reference` market.
+        """Return the market as of a moment.
 
-        The reference market's closes must be those of the same decision timeframe; later ones are not looked at.
-        Raises `UnclosedBarError` if a bar that was pushed closes after `as_of`, `NoBarsError` before the
-        first one.
+        Args:
+            as_of: The moment, by default the close of the newest bar.
+            reference: A market to compare with, on the same decision timeframe. Its closes after `as_of` are
+                ignored.
+
+        Raises:
+            NoBarsError: If there is no bar yet.
+            UnclosedBarError: If a bar that was pushed closes after `as_of`.
+
         """
         if self._newest is None:
             raise NoBarsError(self._symbol)

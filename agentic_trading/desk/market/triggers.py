@@ -1,4 +1,4 @@
-"""Whether an analyst should be asked now, and if not, why not."""
+"""Decide whether to ask an analyst now, with a reason."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +11,7 @@ WATCHED = ("swing_", "pivot_", "profile_poc")
 
 
 class TriggerKind(StrEnum):
-    """What makes a question worth its price, in order of importance."""
+    """The events that justify a call, in order of importance."""
 
     REGIME_FLIP = "regime_flip"
     VOLATILITY_JUMP = "volatility_jump"
@@ -20,7 +20,7 @@ class TriggerKind(StrEnum):
 
 
 class SkipReason(StrEnum):
-    """Why nothing is asked."""
+    """The reasons for not asking."""
 
     NO_NEW_BAR = "no_new_bar"
     WARMING_UP = "warming_up"
@@ -29,7 +29,7 @@ class SkipReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
-    """Ask: this happened on the bar that has just closed."""
+    """A decision to ask, with the event on the bar that has just closed."""
 
     kind: TriggerKind
     detail: str
@@ -37,7 +37,7 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Do not ask, for this reason."""
+    """A decision not to ask, with its reason."""
 
     reason: SkipReason
     detail: str
@@ -45,11 +45,14 @@ class Skip:
 
 @dataclass(frozen=True, slots=True)
 class TriggerRules:
-    """How much must happen.
+    """The thresholds of triggers.
 
-    A level is touched within `touch_atr` ATR of the decision timeframe; volatility jumps when the rank of
-    ATR or realised volatility reaches `jump_percentile` (0..100) from below; a thesis is due again after
-    `thesis_bars` bars of the decision timeframe.
+    Attributes:
+        touch_atr: The distance at which a level is touched, in ATR of the decision timeframe.
+        jump_percentile: Volatility jumps when the rank of ATR or of realised volatility (0..100) reaches this
+            from below.
+        thesis_bars: The number of bars of the decision timeframe after which a thesis is due again.
+
     """
 
     touch_atr: float = 0.1
@@ -64,10 +67,16 @@ def decide(
     *,
     assessed_at: datetime | None,
 ) -> Trigger | Skip:
-    """Compare the snapshots at two closes of the decision timeframe; return the first trigger, or why none.
+    """Compare two snapshots at closes of the decision timeframe. Returns the first trigger, or a `Skip`.
 
-    `before` is the one at the last decision bar, `assessed_at` when the thesis was last assessed (None:
-    never). The kinds are tried in the order of `TriggerKind`. Same arguments, same answer.
+    The kinds are tried in the order of `TriggerKind`. Equal arguments give equal results.
+
+    Args:
+        before: The snapshot at the previous decision bar, or None.
+        now: The snapshot at this decision bar.
+        rules: The thresholds.
+        assessed_at: The time of the last assessment of the thesis, or None if there was no assessment.
+
     """
     frame = now.frames.get(now.decision)
     if frame is None or frame.direction is None or not frame.volatility.atr_14:
@@ -86,7 +95,7 @@ def decide(
 
 
 def regime_flip(before: MarketSnapshot, now: MarketSnapshot) -> Trigger | None:
-    """Fire when the decision timeframe points another way than before."""
+    """Return a trigger if the direction of the decision timeframe has changed."""
     was = before.frames[before.decision].direction if before.decision in before.frames else None
     is_now = now.frames[now.decision].direction if now.decision in now.frames else None
     if was is None or is_now is None or was is is_now:
@@ -95,7 +104,7 @@ def regime_flip(before: MarketSnapshot, now: MarketSnapshot) -> Trigger | None:
 
 
 def volatility_jump(before: MarketSnapshot, now: MarketSnapshot, rules: TriggerRules) -> Trigger | None:
-    """Fire when the rank of ATR or of realised volatility comes up to the threshold from below it."""
+    """Return a trigger if the rank of ATR or of realised volatility reaches the threshold from below."""
     ranks_before, ranks_now = _ranks(before), _ranks(now)
     for name, rank in ranks_now.items():
         earlier = ranks_before.get(name)
@@ -107,17 +116,18 @@ def volatility_jump(before: MarketSnapshot, now: MarketSnapshot, rules: TriggerR
 
 
 def level_touch(before: MarketSnapshot, now: MarketSnapshot, rules: TriggerRules) -> Trigger | None:
-    """Fire when the price has come to a swing, a pivot or the point of control that was there, but not near."""
+    """Return a trigger if the price has come near an earlier swing, pivot or point of control."""
     known = {level.name for level in before.levels.named}
     near_before = set(_near(before, rules.touch_atr))
     for name, level in _near(now, rules.touch_atr).items():
+        # A new level does not count, because it appeared near the price: the price did not come to it.
         if name in known and name not in near_before:
             return Trigger(TriggerKind.LEVEL_TOUCH, f"{now.last:.8g} is at {name} {level:.8g}")
     return None
 
 
 def thesis_due(now: MarketSnapshot, rules: TriggerRules, assessed_at: datetime | None) -> Trigger | None:
-    """Fire when no thesis was ever assessed, or when its time is up."""
+    """Return a trigger if the thesis was never assessed, or its time is over."""
     if assessed_at is None:
         return Trigger(TriggerKind.THESIS_DUE, "never assessed")
     bars = (now.as_of - assessed_at) // now.decision.length

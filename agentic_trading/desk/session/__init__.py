@@ -1,1 +1,1 @@
-"""A trading session: what it is asked to be, its feeds, how it is played, resumed, replayed and reported."""
+"""Trading sessions: options, feeds, run, resume, replay and report."""

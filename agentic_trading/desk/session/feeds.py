@@ -1,4 +1,4 @@
-"""The sources of bars that `--data` names, and the feeds that read them."""
+"""The sources of bars in `--data`, and the feeds that read them."""
 
 import asyncio
 import re
@@ -24,28 +24,36 @@ from agentic_trading.platform.errors import OptionError
 
 STDIN = "-"
 _STDIN_SYMBOL = "BTCUSDT"
-_RULE = "SYMBOL= before it is of letters, digits, _ and ., at most 64"
+_RULE = "In SYMBOL=, the symbol has letters, digits, _ and ., at most 64 characters"
 _SYMBOL = re.compile(r"\w[\w.]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class BarSource:
-    """One source that `--data` names; `rows` is how many bars a sample has, None for any other source."""
+    """One source in `--data`. `rows` is the number of bars of a sample, and None for other sources."""
 
     data: DataSource
     rows: int | None
 
 
 def sources(names: Sequence[str]) -> list[BarSource]:
-    """Return the sources that `--data` names: samples, CSV files, `-` for standard input, each after `SYMBOL=` or not.
+    """Return the sources in `--data`: samples, CSV files, and `-` for standard input.
 
-    A sample of many stocks is a source a stock, and stands alone. Without a symbol, a file's is its name up to the first `-`, `_` or `.`, and that of standard input is BTCUSDT.
-    Raises `OptionError` for what is none of these, for a symbol that is none or stands twice, and for standard input
-    that is named twice. Looks for the files, so call it off the event loop.
+    Each name may have `SYMBOL=` before it. Without it, the symbol of a file is its name up to the first `-`,
+    `_` or `.`, in upper case, and the symbol of standard input is BTCUSDT. A sample of many stocks gives one
+    source per stock, and must be the only name. The function looks for the files, so call it off the event
+    loop.
+
+    Raises:
+        OptionError: If a name is not a source, a symbol is invalid or occurs twice, or standard input occurs
+            twice.
+
     """
     if panels := [name for name in names if name in PANELS]:
         if len(names) > 1:
-            raise OptionError("--data", ",".join(names), f"{panels[0]} alone: it is a market of its own")
+            raise OptionError(
+                "--data", ",".join(names), f"{panels[0]} without other data, because it is a whole market"
+            )
         return [
             BarSource(DataSource(name=panels[0], symbol=symbol), len(bars))
             for symbol, bars in load_panel_bars(panels[0]).items()
@@ -56,27 +64,30 @@ def sources(names: Sequence[str]) -> list[BarSource]:
         if symbols.count(symbol) > 1:
             raise OptionError("--data", f"{','.join(names)}, with {symbol} twice", "each symbol once")
     if sum(without_symbol(source.data.name) == STDIN for source in found) > 1:
-        raise OptionError("--data", f"{','.join(names)}, with standard input twice", "one symbol on a stream")
+        raise OptionError(
+            "--data", f"{','.join(names)}, with standard input twice", "standard input at most once"
+        )
     return found
 
 
 def without_symbol(name: str) -> str:
-    """Return a name in `--data` without the `SYMBOL=` before it."""
+    """Return a name in `--data` without its `SYMBOL=`."""
     symbol, equals, bare = name.partition("=")
     return bare if equals and _SYMBOL.fullmatch(symbol) else name
 
 
 def bar_grid(data: DataSource) -> bar_feed.BarGrid:
-    """Return what the bars of a source are on; reads the file of a sample of many stocks."""
+    """Return the length and the open times of a source's bars. Reads the file of a sample of many stocks."""
     if data.name in PANELS:
         return bar_feed.BarGrid(Timeframe.D1, panel_calendar(load_panel_bars(data.name)))
     return trading.GRID
 
 
 async def open_feed(data: DataSource, clock: Clock | None = None) -> bar_feed.BarFeed:
-    """Return the feed that a source names; a sample is read and checked now, the others as they are iterated.
+    """Return the feed of a source.
 
-    With a `clock`, files and standard input give no bar before it has closed.
+    A sample is read and checked now, other sources during the iteration. With a `clock`, files and standard
+    input yield no bar before it has closed.
     """
     if data.name in PANELS:
         bars, grid = await asyncio.to_thread(lambda: (load_panel_bars(data.name), bar_grid(data)))
@@ -90,10 +101,10 @@ async def open_feed(data: DataSource, clock: Clock | None = None) -> bar_feed.Ba
 
 
 class BarSteps:
-    """Shows of which length the bars of a source are: its shortest step, of which all steps must be multiples.
+    """Finds the length of a source's bars from the steps between them.
 
-    A step between two bars proves no length beyond its own, because bars may be missing. So a source of five-minute bars
-    is known by two bars five minutes apart, or by `--timeframe` (`is_known`).
+    The length is known (`is_known`) when two bars are exactly one `timeframe` apart, or if `--timeframe`
+    gives it. A longer step proves no length, because bars may be missing.
     """
 
     def __init__(self, name: str, timeframe: Timeframe, *, is_known: bool = False) -> None:
@@ -105,11 +116,11 @@ class BarSteps:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there was no bar yet."""
+        """Whether there is no bar yet."""
         return self._last is None
 
     def add(self, bar: Bar) -> bool:
-        """Take the next bar; return whether the length is known."""
+        """Add the next bar, and return whether the length is known."""
         if not self.is_known and self._last is not None and bar.open_time > self._last.open_time:
             self._steps.add(bar.open_time - self._last.open_time)
             self.is_known = self._timeframe.length in self._steps
@@ -117,7 +128,7 @@ class BarSteps:
         return self.is_known
 
     def refuse_unknown(self) -> None:
-        """Raise `OptionError` if all steps so far are longer than the timeframe; one bar has no step."""
+        """Raise `OptionError` if all steps so far are longer than the timeframe. A single bar has no step."""
         if self.is_known or not self._steps:
             return
         shortest, own = min(self._steps), self._timeframe
@@ -125,13 +136,13 @@ class BarSteps:
         if any(step % shortest for step in self._steps):
             looks = f"whose bars are {', '.join(map(_length_text, sorted(self._steps)[:4]))} apart"
         allowed = (
-            f"bars of {own}; if they are of {own} and others are missing between them, --timeframe {own}"
+            f"bars of {own}. If these are bars of {own} with missing bars between them, use --timeframe {own}"
         )
         raise OptionError("--data", f"{self._name}, {looks}", allowed)
 
 
 class ReadAhead:
-    """The feed of a source called `name`; its first bars can be read before it is iterated."""
+    """A feed whose first bars can be read before the iteration."""
 
     def __init__(self, feed: bar_feed.BarFeed, name: str, *, is_known: bool = False) -> None:
         self.name = name
@@ -142,7 +153,10 @@ class ReadAhead:
         self._ahead: deque[bar_feed.FeedItem] = deque()
 
     async def check(self) -> None:
-        """Read until the length of the bars is known; raise `OptionError` for no bar and for bars of another length."""
+        """Read until the length of the bars is known.
+
+        Raises `OptionError` without a bar, or for another length.
+        """
         async for item in self._items:
             self._ahead.append(item)
             if isinstance(item, Bar) and self.steps.add(item):
@@ -151,7 +165,10 @@ class ReadAhead:
         self.steps.refuse_unknown()
 
     async def skip_to(self, moment: datetime) -> bool:
-        """Leave out all before the next bar that opens at or after `moment`, and wait for it; returns whether there is one."""
+        """Skip items until a bar opens at or after `moment`, and wait for it.
+
+        Returns whether such a bar exists.
+        """
         while (item := self._ahead[0] if self._ahead else await anext(self._items, None)) is not None:
             if isinstance(item, Bar) and item.open_time >= moment:
                 if not self._ahead:
@@ -162,7 +179,7 @@ class ReadAhead:
         return False
 
     async def __aiter__(self) -> AsyncIterator[bar_feed.FeedItem]:
-        """Yield the items that were read ahead, then the rest."""
+        """Yield the items that were read ahead, then all others."""
         while self._ahead:
             yield self._ahead.popleft()
         async for item in self._items:
@@ -172,10 +189,17 @@ class ReadAhead:
 async def open_feeds(
     named: Sequence[BarSource], timeframe: str = "", clock: Clock | None = None
 ) -> list[ReadAhead]:
-    """Open every source, and check the length of the bars of all but standard input.
+    """Open all sources, and check the length of their bars, except for standard input.
 
-    `timeframe` is what `--timeframe` says, empty if it is left out. On paper, `clock` is the machine's. Raises `OptionError` for a source without a bar or with
-    bars of another length, and what a feed raises for text that is no bar.
+    Args:
+        named: The sources.
+        timeframe: The value of `--timeframe`, empty if it was not given.
+        clock: The machine's clock in paper mode, else None.
+
+    Raises:
+        OptionError: If a source has no bar, or bars of another length.
+        MarketError: If a text is not a bar.
+
     """
     feeds = []
     for source in named:
@@ -183,10 +207,11 @@ async def open_feeds(
         feed = await open_feed(source.data, clock)
         if timeframe not in {"", feed.timeframe}:
             raise OptionError(
-                "--timeframe", timeframe, f"{feed.timeframe}: no other bars of {bare} are traded"
+                "--timeframe", timeframe, f"{feed.timeframe}, the only supported length of bars for {bare}"
             )
         is_known = bool(timeframe) or bare in {*SAMPLES, *PANELS}
         feed = ReadAhead(feed, source.data.name, is_known=is_known)
+        # A stream is checked during the run, because it cannot be read to its end first.
         if bare != STDIN:
             await feed.check()
         feeds.append(feed)
@@ -194,9 +219,13 @@ async def open_feeds(
 
 
 class CheckedFeed:
-    """Give what `feed` gives; raise `OptionError` at the first step that contradicts its timeframe, and at the end for no bar.
+    """A feed that checks the length of its bars. `steps` are the steps before the feed.
 
-    `steps` are those that were seen before the feed; once they are known, a longer step is a gap.
+    After the length is known, a longer step is a gap.
+
+    Raises:
+        OptionError: At the first step that contradicts the timeframe, or at the end if there was no bar.
+
     """
 
     def __init__(self, feed: bar_feed.BarFeed, name: str, steps: BarSteps) -> None:
@@ -207,7 +236,7 @@ class CheckedFeed:
         self._steps = steps
 
     async def __aiter__(self) -> AsyncIterator[bar_feed.FeedItem]:
-        """Yield bars and notes, as long as they can feed a run."""
+        """Yield bars and notes, until a step contradicts the timeframe."""
         async for item in self._feed:
             if isinstance(item, Bar) and not self._steps.add(item):
                 self._steps.refuse_unknown()
@@ -216,9 +245,9 @@ class CheckedFeed:
 
 
 class ResumedFeed:
-    """Give the bars that an earlier run was fed, then those of `feed` that are later.
+    """The bars that an earlier run used, then the later bars of `feed`.
 
-    A gap between the two is noted as any other: a stream may have lost what came while no run read it.
+    A gap between the two is noted like other gaps.
     """
 
     def __init__(
@@ -231,7 +260,7 @@ class ResumedFeed:
         self._calendar = calendar
 
     async def __aiter__(self) -> AsyncIterator[bar_feed.FeedItem]:
-        """Yield bars and notes; a bar that was fed before comes once."""
+        """Yield bars and notes. A bar that the earlier run used is yielded once."""
         continuity = bar_feed.Continuity("resumed", self.symbol, self.timeframe, self._calendar)
         line, last = 0, EPOCH
         async for item in self._fed:
@@ -251,7 +280,8 @@ class ResumedFeed:
 
 
 def _was_given(item: bar_feed.FeedItem, last: datetime) -> bool:
-    """Return whether a resumed feed has no use for an item: it is of before, or a gap, which is found again."""
+    """Return whether a resumed feed skips an item of its source."""
+    # Gaps are skipped, because the resumed feed finds them again, with the gap between the two runs.
     if isinstance(item, bar_feed.UnreadColumns):
         return False
     return isinstance(item, bar_feed.Gap) or item.open_time < last
@@ -259,9 +289,9 @@ def _was_given(item: bar_feed.FeedItem, last: datetime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class KeptBars:
-    """The file of the bars of one symbol that an earlier run was fed: how many it holds, and the close of the last.
+    """The file with the bars of one symbol that an earlier run used.
 
-    A last row that a crash has cut is left out.
+    A last row that a crash has cut off is left out.
     """
 
     path: Path
@@ -271,12 +301,12 @@ class KeptBars:
     last_close: datetime
 
     def feed(self) -> bar_feed.BarFeed:
-        """Return a feed of these bars; what is added to the file meanwhile is not among them."""
+        """Return a feed of these bars, without bars that were added to the file later."""
         return trading.kept_feed(self.path, symbol=self.symbol, grid=self.grid, most_bars=self.count)
 
 
 async def kept_bars(path: Path, data: DataSource) -> KeptBars:
-    """Return what a file of bars holds, none if it is not there; raises what a feed raises for a damaged row."""
+    """Return the bars in a file. A missing file counts as empty. Raises `MarketError` for a damaged row."""
     count, last_close = 0, EPOCH
     grid = await asyncio.to_thread(bar_grid, data)
     if await asyncio.to_thread(path.is_file):
@@ -298,11 +328,13 @@ def _source(name: str) -> BarSource:
         return BarSource(DataSource(name=name, symbol=symbol or _STDIN_SYMBOL), None)
     path = Path(bare)
     if not _is_file(path):
-        allowed = f"one of {', '.join(sorted({*SAMPLES, *PANELS}))}, a CSV file, or -; {_RULE}"
+        allowed = f"one of {', '.join(sorted({*SAMPLES, *PANELS}))}, a CSV file, or -. {_RULE}"
         raise OptionError("--data", name, allowed)
     symbol = symbol or _symbol_of_file(path)
     if not _SYMBOL.fullmatch(symbol):
-        raise OptionError("--data", f"{name}, whose name begins with no symbol", f"SYMBOL={name}; {_RULE}")
+        raise OptionError(
+            "--data", f"{name}, whose name does not begin with a symbol", f"SYMBOL={name}. {_RULE}"
+        )
     return BarSource(DataSource(name=name, symbol=symbol), None)
 
 
@@ -321,9 +353,9 @@ def _symbol_of_file(path: Path) -> str:
 
 
 def _refuse_empty(name: str, steps: BarSteps) -> None:
-    """Raise `OptionError` where a source has ended without a bar."""
+    """Raise `OptionError` if a source has ended without a bar."""
     if steps.is_empty:
-        raise OptionError("--data", f"{name}, which holds no bar", "a source of one closed bar and more")
+        raise OptionError("--data", f"{name}, which holds no bar", "a source with at least one closed bar")
 
 
 def _length_text(step: timedelta) -> str:

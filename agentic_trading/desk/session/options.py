@@ -1,4 +1,4 @@
-"""What a run is asked to be."""
+"""The options of a run, and its configuration."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,19 +36,35 @@ DEFAULT_BUDGET_USD = Decimal(5)
 
 @dataclass(frozen=True, slots=True)
 class RunOptions(choices.ProviderOptions):
-    """A run: its market data, its configuration, its provider, and how much it may use.
+    """The options of a run: market data, configuration, provider and limits.
 
-    `data` names samples, CSV files, or `-` for lines on standard input, `timeframe` the length of their bars, an empty text
-    if the bars show it. `bars` limits the bars of each symbol, not
-    counting the first `warm_up` ones. `inject` is a list of faults such as `malformed=5%,timeout=2%`; `seed` fixes which calls they hit.
-    Of `config` the name, the folder and the rows of other tenants are not for a run. `provider` is one that answers every
-    call with its `model`, where an empty one is its default; `config` stands for the models of the configuration, each
-    with its fallback. `record` lets a backtest use a network; `max_calls` counts attempts. A `budget_usd` that is None is
-    that of the tenant in the configuration, else the limit that is set on a shared server, else `DEFAULT_BUDGET_USD`.
-    `estimate` says how much is reserved for a call: by the bytes of its request, or by the provider's own count. `answers_from` are
-    logs of workers, or an archive, where a run that goes on over a bus looks for answers that did not reach it. `family` and
-    `rounds` are for data that is planned for, and left out by an empty text and None.
-    Raises `OptionError` for values that no run can have.
+    Attributes:
+        config: The configuration. A run does not use its name, its folder and the rows of other tenants.
+        provider: The provider of every call, or `config` for the models of the configuration with their
+            fallbacks.
+        model: The model of the provider. An empty text is the provider's default.
+        data: The samples, the CSV files, or `-` for standard input.
+        out: The folder of the session.
+        recorded_from: The session whose answers the provider `recorded` uses.
+        timeframe: The length of the bars. Empty if it is found from the bars.
+        bars: The maximum number of bars of each symbol, not counting the first `warm_up` bars.
+        budget_usd: The maximum cost. None means the budget of the tenant in the configuration, else the limit
+            on a shared server, else `DEFAULT_BUDGET_USD`.
+        inject: The faults to inject, such as `malformed=5%,timeout=2%`.
+        seed: The seed that selects the calls that faults hit.
+        resume: Whether to continue the last run in `out`.
+        answers_from: Logs of workers, or an archive, with answers that did not reach a run over a bus before
+            it is resumed.
+        record: Whether a backtest may use a network.
+        max_calls: The maximum number of attempts.
+        estimate: The basis of the reservation of a call: the bytes of its request, or the provider's token
+            count.
+        family: The strategy family of a portfolio plan. Empty means the default.
+        rounds: The number of sets that a portfolio plan asks for. None means the default.
+
+    Raises:
+        OptionError: If a value is not allowed, or values do not fit together.
+
     """
 
     data: tuple[str, ...]
@@ -69,18 +85,16 @@ class RunOptions(choices.ProviderOptions):
     rounds: int | None = None
 
     def __post_init__(self) -> None:
-        """Check what can be checked without looking at a file."""
+        """Check all values that need no file."""
         if not self.data:
             raise OptionError("--data", "empty", "a sample's name, a CSV file, or - for standard input")
         if self.bars is not None and self.bars < 1:
-            raise OptionError("--bars", self.bars, "1 and more")
+            raise OptionError("--bars", self.bars, "1 or more")
         if (
             not self.budget.is_finite()
             or not choices.LEAST_BUDGET_USD <= self.budget <= choices.MOST_BUDGET_USD
         ):
-            allowed = (
-                f"an amount above 0, up to {choices.MOST_BUDGET_USD}: with nothing to spend no call is made"
-            )
+            allowed = f"an amount above 0, up to {choices.MOST_BUDGET_USD}, because calls need a budget"
             raise OptionError("--budget-usd", self.budget, allowed)
         known = tuple(dict.fromkeys((*choices.PROVIDERS, *self.config.providers)))
         if self.provider not in known:
@@ -102,15 +116,15 @@ class RunOptions(choices.ProviderOptions):
             was = self.recorded_from or "left out"
             raise OptionError("--from", was, "a session's folder, together with --provider recorded")
         if is_recorded and self.inject:
-            allowed = "faults in live answers; a recording holds the faults of its own run"
+            allowed = "faults in live answers only. A recording has the faults of its own run"
             raise OptionError("--inject", repr(self.inject), allowed)
         if is_recorded and self.max_calls is not None:
-            allowed = "a limit on live calls; a recording holds what its own run was refused"
+            allowed = "a limit on live calls only. A recording has the refusals of its own run"
             raise OptionError("--max-calls", self.max_calls, allowed)
 
     def _check_calls(self) -> None:
         if self.max_calls is not None and self.max_calls < 1:
-            raise OptionError("--max-calls", self.max_calls, "1 and more")
+            raise OptionError("--max-calls", self.max_calls, "1 or more")
         if self.mode == "backtest" and not self.record and (hosted := sorted(self.hosted)):
             allowed = (
                 f"--record with {', '.join(hosted)}: a backtest uses a network only with it or --base-url"
@@ -119,13 +133,15 @@ class RunOptions(choices.ProviderOptions):
 
     def _check_bus(self) -> None:
         if self.answers_from and not (self.is_remote and self.resume):
-            allowed = "--resume of a run with --bus, whose answers other logs may have"
+            allowed = "--resume of a run with --bus, because only its answers may be in other logs"
             raise OptionError("--answers-from", self.answers_from[0], allowed)
         if not self.is_remote:
             return
         if self.provider == "recorded":
             raise OptionError(
-                "--bus", "given", "--provider recorded without it: what is recorded is answered here"
+                "--bus",
+                "given",
+                "--provider recorded without --bus, because this process serves recorded answers",
             )
         if self.inject:
             raise OptionError(
@@ -134,8 +150,8 @@ class RunOptions(choices.ProviderOptions):
         if self.mode == "backtest" and not self.config.bus.namespace:
             raise OptionError("--mode", "backtest, and the bus has no namespace", BACKTEST_APART)
         if self.config.ledger.url is None:
-            allowed = "the server of the ledger of the workers on the bus, where the limit of this run stands"
-            raise OptionError("--ledger", "left out, and the calls are made elsewhere", allowed)
+            allowed = "the ledger server of the workers on the bus, which has the limit of this run"
+            raise OptionError("--ledger", "left out, and workers make the calls", allowed)
 
     def _check_plan(self) -> None:
         if not self.is_planned and (self.family or self.rounds is not None):
@@ -145,10 +161,13 @@ class RunOptions(choices.ProviderOptions):
         if self.family and self.family not in FAMILIES:
             raise OptionError("--family", repr(self.family), choices.listed(FAMILIES))
         if self.rounds is not None and self.rounds < 1:
-            raise OptionError("--rounds", self.rounds, "1 and more")
+            raise OptionError("--rounds", self.rounds, "1 or more")
 
     def plan_terms(self, earlier: PlanTerms | None = None) -> PlanTerms | None:
-        """Return how a plan is searched for, None where none is; what is left out is as `earlier`, or the default."""
+        """Return the terms of a plan, or None without a plan.
+
+        Missing terms come from `earlier` or the defaults.
+        """
         if not self.is_planned:
             return None
         kept = earlier or PlanTerms()
@@ -157,29 +176,31 @@ class RunOptions(choices.ProviderOptions):
 
     @property
     def is_planned(self) -> bool:
-        """Whether the data is many stocks, which a planner trades as one portfolio."""
+        """Whether the data is a sample of many stocks, which a planner trades as one portfolio."""
         return self.data[0] in PANELS
 
     @property
     def mode(self) -> RunMode:
-        """Simulated time, or bars as they come."""
+        """The mode: simulated time in a backtest, or bars as they arrive on paper."""
         return self.config.mode
 
     @property
     def workers(self) -> int:
-        """How many calls run at once: one where a model in this process answers, and a call must not wait for it."""
+        """The maximum number of concurrent calls."""
+        # One for a local model, because it answers one call at a time, and the other calls would only wait
+        # for it.
         is_local = any(row.adapter_of(name) == LLMProvider.LOCAL for name, row in self.asked.items())
         return 1 if is_local else self.config.concurrency
 
     @property
     @override
     def workflows(self) -> tuple[EnvelopeWorkflow, ...]:
-        """The workflows in which the session asks."""
+        """The workflows whose models the session asks."""
         return (EnvelopeWorkflow.PLANNING,) if self.is_planned else choices.WORKFLOWS
 
     @property
     def hosted(self) -> frozenset[str]:
-        """Those of them that are reached over a network."""
+        """The names of the asked providers that are reached over a network."""
         return frozenset(
             name
             for name, row in self.asked.items()
@@ -188,17 +209,17 @@ class RunOptions(choices.ProviderOptions):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the run asks nothing outside of this process and goes by no real time: it can be had again."""
+        """Whether the run can be repeated: a backtest without models and without other processes."""
         return self.mode == "backtest" and not self.asks_models and not self.is_remote
 
     @property
     def most_bars(self) -> int | None:
-        """How many bars of each symbol the run is fed at most, those that warm it up among them."""
+        """The maximum number of bars of each symbol, including warm-up bars, or None."""
         return None if self.bars is None else self.warm_up + self.bars
 
     @property
     def tenant_row(self) -> TenantConfig:
-        """What the configuration says of the tenant."""
+        """The tenant's row in the configuration."""
         return self.config.tenants.get(self.tenant, TenantConfig())
 
     @property
@@ -221,7 +242,7 @@ class RunOptions(choices.ProviderOptions):
 
     @property
     def limit(self) -> Limit:
-        """The limit that the budget means: on what the tenant spends in total, or in the window that its row has."""
+        """The tenant's limit: on its total spending, or on its spending in the window of its row."""
         row = self.tenant_row
         is_the_rows = self.budget_usd is None and (row.budget_usd is not None or row.calls is not None)
         calls = self.max_calls if self.max_calls is not None else row.calls
@@ -240,10 +261,15 @@ def load_run_config(
     flags: Mapping[str, str] = MappingProxyType({}),
     **overrides: object,
 ) -> PlatformConfig:
-    """Return the configuration of a run, as `load_config` does: a backtest, unless something says otherwise.
+    """Return the configuration of a run, loaded by `load_config`. The default mode is a backtest.
 
-    A `provider` of ours is one of it, though no file names it, with the address `base_url` and the row `own_model`.
-    Raises `OptionError` for an address or a row without a server.
+    A built-in `provider` is added even if no file has it, with the URL `base_url` and the model row
+    `own_model`.
+
+    Raises:
+        OptionError: If a URL or a model row is given for a provider without a server.
+        ConfigError: If the configuration is wrong.
+
     """
     if base_url is not None and provider in (
         *choices.WITHOUT_MODEL,
@@ -254,7 +280,7 @@ def load_run_config(
         raise OptionError(
             "--base-url",
             "given",
-            f"the address of a server with --provider {choices.listed(choices.HOSTED)}, or a configured one",
+            f"the URL of a server with --provider {choices.listed(choices.HOSTED)}, or a configured one",
         )
     if provider in choices.MODELS or base_url is not None:
         overrides["providers"] = {provider: {} if base_url is None else {"base_url": base_url}}
@@ -269,19 +295,26 @@ def load_run_config(
 
 
 def warm_up_bars(data: Sequence[str]) -> int:
-    """Return how many bars come before those that `--bars` counts: none where a planner needs days, not five-minute bars."""
+    """Return the number of warm-up bars before those that `--bars` counts.
+
+    A planner of stocks needs no such bars.
+    """
     return 0 if data and data[0] in PANELS else WARM_UP_BARS
 
 
 WARM_UP_BARS = 12 * 26 - 1
-"""Five-minute bars until an analyst can be asked for the first time, but for the last one: a trend needs the average of
-21 hours, five times in a row."""
+"""The number of five-minute bars before the first bar at which an analyst can be asked.
+
+A trend needs 26 hours: the average of 21 hours, five hours apart.
+"""
 
 
 def plan_on_record(manifest: RunManifest) -> PlanTerms | None:
-    """Return on which terms a run searched for its plan, None where none is on record.
+    """Return the recorded terms of a run's plan, or None if there are none.
 
-    Raises `OptionError` for terms that no planner of this release has.
+    Raises:
+        OptionError: If this release does not support the terms.
+
     """
     if manifest.plan is None:
         return None

@@ -1,4 +1,4 @@
-"""What a run with a model will probably cost and take, found before anything is sent or written."""
+"""Estimate the calls, the cost and the time of a run with a model, before it starts."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -35,13 +35,14 @@ from agentic_trading.platform.platform import Ports
 from agentic_trading.platform.tables import Tables
 
 HOSTED_CALL_S: Final = 20.0
-"""What a call over a network is taken to last. It depends on the model, its thinking and the day: not measured here."""
+"""Assumed duration of a call over a network. The real one depends on the model, its thinking and the day."""
 
 LOCAL_READ_BYTES_A_S: Final = 350.0
 LOCAL_WRITE_S: Final = 8.0
-"""What SmolLM2-135M needs on one core: 151 prompt tokens a second of about 2.3 bytes, and some 600 tokens of answer.
+"""Time of SmolLM2-135M on one core: 151 prompt tokens per second, and about 600 tokens of answer.
 
-A busy machine takes longer: two calls that this puts at 24 s each took 22 s of CPU each, and 35 s on two cores that others used.
+A prompt token has about 2.3 bytes. A busy machine takes longer: two calls with an estimate of 24 s each took
+22 s of CPU each, and 35 s on two shared cores.
 """
 
 _UNLIMITED_NUSD: Final = 9 * 10**15
@@ -49,13 +50,19 @@ _UNLIMITED_NUSD: Final = 9 * 10**15
 
 @dataclass(frozen=True, slots=True)
 class Preflight:
-    """What is expected of a run.
+    """The estimate of a run. For a run that `goes_on` (a resumed run), all values are for its rest.
 
-    `calls` is how many the rules would make over the same bars, at most `max_calls`, None for a stream; a re-ask
-    of an answer that is not accepted comes on top. `bound_nusd` is the most that those calls can cost, by the
-    bound that the gate reserves, `first_nusd` that of the first one, and `budget_nusd` the most that all can.
-    `bound_nusd` is 0 only if no call can cost anything, whatever the answers are.
-    `seconds` take `seconds_a_call` of each. Of a run that `goes_on`, all of this is what is left of it.
+    Attributes:
+        calls: The number of calls that the rules make over the same bars, at most `max_calls`. None for a
+            stream. Repeated calls after answers that are not accepted are not included.
+        max_calls: The limit on calls, or None.
+        bound_nusd: The maximum cost of `calls`, by the amounts that the gate reserves. It is 0 only if no
+            call can cost anything, whatever the answers are. None if it is not known.
+        budget_nusd: The maximum cost of all calls.
+        seconds: The estimated time, or None.
+        seconds_a_call: The estimated time of one call, or None.
+        first_nusd: The maximum cost of the first call.
+
     """
 
     provider: str
@@ -71,16 +78,22 @@ class Preflight:
 
     @property
     def is_free(self) -> bool:
-        """Whether the run can cost nothing."""
+        """Whether the run is certainly free."""
         return self.bound_nusd == 0
 
 
 async def preflight(options: RunOptions) -> Preflight:
-    """Return what a run with a model will probably cost and take; nothing is sent, and nothing written.
+    """Return the estimate of a run with a model. No call is sent, and no file is written.
 
-    The rules play the session beforehand, in memory: about a second for each 2,000 bars. The first SIGINT or SIGTERM
-    cancels this task. Raises `OptionError` and `WeightsError` for a model that cannot be used, what a
-    feed raises for a bar that is none, and for a run that goes on `StoreError` for a log that cannot be read.
+    The built-in rules run the session in memory, about one second for 2,000 bars. The first SIGINT or SIGTERM
+    cancels this task.
+
+    Raises:
+        OptionError: If the options or the model cannot be used.
+        WeightsError: If the weights of a local model cannot be used.
+        MarketError: If a bar is broken.
+        StoreError: If the log of a resumed run cannot be read.
+
     """
     with stop_on_signals():
         return await _preflight(options)
@@ -93,7 +106,7 @@ async def _preflight(options: RunOptions) -> Preflight:
     now = SystemClock().now()
     selection = select_provider(options, tables, now=now, model=manifest.model if manifest else "")
     async with aclosing(await ready(options, selection, trading.RULES)):
-        pass  # it can be made: no more is to be known
+        pass  # opened only so that a model that cannot be used is found before you confirm the cost
     remaining = await _remaining(options, manifest)
     prices = (tables.prices.price(row.provider, row.model, at=now) for row in selection.rows)
     is_free = all(price.is_free for price in prices)
@@ -112,7 +125,7 @@ async def _preflight(options: RunOptions) -> Preflight:
 
 @dataclass(frozen=True, slots=True)
 class _Remaining:
-    """What a run may still use: `calls` is None for no limit; `after` is up to when its answers are on record."""
+    """The budget and the calls that a run may still use. Answers up to `after` are already on record."""
 
     budget_nusd: int
     calls: int | None
@@ -122,7 +135,10 @@ class _Remaining:
 
 @dataclass(slots=True)
 class Rehearsal:
-    """The rules in place of a model; requests after `after` are counted, and priced as at `now` with all `alternatives`."""
+    """The rules as a stand-in for a model.
+
+    Counts and prices requests after `after`, with all `alternatives`.
+    """
 
     inner: Provider
     tables: Tables
@@ -135,12 +151,13 @@ class Rehearsal:
     bytes_in: int = 0
 
     async def complete(self, request: ModelRequest) -> ModelResponse:
-        """Answer by the rules under the model's name."""
+        """Answer with the rules, under the model's name."""
         envelope = request.envelope
         if envelope.as_of is None or envelope.as_of > self.after:
             capability = self.tables.capabilities.of(envelope.provider, envelope.model)
             self.calls += 1
             most_nusd = self._bound(request, capability)
+            # Each alternative is added, because a call that fails may be sent to all of them in turn.
             for other in self.alternatives.get(envelope.workflow, ()):
                 again = envelope.model_copy(update={"provider": other.provider, "model": other.model})
                 most_nusd += self._bound(replace(request, envelope=again), other)
@@ -163,7 +180,7 @@ class Rehearsal:
 
 @dataclass(slots=True)
 class _CallLimit:
-    """Ends a rehearsal when as many calls were counted as the run may make."""
+    """Ends a rehearsal at the maximum number of calls of the run."""
 
     rehearsal: Rehearsal
     most: int | None
@@ -220,9 +237,9 @@ def _expected(
         calls = rehearsal.calls if remaining.calls is None else min(rehearsal.calls, remaining.calls)
         share = calls / rehearsal.calls if rehearsal.calls else 0
         bound_nusd = min(int(rehearsal.bound_nusd * share), remaining.budget_nusd)
-        if (
-            calls and remaining.budget_nusd and not bound_nusd
-        ):  # the model may make the calls that the rules did not, at another price
+        # Not 0, because that would mean a free run, and the model may make other calls than the rules, at
+        # another price.
+        if calls and remaining.budget_nusd and not bound_nusd:
             bound_nusd = None
         a_call_s = _seconds_a_call(options, rehearsal)
         at_once = min(options.workers, len(options.data)) if options.hosted else 1
@@ -252,7 +269,7 @@ def _name(options: RunOptions, row: Capability) -> str:
 
 
 async def _resumed_manifest(options: RunOptions, named: Sequence[BarSource]) -> RunManifest | None:
-    """Return the manifest of the run to resume, if any; raises `OptionError` for other inputs than it had."""
+    """Return the manifest of the run to resume, or None. Raises `OptionError` if its inputs have changed."""
     if not options.resume:
         return None
     manifest = await asyncio.to_thread(SessionFolder(options.out).read_manifest, option="--out")
@@ -261,7 +278,7 @@ async def _resumed_manifest(options: RunOptions, named: Sequence[BarSource]) -> 
 
 
 async def _remaining(options: RunOptions, manifest: RunManifest | None) -> _Remaining:
-    """Return what a run may use: all that it is given, or what one that goes on has not used yet."""
+    """Return the budget and the calls of a run, for a resumed run without those already used."""
     if manifest is None:
         return _Remaining(options.budget_nusd, options.max_calls)
     folder = SessionFolder(options.out)

@@ -1,4 +1,4 @@
-"""The same session again, from its own log: no network, and every difference named."""
+"""Replay a session from its own log, without a network, and report the differences."""
 
 import asyncio
 import io
@@ -39,15 +39,22 @@ from agentic_trading.platform.tables import load_tables
 from agentic_trading.replay import Difference, difference_at, no_network, request_changes
 
 Edit = Callable[[LLMEnvelope], LLMEnvelope]
-"""Change an envelope before it is asked, to see what a change would have done."""
+"""Changes an envelope before its call, to see the effect of a change."""
 
 
 class ReplayReport(BaseModel, frozen=True):
-    """The outcome of a replay. `identical` means: the decision log is the same, byte for byte.
+    """The result of a replay.
 
-    `answered` counts calls served from the recording, `misses` attempts that it does not hold, `unused` recorded
-    attempts that were not asked for. `first_difference` and `request_changes` name where the two part, and why.
-    `warnings` say what cannot be known of the log, or is wrong with it.
+    Attributes:
+        identical: Whether the decision logs are equal, byte for byte.
+        answered: The number of calls that the recording has answered.
+        misses: The number of attempts that are not in the recording.
+        unused: The number of recorded attempts that were not used.
+        first_difference: The first difference between the decision logs, or None.
+        request_changes: The changes of the first request without an answer, compared with the recorded
+            request.
+        warnings: The damages and the limits of the log.
+
     """
 
     session_id: str
@@ -66,14 +73,14 @@ class ReplayReport(BaseModel, frozen=True):
 
 
 class NoDigestError(TradingError):
-    """A run has no digest to compare with: it was killed before it ended."""
+    """A run that was killed before its end, so that it has no digest to compare with."""
 
     def __init__(self, session: Path, run: int) -> None:
         self.session = session
         self.run = run
         super().__init__(
-            f"{session}: run {run} did not end; go on with `run --resume --out {session}` first, "
-            "or play what there is with --allow-incomplete"
+            f"{session}: run {run} did not end. Finish it with `run --resume --out {session}`, "
+            "or replay its intact lines with --allow-incomplete"
         )
 
 
@@ -85,12 +92,13 @@ async def replay(
     edit: Edit | None = None,
     allow_incomplete: bool = False,
 ) -> ReplayReport:
-    """Play a run of a session again and compare; nothing is written, and the network is blocked.
+    """Replay a run of a session with its recorded answers, and compare the decision logs.
 
-    The replay ends at the first moment that asks for an answer which is not recorded. Raises `OptionError` for a
-    folder that is no session, `StoreError` for a log that is missing, broken or cut off and for bars that are not those
-    of the run, `NoDigestError` for a killed run. With `allow_incomplete` only what is missing is an error: the lines
-    before the first broken one are played, and compared with the decision log as it is.
+    No file is written, and the network is blocked. The replay ends after the first time slice with a missing
+    answer. `edit` changes each envelope before its call. With `allow_incomplete`, a killed run and a broken
+    or truncated log are accepted: the lines before the first broken line are replayed, and compared with the
+    decision log that exists. Raises `OptionError` if the folder has no such run, `NoDigestError` if the run
+    was killed, and `StoreError` if files are missing or broken, or the bars are not those of the run.
     """
     folder = SessionFolder(session)
     manifest = await asyncio.to_thread(folder.read_manifest, run)
@@ -107,6 +115,7 @@ async def replay(
     async def after_slice(_moment: TimeSlice, new: Sequence[bytes]) -> None:
         if new:
             await asyncio.to_thread(compared.add, new)
+        # Not at the miss itself, because the first miss is chosen from all misses of the time slice.
         if seen.missed:
             raise _EndedByMissError
 
@@ -138,7 +147,7 @@ async def replay(
 async def _recording(
     folder: SessionFolder, manifest: RunManifest, intact_lines: int | None
 ) -> tuple[port_adapters.Recording, AbstractSet["AskedRequest"]]:
-    """Return what was answered in a run, and the requests that were asked."""
+    """Return the recorded answers of a run, and its requests."""
     recorded, asked = port_adapters.recording(), set[AskedRequest]()
     async for attempt in recorded_attempts(folder, manifest, intact_lines=intact_lines):
         recorded.add(attempt)
@@ -149,14 +158,14 @@ async def _recording(
 async def _intact_lines(
     folder: SessionFolder, manifest: RunManifest, *, allow_incomplete: bool
 ) -> tuple[int | None, tuple[str, ...]]:
-    """Return how many lines of a log are intact, None for all, and what is wrong with it.
+    """Return the number of intact lines of a log, or None for all, and warnings about it.
 
-    Raises `StoreError` for a log with anything wrong, unless that is allowed.
+    Raises `StoreError` for a damaged log, unless `allow_incomplete` is set.
     """
     log = await check_file(folder.log)
     findings = log.of_run((manifest.session_id, manifest.run_number))
     if findings and not allow_incomplete:
-        raise findings[0].error("; `--allow-incomplete` plays what there is")
+        raise findings[0].error(". With `--allow-incomplete`, the intact lines are replayed")
     return log.lines if findings else None, (
         *map(str, findings),
         *(f"{folder.log}: {note}" for note in log.notes),
@@ -164,11 +173,11 @@ async def _intact_lines(
 
 
 class _EndedByMissError(TradingError):
-    """Ends a replay that cannot go on."""
+    """Ends a replay that has no answer for a call."""
 
 
 class AskedRequest(NamedTuple):
-    """Everything that a call is counted by before its occurrence is known."""
+    """The identity of a call without its occurrence number."""
 
     tenant: str
     agent: str
@@ -177,16 +186,16 @@ class AskedRequest(NamedTuple):
 
     @classmethod
     def of(cls, envelope: LLMEnvelope) -> Self:
-        """Return the request of an envelope."""
+        """Return the identity of an envelope."""
         return cls(envelope.tenant_id, envelope.agent_id, envelope.step, envelope.request_hash)
 
 
 @dataclass(slots=True)
 class ReplayObservations:
-    """The calls of a replay: how many had an answer, and the envelopes of one moment that had none.
+    """The calls of a replay: the number of answered calls, and one time slice's unanswered envelopes.
 
-    `recorded` are all requests on record. A call whose request is not among them has no answer, even if it ended with
-    another error first.
+    `recorded` are all recorded requests. A call whose request is not among them has no answer, even if it
+    ended with another error first.
     """
 
     recorded: AbstractSet[AskedRequest]
@@ -195,11 +204,12 @@ class ReplayObservations:
 
     @property
     def first_missed(self) -> LLMEnvelope | None:
-        """The first of them by subject: which one was seen first is up to the workers."""
+        """The first envelope without an answer, in the order of subjects."""
+        # Not in the order of the calls, because concurrent workers would give another one in each replay.
         return min(self.missed, key=lambda asked: (asked.subject, asked.step), default=None)
 
     def note(self, asked: LLMEnvelope, answer: GatewayReply) -> None:
-        """Take note of a call that has ended."""
+        """Count a call that has ended."""
         if AskedRequest.of(asked) not in self.recorded or _is_miss(answer):
             self.missed.append(asked)
         else:
@@ -207,7 +217,7 @@ class ReplayObservations:
 
 
 class ObservedGateway:
-    """A gateway that may change what is asked, and notes which calls had an answer."""
+    """A gateway that may change requests, and counts the calls with and without an answer."""
 
     def __init__(self, gateway: Gateway, seen: ReplayObservations, edit: Edit | None) -> None:
         self._gateway = gateway
@@ -215,14 +225,14 @@ class ObservedGateway:
         self._edit = edit
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
-        """Ask, and see whether there was an answer."""
+        """Run a call, and count it."""
         asked = self._edit(envelope) if self._edit else envelope
         answer = await self._gateway.ask(asked)
         self._seen.note(asked, answer)
         return answer
 
     async def record(self, event: Event) -> None:
-        """Record."""
+        """Record an event."""
         await self._gateway.record(event)
 
 
@@ -262,7 +272,7 @@ async def _setup(
 async def _feed(folder: SessionFolder, manifest: RunManifest, source: DataSource) -> BarFeed:
     path = folder.bars(manifest.run_number, source.symbol)
     if not await asyncio.to_thread(path.is_file):
-        raise StoreError(path, "is not there; a replay is fed with the bars that its run was fed")
+        raise StoreError(path, "is not there. A replay needs the bars of its run")
     grid = await asyncio.to_thread(bar_grid, source)
     return trading.kept_feed(path, symbol=source.symbol, grid=grid)
 
@@ -270,7 +280,7 @@ async def _feed(folder: SessionFolder, manifest: RunManifest, source: DataSource
 async def _changes(
     folder: SessionFolder, manifest: RunManifest, missed: LLMEnvelope | None, intact_lines: int | None
 ) -> tuple[str, ...]:
-    """Say what is different in the first request without an answer, if the recording has its counterpart."""
+    """Return the changes of the first request without an answer, if the recording has its counterpart."""
     if missed is None:
         return ()
     async with aclosing(recorded_attempts(folder, manifest, intact_lines=intact_lines)) as attempts:
@@ -281,9 +291,10 @@ async def _changes(
 
 
 class DecisionComparison:
-    """Compare the lines of a replay, as they come, with a decision log on disk; neither is kept.
+    """Compares the lines of a replay one by one with a decision log on disk. Lines are not kept in memory.
 
-    `digest` is that of the lines so far. Reads a file, so call it off the loop; close it in the end.
+    `digest` is the digest of the lines so far. The methods read a file, so call them off the event loop.
+    Close it at the end.
     """
 
     def __init__(self, path: Path) -> None:
@@ -296,16 +307,16 @@ class DecisionComparison:
 
     @property
     def digest(self) -> str:
-        """The digest of the replay's lines, in 64 hexadecimal digits."""
+        """The SHA-256 of the replay's lines, in 64 hexadecimal digits."""
         return self._digest.hexdigest()
 
     @property
     def recorded_digest(self) -> str:
-        """The digest of the recorded lines, once it is open."""
+        """The SHA-256 of the recorded lines, after `open`."""
         return self._recorded_digest.hexdigest()
 
     def open(self) -> None:
-        """Open the decision log; raises `StoreError` if it cannot be read."""
+        """Open the decision log. Raises `StoreError` if it cannot be read."""
         try:
             self._file = self._path.open("rb")
             for line in self._file:
@@ -313,7 +324,7 @@ class DecisionComparison:
             self._file.seek(0)
         except OSError as e:
             raise StoreError(
-                self._path, f"cannot be read ({e.strerror}); a replay is compared with it"
+                self._path, f"cannot be read ({e.strerror}). A replay is compared with this file"
             ) from e
 
     def add(self, lines: Sequence[bytes]) -> None:
@@ -323,12 +334,12 @@ class DecisionComparison:
             self._compare(line)
 
     def end(self) -> Difference | None:
-        """Return the first difference, which may be that the recording goes on."""
+        """Return the first difference, or None. A recording with more lines differs as well."""
         self._compare(None)
         return self._difference
 
     def close(self) -> None:
-        """Close the decision log; harmless twice."""
+        """Close the decision log. A second call has no effect."""
         self._file.close()
 
     def _compare(self, fresh: bytes | None) -> None:

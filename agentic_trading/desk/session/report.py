@@ -1,4 +1,4 @@
-"""The report of a run as a value: the command line prints it, a program reads it."""
+"""The report of a run as a value, for the command line and for programs."""
 
 from datetime import datetime
 from decimal import Decimal
@@ -21,12 +21,22 @@ Counts = dict[str, int]
 
 
 class DataReport(BaseModel, frozen=True):
-    """What was fed of one symbol; `gaps` stand as they were found, none was filled.
+    """The bars of one symbol that a run used.
 
-    `quiet` are runs of three and more bars in which nothing traded. `unclosed` counts rows that were left out because their
-    bar had not closed, `unread` are unknown columns.
-    `is_sample` says that the bars ship with the package, so that the rules were written with them in view. `companion`
-    is another market that the agents saw beside it without being asked for, and where it came from; empty for none.
+    Attributes:
+        name: The source.
+        first: The open time of the first bar.
+        last: The close time of the last bar.
+        gaps: Descriptions of the gaps. Gaps are never filled.
+        duplicates: The number of repeated bars, which were left out.
+        unclosed: The number of rows that were left out because their bar had not closed.
+        unread: The names of unknown columns.
+        quiet: Descriptions of three or more bars in a row without a trade.
+        is_sample: Whether the bars ship with the package, so that the built-in rules were written with them
+            in view.
+        companion: A shipped market that the agents saw as a reference although it was not requested, with its
+            source. Empty if there was no such market.
+
     """
 
     name: str
@@ -44,24 +54,30 @@ class DataReport(BaseModel, frozen=True):
 
 
 class MarketYear(BaseModel, frozen=True):
-    """What a year is for the yearly figures: bars of a session, and sessions."""
+    """The year of the yearly figures: bars per session, and sessions per year."""
 
     bars_per_session: int
     sessions: int
 
     @classmethod
     def of(cls, year: TradingYear | None) -> "MarketYear | None":
-        """Return the year of the market that was fed; None without a bar."""
+        """Return the year of a market, or None without a bar."""
         if year is None:
             return None
         return cls(bars_per_session=year.bars_per_session, sessions=year.sessions_per_year)
 
 
 class RefusedBudget(BaseModel, frozen=True):
-    """A budget that refused `calls` attempts; `left` and `asked` are those of the first, None where its record does not say.
+    """A budget that refused attempts.
 
-    `scope` is the kind, the id and the window; every call and every chain of decisions has a budget of its own, which
-    are counted together. `unit` is nano-USD, tokens or calls.
+    Attributes:
+        scope: The kind, the id and the window of the budget. The budgets of single calls, and those of single
+            chains of decisions, are counted together under their kind.
+        unit: nano-USD, tokens or calls.
+        calls: The number of refused attempts.
+        asked: The amount that the first refused attempt needed, or None if its record lacks it.
+        left: The amount that was left at the first refusal, or None if its record lacks it.
+
     """
 
     scope: str
@@ -72,9 +88,14 @@ class RefusedBudget(BaseModel, frozen=True):
 
 
 class OpenPosition(BaseModel, frozen=True):
-    """What was held of a symbol when a run ended, negative for a short; `mark` is its last close.
+    """A position that was open when a run ended.
 
-    `unrealised` is quantity times the way from the average price to the mark, before the costs of leaving.
+    Attributes:
+        quantity: The quantity, negative for a short position.
+        mark: The last close of the symbol.
+        unrealised: The quantity times the difference of mark and average price, before the costs of closing
+            the position.
+
     """
 
     symbol: str
@@ -85,7 +106,7 @@ class OpenPosition(BaseModel, frozen=True):
 
 
 class WorkingOrder(BaseModel, frozen=True):
-    """An order that had something left to fill when a run ended."""
+    """An order that was not completely filled when a run ended. `left` is the unfilled quantity."""
 
     order_id: str
     symbol: str
@@ -96,10 +117,13 @@ class WorkingOrder(BaseModel, frozen=True):
 
 
 class FillingCost(BaseModel, frozen=True):
-    """What filling has cost against the prices at which it was decided.
+    """The cost of filling, compared with the prices at the decisions.
 
-    `intents` are those that were sent, in order, and `total` their sum; `market_now` is what the same ones would have
-    cost if each had been taken at the open of the next bar.
+    Attributes:
+        total: The sum over all intents.
+        market_now: The cost of the same intents if each had been filled at the open of the next bar.
+        intents: The intents that were sent, in order.
+
     """
 
     total: TotalShortfall = TotalShortfall()
@@ -108,9 +132,12 @@ class FillingCost(BaseModel, frozen=True):
 
 
 class UnpricedWord(BaseModel, frozen=True):
-    """A word of the answers of `model` that has no price, such as `service_tier=on_demand`.
+    """A word in the answers of a model that has no price, such as `service_tier=on_demand`.
 
-    `attempts` were charged what was set aside for them, at least. `add` is what gives it a price.
+    Attributes:
+        attempts: The number of attempts with this word. Each was charged its reservation or more.
+        add: The instruction to add a price.
+
     """
 
     model: str
@@ -120,17 +147,31 @@ class UnpricedWord(BaseModel, frozen=True):
 
 
 class RunReport(BaseModel, frozen=True):
-    """A run in figures. Money is in the quote currency as exact decimals, cost in whole nano-dollars.
+    """A run in figures. Money is in the quote currency as exact decimals, and cost is in whole nano-dollars.
 
-    `decisions` counts verdicts by workflow, `no_decisions` reasons by workflow, `plans` are those of a portfolio in order, `refused_budgets` attempts by the budget
-    that refused them, `unpriced` words for which attempts were charged in full, `bill_problems` how many answers had a
-    bill that was not read, and why, `injected` the outcomes of each kind of injected fault. `market_now_pnl` is what the same orders would have made if each had been taken at the
-    open of the next bar; `performance` is of the account at each close, None without a bar; `cancelled` counts orders by
-    why the rest of them was not filled, and `working` are those
-    that were still open at the end, as `open_positions` are; `knowledge` counts calls by whether the model may have
-    seen the period in training; `sent` attempts reached a provider or may have, `accepted` of them gave an answer that
-    was used, and `max_calls` is how many were allowed; `assumed` are the assumptions that no bar confirms. An injected kind of fault
-    that was asked for and hit nothing counts nothing. `digest` is the SHA-256 of the decision log.
+    Attributes:
+        decisions: The number of verdicts, by workflow and verdict.
+        no_decisions: The number of calls without a decision, by workflow and reason.
+        plans: The plans of a portfolio, in order.
+        refused_budgets: The refused attempts, by the budget that refused them.
+        attempts_by_outcome: The number of attempts, by outcome.
+        sent: The number of attempts that reached a provider or may have reached it.
+        accepted: The number of sent attempts whose answer was used.
+        max_calls: The allowed number of calls, or None.
+        unpriced: The words without a price, with the attempts that were charged in full because of them.
+        bill_problems: The number of answers with an unreadable bill, by problem.
+        injected: The outcomes of injected faults, by kind. A requested kind that hit no call has an empty
+            count.
+        in_doubt: The number of calls that may have been billed. They are charged in full.
+        cancelled: The number of orders that were not completely filled, by reason.
+        working: The orders that were open at the end.
+        open_positions: The positions that were open at the end.
+        market_now_pnl: The profit of the same orders if each had been filled at the open of the next bar.
+        performance: The figures of the account at each close, or None without a bar.
+        knowledge: The number of calls, by whether the model's training data may include the period.
+        assumed: The assumptions that no bar confirms.
+        digest: The SHA-256 of the decision log.
+
     """
 
     session_id: str
@@ -185,7 +226,7 @@ class RunReport(BaseModel, frozen=True):
 
 
 class RunProgress(BaseModel, frozen=True):
-    """How far a run is; `bars_total` is None where the feed does not know its end."""
+    """The progress of a run. `bars_total` is None if the number of bars is not known."""
 
     bars_done: int
     bars_total: int | None
@@ -195,16 +236,16 @@ class RunProgress(BaseModel, frozen=True):
 
 
 def assumptions(venue: PaperVenue, sizing: TradingRules | RiskLimits) -> list[str]:
-    """Return what was assumed, a phrase each, with the values that a session was played with.
+    """Return the assumptions of a session as phrases, with their values.
 
-    What orders are sized by are rules, or for the weights of a plan its limits.
+    `sizing` are the rules that size orders, or the limits that size the weights of a plan.
     """
     costs = venue.costs
     if isinstance(sizing, TradingRules):
-        sized = f"{sizing.risk_pct} % of the equity at risk an entry"
+        sized = f"{sizing.risk_pct} % of the equity at risk per entry"
     else:
         sized = (
-            f"weights of a plan in {sizing.max_gross_pct} % of the equity, its stops looked at on each close"
+            f"weights of a plan in {sizing.max_gross_pct} % of the equity, its stops checked on each close"
         )
     return [
         f"fees of {costs.maker_fee_bps} bps for a maker and {costs.taker_fee_bps} for a taker",

@@ -1,4 +1,4 @@
-"""The report of a run from its counters, its log and its account."""
+"""Build the report of a run from its counters, its log and its account."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -41,10 +41,8 @@ async def report_of(
     *,
     elapsed_s: float,
 ) -> report.RunReport:
-    """Return the report of a run that has ended.
-
-    Its attempts are read from its log, each once and none kept; the rest was counted.
-    """
+    """Return the report of a run that has ended."""
+    # Attempts are read one by one and not kept, so that the memory does not grow with the session.
     attempts = await _attempts_of(manifest, store, tables)
     counters = played.counters
     baselines = await _baselines(manifest, played)
@@ -121,7 +119,7 @@ def _assumed(manifest: RunManifest) -> list[str]:
 
 
 class _Sums(TypedDict):
-    """The sums over all attempts; the names are those of `RunReport`."""
+    """The sums over all attempts, with the field names of `RunReport`."""
 
     attempts: int
     sent: int
@@ -134,7 +132,7 @@ class _Sums(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class _Hit:
-    """An attempt that an injected fault has hit."""
+    """An attempt that was hit by an injected fault."""
 
     fault: str
     envelope_id: str
@@ -144,7 +142,7 @@ class _Hit:
 
 
 class _Attempts:
-    """What the attempts of a run come to; of none is more kept than its share of the counts."""
+    """The counts over the attempts of a run."""
 
     def __init__(self, capabilities: Capabilities) -> None:
         self.sums = _Sums(
@@ -161,7 +159,7 @@ class _Attempts:
         self._finals: dict[str, tuple[int, bool]] = {}
 
     def add(self, attempt: LLMInteraction) -> None:
-        """Count the next attempt in the log's order."""
+        """Count the next attempt, in the order of the log."""
         result, envelope, sums = attempt.result, attempt.envelope, self.sums
         sums["attempts"] += 1
         sums["sent"] += result.dispatched_at is not None
@@ -183,7 +181,7 @@ class _Attempts:
         self._add_fault(envelope.envelope_id, result)
 
     def unpriced(self) -> list[report.UnpricedWord]:
-        """Return the words without a price."""
+        """Return the words that have no price."""
         return [
             report.UnpricedWord(model=model, word=word, attempts=attempts, add=price_advice(model, word))
             for (model, word), attempts in self._unpriced.items()
@@ -191,12 +189,13 @@ class _Attempts:
 
     def _add_refusal(self, error: LLMBudgetExhaustedError) -> None:
         kind, _, _ = error.scope.partition(" ")
+        # Budgets of single calls and chains are counted together, because each of them has its own budget.
         scope = kind if kind in SHORT_LIVED else error.scope or "not on record"
         first, calls = self._refused.get(scope, (error, 0))
         self._refused[scope] = (first, calls + 1)
 
     def refused_budgets(self) -> list[report.RefusedBudget]:
-        """Return the budgets that refused, in the order in which they first did."""
+        """Return the budgets that refused attempts, in the order of their first refusals."""
         return [
             report.RefusedBudget(
                 scope=scope, unit=first.unit, calls=calls, asked=first.asked, left=first.left
@@ -213,7 +212,10 @@ class _Attempts:
             self._finals[envelope_id] = (result.attempt_number, result.actionable)
 
     def injected(self, requested: Sequence[str]) -> dict[str, report.Counts]:
-        """Return the outcomes of the calls that each kind of fault hit, with the kinds that were injected and hit none."""
+        """Return the outcomes of the calls that each kind of fault hit.
+
+        A requested kind without a hit is empty.
+        """
         outcomes: dict[str, Counter[str]] = defaultdict(Counter, {kind: Counter() for kind in requested})
         for hit in self._hits:
             outcomes[hit.fault][_outcome_of_fault(hit, *self._finals[hit.envelope_id])] += 1
@@ -262,7 +264,7 @@ def _fault(result: LLMResult) -> str | None:
 
 
 def _outcome_of_fault(hit: _Hit, last_attempt: int, is_actionable: bool) -> str:  # noqa: FBT001 - of one pair
-    """Return a key of the report; what the summary shows for it stands in `desk/cli/summary.py`."""
+    """Return a key of the report. Its printed words are in `desk/cli/summary.py`."""
     if not is_actionable:
         return "no decision"
     if last_attempt == hit.attempt:
@@ -277,7 +279,7 @@ def _is_changed(result: LLMResult) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Baselines:
-    """What two baselines have made of the same bars, and the fills of the first."""
+    """The profits of two baselines on the same bars, and the fills of the first one."""
 
     market_now_pnl: Decimal = ZERO
     market_now_fills: Sequence[Fill] = ()
@@ -285,7 +287,10 @@ class _Baselines:
 
 
 async def _baselines(manifest: RunManifest, played: SessionResult) -> _Baselines:
-    """Return what the baselines of a run have come to: of the cash an equal part is held in each symbol."""
+    """Return the results of a run's baselines.
+
+    Buy and hold invests an equal part of the cash in each symbol.
+    """
     if played.baselines is None or not played.bars_done:
         return _Baselines()
     cash, held = trading.STARTING_CASH, await played.baselines.held()
@@ -293,7 +298,8 @@ async def _baselines(manifest: RunManifest, played: SessionResult) -> _Baselines
     for each in held.values():
         total = EXACT.add(total, EXACT.subtract(each.equity, cash))
     outcome = await played.baselines.market_now()
-    is_portfolio = _is_portfolio(manifest)  # all its orders are market orders
+    # A portfolio is its own "market orders" baseline, because all its orders are market orders.
+    is_portfolio = _is_portfolio(manifest)
     return _Baselines(
         market_now_pnl=EXACT.subtract(_equity(played) if is_portfolio else outcome.equity, cash),
         market_now_fills=played.fills if is_portfolio else outcome.fills,
@@ -314,7 +320,7 @@ def _equity(played: SessionResult) -> Decimal:
 
 
 def _performance(played: SessionResult) -> Performance | None:
-    """Return the figures of the account, in years of the market's own calendar; None without a bar."""
+    """Return the figures of the account, in years of the market's own calendar, or None without a bar."""
     curve = played.curve
     if curve.year is None:
         return None
@@ -354,13 +360,13 @@ def _working(played: SessionResult) -> list[report.WorkingOrder]:
 def _knows(envelope: LLMEnvelope, capabilities: Capabilities) -> Knowledge:
     try:
         capability = capabilities.of(envelope.provider, envelope.model)
-    except UnknownModelError:  # no request was sent, and that is on record
+    except UnknownModelError:  # because the model is in no table, no request was sent, and the record says so
         return "unknown"
     return capabilities.knowledge(capability, envelope.as_of)
 
 
 def _companion(source: DataSource, played: SessionResult) -> str:
-    """Return the shipped market that was seen beside a source, if any was, and until when."""
+    """Return the shipped reference market of a source, with the time of its last bar, or an empty text."""
     feed = played.companions.get(source.symbol)
     if feed is None or feed.seen_until is None:
         return ""

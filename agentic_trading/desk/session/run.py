@@ -1,4 +1,4 @@
-"""The main job: from options to a session, its bar files, its budget, its log, and a report."""
+"""Run a session from its options: bar files, budget, log and report."""
 
 import asyncio
 from collections import defaultdict
@@ -64,7 +64,7 @@ from agentic_trading.platform.tables import Tables, tables_of
 
 
 async def set_budget(controls: ControlStore, tenant: str, limit: Limit) -> None:
-    """Set a limit in the controls, if it is not set already."""
+    """Set a limit in the controls, unless it is already set."""
     present = (await controls.read(tenant)).limit(limit.scope, limit.id, limit.window)
     if present != limit:
         await execute_command(
@@ -73,14 +73,18 @@ async def set_budget(controls: ControlStore, tenant: str, limit: Limit) -> None:
 
 
 def has_limits(limits: Sequence[Limit]) -> bool:
-    """Whether a tenant as a whole has a limit on its money."""
+    """Return whether a whole tenant has a limit on its cost."""
     return any(limit.scope is ScopeKind.TENANT and limit.nusd is not None for limit in limits)
 
 
 async def refuse_unusable_server(options: RunOptions) -> None:
-    """Raise `OptionError` for a shared server that has no budget where none was given, or a smaller one than was.
+    """Check the limits on a shared ledger server, without a write to the server or to a file.
 
-    Raises what the server's adapters raise where it is away or may forget; nothing is written, here or there.
+    Raises:
+        OptionError: If no budget is given and the server has none, or the server's limit is smaller than the
+            given one.
+        TradingError: If the server is unavailable, or its settings may lose data.
+
     """
     url = options.config.ledger.url
     if url is None:
@@ -103,18 +107,23 @@ async def refuse_unusable_server(options: RunOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunBudget:
-    """Puts what a run may spend, and what it has spent, in place when its platform opens."""
+    """Sets the limit of a run, and restores its spending, when its platform opens."""
 
     options: RunOptions
     opened: PreparedRun
     store: Log
 
     async def restore(self, ledger: Ledger, controls: ControlStore | None) -> None:
-        """Set the run's limit where operators see it and can change it, and restore what is spent.
+        """Set the run's limit in the controls, where operators can change it, and restore its spending.
 
-        What no option says of a limit that stands is kept in a run that goes on, and on a shared server; one of an operator
-        where the budget is that of the configuration. On a server a run may ask for less: raises `OptionError` for more,
-        and `LedgerRolledBackError` if the ledger is behind what the log has seen of it.
+        In a resumed run and on a shared server, options that are not given keep the existing limit. If the
+        budget comes from the configuration, a limit that an operator has set is kept. On a server, a run may
+        only lower the limit.
+
+        Raises:
+            OptionError: If the run asks for more than the limit on the server.
+            LedgerRolledBackError: If the ledger is behind the log.
+
         """
         options, tenant = self.options, self.options.tenant
         if controls is None:
@@ -133,7 +142,7 @@ class RunBudget:
             await ledger.restore(tenant, self.opened.earlier.bookings)
 
     def _wanted(self, document: TenantControls) -> Limit:
-        """Return the limit of a run in a folder of its own."""
+        """Return the limit of a run with its own ledger."""
         options, limit = self.options, self.options.limit
         present = document.limit(limit.scope, limit.id, limit.window)
         if present is None or self.opened.earlier is None:
@@ -143,9 +152,9 @@ class RunBudget:
         return present if options.max_calls is None else replace(present, calls=options.max_calls)
 
     async def _require_checkpoint(self, ledger: Ledger, controls: ControlStore) -> None:
-        """Require the ledger to be as far as the log has seen it, and put back commands that only the log has.
+        """Restore commands that only the log has.
 
-        Raises `LedgerRolledBackError`.
+        Raises `LedgerRolledBackError` if the ledger is behind the log.
         """
         rebuild, commands = LedgerRebuild(self.options.tenant, self.options.mode), CommandHistory()
         async with aclosing(self.store.scan()) as entries:
@@ -157,9 +166,9 @@ class RunBudget:
 
 
 def _wanted_on_server(options: RunOptions, document: TenantControls) -> Limit | None:
-    """Return the limit that a run sets for all workers of a server, None where it asks for none.
+    """Return the limit that a run sets for all workers of a server, or None if no limit is given.
 
-    Raises `OptionError` for more than the one that an operator has set there.
+    Raises `OptionError` for more than the limit on the server.
     """
     if not options.budget_is_given and options.max_calls is None:
         return None
@@ -179,7 +188,7 @@ def _wanted_on_server(options: RunOptions, document: TenantControls) -> Limit | 
             raise OptionError(
                 option,
                 f"{was}, and {limit_text(present)} is set on the server",
-                "as much or less; `agentic-trading budget set` raises it for all workers",
+                "at most this limit. `agentic-trading budget set` raises it for all workers",
             )
     return limit
 
@@ -197,16 +206,26 @@ BAR_COLUMNS = (
 )
 
 BARS_A_BATCH = 256
-"""How many bars wait at most to be written."""
+"""Maximum number of bars in a batch that waits to be written."""
 
 
 class BarFiles:
-    """Keep the bars that a run is fed, so that it can be played again whatever becomes of their source.
+    """Writes the bars of a run to files, so that the run can be replayed without their source.
 
-    They are written in batches, and at the latest before anything is asked or recorded on them: what a crash leaves out
-    was not used, and its source gives it again. Those of a `stream`, which gives nothing twice, are written at once.
-    `fed` says how many bars the files of an interrupted run hold: they are fed again, and not added again. Raises
-    `StoreError` where a file cannot be written.
+    Bars are written in batches, and always before a call or a record that uses them. Bars that a crash loses
+    were not used, and their source has them again. The bars of `streams` are written immediately, because a
+    stream does not repeat them.
+
+    Args:
+        folder: The folder of the session.
+        manifest: The manifest of the run.
+        fed: The number of bars in the files of an interrupted run, by symbol. These bars are not written
+            again.
+        streams: The symbols whose source is a stream.
+
+    Raises:
+        StoreError: If a file cannot be written.
+
     """
 
     def __init__(
@@ -227,17 +246,20 @@ class BarFiles:
 
     @property
     def fed(self) -> tuple[BarChecksums, ...]:
-        """What the files hold."""
+        """The checksums of the files, by symbol."""
         return tuple(digest.of(symbol) for symbol, digest in self._digests.items())
 
     async def open(self) -> None:
-        """Start the files with a header, or with the bars that were fed before; a row that a crash has cut goes."""
+        """Start each file with a header or with its earlier bars.
+
+        A row that a crash has cut off is removed.
+        """
         for symbol, path in self._paths.items():
             digest, goes_on = self._digests[symbol], self._known[symbol] > 0
             await asyncio.to_thread(_start_bars, path, digest, goes_on=goes_on)
 
     async def append(self, bars: Sequence[Bar]) -> None:
-        """Add bars, each to the file of its symbol."""
+        """Add each bar to the file of its symbol."""
         is_due = False
         for bar in bars:
             if self._known[bar.symbol] > 0:
@@ -249,16 +271,18 @@ class BarFiles:
             await self.write()
 
     async def write(self) -> None:
-        """Write what was added; it is in the files when this returns."""
+        """Write the added bars. They are in the files when this method returns."""
         if not self._unwritten and not self._writing.locked():
             return
+        # A caller that has no bars to add still waits here, because another caller may be writing the bars
+        # that it uses.
         async with self._writing:
             bars, self._unwritten = self._unwritten, []
             if bars:
                 await asyncio.to_thread(self._write, bars)
 
     def around(self, gateway: Gateway) -> Gateway:
-        """Return a gateway before whose every call and event the bars so far are written."""
+        """Return a gateway that writes the bars so far before each call and each event."""
         return BarsFirstGateway(gateway, self)
 
     def _write(self, bars: Sequence[Bar]) -> None:
@@ -274,31 +298,31 @@ class BarFiles:
 
 
 class BarsFirstGateway:
-    """A gateway before which the bars of a run are written."""
+    """A gateway that writes the bars of a run before each call and each event."""
 
     def __init__(self, gateway: Gateway, bars: BarFiles) -> None:
         self._gateway = gateway
         self._bars = bars
 
     async def ask(self, envelope: LLMEnvelope) -> GatewayReply:
-        """Write the bars so far, then ask."""
+        """Write the bars so far, and run the call."""
         await self._bars.write()
         return await self._gateway.ask(envelope)
 
     async def record(self, event: Event) -> None:
-        """Write the bars so far, then record."""
+        """Write the bars so far, and record the event."""
         await self._bars.write()
         await self._gateway.record(event)
 
 
 def bar_row(bar: Bar) -> str:
-    """Return a bar as a row of the columns that `BAR_COLUMNS` names."""
+    """Return a bar as a row with the columns of `BAR_COLUMNS`."""
     measures = (getattr(bar, name) for name in BAR_COLUMNS[1:])
     return ",".join((utc_text(bar.open_time), *("" if value is None else str(value) for value in measures)))
 
 
 def _start_bars(path: Path, digest: BarsDigest, *, goes_on: bool) -> None:
-    """Write a file of bars without any, or of the whole rows that it holds where a run `goes_on`; digest its lines."""
+    """Start a file of bars, with its complete rows if the run `goes_on`, and digest its lines."""
     if not goes_on:
         header = f"{','.join(BAR_COLUMNS)}\n".encode()
         digest.add(header)
@@ -316,21 +340,21 @@ log = get_logger()
 
 @dataclass(slots=True)
 class StopSignals:
-    """Stops the session it holds on a signal, or the task while there is none; `came` says that there was one."""
+    """Stops a session on a signal, or the task if there is no session yet. `came` is set by the signal."""
 
     task: asyncio.Task[object] | None
     came: bool = False
     _session: TradingSession | None = None
 
     def hold(self, session: TradingSession) -> None:
-        """Stop `session` when a signal comes from now on."""
+        """Stop `session` at the next signal."""
         self._session = session
 
     def stop(self) -> None:
-        """Take a signal."""
+        """Handle a signal."""
         self.came = True
         if self._session is not None:
-            log.warning("stopping after the calls under way; the same signal again ends at once")
+            log.warning("stopping after the calls in flight. Send the same signal again to stop immediately")
             self._session.stop()
         elif self.task is not None:
             self.task.cancel()
@@ -338,11 +362,12 @@ class StopSignals:
 
 @contextmanager
 def stop_on_signals() -> Generator[StopSignals]:
-    """Turn the first SIGINT or SIGTERM into a stop; a second one of the same kind ends the program at once.
+    """Stop at the first SIGINT or SIGTERM. A second signal of the same kind ends the program immediately.
 
-    Before a session is held the first one cancels the present task, from within the loop: a handler of Python's own
-    would cancel it between any two steps of whatever the loop is doing.
+    Without a session, the first signal cancels the current task.
     """
+    # The event loop handles the signal, because Python's own handler would interrupt the loop at an arbitrary
+    # step.
     signals = StopSignals(asyncio.current_task())
     with on_first_signal(signals.stop):
         yield signals
@@ -352,28 +377,37 @@ OnProgress = Callable[[RunProgress], None]
 
 
 class ReplayMissError(TradingError):
-    """A run from recorded answers asked for something that was not recorded."""
+    """A run with recorded answers made a call that is not in the recording."""
 
     def __init__(self, misses: Sequence[object], *, bars: int) -> None:
         self.misses = tuple(misses)
         self.bars = bars
         number = len(self.misses)
-        which = (
-            "1 answer that was asked for is" if number == 1 else f"{number} answers that were asked for are"
-        )
+        which = "1 answer is" if number == 1 else f"{number} answers are"
         super().__init__(
-            f"{which} not in the recording after {pluralize(self.bars, 'bar')}, the first is {self.misses[0]}; "
-            "use the data and the --bars of the recorded run, or --provider rules"
+            f"{which} not in the recording after {pluralize(self.bars, 'bar')}, the first is {self.misses[0]}. "
+            "Use the data and the --bars of the recorded run, or --provider rules"
         )
 
 
 async def run_session(options: RunOptions, *, on_progress: OnProgress) -> RunReport:
-    """Run a session into `options.out` and report on it; SIGINT and SIGTERM end it after the moment under way.
+    """Run a session, write it to `options.out`, and return its report.
 
-    Before the first moment a signal cancels this task. Raises `OptionError` for options that do not fit together or name
-    nothing and for a source without a bar or with bars of another length, `WeightsError` and `UnusableProviderError` for
-    a model that cannot be used, `StoreError` for a folder or log that cannot be used, and what a feed raises for a
-    broken bar; all that was answered is on disk in any case.
+    SIGINT and SIGTERM end the session after the current time slice. Before the first time slice, they cancel
+    this task. All answers are on disk when this function returns or raises.
+
+    Args:
+        options: The options of the run.
+        on_progress: Called after each time slice.
+
+    Raises:
+        OptionError: If options are wrong or do not fit together, or a source has no bar or bars of another
+            length.
+        WeightsError: If the weights of a local model cannot be used.
+        UnusableProviderError: If a provider cannot be used.
+        StoreError: If the folder or the log cannot be used.
+        MarketError: If a bar is broken.
+
     """
     with stop_on_signals() as signals:
         return await _run(options, signals, on_progress)
@@ -407,7 +441,7 @@ async def _run(options: RunOptions, signals: StopSignals, on_progress: OnProgres
 
 
 async def loaded_tables(options: RunOptions) -> Tables:
-    """Read the tables of models and prices that a run's configuration names, with the rows of the adapters it asks."""
+    """Read the tables of models and prices of a run's configuration, with the rows of its adapters."""
 
     def read() -> Tables:
         config = options.config
@@ -425,9 +459,9 @@ async def loaded_tables(options: RunOptions) -> Tables:
 
 @dataclass(frozen=True, slots=True)
 class ActiveRun:
-    """A run under way: its options, what it runs on, and its result so far.
+    """A run in progress: its options, its inputs, and its result so far.
 
-    `rows` is how many bars all feeds together will give, None where that is unknown.
+    `rows` is the number of bars of all feeds together, or None if it is not known.
     """
 
     options: RunOptions
@@ -441,11 +475,12 @@ class ActiveRun:
     outage: ProviderOutage = field(default_factory=ProviderOutage)
 
     async def play(self, signals: StopSignals, on_progress: OnProgress) -> RunManifest:
-        """Play the session to its end and write what it decides; return the manifest of the ended run."""
+        """Run the session to its end, write its decisions, and return the final manifest."""
         manifest = self.opened.manifest
         started = _start_of(manifest, resumed=self.opened.earlier is not None)
         start_id = derived_id(RunStarted.KIND, manifest.session_id, manifest.run_number, started.start_number)
-        # The manifest says that the run has ended only when the log does.
+        # The manifest is written after the end of the log, so that a manifest of an ended run always has a
+        # complete log.
         async with run_on_record(self.store, started, event_id=start_id) as summary:
             await self._play(signals, on_progress, summary)
         ended = {"bars_done": summary.bars_done, "interrupted": summary.interrupted, "digest": summary.digest}
@@ -564,7 +599,10 @@ def _start_of(manifest: RunManifest, *, resumed: bool) -> RunStarted:
 
 
 def _refuse_unknown_principal(options: RunOptions) -> None:
-    """Raise `ConfigError` for a principal that the policy does not know, or none where it has some; reads files."""
+    """Raise `ConfigError` for an unknown principal, or a missing one if the policy has principals.
+
+    Reads files.
+    """
     config = options.config
     problems = list(principal_problems(config))
     if not problems and config.sign_as and config.policy is None and config.principals_folder is None:
@@ -575,7 +613,7 @@ def _refuse_unknown_principal(options: RunOptions) -> None:
 
 
 def expected_rows(rows: Sequence[int | None], most: int | None) -> int | None:
-    """Return how many bars feeds of `rows` bars will give, each at most `most`; None where that is unknown."""
+    """Return the number of bars of all feeds, with at most `most` bars each, or None if it is not known."""
     total = 0
     for each in rows:
         bound = most if each is None else min(each, most or each)

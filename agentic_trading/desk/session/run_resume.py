@@ -1,4 +1,4 @@
-"""What an interrupted run has left, and whether a run can go on from it."""
+"""The state of an interrupted run, and the checks before it is resumed."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -27,7 +27,7 @@ NowAndBefore = tuple[object, object]
 
 @dataclass(frozen=True, slots=True)
 class InterruptedRun:
-    """What an interrupted run has left: its answers, what they were charged, the bars that it was fed, and what it asked over a bus."""
+    """The state of an interrupted run: its answers, their charges, its bars, and its calls over a bus."""
 
     answers: port_adapters.Recording
     bookings: Sequence[LedgerEntry]
@@ -37,44 +37,45 @@ class InterruptedRun:
 
     @property
     def spent_nusd(self) -> int:
-        """What its calls cost at most, in nano-dollars."""
+        """The maximum cost of its calls, in nano-dollars."""
         return sum(one.charged.nusd for one in self.bookings)
 
     @property
     def calls(self) -> int:
-        """How many calls were sent, as the ledger counts them: not one that surely never arrived."""
+        """The number of sent calls in the ledger's count, without calls that certainly never arrived."""
         return sum(one.charged.calls for one in self.bookings)
 
     def without_lost(self) -> "InterruptedRun":
-        """Return it for a run whose calls never leave this process: what has no end is asked for again."""
+        """Return the state without lost calls, for a run that can repeat its calls in this process."""
         kept = [one for one in self.bookings if one.request.reservation_id not in self.lost]
         return replace(self, bookings=kept, lost={})
 
 
 async def refuse_incomplete(folder: SessionFolder, manifest: RunManifest, store: port_adapters.Log) -> None:
-    """Raise `StoreError` for a run whose log or bars are not what it has left.
-
-    Of one that was killed no end is on record, and no more is known than that the lines of its log are unbroken.
-    """
+    """Raise `StoreError` if the log or the bars of an ended run were changed."""
+    # A killed run cannot be checked against its end, because its end is not on record.
     if manifest.digest is None:
         return
     checked = await check_log(store, folder.log, folder)
     for finding in checked.of_run((manifest.session_id, manifest.run_number)):
-        raise finding.error("; restore the session's files, nothing was written")
+        raise finding.error(". Restore the session's files. No file was written")
 
 
 class ScannableLog(Protocol):
-    """A log that can be read from its beginning to its end."""
+    """A log that can be read from start to end."""
 
     def scan(self, after: int = 0) -> AsyncGenerator[LogEntry]:
-        """Give every entry with a number above `after`, in order, and end."""
+        """Yield all entries with a number above `after`, in order."""
         ...
 
 
 async def read_interrupted_run(
     folder: SessionFolder, manifest: RunManifest, store: ScannableLog
 ) -> InterruptedRun:
-    """Return what a run has left in its folder; a call of unknown outcome counts as what it could cost."""
+    """Return the state of a run from its folder.
+
+    A call with an unknown outcome counts with its maximum cost.
+    """
     answers, asked = port_adapters.recording(), EarlierCalls()
     rebuild = LedgerRebuild(manifest.tenant, manifest.mode)
     async for entry in store.scan(manifest.first_seq):
@@ -88,35 +89,33 @@ async def read_interrupted_run(
 async def resumable_manifest(
     options: RunOptions, folder: SessionFolder, feeds: Sequence[ReadAhead]
 ) -> RunManifest:
-    """Return the manifest of the run to resume; raises `OptionError` if it cannot be."""
+    """Return the manifest of the run to resume. Raises `OptionError` if the run cannot be resumed."""
     manifest = await asyncio.to_thread(folder.read_manifest, option="--out")
     refuse_other_inputs(options, manifest, [feed.name for feed in feeds])
     fed = await _fed(folder, manifest)
     most = max((bars.count for bars in fed.values()), default=0)
     if options.most_bars is not None and options.most_bars < most:
-        allowed = f"{most - options.warm_up} and more, which run {manifest.run_number} was fed"
+        allowed = f"{most - options.warm_up} or more, because run {manifest.run_number} has used this many"
         raise OptionError("--bars", options.bars, allowed)
     if manifest.has_ended and sum(bars.count for bars in fed.values()) < manifest.bars_done:
-        was = f"run {manifest.run_number}, which has ended, and whose {pluralize(manifest.bars_done, 'bar')} are not all here"
-        raise OptionError("--resume", was, "a run with the files of bars that it was fed")
+        was = f"run {manifest.run_number}, which has ended, and whose {pluralize(manifest.bars_done, 'bar')} are not all in its files"
+        raise OptionError("--resume", was, "a run with complete files of bars")
     if manifest.has_ended and (options.most_bars == most or not await _has_more_bars(feeds, fed)):
-        was = (
-            f"run {manifest.run_number}, which has come to its end after {pluralize(most, 'bar')} of a symbol"
-        )
+        was = f"run {manifest.run_number}, which has ended after {pluralize(most, 'bar')} of a symbol"
         raise OptionError(
-            "--resume", was, "a run that was interrupted, or a source with more bars and --bars for them"
+            "--resume", was, "an interrupted run, or a source with more bars and a larger --bars"
         )
     return manifest
 
 
 async def _fed(folder: SessionFolder, manifest: RunManifest) -> dict[str, KeptBars]:
-    """Return what there is of the bars that a run was fed, by symbol."""
+    """Return the bars that a run has used, by symbol."""
     run = manifest.run_number
     return {each.symbol: await kept_bars(folder.bars(run, each.symbol), each) for each in manifest.data}
 
 
 async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, KeptBars]) -> bool:
-    """Whether a source has a bar beyond those that were fed; waits for the next one of a stream."""
+    """Return whether a source has a later bar than the run. Waits for the next bar of a stream."""
     for feed in feeds:
         if await feed.skip_to(fed[feed.symbol].last_close):
             return True
@@ -124,7 +123,10 @@ async def _has_more_bars(feeds: Sequence[ReadAhead], fed: Mapping[str, KeptBars]
 
 
 def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Sequence[str]) -> None:
-    """Raise `OptionError` for an input that a resumed run cannot change; `names` are those of its data now."""
+    """Raise `OptionError` for an input that a resumed run cannot change.
+
+    `names` are the names of its data now.
+    """
     before_names = dict.fromkeys(source.name for source in manifest.data)
     now_and_before: dict[str, NowAndBefore] = {
         "--data": (",".join(dict.fromkeys(names)), ",".join(before_names)),
@@ -137,7 +139,8 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
         "the tenant": (options.tenant, manifest.tenant),
         **terms_now_and_before(options, manifest),
     }
-    bus, before_bus = bus_of(options), manifest.bus  # claims and ledger there know what was paid
+    # The bus must be the same, because its claims and its ledger have the calls that were already paid for.
+    bus, before_bus = bus_of(options), manifest.bus
     now_and_before["--bus"] = (bus.url or LEFT_OUT, before_bus.url or LEFT_OUT)
     now_and_before["bus.namespace"] = (bus.namespace or LEFT_OUT, before_bus.namespace or LEFT_OUT)
     if bus.url:
@@ -154,21 +157,21 @@ def refuse_other_inputs(options: RunOptions, manifest: RunManifest, names: Seque
 
 
 def refuse_changes(now_and_before: Mapping[str, NowAndBefore], run: str) -> None:
-    """Raise `OptionError` for the first option that is not as `run` was started with."""
+    """Raise `OptionError` for the first option that differs from the start of `run`."""
     for option, (now, before) in now_and_before.items():
         if now != before:
-            raise OptionError(option, repr(now), f"{before!r}, as {run} was started with")
+            raise OptionError(option, repr(now), f"{before!r}, because {run} was started with it")
 
 
 def terms_now_and_before(options: RunOptions, manifest: RunManifest) -> Mapping[str, NowAndBefore]:
-    """Return on which terms a plan is searched for now, and was in the run of `manifest`."""
+    """Return the terms of a plan now, and in the run of `manifest`."""
     before = plan_on_record(manifest) or PlanTerms()
     now = options.plan_terms(before) or before
     return {"--family": (now.family, before.family), "--rounds": (now.rounds, before.rounds)}
 
 
 def bus_of(options: RunOptions) -> BusPlace:
-    """Return where the calls of a run are made."""
+    """Return the bus and the ledger of a run's calls, without passwords."""
     config = options.config
     bus, ledger = config.bus.url, config.ledger.url
     if bus is None or ledger is None:

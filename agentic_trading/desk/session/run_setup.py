@@ -1,4 +1,4 @@
-"""How a run begins: as a new one, or where an interrupted one has stopped."""
+"""Prepare a run: a new one, or the rest of an interrupted one."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
@@ -35,7 +35,7 @@ from agentic_trading.platform.tables import Tables
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A run that may begin: its manifest is written. `earlier` is None for a new one."""
+    """A run that is ready to start. Its manifest is written. `earlier` is None for a new run."""
 
     manifest: RunManifest
     answers: trading.AnswerSource
@@ -44,7 +44,7 @@ class PreparedRun:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """The run whose answers are given again."""
+    """A recorded run whose answers are used."""
 
     manifest: RunManifest
     answers: port_adapters.Recording
@@ -57,10 +57,13 @@ async def new_run(
     store: port_adapters.Log,
     tables: Tables,
 ) -> PreparedRun:
-    """Begin the folder's next run; nothing is written unless it can.
+    """Prepare the folder's next run. Files are written only if the run can start.
 
-    Raises `OptionError`, `WeightsError` or `FaultsError` for a source of answers that cannot be used, `StoreError` for a folder or log that
-    cannot be used, `StoreLockedError` while another process runs in the folder.
+    Raises:
+        OptionError: If the source of answers cannot be used. Also `WeightsError` or `FaultsError`.
+        StoreError: If the folder or the log cannot be used.
+        StoreLockedError: If another process runs in the folder.
+
     """
     recorded = await _recorded_run(options)
     if recorded is not None:
@@ -115,18 +118,23 @@ async def resumed_run(
     store: port_adapters.Log,
     tables: Tables,
 ) -> PreparedRun:
-    """Go on with the folder's last run, with its answers and bars; limits, bars and workers are those of `options`.
+    """Prepare the rest of the folder's last run, with its answers and bars.
 
-    Raises what `new_run` raises, and `OptionError` for a folder without a run, for other inputs than the run was
-    started with (its log would mix two sessions), for fewer bars than it was fed, and for a run that has come to its
-    end if there is nothing more to feed it: nothing is written then.
+    Limits, the number of bars and the number of workers come from `options`. If an error is raised, no file
+    is written.
+
+    Raises:
+        OptionError: If the folder has no run, other inputs are given than at the start, fewer bars are
+            allowed than the run has used, or the run has ended and its sources have no more bars. Also all
+            errors of `new_run`.
+
     """
     manifest = await run_resume.resumable_manifest(options, folder, feeds)
     answers, _ = await _answer_source(options, await _recorded_run(options), tables, manifest.model)
     async with _closed_on_error(answers.providers):
         await asyncio.to_thread(folder.prepare)
         await store.open()
-        # Once more: until the lock was ours, another process may have ended the run.
+        # Read again, because until this process had the lock, another one may have ended the run.
         manifest = await run_resume.resumable_manifest(options, folder, feeds)
         await run_resume.refuse_incomplete(folder, manifest, store)
         earlier = await run_resume.read_interrupted_run(folder, manifest, store)
@@ -163,9 +171,9 @@ async def _closed_on_error(providers: Providers) -> AsyncGenerator[None]:
 async def recorded_attempts(
     folder: SessionFolder, manifest: RunManifest, *, intact_lines: int | None = None
 ) -> AsyncGenerator[LLMInteraction]:
-    """Give what was answered in one run of a session, in the log's order, as far as `intact_lines` go.
+    """Yield the attempts of one run of a session in the log's order, up to line `intact_lines`.
 
-    Raises `StoreError` for a log that is missing or broken.
+    Raises `StoreError` for a missing or broken log.
     """
     following = await asyncio.to_thread(folder.last_seq, manifest)
     last_seq = min((line for line in (following, intact_lines) if line is not None), default=None)
@@ -183,7 +191,7 @@ async def recorded_attempts(
 
 
 async def _recorded_run(options: RunOptions) -> RecordedRun | None:
-    """Return the run of `--from`, if there is one."""
+    """Return the run of `--from`, or None."""
     if options.recorded_from is None:
         return None
     with ExitStack() as unpacked:
@@ -200,7 +208,10 @@ async def _recorded_run(options: RunOptions) -> RecordedRun | None:
 async def _answer_source(
     options: RunOptions, recorded: RecordedRun | None, tables: Tables, model: str = ""
 ) -> tuple[trading.AnswerSource, Sequence[Capability]]:
-    """Return the source of a run's answers, and the rows of its models; `model` is that of a resumed run."""
+    """Return the source of a run's answers, and the rows of its models.
+
+    `model` is the one of a resumed run.
+    """
     if recorded is not None:
         return replayed_run(recorded.manifest, recorded.answers), recorded.manifest.capabilities
     if not options.asks_models:
@@ -228,7 +239,7 @@ async def _answer_source(
 
 
 def replayed_run(manifest: RunManifest, recorded: port_adapters.Recording) -> trading.AnswerSource:
-    """Return the answers of a recorded run."""
+    """Return a source with the answers of a recorded run."""
     return replace(
         trading.replayed(recorded, manifest.provider, manifest.model),
         models=manifest.models,
@@ -238,7 +249,7 @@ def replayed_run(manifest: RunManifest, recorded: port_adapters.Recording) -> tr
 
 
 def tables_with(tables: Tables, capabilities: Iterable[Capability]) -> Tables:
-    """Return the tables with these rows of models in place of theirs, or in addition."""
+    """Return the tables with additional rows of models, which replace rows of the same model."""
     return replace(tables, capabilities=Capabilities([*tables.capabilities, *capabilities]))
 
 
@@ -249,15 +260,13 @@ def _session_id(
     run_number: int,
     symbols: Sequence[str],
 ) -> str:
-    """Return the id that all ids of a run are made from.
-
-    A recording played into a folder of its own keeps the id, and so the digest; in a log that holds other runs, the
-    same ids would be taken for the same records.
-    """
+    """Return the session id. All ids of a run are derived from it."""
+    # A recorded run in its own folder keeps the id, and so the digest. In a log with other runs it gets
+    # another id, because equal ids would be taken for the same records.
     if recorded is not None:
         own = recorded.manifest.session_id
         return own if run_number == 1 else derived_id("session", own, run_number)
-    # A shared ledger knows calls by their ids: the same run, started elsewhere, makes calls of its own.
+    # A shared ledger identifies calls by their ids, so that the same run on another host needs other ids.
     nonce = () if options.config.ledger.url is None else (random_id(),)
     plan = options.plan_terms()
     terms = () if plan in (None, PlanTerms()) else (plan.family, plan.rounds)
@@ -278,7 +287,7 @@ def _refuse_other_symbols(recorded: RunManifest, named: Sequence[BarSource]) -> 
     asked = [source.data.symbol for source in named]
     before = [source.symbol for source in recorded.data]
     if sorted(asked) != sorted(before):
-        allowed = f"bars of {', '.join(before)}, as the recorded run was fed"
+        allowed = f"bars of {', '.join(before)}, the symbols of the recorded run"
         raise OptionError("--data", f"bars of {', '.join(asked)}", allowed)
 
 
@@ -286,20 +295,24 @@ SHIPPED = Path(str(files("agentic_trading.desk") / "recordings"))
 
 
 _PACKED_AT = (1980, 1, 1, 0, 0, 0)
-"""The time of every file in a package of a session: equal sessions give equal packages."""
+"""The time of all files in a package of a session, so that equal sessions give equal packages."""
 
 
 def shipped_names(shipped: Path = SHIPPED) -> list[str]:
-    """Return the names that `--from` takes in place of a folder, sorted."""
+    """Return the names that `--from` accepts instead of a folder, sorted."""
     return sorted(path.stem for path in shipped.glob("*.zip"))
 
 
 @contextmanager
 def session_folder(path: Path, *, shipped: Path = SHIPPED) -> Iterator[Path]:
-    """Give the folder of a session: `path`, if it is one, or else that of the shipped recording of this name.
+    """Yield the folder of a session: `path` if it is a folder, else the shipped recording with this name.
 
-    A shipped one is unpacked for as long as the block lasts. Raises `OptionError` where neither is there. Reads and
-    writes files, so enter it off the loop.
+    A shipped recording is unpacked until the block ends. Reads and writes files, so enter it off the event
+    loop.
+
+    Raises:
+        OptionError: If neither exists.
+
     """
     names = shipped_names(shipped)
     if _is_folder(path) or str(path) not in names:
@@ -315,7 +328,7 @@ def session_folder(path: Path, *, shipped: Path = SHIPPED) -> Iterator[Path]:
 
 
 def pack(session: Path, package: Path) -> None:
-    """Write the files of a session into one package, as `session_folder` reads it; equal sessions give equal bytes."""
+    """Write the files of a session to a package for `session_folder`. Equal sessions give equal bytes."""
     with ZipFile(package, "w") as target:
         for path in sorted(session.iterdir()):
             if path.suffix in {".json", ".jsonl", ".csv"}:

@@ -1,4 +1,4 @@
-"""One session played within this process, live or from its recording."""
+"""Run one session in this process, live or from its recording."""
 
 import asyncio
 from array import array
@@ -32,11 +32,18 @@ from agentic_trading.platform.port_adapters import boards_of, first_useful, ledg
 
 @dataclass(frozen=True, slots=True)
 class SessionSetup:
-    """All that a session is played with.
+    """All inputs of a session.
 
-    `config` is that of its platform, without providers, which `answers` has, and with one tenant. `ports` are handed to
-    the platform; the log is among them. `data` is the name of what is fed: a sample of many stocks is planned for as one portfolio, on the terms of `plan`. `most_bars` is for each feed, None for all of them. `earlier_calls` are those that the
-    interrupted run has made over a bus, where its calls are made elsewhere.
+    Attributes:
+        config: The configuration of the session's platform, with one tenant. Its providers come from
+            `answers`.
+        ports: The ports of the platform, including the log.
+        most_bars: The maximum number of bars of each feed, or None for all.
+        answers: The source of answers.
+        earlier_calls: The calls of an interrupted run over a bus.
+        data: The name of the data. A sample of many stocks is planned as one portfolio.
+        plan: The terms of that plan.
+
     """
 
     session_id: str
@@ -53,12 +60,12 @@ class SessionSetup:
 
 
 QUIET_BARS = 3
-"""From this many bars in a row without a trade on, a market counts as quiet."""
+"""Minimum number of bars in a row without a trade that are reported as quiet."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuietBars:
-    """Bars in a row in which nothing traded."""
+    """Bars in a row without a trade."""
 
     count: int
     start: datetime
@@ -67,7 +74,7 @@ class QuietBars:
 
 @dataclass(slots=True)
 class BarCounts:
-    """The bars of one symbol as they are fed: how many, the first and the last one, and what was noted of them."""
+    """The bars of one symbol so far: their count, the first, the last, and the notes of the feed."""
 
     count: int = 0
     first: Bar | None = None
@@ -80,11 +87,11 @@ class BarCounts:
 
     @property
     def quiet(self) -> list[QuietBars]:
-        """The times, in order, in which nothing traded for `QUIET_BARS` and more."""
+        """The periods without a trade of at least `QUIET_BARS` bars, in order."""
         return [each for each in self._quiet if each.count >= QUIET_BARS]
 
     def add(self, bar: Bar) -> None:
-        """Take the next bar."""
+        """Add the next bar."""
         if bar.volume == 0:
             self._add_quiet(bar)
         self.count += 1
@@ -92,7 +99,7 @@ class BarCounts:
         self.last = bar
 
     def note(self, note: Note) -> None:
-        """Take what a feed has noted."""
+        """Add a note of a feed."""
         match note:
             case Gap():
                 self.gaps.append(note)
@@ -110,6 +117,7 @@ class BarCounts:
             before = self._quiet.pop()
             self._quiet.append(QuietBars(before.count + 1, before.start, bar.close_time))
             return
+        # A shorter period is dropped, so that the list does not grow with every bar without a trade.
         if self._quiet and self._quiet[-1].count < QUIET_BARS:
             self._quiet.pop()
         self._quiet.append(QuietBars(1, bar.open_time, bar.close_time))
@@ -117,11 +125,12 @@ class BarCounts:
 
 @dataclass(slots=True)
 class EquityCurve:
-    """What the account is worth at each close, and the value bought and sold in each bar.
+    """The value of the account at each close, and the traded value in each bar.
 
-    They are floats, as nothing but ratios is made of them: a year of bars is kept in two megabytes. `year` is the market's,
-    None before the first bar.
+    `year` is the year of the market, None before the first bar.
     """
+
+    # Floats are exact enough, because only ratios are made of them. A year of bars takes two megabytes.
 
     equity: MutableSequence[float] = field(default_factory=lambda: array("d"))
     traded: MutableSequence[float] = field(default_factory=lambda: array("d"))
@@ -129,7 +138,7 @@ class EquityCurve:
     _fills: int = 0
 
     def add(self, bars: Sequence[Bar], equity: Decimal, fills: Sequence[Fill]) -> None:
-        """Take the next bars, which close at once; `fills` are all so far."""
+        """Add the next bars, which close at the same time. `fills` are all fills so far."""
         if bars:
             self.year = self.year or TradingYear(bars[0].timeframe)
             self.year.add(bars[0].open_time)
@@ -140,10 +149,14 @@ class EquityCurve:
 
 @dataclass(slots=True)
 class SessionResult:
-    """A session so far: counts, the bars of each symbol as counts, intents and fills, the account, and open orders.
+    """The result of a session so far: counts, intents, fills, the account, and open orders.
 
-    `instruments` are on the grids that all bars so far have shown; `companions` are shipped reference markets, by symbol.
-    `baselines` are played beside it, where there is to be a report.
+    Attributes:
+        bars: The counts of the bars, by symbol.
+        instruments: The instruments, on the price and quantity grids of all bars so far.
+        companions: The shipped reference markets, by symbol.
+        baselines: The baselines that run with the session, if it will be reported.
+
     """
 
     counters: SessionCounters = field(default_factory=SessionCounters)
@@ -159,7 +172,7 @@ class SessionResult:
 
     @property
     def bars_done(self) -> int:
-        """How many bars of all symbols were fed."""
+        """The number of bars of all symbols so far."""
         return sum(each.count for each in self.bars.values())
 
     @property
@@ -174,11 +187,14 @@ async def _do_nothing(_slice: TimeSlice) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SessionObserver:
-    """What is called while a session is played.
+    """The callbacks of a session.
 
-    `before_slice` is awaited before anything of a time slice is done; `after_slice` when all is, with its lines of the
-    decision log. `wrap` makes of the client the gateway that the agents see. `on_start` is called with the session before
-    it runs, so that the observer can stop it.
+    Attributes:
+        after_slice: Awaited after each time slice, with the slice's lines of the decision log.
+        before_slice: Awaited before each time slice.
+        wrap: Wraps the client. The agents use the result.
+        on_start: Called with the session before it runs, so that the observer can stop it.
+
     """
 
     after_slice: Callable[[TimeSlice, Sequence[bytes]], Awaitable[None]]
@@ -188,17 +204,20 @@ class SessionObserver:
 
 
 async def play_session(setup: SessionSetup, result: SessionResult, observer: SessionObserver) -> None:
-    """Play a session to its end and fill `result` as it goes.
+    """Run a session to its end, and update `result` during the run.
 
-    Everything asked and recorded is in the store when this returns or raises. Raises the first `TradingError` that
-    ends the session; what came before it is in `result` and in the store.
+    All calls and records are in the store when this function returns or raises.
+
+    Raises:
+        TradingError: The first error that ends the session. `result` and the store have everything before it.
+
     """
     venue = trading.venue(setup.symbols, setup.data)
     exchange = trading.paper_exchange(venue)
     try:
         async with _gateway_of(setup) as gateway:
             await _trade(setup, result, observer, gateway, venue, exchange)
-    except BaseExceptionGroup as group:  # agents of one moment work side by side
+    except BaseExceptionGroup as group:  # because the agents of one time slice run concurrently
         raise first_useful(group) from group
     finally:
         result.account = await exchange.account()
@@ -207,7 +226,7 @@ async def play_session(setup: SessionSetup, result: SessionResult, observer: Ses
 
 @asynccontextmanager
 async def _gateway_of(setup: SessionSetup) -> AsyncGenerator[Gateway]:
-    """Give the platform of a session, or its client of workers elsewhere; what its run is asked to be is on record already."""
+    """Open the platform of a session, or its client if workers make the calls."""
     config = setup.config.model_copy(update={"fallback": dict(setup.answers.fallback)})
     if config.bus.url is None:
         async with _platform_of(setup, config) as platform:

@@ -1,4 +1,4 @@
-"""The jobs of `strategy`: what a model proposes is run and compared, a set is read from a file and run by itself."""
+"""The functions of the `strategy` commands: search for sets with a model, and run a set from a file."""
 
 import asyncio
 from collections import Counter
@@ -59,17 +59,17 @@ from agentic_trading.platform.platform import Platform, Ports
 from agentic_trading.platform.tables import Tables, factories_of, tables_of
 
 PROVIDERS: Final = (*WITHOUT_MODEL, LLMProvider.SCRIPTED.value, *MODELS)
-"""What `--provider` may be, beside the providers of the configuration."""
+"""The values of `--provider`, in addition to the providers of the configuration."""
 
 CACHE: Final = "strategies"
-"""The folder beside the log that remembers what sets came to."""
+"""The folder next to the log that keeps the evaluations of sets."""
 
 _REASONING: Final = "Read from a file: nothing was asked, and there is no other reason."
 
 
 @dataclass(frozen=True, slots=True)
 class ProposeOptions:
-    """What a model is asked to propose, over which data, and how often; its log goes to `out`."""
+    """The options of a search: model, data, number of rounds, and budget. The log is in the folder `out`."""
 
     data: str
     out: Path
@@ -88,20 +88,20 @@ class ProposeOptions:
     seed: str = "1"
 
     def __post_init__(self) -> None:
-        """Raise `OptionError` for a budget that none can be."""
+        """Raise `OptionError` for a budget out of range."""
         budget = self.budget_usd
         if not budget.is_finite() or not LEAST_BUDGET_USD <= budget <= MOST_BUDGET_USD:
             raise OptionError("--budget-usd", budget, f"an amount above 0, up to {MOST_BUDGET_USD}")
 
     @property
     def asks_models(self) -> bool:
-        """Whether calls take time, and may cost money."""
+        """Whether models are asked, which takes time and may cost money."""
         return self.provider not in {"", *WITHOUT_MODEL, LLMProvider.SCRIPTED}
 
 
 @dataclass(slots=True)
 class Answers:
-    """What the calls of a search came to: attempts, how many were of no use by why, and what they cost."""
+    """The attempts of a search: their number, the unusable ones by reason, and their cost."""
 
     attempts: int = 0
     useless: Counter[str] = field(default_factory=Counter)
@@ -120,19 +120,19 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What sets are judged on: a panel, the bars of both halves, what was offered, and holding all stocks."""
+    """The data of a search: the panel, the bars of both halves, the offered parameters, and equal weight."""
 
     panel: Panel
     window: SampleBars
     offered: AvailableParams
     equal_weight: Halves
     hold: Sequence[float]
-    """The equity of holding all stocks, at each close of the window."""
+    """The equity of all stocks in equal weight, at each close of the window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposals:
-    """What came of a search: its rounds, its plan or why there is none, and what the plan stands beside."""
+    """The result of a search: its rounds, its plan or the reason for no plan, and the comparisons."""
 
     scene: Scene
     family: Family
@@ -147,18 +147,18 @@ class Proposals:
 
     @property
     def valid(self) -> int:
-        """How many sets were proposed that fit the schema and the rules."""
+        """The number of proposed sets that match the schema and the rules."""
         return sum(each.proposals for each in self.rounds)
 
     @property
     def distinct(self) -> int:
-        """How many rounds gave a set that trades like none before."""
+        """The number of rounds with a set that trades differently from all sets before."""
         return sum(each.state in {"accepted", "rejected"} for each in self.rounds)
 
 
 @dataclass(frozen=True, slots=True)
 class SetResult:
-    """A set that was run by itself."""
+    """The result of a single set."""
 
     scene: Scene
     params: StrategyParams
@@ -169,9 +169,13 @@ class SetResult:
 def opened_evaluator(
     data: str, costs: TradeCosts, folder: Path | None = None
 ) -> Iterator[tuple[PanelEvaluator, Sandbox]]:
-    """Give what runs sets over a shipped panel; it blocks.
+    """Open an evaluator of sets over a shipped panel, and its sandbox. Blocks the thread.
 
-    Raises `OptionError` for another name, `SampleDamagedError`, and `SandboxStartError`.
+    Raises:
+        OptionError: If `data` is not a shipped panel.
+        SampleDamagedError: If the file of the panel was changed.
+        SandboxStartError: If the sandbox cannot start.
+
     """
     if data != SP500.name:
         raise OptionError("--data", repr(data), SP500.name)
@@ -186,10 +190,19 @@ def search_sets(
     on_round: Callable[[Round], None] = lambda _round: None,
     on_random: Callable[[int], None] = lambda _sets: None,
 ) -> Proposals:
-    """Play the rounds, then the random searches beside them; all calls are on record in `options.out`.
+    """Run the rounds of a search, then the random searches. All calls are recorded in `options.out`.
 
-    `on_random` is called with the number of random sets to be run, and then with 1 for each. Raises `UnknownFamilyError`,
-    `OptionError` for what does not fit, `StoreError` for a folder that cannot be used, and what a provider raises.
+    Args:
+        options: The options of the search.
+        on_round: Called after each round.
+        on_random: Called with the number of random sets before they run, then with 1 after each of them.
+
+    Raises:
+        UnknownFamilyError: If the family does not exist.
+        OptionError: If options are wrong or do not fit together.
+        StoreError: If the folder cannot be used.
+        TradingError: If the provider cannot be used.
+
     """
     family = family_of(options.family)
     with opened_evaluator(options.data, options.costs, options.out / CACHE) as (evaluator, _):
@@ -222,9 +235,12 @@ def search_sets(
 
 
 def check_provider(options: ProposeOptions) -> bool:
-    """Return whether the model of a search is free, before anything is confirmed; it blocks.
+    """Check the provider of a search, and return whether its model is free. Blocks the thread.
 
-    Raises `OptionError` or `ConfigError` for a provider or a model that cannot be asked.
+    Raises:
+        OptionError: If the provider or the model cannot be asked.
+        ConfigError: If the configuration is wrong.
+
     """
     family_of(options.family)
     config, name = _configured(options, None)
@@ -234,7 +250,10 @@ def check_provider(options: ProposeOptions) -> bool:
 
 
 def run_set(path: Path, data: str, costs: TradeCosts) -> SetResult:
-    """Run the set in a file over a panel; raises what `read_set` does, and `OptionError` for code that is refused."""
+    """Run the set in a file over a panel.
+
+    Raises the errors of `read_set`, and `OptionError` for refused code.
+    """
     with opened_evaluator(data, costs) as (evaluator, _):
         params = read_set(path, evaluator.offered)
         outcome = evaluator.evaluate(params)
@@ -244,9 +263,13 @@ def run_set(path: Path, data: str, costs: TradeCosts) -> SetResult:
 
 
 def read_set(path: Path, offered: AvailableParams = EVERYTHING) -> StrategyParams:
-    """Return the parameters in a file: a set by itself, or a whole answer of a model.
+    """Return the parameters in a file, which has a set or a complete answer of a model.
 
-    Raises `OptionError` for a file that cannot be read, `UnknownFamilyError`, and `GenerationFailedError` for a set with mistakes.
+    Raises:
+        OptionError: If the file cannot be read.
+        UnknownFamilyError: If the family of the set does not exist.
+        GenerationFailedError: If the set has mistakes.
+
     """
     try:
         text = read_file(path).decode("utf-8-sig")
@@ -260,7 +283,7 @@ def read_set(path: Path, offered: AvailableParams = EVERYTHING) -> StrategyParam
 
 
 def scene_of(evaluator: PanelEvaluator) -> Scene:
-    """Return what sets are judged on."""
+    """Return the data that sets are run on."""
     start = evaluator.window.start
     return Scene(
         panel=evaluator.panel,
@@ -272,7 +295,9 @@ def scene_of(evaluator: PanelEvaluator) -> Scene:
 
 
 def _as_answer(text: str) -> tuple[Family, str]:
-    """Return the family of a set, and the answer that chooses it: what is no JSON object is left to the reader."""
+    """Return the family of a set, and the set as an answer of a model."""
+    # A text that is not a JSON object is returned unchanged, because the reader of answers has the better
+    # errors.
     try:
         value = exact_value(text.encode())
     except ValueError:
@@ -285,7 +310,7 @@ def _as_answer(text: str) -> tuple[Family, str]:
 
 
 class _Search:
-    """One search under way: its provider, its log, and what came of it."""
+    """A search in progress: its provider, its log, and its result."""
 
     def __init__(
         self,
@@ -304,7 +329,7 @@ class _Search:
         self._on_round = on_round
 
     async def played(self) -> Plan | NoDecision:
-        """Play the rounds, and count what the log has of them."""
+        """Run the rounds, and count their attempts in the log."""
         log = SessionFolder(self._options.out).log
         async with self._agent(log) as agent:
             self.trace_id = agent.trace_id
@@ -361,7 +386,7 @@ class _Recorded:
 
 
 async def _recorded(folder: Path) -> _Recorded:
-    """Return the answers in the log of an earlier search; raises `OptionError` where there are none."""
+    """Return the answers in the log of an earlier search. Raises `OptionError` if it has no answers."""
     found: list[LLMInteraction] = []
     log = SessionFolder(folder).log
     if await asyncio.to_thread(log.is_file):
@@ -377,7 +402,7 @@ async def _recorded(folder: Path) -> _Recorded:
 
 
 def _configured(options: ProposeOptions, recorded: _Recorded | None) -> tuple[PlatformConfig, str]:
-    """Return the configuration with the one provider that is asked, and its name; it blocks."""
+    """Return the configuration with the one provider of the search, and its name. Blocks the thread."""
     name = options.provider or LLMProvider.RULES.value
     if (name == "recorded") != (recorded is not None):
         was = options.recorded_from or "left out"

@@ -1,4 +1,4 @@
-"""A trading session over a platform: its venue, its agents, its feeds, its clock and log, and who answers."""
+"""The parts of a trading session: venue, agents, feeds, clock, and the source of answers."""
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ STARTING_CASH = Decimal(100_000)
 COSTS = TradingCosts()
 RULES_MODEL = MODEL
 OFFLINE_MODELS = {LLMProvider.RULES.value: MODEL, LLMProvider.SCRIPTED.value: SCRIPTED_MODEL}
-"""The default model of providers that are none."""
+"""The default model of each provider that has no real model."""
 BASE = Timeframe.M5
 GRID = BarGrid(BASE)
 DECISION = Timeframe.H1
@@ -74,7 +74,7 @@ CHECKS = {
 
 @dataclass(frozen=True, slots=True)
 class PaperVenue:
-    """Where a session trades, the same for its exchange, its agents, its baselines and its report."""
+    """The venue of a session, shared by its exchange, agents, baselines and report."""
 
     instruments: Instruments
     costs: TradingCosts = COSTS
@@ -83,24 +83,31 @@ class PaperVenue:
 
     @property
     def cost_bps(self) -> Decimal:
-        """What a purchase at the market costs, in basis points of its price."""
+        """The cost of a market order, in basis points of its price."""
         return self.costs.half_spread_bps + self.costs.taker_fee_bps
 
     @property
     def spread_bps(self) -> Decimal:
-        """The whole spread that a taker is charged half of."""
+        """The full spread, of which a taker is charged one half."""
         return 2 * self.costs.half_spread_bps
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerSource:
-    """The source of answers: `providers`, unless `recorded` has the answer.
+    """The source of a session's answers.
 
-    The model that an agent asks is what `models` says for its workflow, as `PROVIDER/MODEL`, else `llm` and `model`; the ids of a
-    run are made from those two. `fallback` says what is asked when a call fails. `patience` is how calls to a provider
-    are retried, where the default does not fit. `counts` says that a provider's own count of a request bounds the input,
-    where it has one, in place of the bytes. `lost` are attempts that an interrupted run has sent and whose end is not
-    known, by reservation.
+    Attributes:
+        providers: The providers, which are asked if `recorded` has no answer.
+        llm: The default provider. The ids of a run are derived from `llm` and `model`.
+        model: The default model. An empty text is the preset of the workflow.
+        recorded: The recorded answers, or None.
+        counts: Whether the provider's token count bounds the input, if the provider has one, instead of the
+            bytes.
+        lost: The attempts that an interrupted run has sent and whose outcome is unknown, by reservation id.
+        models: The models of workflows that do not use the default, as `PROVIDER/MODEL`.
+        fallback: The fallback models of failed calls, by workflow.
+        patience: The retry policies of providers that do not use the default.
+
     """
 
     providers: Providers
@@ -114,7 +121,7 @@ class AnswerSource:
     patience: Mapping[str, RetryPolicy] = field(default_factory=lambda: PATIENCE)
 
     def asked_by(self, workflow: EnvelopeWorkflow) -> "AskedModel":
-        """Return which model the agent of a workflow asks."""
+        """Return the model for the agent of a workflow."""
         named = self.models.get(workflow)
         llm, model = (self.llm, self.model) if named is None else provider_and_model(named)
         return AskedModel(LLMProvider(llm), model, self.patience.get(llm))
@@ -122,7 +129,7 @@ class AnswerSource:
 
 @dataclass(frozen=True, slots=True)
 class AskedModel:
-    """The model that an agent asks, and how its calls are retried; an empty model is the default of the workflow."""
+    """The model that an agent asks, and its retry policy. An empty model is the default of the workflow."""
 
     llm: LLMProvider
     model: str
@@ -130,39 +137,39 @@ class AskedModel:
 
 
 def rules(*, inject: str, seed: str, recorded: RecordedAnswers | None = None) -> AnswerSource:
-    """Let the built-in rules answer, with faults injected as asked; raises `FaultsError` for a wrong `inject`."""
+    """Return the built-in rules as the source of answers. Raises `FaultsError` for a wrong `inject`."""
     provider = with_faults(RulesProvider(RULES), inject, seed)
     return AnswerSource(Providers.every(provider), LLMProvider.RULES, RULES_MODEL, recorded)
 
 
 def with_faults(provider: Provider, inject: str, seed: str) -> Provider:
-    """Return `provider` with faults injected as asked; raises `FaultsError` for a wrong `inject`."""
+    """Return `provider` with injected faults. Raises `FaultsError` for a wrong `inject`."""
     faults = Faults.parse(inject)
     return FaultyProvider(provider, faults, seed) if faults.shares else provider
 
 
 def fault_kinds(inject: str) -> list[str]:
-    """Return the kinds of faults that `inject` asks for; raises `FaultsError` for a wrong one."""
+    """Return the kinds of faults in `inject`. Raises `FaultsError` for a wrong `inject`."""
     return [str(kind) for kind, _ in Faults.parse(inject).shares]
 
 
 def replayed(recorded: RecordedAnswers, llm: LLMProvider, model: str) -> AnswerSource:
-    """Let an earlier run answer; what it does not know is an error."""
+    """Return an earlier run as the source of answers. A call without a recorded answer is an error."""
     return AnswerSource(Providers.every(recorded), llm, model, recorded)
 
 
 def bars_feed(bars: Sequence[Bar], *, symbol: str, name: str, grid: BarGrid = GRID) -> BarFeed:
-    """Return a feed of bars that are already here."""
+    """Return a feed of bars in memory."""
     return MemoryFeed(bars, symbol=symbol, timeframe=grid.timeframe, calendar=grid.calendar, name=name)
 
 
 def file_feed(path: Path, *, symbol: str, clock: Clock | None = None) -> BarFeed:
-    """Return a feed of the bars in a CSV file, with a `clock` of those that have closed by it."""
+    """Return a feed of the bars in a CSV file. With a `clock`, only closed bars are yielded."""
     return CsvFeed(path, symbol=symbol, timeframe=BASE, clock=clock)
 
 
 def kept_feed(path: Path, *, symbol: str, grid: BarGrid, most_bars: int | None = None) -> BarFeed:
-    """Return a feed of the bars that a run has kept; a last row that a crash has cut is left out."""
+    """Return a feed of the bars that a run has saved. A last row that a crash has cut off is left out."""
     return CsvFeed(
         path,
         symbol=symbol,
@@ -174,22 +181,22 @@ def kept_feed(path: Path, *, symbol: str, grid: BarGrid, most_bars: int | None =
 
 
 def stdin_feed(*, symbol: str, clock: Clock | None = None) -> BarFeed:
-    """Return a feed of the bars that come on standard input, with a `clock` of those that have closed by it."""
+    """Return a feed of the bars on standard input. With a `clock`, only closed bars are yielded."""
     return StdinFeed(sys.stdin.fileno(), symbol=symbol, timeframe=BASE, clock=clock)
 
 
 def wall_clock(mode: RunMode) -> Clock | None:
-    """Return the clock by which bars must have closed: the machine's on paper, None in a backtest.
-
-    It is not the clock of the session: that one follows the bars.
-    """
+    """Return the clock that decides if a bar has closed: the machine's in paper mode, None in a backtest."""
+    # Not the clock of the session, because that clock follows the bars and so cannot check them.
     return SystemClock() if mode == "paper" else None
 
 
 def clock_for(mode: RunMode, *, paced: bool = False) -> MovableClock:
-    """Return the clock of a mode, still before the first bar: simulated in a backtest, following the market on paper.
+    """Return the clock of a session, set before the first bar.
 
-    `paced` is for models that answer live in a backtest: a pause that a server asks for is then a real one.
+    It is simulated in a backtest, and follows the market in paper mode.
+
+    With `paced`, a simulated clock sleeps in real time, because a live model may demand a pause.
     """
     if mode == "paper":
         return MarketClock(LONG_AGO)
@@ -197,24 +204,24 @@ def clock_for(mode: RunMode, *, paced: bool = False) -> MovableClock:
 
 
 def venue(symbols: Iterable[str], data: str = "") -> PaperVenue:
-    """Return a venue for these symbols whose instruments know nothing yet; a session shows them its bars."""
+    """Return a venue for symbols. Its instruments are empty until a session adds bars."""
     if data in PANELS:
         return PaperVenue(Instruments(symbols, "USD"), shares_cash=True)
     return PaperVenue(Instruments(symbols))
 
 
 def paper_exchange(venue: PaperVenue) -> PaperExchange:
-    """Return an exchange on paper with the cash, costs and instruments of a venue."""
+    """Return a paper exchange with the cash, costs and instruments of a venue."""
     return PaperExchange(venue.instruments, cash=venue.cash, costs=venue.costs, shares_cash=venue.shares_cash)
 
 
 def baselines(instruments: Instruments) -> Baselines:
-    """Return what a session on these instruments is held against."""
+    """Return the baselines of a session on these instruments."""
     return Baselines(instruments, lambda: paper_exchange(PaperVenue(instruments)))
 
 
 def companions(symbols: Sequence[str]) -> dict[str, ReferenceMarketFeed]:
-    """Return the shipped reference market of a shipped one in a session of its own; reads files."""
+    """Return the shipped reference market for a session with one shipped market. Reads files."""
     name, other = SHIPPED_PAIRS.get(symbols[0], ("", "")) if len(symbols) == 1 else ("", "")
     if not name:
         return {}
@@ -236,10 +243,11 @@ def trading_session(
     before_slice: Callable[[TimeSlice], Awaitable[None]],
     after_slice: Callable[[TimeSlice], Awaitable[None]],
 ) -> TradingSession:
-    """Return a session over the symbols of `venue` whose agents ask through `gateway`.
+    """Return a session over the symbols of `venue` whose agents use `gateway`.
 
-    Over a sample of many stocks, named by `data`, a planner decides on all of them together, on the terms of `plan` or the
-    default ones; otherwise each market has an analyst. Each market has a reference market: the first other one of the session, or the one in `companions`.
+    If `data` is a sample of many stocks, one planner decides for all of them, with the terms of `plan` or the
+    default terms. Otherwise each market has an analyst, and a reference market: the first other market of the
+    session, or the market in `companions`.
     """
     is_portfolio = data in PANELS
     fill_limits = PORTFOLIO_FILLS if is_portfolio else FillLimits()
@@ -282,11 +290,11 @@ PORTFOLIO_FILLS = FillLimits(
     max_deadline_s=Timeframe.D1.seconds,
     max_slices=1,
 )
-"""Orders of a plan are filled at the next open, as its backtest takes them to be."""
+"""Orders of a plan are filled at the next open, as in its backtest."""
 
 
 def portfolio_limits(stocks: int) -> RiskLimits:
-    """Return what no order of a portfolio may pass; its stops are looked at on each close."""
+    """Return the risk limits of a portfolio's orders. Its stops are checked on each close."""
     orders = 4 * stocks
     return RiskLimits(
         require_stop=False, nets_exits=True, max_orders_per_minute=orders, max_open_orders=orders
@@ -303,8 +311,9 @@ def _planner(
     tenant: str,
     answers: AnswerSource,
 ) -> PortfolioPlanner:
-    """Return the planner of a portfolio; raises `MissingExtraError` where what it needs is not installed."""
-    require_extra("numpy", "jinja2")  # before a call is paid whose code could not be rendered
+    """Return the planner of a portfolio. Raises `MissingExtraError` if a package is not installed."""
+    # Checked first, because otherwise a call would be paid for whose code cannot be rendered.
+    require_extra("numpy", "jinja2")
     from agentic_trading.desk.planning.backtest import TradeCosts  # noqa: PLC0415 - numpy is an extra
     from agentic_trading.desk.planning.portfolio import RegimePlanner  # noqa: PLC0415 - and so is this
 

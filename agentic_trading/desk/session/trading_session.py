@@ -1,4 +1,4 @@
-"""A trading session, from bars to fills: one time slice after the other, intents become orders."""
+"""A trading session, which turns bars into intents, orders and fills, one time slice after the other."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -27,45 +27,60 @@ class MovableClock(Clock, Protocol):
     """A clock that follows the market's time."""
 
     def advance_to(self, moment: datetime) -> None:
-        """Be at `moment`, or later."""
+        """Move to `moment`, unless the clock is already later."""
         ...
 
 
 class Executor(Protocol):
-    """An agent that decides how an intent shall be filled."""
+    """An agent that decides how to fill an intent."""
 
     async def decide(
         self, intent: OrderIntent, instrument: Instrument, bars: Sequence[Bar], spread_bps: Decimal
     ) -> TimedFillStrategy | NoDecision:
-        """Return how, or why there is no decision: then no order comes of the intent; all of it on record."""
+        """Return a fill strategy, or a `NoDecision`, in which case there is no order. Both are recorded."""
         ...
 
 
 class IntentSource(Protocol):
-    """Where the intents of a session come from, the same for all its symbols."""
+    """The source of a session's intents for all symbols."""
 
     def push(self, bar: Bar) -> None:
-        """Take the next closed bar of a symbol, before anything of its time slice is done."""
+        """Add the next closed bar of a symbol. Called before `intents` of the same time slice."""
         ...
 
     def bars(self, symbol: str) -> Sequence[Bar]:
-        """Return the last closed bars of a symbol, oldest first: at least the one that was pushed last."""
+        """Return the last closed bars of a symbol, oldest first, with at least the last pushed bar."""
         ...
 
     async def intents(self, time_slice: TimeSlice) -> list[OrderIntent]:
-        """Return what was approved at the close of a time slice, after its fills; what was not is on record."""
+        """Return the approved intents at the close of a time slice, after its fills.
+
+        Rejected ones are recorded.
+        """
         ...
 
 
 class TradingSession:
-    """Carry bars to the exchange and to `source`, its intents to the execution agent, and strategies to orders.
+    """A trading session. It sends bars to the exchange and to `source`, and turns intents into orders.
 
-    Everything of one time slice is done before time moves on. Calls of several symbols run at once; orders are placed
-    in the order of the intents, so that the order of the answers decides nothing. `instruments` follow every bar.
-    `spread_bps` is the whole spread that the exchange charges.
-    A decision taken at a bar's close can be filled by the next bar at the earliest. `before_slice` is awaited before
-    anything of a time slice is done, `after_slice` when all is. `intents` are those whose orders were placed, `fills`
-    all fills, each in order.
+    Each time slice is completed before the next one starts. Calls for several symbols run concurrently, and
+    orders are placed in the order of the intents, so that the order of the answers has no effect. A decision
+    at the close of a bar is filled by the next bar at the earliest.
+
+    Args:
+        source: The source of intents.
+        execution: The agent that decides how to fill an intent.
+        router: Places orders and reports fills.
+        instruments: The instruments, which are updated with every bar.
+        spread_bps: The full spread that the exchange charges, in basis points.
+        clock: The clock that follows the time slices.
+        before_slice: Awaited before each time slice.
+        after_slice: Awaited after each time slice.
+
+    Attributes:
+        intents: The intents whose orders were placed, in order.
+        fills: All fills, in order.
+
     """
 
     def __init__(
@@ -94,15 +109,23 @@ class TradingSession:
         self._waiting: asyncio.Timeout | None = None
 
     def stop(self) -> None:
-        """End after the present time slice; a wait for the next bar ends at once. Harmless twice."""
+        """End after the current time slice. A wait for the next bar ends immediately. May be called twice."""
         self._stopping = True
         if self._waiting is not None:
             end_wait(self._waiting)
 
     async def run(self, feeds: Sequence[BarFeed], *, most_bars: int | None = None) -> None:
-        """Trade until the feeds end or `stop` is called.
+        """Trade until the feeds end or `stop` is called. Everything before an error is recorded.
 
-        Raises what a feed raises for a bar that is none, `StoreError` and `BusError`; what came before is on record.
+        Args:
+            feeds: The feeds of bars, one per symbol.
+            most_bars: The maximum number of bars of each feed, or None for all.
+
+        Raises:
+            MarketError: If a bar is broken.
+            StoreError: If the log cannot be written.
+            BusError: If the bus cannot be used.
+
         """
         async with aclosing(merge_feeds(feeds, most_bars=most_bars)) as sequence:
             while not self._stopping and (time_slice := await self._next(sequence)) is not None:
@@ -117,7 +140,7 @@ class TradingSession:
                 return await anext(sequence, None)
         except TimeoutError:
             if not waiting.expired():
-                raise  # of the feed: a stream that timed out has not ended
+                raise  # an error of the feed, because otherwise a stream with a timeout would count as ended
             return None
         finally:
             self._waiting = None
@@ -130,6 +153,7 @@ class TradingSession:
             reports = await self._router.on_bar(bar)
             self.fills.extend(report for report in reports if isinstance(report, Fill))
         approved = await self._source.intents(time_slice)
+        # Placed one by one in the order of the intents, so that a replay places the same orders.
         for intent, chosen in await self._strategies(approved):
             placed = await self._router.place(intent, chosen.strategy, known_at=chosen.known_at)
             if not isinstance(placed, Rejection):
@@ -138,7 +162,7 @@ class TradingSession:
     async def _strategies(
         self, intents: Sequence[OrderIntent]
     ) -> list[tuple[OrderIntent, TimedFillStrategy]]:
-        """Ask how each intent shall be filled, all at once; an intent without a decision gets no order."""
+        """Ask concurrently how to fill each intent. An intent without a decision is left out."""
         if not intents:
             return []
         calls = []

@@ -96,7 +96,7 @@ def test_a_second_run_into_the_same_folder_is_run_2(command: Command) -> None:
         (["--data", "btcusdt-5m", "--mode", "live"], "'backtest', 'paper'"),
         (["--data", "btcusdt-5m", "--budget-usd", "0"], "an amount above 0"),
         (["--data", "btcusdt-5m", "--budget-usd", "much"], "'much' is not an amount"),
-        (["--data", "btcusdt-5m", "--bars", "0"], "1 and more"),
+        (["--data", "btcusdt-5m", "--bars", "0"], "1 or more"),
         (["--data", "btcusdt-5m", "--workers", "0"], "1 to 256"),
         (["--data", "btcusdt-5m", "--inject", "fire=1%"], "malformed, timeout, refusal, truncated (or cut)"),
         (["--data", "btcusdt-5m", "--provider", "recorded"], "--from"),
@@ -252,7 +252,7 @@ def test_a_run_that_has_ended_is_not_run_over_again(more: list[str], command: Co
     ended = command("run", "--data", "abc-5m.csv", "--out", "out", "--resume", *more)
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "run 1, which has come to its end after 3 bars" in ended.err
+    assert "run 1, which has ended after 3 bars" in ended.err
     assert lines_of("out") == before
 
 
@@ -264,7 +264,7 @@ def test_a_run_that_has_ended_is_not_run_over_again_because_its_bars_are_gone(co
     ended = command("run", "--data", "abc-5m.csv", "--out", "out", "--resume")
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "whose 3 bars are not all here" in ended.err
+    assert "whose 3 bars are not all in its files" in ended.err
     assert lines_of("out") == before
 
 
@@ -285,7 +285,7 @@ def test_a_run_that_ended_at_its_limit_goes_on_beyond_it(command: Command) -> No
 
     fewer, more = (command(*words, "--resume", "--bars", bars) for bars in (1, 3))
 
-    assert (fewer.code, "--bars is 1. Allowed: 2 and more" in fewer.err) == (ExitCode.BAD_INPUT, True)
+    assert (fewer.code, "--bars is 1. Allowed: 2 or more" in fewer.err) == (ExitCode.BAD_INPUT, True)
     assert f"{WARM_UP_BARS + 3} bars" in more.out
 
 
@@ -350,7 +350,7 @@ def test_ctrl_c_before_a_stream_goes_on_leaves_the_session_as_it_was(tmp_path: P
         said = running.stderr.read().decode()
 
     assert running.returncode == ExitCode.INTERRUPTED
-    assert said == "Error: ended at once; what was answered is on disk\n"
+    assert said == "Error: stopped immediately. All answers so far are on disk\n"
     assert lines_of(str(tmp_path / "out")) == before
 
 

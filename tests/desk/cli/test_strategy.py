@@ -64,7 +64,7 @@ def test_the_table_says_what_was_chosen_on_which_half_and_that_it_proves_nothing
         "equal weight",
         "(3 sets tried): not distinguishable from luck",
         "in_sample",
-        "124 bars of one year prove nothing",
+        "124 bars of one year are too few for a conclusion",
     ):
         assert text in ended.out
     assert Path("equity.png").read_bytes().startswith(PNG)
@@ -80,7 +80,7 @@ def test_malformed_answers_and_repeats_are_counted_and_seen_in_the_trace(
 
     assert ended.code == 0
     assert "2 rounds · 3 valid · 1 distinct (33 %) · 2.5 answers a round" in ended.out
-    assert "of no use: json_parse 1 · schema_validation 1" in ended.out
+    assert "unusable answers: json_parse 1 · schema_validation 1" in ended.out
     assert "repeated" in ended.out
     trace = command("trace", "show", ended.out.split("trace show ")[1].split()[0], "--store", "out")
     assert trace.out.count("generation.rejected") == 2
@@ -116,7 +116,7 @@ def test_where_nothing_can_be_chosen_the_command_ends_with_1_and_says_why(
     ended = command(*PROPOSE, "--rounds", 1, "--provider", "scripted", "--config", config)
 
     assert ended.code == 1
-    assert "Nothing chosen: parsing_error" in ended.out
+    assert "No set was chosen: parsing_error" in ended.out
     assert "json_parse 2" in ended.out
     again = command(*PROPOSE, "--rounds", 1, "--provider", "scripted", "--config", config, "--json")
     assert json.loads(again.out)["reason"]["category"] == "parsing_error"
@@ -176,7 +176,7 @@ def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command
         (["--costs", "nan,5"], "--costs is 'nan,5'"),
         (
             ["--plot", "equity.pdf"],
-            "--plot is equity.pdf. Allowed: a file that ends in .png, in a folder",
+            "--plot is equity.pdf. Allowed: a file that ends in .png, in an existing folder",
         ),
     ],
 )

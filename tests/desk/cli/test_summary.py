@@ -44,7 +44,7 @@ def line_with(text: str, start: str) -> str:
         ("shortfall", "shortfall +3.40 bps of 14,000.00: prices +3.51, fees 1.25"),
         ("cancelled", "cancelled 2: deadline 2"),
         ("open at the end", "open at the end -0.5 BTCUSDT at 27900.50, unrealised +49.75"),
-        ("assumptions", "assumptions fees of 2 bps; no latency"),
+        ("assumptions", "assumptions fees of 2 bps · no latency"),
         ("P&L on", "P&L on BTCUSDT in sample: the rules were written with this sample in view"),
         ("this run", "this run -12.50 -0.12 % +3.40 bps"),
         ("market orders", "market orders instead -15.75 -0.16 % +7.50 bps"),
@@ -64,14 +64,14 @@ def test_word_without_a_price_is_reported_with_its_remedy() -> None:
     text = told(unpriced=[word], bill_problems={"usage.cost is -1": 2})
 
     assert line_with(text, "no price") == (
-        f"no price service_tier=on_demand: 3 attempts of stub/m-1 charged what was set aside; {add}"
+        f"no price service_tier=on_demand: 3 attempts of stub/m-1 charged the reserved amount. To fix this, {add}"
     )
     assert line_with(text, "bill not read") == "bill not read 2 attempts: usage.cost is -1"
 
 
 def test_rules_that_cost_nothing_are_told_to_be_free() -> None:
     assert line_with(told(cost_nusd=0), "cost") == (
-        "cost 0.000000 of 5.000000 USD (0.0 %); rules cost nothing, --budget-usd binds with a priced model"
+        "cost 0.000000 of 5.000000 USD (0.0 %), rules are free and --budget-usd applies only to priced models"
     )
 
 
@@ -94,23 +94,23 @@ def test_the_budget_that_refused_is_named() -> None:
     text = " ".join(told(refused_budgets=budgets).split())
 
     assert (
-        "tenant acme this day: 12 attempts, the first with 0.011300 USD left and 0.042000 that it might need"
+        "tenant acme this day: 12 attempts, the first with 0.011300 USD left and up to 0.042000 needed"
         in text
     )
-    assert "agent cmt-1 this day: 1 attempt, the first with 0 calls left and 1 that it might need" in text
+    assert "agent cmt-1 this day: 1 attempt, the first with 0 calls left and up to 1 needed" in text
     assert "not on record: 2 attempts" in text
 
 
 def test_what_happens_rarely_is_told_only_when_it_did() -> None:
     assert "in doubt" not in told()
     assert "no decision none" in " ".join(told(no_decisions={}).split())
-    assert "1 call that may have been billed unseen" in told(in_doubt=1)
+    assert "1 call that may have been billed, charged in full" in told(in_doubt=1)
     assert "repeated bars: 3, left out" in told(data=[fed(duplicates=3)])
-    assert "seen beside it" not in told()
+    assert "reference market" not in told()
     beside = told(data=[fed(companion="ETHUSDT, from ethusdt-5m")])
-    assert "seen beside it, as no other market was given: ETHUSDT, from ethusdt-5m" in beside
+    assert "reference market, because no other market was given: ETHUSDT, from ethusdt-5m" in beside
     assert "columns not read: rsi, macd" in told(data=[fed(unread=["rsi", "macd"])])
-    assert "left out: 1 row of a bar that had not closed" in told(data=[fed(unclosed=1)])
+    assert "unclosed bars: 1 row, left out" in told(data=[fed(unclosed=1)])
     assert "cancelled" not in told(cancelled={})
     refused = told(orders_refused={"balance": 2, "min_notional": 1})
     assert line_with(refused, "refused") == "refused 3 orders by the exchange (balance 2 · min_notional 1)"
@@ -150,8 +150,8 @@ def test_a_digest_is_not_wrapped_at_eighty_columns(capsys: pytest.CaptureFixture
 
 
 def test_a_later_run_says_that_its_digest_is_its_own() -> None:
-    assert "has ids of its own" not in told()
-    assert "run 2 has ids of its own: its digest is not that of an earlier run" in told(run_number=2)
+    assert "has its own ids" not in told()
+    assert "run 2 has its own ids, so its digest differs from those of earlier runs" in told(run_number=2)
 
 
 def test_the_profit_of_rules_on_data_of_your_own_is_not_called_in_sample() -> None:
@@ -168,7 +168,7 @@ def test_the_profit_of_a_model_is_told_apart_by_its_training_cutoff() -> None:
 
 def test_more_attempts_than_calls_were_allowed_are_explained() -> None:
     assert line_with(told(sent=4, max_calls=4), "calls allowed") == "calls allowed 4 (--max-calls)"
-    assert "4 (--max-calls); one that was refused or could not connect does not count" in told(
+    assert "4 (--max-calls), without attempts that were refused or could not connect" in told(
         sent=5, max_calls=4
     )
 
@@ -186,7 +186,7 @@ def test_the_risk_of_a_run_is_that_of_its_closes() -> None:
     still = performance([100.0, 100.0], [0.0])
 
     assert line_with(told(performance=moved), "risk") == (
-        "risk largest drawdown -10.00 %; a year, from 3 bars: return +18.80 %, Sharpe 0.76, Sortino 2.00, turnover 0.75"
+        "risk largest drawdown -10.00 % · per year, from 3 bars: return +18.80 %, Sharpe 0.76, Sortino 2.00, turnover 0.75"
     )
     assert "return +0.00 %, Sharpe -, Sortino -, turnover 0.00" in line_with(told(performance=still), "risk")
     assert "risk" not in told()
@@ -197,7 +197,7 @@ def test_risk_of_a_year_names_its_factor() -> None:
     year = MarketYear(bars_per_session=78, sessions=252)
 
     assert line_with(told(performance=moved, year=year), "risk") == (
-        "risk largest drawdown -3.98 %; a year (x 7: 252 sessions of 78 bars), from 2,808 bars: "
+        "risk largest drawdown -3.98 % · per year (x 7: 252 sessions of 78 bars), from 2,808 bars: "
         "return -24.75 %, Sharpe -2.65, Sortino -2.65, turnover 0.00"
     )
 
@@ -247,7 +247,7 @@ def test_a_model_is_told_with_its_share_of_accepted_answers_and_its_limit() -> N
     assert line_with(text, "accepted") == "accepted 5 of 12 attempts sent (42 %)"
     assert line_with(text, "calls allowed") == "calls allowed 12 (--max-calls)"
     assert line_with(text, "cost").endswith(
-        "a local model costs nothing, --budget-usd binds with a priced model"
+        "a local model is free and --budget-usd applies only to priced models"
     )
 
 

@@ -68,7 +68,7 @@ def test_a_sum_of_which_a_part_is_unknown_is_unknown() -> None:
 
 
 def test_a_timeframe_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(ValueError, match="allowed: a multiple"):
+    with pytest.raises(ValueError, match="Allowed: a multiple"):
         Resampler(Timeframe.H1, Timeframe.M15)
 
 

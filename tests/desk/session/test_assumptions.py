@@ -11,5 +11,5 @@ def test_costs_shorts_latency_size_and_cash_are_named_with_their_values() -> Non
     assert told == (
         "fees of 2 bps for a maker and 5 for a taker; 0.5 bps of half a spread against a taker; "
         "shorts without borrow cost; no latency, but no fill before the bar after a decision; "
-        "1 % of the equity at risk an entry; 100,000 to start with"
+        "1 % of the equity at risk per entry; 100,000 to start with"
     )

@@ -79,7 +79,7 @@ def test_a_folder_of_answers_that_was_not_named_is_told_as_left_out() -> None:
 
 @pytest.mark.parametrize("provider", ["", "rules", "recorded", "local", "config"])
 def test_an_address_needs_a_provider_that_is_reached_over_a_network(provider: str) -> None:
-    with pytest.raises(OptionError, match=r"^--base-url is given. Allowed: the address of a server with"):
+    with pytest.raises(OptionError, match=r"^--base-url is given. Allowed: the URL of a server with"):
         load_run_config(provider=provider, base_url="http://host")
 
 

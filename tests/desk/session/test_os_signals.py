@@ -38,7 +38,7 @@ async def test_a_signal_stops_the_session(number: signal.Signals) -> None:
 
     assert (came_before, signals.came, session.stops) == (False, True, 1)
     assert [entry["event"] for entry in logs] == [
-        "stopping after the calls under way; the same signal again ends at once"
+        "stopping after the calls in flight. Send the same signal again to stop immediately"
     ]
 
 

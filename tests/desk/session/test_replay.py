@@ -125,7 +125,7 @@ async def test_an_edit_changes_what_is_asked_and_events_pass() -> None:
 async def test_a_run_that_was_killed_has_nothing_to_compare_with(tmp_path: Path) -> None:
     await asyncio.to_thread(killed, tmp_path)
 
-    with pytest.raises(NoDigestError, match="run 1 did not end; go on with") as refused:
+    with pytest.raises(NoDigestError, match=r"run 1 did not end\. Finish it with") as refused:
         await replay(tmp_path)
 
     assert (refused.value.session, refused.value.run) == (tmp_path, 1)

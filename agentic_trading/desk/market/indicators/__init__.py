@@ -1,1 +1,1 @@
-"""Streaming indicators in plain Python: fed one bar at a time, equal live and in replay."""
+"""Streaming indicators in plain Python. They take one bar at a time, and are equal live and in replay."""

@@ -1,4 +1,4 @@
-"""Averages that everything else is made of: simple, exponential, Wilder's."""
+"""Averages, which the other indicators are made of: simple, exponential, Wilder's."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
@@ -7,10 +7,7 @@ from math import fsum
 
 
 class SMA:
-    """Simple moving average: the mean of the last `period` values; None before that many.
-
-    Added up again at every step (`math.fsum`), so that a long run does not drift.
-    """
+    """Simple moving average: the mean of the last `period` values, or None before `period` values."""
 
     __slots__ = ("_window", "value")
 
@@ -19,18 +16,19 @@ class SMA:
         self.value: float | None = None
 
     def update(self, value: float) -> float | None:
-        """Take the next value; return the average."""
+        """Add the next value, and return the average."""
         self._window.append(value)
         if len(self._window) == self._window.maxlen:
+            # Summed again at every step, so that rounding errors do not add up over a long run.
             self.value = fsum(self._window) / len(self._window)
         return self.value
 
 
 class EMA:
-    """Exponential moving average with weight 2 / (period + 1); None before `period` values.
+    """Exponential moving average with weight 2 / (period + 1). The value is None before `period` values.
 
-    Starts as the simple average of the first `period` values, as TA-Lib does; what the start adds to
-    the value fades by a factor of about e^-2 every `period` steps.
+    It starts with the simple average of the first `period` values, as in TA-Lib. The weight of the start
+    falls by a factor of about e^-2 every `period` steps.
     """
 
     __slots__ = ("_seed", "_weight", "value")
@@ -41,7 +39,7 @@ class EMA:
         self.value: float | None = None
 
     def update(self, value: float) -> float | None:
-        """Take the next value; return the average."""
+        """Add the next value, and return the average."""
         if self.value is None:
             self.value = self._seed.update(value)
         else:
@@ -50,9 +48,11 @@ class EMA:
 
 
 class WilderAverage:
-    """Wilder's smoothing, an exponential average with weight 1 / period; None before `period` values.
+    """Wilder's smoothing, an exponential average with weight 1 / period.
 
-    Starts as the simple average of the first `period` values. Source: J. Welles Wilder, New Concepts in
+    The value is None before `period` values.
+
+    It starts with the simple average of the first `period` values. Source: J. Welles Wilder, New Concepts in
     Technical Trading Systems, 1978.
     """
 
@@ -64,7 +64,7 @@ class WilderAverage:
         self.value: float | None = None
 
     def update(self, value: float) -> float | None:
-        """Take the next value; return the average."""
+        """Add the next value, and return the average."""
         if self.value is None:
             self.value = self._seed.update(value)
         else:
@@ -73,10 +73,10 @@ class WilderAverage:
 
 
 class WilderSum:
-    """Wilder's running sum: the last sum less its `period`-th part, plus the new value.
+    """Wilder's running sum: the last sum minus its `period`-th part, plus the new value.
 
-    Starts as the plain sum of the first `period - 1` values and counts from the value after them, as
-    TA-Lib does; None before `period` values. Source: as `WilderAverage`.
+    It starts with the plain sum of the first `period - 1` values, and has a value from the value after them
+    on, as in TA-Lib. The value is None before `period` values. Source: as for `WilderAverage`.
     """
 
     __slots__ = ("_period", "_seed", "value")
@@ -87,7 +87,7 @@ class WilderSum:
         self.value: float | None = None
 
     def update(self, value: float) -> float | None:
-        """Take the next value; return the sum."""
+        """Add the next value, and return the sum."""
         if self.value is not None:
             self.value += value - self.value / self._period
         elif len(self._seed) < self._period - 1:
@@ -99,9 +99,10 @@ class WilderSum:
 
 
 class SlopedMean:
-    """The mean of the last `period` values, and what it gained a step since `steps` values ago.
+    """The mean of the last `period` values, and its change per step over the last `steps` values.
 
-    `value` is None before `period` values, `slope` before `period + steps`. Both are added up when they are asked for.
+    `value` is None before `period` values, and `slope` before `period + steps` values. Both are computed on
+    access.
     """
 
     __slots__ = ("_period", "_steps", "_window")
@@ -124,12 +125,12 @@ class SlopedMean:
         return (now - fsum(islice(self._window, self._period)) / self._period) / self._steps
 
     def update(self, value: float) -> None:
-        """Take the next value."""
+        """Add the next value."""
         self._window.append(value)
 
 
 class Lag:
-    """The value that was put in `steps` updates ago; None before there was one."""
+    """The value of `steps` updates ago, or None if there were fewer updates."""
 
     __slots__ = ("_window",)
 
@@ -141,16 +142,16 @@ class Lag:
         return self._window[0] if len(self._window) == self._window.maxlen else None
 
     def update(self, value: float | None) -> float | None:
-        """Take the present value; return the old one."""
+        """Add the current value, and return the old value."""
         self._window.append(value)
         return self.value
 
 
 class PercentileRank:
-    """Where the latest value stands among the last `period` ones, itself included, in 0..100.
+    """The rank of the latest value among the last `period` values, including itself, in 0..100.
 
-    The mean rank: the share of values below it plus half the share of equal ones, as
-    `scipy.stats.percentileofscore(kind="mean")` defines it. None before `period` values.
+    The rank is the share of lower values plus half the share of equal values, as in
+    `scipy.stats.percentileofscore(kind="mean")`. It is None before `period` values.
     """
 
     __slots__ = ("_period", "_sorted", "_window")
@@ -162,7 +163,7 @@ class PercentileRank:
 
     @property
     def value(self) -> float | None:
-        """The rank; looked up when it is asked for."""
+        """The rank, computed on access."""
         if len(self._window) < self._period:
             return None
         value = self._window[-1]
@@ -170,7 +171,7 @@ class PercentileRank:
         return 100.0 * (below + up_to) / 2 / self._period
 
     def update(self, value: float) -> None:
-        """Take the next value."""
+        """Add the next value."""
         if len(self._window) == self._period:
             del self._sorted[bisect_left(self._sorted, self._window.popleft())]
         self._window.append(value)

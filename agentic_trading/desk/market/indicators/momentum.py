@@ -1,4 +1,4 @@
-"""How fast prices move: RSI, MACD, stochastic, TRIX and ADX, and where they diverge from the price."""
+"""Momentum indicators: RSI, MACD, stochastic, TRIX and ADX, and their divergences from the price."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ from agentic_trading.desk.market.indicators.volatility import true_range
 
 
 class RSI:
-    """Relative strength index in 0..100: Wilder's average gain over average gain plus average loss.
+    """Relative strength index in 0..100: Wilder's average gain divided by average gain plus average loss.
 
-    None before `period + 1` prices, and while no price has changed at all. Source: J. Welles Wilder,
-    New Concepts in Technical Trading Systems, 1978; seeded as TA-Lib.
+    The value is None before `period + 1` prices, and until a price changes. Source: J. Welles Wilder, New
+    Concepts in Technical Trading Systems, 1978, started as in TA-Lib.
     """
 
     __slots__ = ("_gain", "_last", "_loss", "value")
@@ -27,7 +27,7 @@ class RSI:
         self.value: float | None = None
 
     def update(self, price: float) -> float | None:
-        """Take the next price; return the index."""
+        """Add the next price, and return the index."""
         last, self._last = self._last, price
         if last is None:
             return None
@@ -39,12 +39,10 @@ class RSI:
 
 
 class MACD:
-    """Moving average convergence divergence: fast EMA less slow EMA, in units of price.
+    """Moving average convergence divergence: fast EMA minus slow EMA, in units of price.
 
-    `value` needs `slow` prices, `signal` (an EMA of `value`) and `histogram` (`value - signal`)
-    `slow + smooth - 1`. Both averages start on the same bar, as in TA-Lib: the fast one waits for
-    `slow - fast` prices. Source: Gerald Appel, The Moving Average
-    Convergence-Divergence Method, 1979.
+    `value` needs `slow` prices. `signal` (an EMA of `value`) and `histogram` (`value - signal`) need
+    `slow + smooth - 1` prices. Source: Gerald Appel, The Moving Average Convergence-Divergence Method, 1979.
     """
 
     __slots__ = ("_fast", "_signal", "_skip", "_slow", "value")
@@ -67,8 +65,9 @@ class MACD:
         return self.value - self.signal
 
     def update(self, price: float) -> float | None:
-        """Take the next price; return the difference of the averages."""
+        """Add the next price, and return the difference of the averages."""
         slow = self._slow.update(price)
+        # The fast average skips the first prices, so that both averages start on the same bar, as in TA-Lib.
         if self._skip > 0:
             self._skip -= 1
             return None
@@ -80,12 +79,14 @@ class MACD:
 
 
 class Stochastic:
-    """Slow stochastic in 0..100: where the close stands in the range of the last `period` bars, smoothed.
+    """Slow stochastic in 0..100: the smoothed position of the close in the range of the last `period` bars.
 
-    Fast %K = 100 (close - lowest low) / (highest high - lowest low); `k` is the mean of the last `smooth` fast
-    ones, `d` that of the last `smooth` values of `k`. None before `period + smooth - 1` bars and
-    `period + 2 smooth - 2`, and while one of the ranges that they need has no height. Source: George C. Lane,
-    Lane's Stochastics, 1984; as TA-Lib's STOCH with simple averages.
+    Fast %K is 100 (close - lowest low) / (highest high - lowest low). `k` is the mean of the last `smooth`
+    values of fast %K, and `d` is the mean of the last `smooth` values of `k`. `k` is None before `period +
+    smooth - 1` bars, and `d` before `period + 2 smooth - 2` bars. Both are None if a range that they need has
+    no height.
+
+    Source: George C. Lane, Lane's Stochastics, 1984, as TA-Lib's STOCH with simple averages.
     """
 
     __slots__ = ("_fast", "_highs", "_lows", "_slow")
@@ -105,7 +106,7 @@ class Stochastic:
         return _mean(self._slow)
 
     def update(self, high: float, low: float, close: float) -> float | None:
-        """Take the next bar; return `k`."""
+        """Add the next bar, and return `k`."""
         self._highs.append(high)
         self._lows.append(low)
         if len(self._highs) == self._highs.maxlen:
@@ -116,10 +117,11 @@ class Stochastic:
 
 
 class TRIX:
-    """Percent that a triple exponential average gained since the last bar.
+    """The change of a triple exponential average since the bar before, in percent.
 
-    None before `3 * period - 1` prices. Source: Jack K. Hutson, Good TRIX, Technical Analysis of Stocks &
-    Commodities, 1983; seeded as TA-Lib, each average on the values of the one before it.
+    The value is None before `3 * period - 1` prices. Source: Jack K. Hutson, Good TRIX, Technical Analysis of
+    Stocks & Commodities, 1983, started as in TA-Lib: each average starts on the values of the average before
+    it.
     """
 
     __slots__ = ("_averages", "_last", "value")
@@ -130,7 +132,7 @@ class TRIX:
         self.value: float | None = None
 
     def update(self, price: float) -> float | None:
-        """Take the next price, above zero; return the gain."""
+        """Add the next price, which must be above zero, and return the change."""
         smoothed: float | None = price
         for average in self._averages:
             smoothed = None if smoothed is None else average.update(smoothed)
@@ -141,17 +143,17 @@ class TRIX:
 
 
 def _mean(window: deque[float | None]) -> float | None:
-    """Return the mean of a full window; None before it is full, and while a value of it is missing."""
+    """Return the mean of a window, or None if it is not full or has a missing value."""
     known = [value for value in window if value is not None]
     return fsum(known) / len(known) if len(known) == window.maxlen else None
 
 
 class ADX:
-    """Average directional index, and the two directional indicators it is made of, all in 0..100.
+    """Average directional index, and the two directional indicators that it is made of, all in 0..100.
 
-    `plus_di` and `minus_di` need `period + 1` bars, `value` needs `2 * period`; both are None while the
-    summed true range is zero. Where neither side has moved, the index keeps its last value. Source:
-    J. Welles Wilder, New Concepts in Technical Trading Systems, 1978; seeded as TA-Lib.
+    `plus_di` and `minus_di` need `period + 1` bars, and are None if the sum of the true range is zero.
+    `value` needs `2 * period` bars. If neither side has moved, it keeps its last value. Source: J. Welles
+    Wilder, New Concepts in Technical Trading Systems, 1978, started as in TA-Lib.
     """
 
     __slots__ = ("_average", "_last", "_minus", "_plus", "_range")
@@ -176,7 +178,7 @@ class ADX:
         return _share(self._minus.value, self._range.value)
 
     def update(self, high: float, low: float, close: float) -> float | None:
-        """Take the next bar; return the index."""
+        """Add the next bar, and return the index."""
         last, self._last = self._last, (high, low, close)
         if last is None:
             return None
@@ -199,20 +201,22 @@ Oscillators = Mapping[str, float | None]
 
 
 class Divergence(StrEnum):
-    """Which way a divergence points."""
+    """The direction of a divergence."""
 
     BEARISH = "bearish"
     BULLISH = "bullish"
 
 
 class Divergences:
-    """Hold each oscillator at a swing against the one before it.
+    """Divergences: the price and an oscillator compared at the last two swings of a side.
 
-    Bearish: of the last two confirmed swing highs the later one is higher in price and lower in the oscillator, both
-    as of the close of the swing's bar; bullish is the mirror at swing lows. It stands until the next swing of its
-    side is confirmed, and begins when its second swing is: never on the bar of the swing itself. Source: J. Welles
-    Wilder, New Concepts in Technical Trading Systems, 1978, for RSI; Gerald Appel for MACD; the swings are fractals
-    in place of an eye.
+    A divergence is bearish if the later of the last two confirmed swing highs is higher in price and lower in
+    the oscillator, both at the close of the swing's bar. A bullish divergence is the mirror at swing lows. A
+    divergence starts when its second swing is confirmed, never on the bar of the swing, and lasts until the
+    next swing of its side is confirmed.
+
+    Source: J. Welles Wilder, New Concepts in Technical Trading Systems, 1978, for RSI, and Gerald Appel for
+    MACD. Fractal swings replace the judgement of an eye.
     """
 
     __slots__ = ("_at_swings", "_recent")
@@ -226,7 +230,7 @@ class Divergences:
     def update(
         self, at: datetime, oscillators: Oscillators, highs: Sequence[Swing], lows: Sequence[Swing]
     ) -> None:
-        """Take the oscillators at the bar that closed at `at`, and the swings that are confirmed then, oldest first."""
+        """Add the oscillators of the bar that closed at `at`, and the swings so far, oldest first."""
         self._recent.append((at, oscillators))
         for side, swings in ((Divergence.BEARISH, highs), (Divergence.BULLISH, lows)):
             if swings and swings[-1].confirmed_at == at:
@@ -235,7 +239,7 @@ class Divergences:
 
     @property
     def found(self) -> tuple[tuple[Divergence, str], ...]:
-        """Every divergence that stands, with its oscillator, in the order of `Divergence` and of the oscillators."""
+        """The current divergences with their oscillators, ordered by `Divergence`, then by oscillator."""
         return tuple(
             (side, name)
             for side, pair in self._at_swings.items()

@@ -15,14 +15,14 @@ KEPT = 8
 
 
 class SwingKind(StrEnum):
-    """Which side of the price a swing is on."""
+    """The side of a swing."""
 
     HIGH = "high"
     LOW = "low"
 
 
 class SwingLabel(StrEnum):
-    """How a swing compares with the one before it on the same side: higher, lower or equal."""
+    """A swing compared with the swing before it on the same side: higher, lower or equal."""
 
     HH = "HH"
     LH = "LH"
@@ -33,7 +33,7 @@ class SwingLabel(StrEnum):
 
 
 class Structure(StrEnum):
-    """What the last swing high and the last swing low say together."""
+    """The direction of the last swing high and the last swing low together."""
 
     UP = "up"
     DOWN = "down"
@@ -42,9 +42,13 @@ class Structure(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Swing:
-    """A turning point; `at` is the close of its bar, `confirmed_at` that of the bar that proved it.
+    """A turning point of the price.
 
-    `label` is None for the first swing of its side.
+    Attributes:
+        at: The close time of its bar.
+        confirmed_at: The close time of the bar that confirmed it.
+        label: The comparison with the swing before, or None for the first swing of its side.
+
     """
 
     kind: SwingKind
@@ -62,12 +66,13 @@ class _Point:
 
 
 class Swings:
-    """Fractal swings: a bar is a swing high if `wing` bars on either side do not pass its high.
+    """Fractal swings: a bar is a swing high if `wing` bars on either side do not exceed its high.
 
-    Of several equal highs in a row the first one counts: the bars before must be strictly lower, those
-    after may be equal. Swing lows mirror this. A swing is given when the `wing`-th bar after it closes,
-    never earlier; the latest `keep` of each side are in `highs` and `lows`, oldest first. Source: the fractal of Bill Williams, Trading
-    Chaos, 1995, with `wing` 3 where he takes 2.
+    The bars before must be strictly lower, and the bars after may be equal, so that the first of several
+    equal highs counts. Swing lows are the mirror. A swing is confirmed when the `wing`-th bar after it
+    closes, never earlier. The latest `keep` swings of each side are in `highs` and `lows`, oldest first.
+
+    Source: the fractal of Bill Williams, Trading Chaos, 1995, with `wing` 3 instead of his 2.
     """
 
     __slots__ = ("_keep", "_points", "_wing", "highs", "lows")
@@ -81,7 +86,7 @@ class Swings:
 
     @property
     def structure(self) -> Structure | None:
-        """Up on a higher high and a higher low, down on a lower high and a lower low; None without labels."""
+        """Up on a higher high and a higher low, down on a lower high and a lower low. None without labels."""
         high = self.highs[-1].label if self.highs else None
         low = self.lows[-1].label if self.lows else None
         if high is None or low is None:
@@ -93,7 +98,7 @@ class Swings:
         return Structure.MIXED
 
     def update(self, at: datetime, high: float, low: float) -> None:
-        """Take the next bar, which closed at `at`."""
+        """Add the next bar, which closed at `at`."""
         points = self._points
         points.append(_Point(at, high, low))
         if len(points) != points.maxlen:
@@ -131,7 +136,7 @@ def _label(
 
 
 class Candle(StrEnum):
-    """A shape that a rule can name; `outside` and `inside` are of the range, the engulfings of the body."""
+    """A candle shape. `outside` and `inside` refer to the range, the engulfing shapes to the body."""
 
     BULLISH_ENGULFING = "bullish_engulfing"
     BEARISH_ENGULFING = "bearish_engulfing"
@@ -161,23 +166,29 @@ class Prices:
 
     @property
     def upper(self) -> float:
-        """The shadow above the body."""
+        """The length of the shadow above the body."""
         return self.high - max(self.open, self.close)
 
     @property
     def lower(self) -> float:
-        """The shadow below the body."""
+        """The length of the shadow below the body."""
         return min(self.open, self.close) - self.low
 
 
 def candles(before: Prices | None, now: Prices) -> tuple[Candle, ...]:
-    """Return every name of the bar `now` after the bar `before`, in the order of `Candle`; a flat bar has none.
+    """Return the shapes of the bar `now` after the bar `before`, in the order of `Candle`.
 
-    Engulfing: the body turns and covers the body before, and is larger. Hammer: body at most a third of the
-    range, lower shadow at least twice the body, upper shadow at most a tenth of the range; a shooting star is
-    its mirror. Doji: body at most a tenth of the range. Inside: the range lies within the one before and is
-    smaller; outside: it goes beyond both ends. The trend before is not looked at: that is layer 1. Source:
-    Steve Nison, Japanese Candlestick Charting Techniques, 1991; the numbers are round ones.
+    A flat bar has no shape.
+
+    - Engulfing: the body has the opposite direction of the body before, covers it, and is larger.
+    - Hammer: the body is more than a tenth and at most a third of the range, the lower shadow is at least
+      twice the body, and the upper shadow is at most a tenth of the range. A shooting star is the mirror.
+    - Doji: the body is at most a tenth of the range.
+    - Inside: the range is within the range before, and smaller. Outside: the range exceeds both ends of the
+      range before.
+
+    The trend is ignored, because it belongs to layer 1. Source: Steve Nison, Japanese Candlestick Charting
+    Techniques, 1991, with round numbers.
     """
     if now.span <= 0.0:
         return ()
@@ -212,14 +223,14 @@ def _within(inner: Prices, outer: Prices) -> bool:
 
 
 class Way(StrEnum):
-    """Which way something points."""
+    """A direction."""
 
     UP = "up"
     DOWN = "down"
 
 
 class BreakKind(StrEnum):
-    """A break with the last one (break of structure) or against it (change of character)."""
+    """A break in the direction of the last break (break of structure) or against it (change of character)."""
 
     BOS = "bos"
     CHOCH = "choch"
@@ -227,7 +238,7 @@ class BreakKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A close beyond the latest swing, at bar number `bar` (from 1); `price` is that of the swing."""
+    """A close beyond the latest swing, at bar number `bar` (from 1). `price` is the price of the swing."""
 
     kind: BreakKind
     way: Way
@@ -237,7 +248,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A bar that went beyond the latest swing and closed back; `way` is where it points: down if highs were swept."""
+    """A bar that exceeded the latest swing and closed back. `way` is down if a swing high was swept."""
 
     way: Way
     price: float
@@ -246,7 +257,7 @@ class Sweep:
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """Prices from `low` to `high` left behind at bar number `bar`; `way` is up for one that may hold as support."""
+    """A range of prices that bar number `bar` left behind. `way` is up for a possible support."""
 
     way: Way
     low: float
@@ -255,11 +266,13 @@ class Zone:
 
 
 class FairValueGaps:
-    """Gaps between the first and the third of three bars that the middle one ran through.
+    """Gaps between the first and the third of three bars.
 
-    Up: the third low is above the first high, and the gap is what lies between; down is the mirror. A gap is
-    closed when a later bar trades through to its far side (for an up gap: a low at or below `low`). The latest
-    8 are kept, open ones only. Source: Michael J. Huddleston's "fair value gap" (Inner Circle Trader), as a rule.
+    In an up gap the low of the third bar is above the high of the first, and the gap is the range between
+    them. A down gap is the mirror. A gap closes when a later bar trades through to its far side (for an up
+    gap, a low at or below `low`). Only the latest 8 open gaps are kept.
+
+    Source: Michael J. Huddleston's "fair value gap" (Inner Circle Trader), as a rule.
     """
 
     __slots__ = ("_bars", "_count", "_zones")
@@ -271,11 +284,11 @@ class FairValueGaps:
 
     @property
     def open(self) -> tuple[Zone, ...]:
-        """The gaps that are still open, oldest first."""
+        """The open gaps, oldest first."""
         return tuple(self._zones)
 
     def update(self, bar: Prices) -> None:
-        """Take the next bar."""
+        """Add the next bar."""
         self._count += 1
         self._bars.append(bar)
         self._zones = [zone for zone in self._zones if _is_untouched(zone, low=bar.low, high=bar.high)]
@@ -290,13 +303,17 @@ class FairValueGaps:
 
 
 class StructureBreaks:
-    """Breaks, sweeps and order blocks against the latest confirmed swing of either side.
+    """Breaks, sweeps and order blocks at the latest confirmed swing of each side.
 
-    A close above the latest swing high is a break up, once a swing; with the break before it or without one it
-    is a break of structure, against it a change of character. A high above that swing with a close at or below
-    it is a sweep down. The order block of a break is the last bar of the 20 before it that went the other way;
-    it is given up when a bar closes beyond its far side. All of it mirrored for lows. Source: the vocabulary of
-    "smart money concepts" (Huddleston), as rules over fractal swings.
+    - A close above the latest swing high is a break up. Each swing is broken once. The first break, and a
+      break in the direction of the break before, is a break of structure. A break against it is a change of
+      character.
+    - A high above that swing with a close at or below the swing is a sweep down.
+    - The order block of a break is the last of the 20 bars before it that moved in the other direction. It is
+      removed when a bar closes beyond its far side.
+
+    The rules for lows are the mirror. Source: the vocabulary of "smart money concepts" (Huddleston), as rules
+    over fractal swings.
     """
 
     __slots__ = ("_bars", "_broken", "_count", "blocks", "last_break", "last_sweep")
@@ -311,11 +328,11 @@ class StructureBreaks:
 
     @property
     def count(self) -> int:
-        """How many bars there were: the number of the last one."""
+        """The number of bars so far, which is the number of the last bar."""
         return self._count
 
     def update(self, bar: Prices, highs: Sequence[Swing], lows: Sequence[Swing]) -> None:
-        """Take the next bar and the swings that are confirmed at its close, oldest first."""
+        """Add the next bar, with the swings that are confirmed at its close, oldest first."""
         self._count += 1
         self.blocks = {
             way: zone for way, zone in self.blocks.items() if not _is_closed_through(zone, bar.close)
@@ -324,6 +341,7 @@ class StructureBreaks:
             self._against(bar, highs[-1], Way.UP, reached=bar.high, sign=1)
         if lows:
             self._against(bar, lows[-1], Way.DOWN, reached=bar.low, sign=-1)
+        # Added last, because the order block of a break is one of the bars before it.
         self._bars.append(bar)
 
     def _against(self, bar: Prices, swing: Swing, way: Way, *, reached: float, sign: int) -> None:

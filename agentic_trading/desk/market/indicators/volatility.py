@@ -1,4 +1,4 @@
-"""How far prices swing: true range, Bollinger bands, realised volatility."""
+"""Volatility indicators: true range, Bollinger bands, realised volatility."""
 
 from collections import deque
 from collections.abc import Collection
@@ -8,18 +8,18 @@ from operator import mul
 
 from agentic_trading.desk.market.indicators.averages import WilderAverage
 
-FLAT = 1e-12  # of the price: a band this narrow is the rounding of a mean, not a movement
+FLAT = 1e-12  # of the price. A narrower band counts as closed, because it is only the rounding of a mean.
 
 
 def true_range(high: float, low: float, last_close: float) -> float:
-    """Return the largest of high - low and the distances of both from the close before (Wilder 1978)."""
+    """Return the largest of high - low and the distances of both from the last close (Wilder 1978)."""
     return max(high - low, abs(high - last_close), abs(low - last_close))
 
 
 class ATR:
     """Average true range in units of price: Wilder's average of the true range.
 
-    The first bar has no close before it and gives no range, as in TA-Lib, so `value` is None before
+    The first bar has no range, because there is no close before it (as in TA-Lib). So `value` is None before
     `period + 1` bars. Source: J. Welles Wilder, New Concepts in Technical Trading Systems, 1978.
     """
 
@@ -34,7 +34,7 @@ class ATR:
         return self._average.value
 
     def update(self, high: float, low: float, close: float) -> float | None:
-        """Take the next bar; return the average."""
+        """Add the next bar, and return the average."""
         last_close, self._last_close = self._last_close, close
         if last_close is None:
             return None
@@ -43,10 +43,12 @@ class ATR:
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """Bollinger bands in units of price, and where the latest price stands in them.
+    """Bollinger bands in units of price, and the position of the latest price in them.
 
-    `percent_b` is 0 on the lower band and 1 on the upper one, None while they touch; `width` is their
-    distance over the middle.
+    Attributes:
+        percent_b: 0 on the lower band and 1 on the upper band. None if the bands touch.
+        width: The distance of the bands divided by the middle.
+
     """
 
     lower: float
@@ -59,8 +61,7 @@ class Bands:
 class BollingerBands:
     """The mean of the last `period` prices and bands `deviations` population standard deviations away.
 
-    None before `period` prices. The deviation is taken from the mean, not from the difference of squares,
-    which loses half the digits. Source: John Bollinger, Bollinger on Bollinger Bands, 2001.
+    The value is None before `period` prices. Source: John Bollinger, Bollinger on Bollinger Bands, 2001.
     """
 
     __slots__ = ("_deviations", "_window")
@@ -71,7 +72,7 @@ class BollingerBands:
 
     @property
     def value(self) -> Bands | None:
-        """The bands; computed when they are asked for."""
+        """The bands, computed on access."""
         count = len(self._window)
         if count != self._window.maxlen:
             return None
@@ -88,12 +89,12 @@ class BollingerBands:
         )
 
     def update(self, price: float) -> None:
-        """Take the next price."""
+        """Add the next price."""
         self._window.append(price)
 
 
 class SampleDeviation:
-    """Sample standard deviation (n - 1) of the last `period` values; None before that many."""
+    """Sample standard deviation (n - 1) of the last `period` values, or None before `period` values."""
 
     __slots__ = ("_window",)
 
@@ -102,7 +103,7 @@ class SampleDeviation:
 
     @property
     def value(self) -> float | None:
-        """The deviation; computed when it is asked for."""
+        """The deviation, computed on access."""
         count = len(self._window)
         if count != self._window.maxlen:
             return None
@@ -111,29 +112,30 @@ class SampleDeviation:
 
     @property
     def relative(self) -> float | None:
-        """The deviation over the mean; None while the mean is zero."""
+        """The deviation divided by the mean, or None if the mean is zero."""
         deviation = self.value
         mean = fsum(self._window) / len(self._window) if self._window else 0.0
         return None if deviation is None or mean == 0.0 else deviation / mean
 
     def update(self, value: float) -> None:
-        """Take the next value."""
+        """Add the next value."""
         self._window.append(value)
 
 
 def _spread(values: Collection[float]) -> tuple[float, float]:
-    """Return the mean and the sum of squared distances from it, without loss to cancellation."""
+    """Return the mean, and the sum of squared distances from the mean."""
+    # Not as a difference of squares, because that would lose half of the digits to cancellation.
     mean = fsum(values) / len(values)
     distances = [value - mean for value in values]
     return mean, fsum(map(mul, distances, distances))
 
 
 class RealisedVolatility:
-    """Sample standard deviation of the last `period` log returns, of one bar, as a fraction.
+    """Sample standard deviation of the last `period` log returns: the volatility of one bar, as a fraction.
 
-    None before `period + 1` prices. Times the square root of the bars in a year it is the annual
-    volatility. Source: John C. Hull, Options, Futures, and Other Derivatives, "Estimating volatility from
-    historical data".
+    The value is None before `period + 1` prices. Multiplied by the square root of the bars in a year, it is
+    the annual volatility. Source: John C. Hull, Options, Futures, and Other Derivatives, "Estimating
+    volatility from historical data".
     """
 
     __slots__ = ("_deviation", "_last")
@@ -144,11 +146,11 @@ class RealisedVolatility:
 
     @property
     def value(self) -> float | None:
-        """The volatility; computed when it is asked for."""
+        """The volatility, computed on access."""
         return self._deviation.value
 
     def update(self, price: float) -> None:
-        """Take the next price, above zero."""
+        """Add the next price, which must be above zero."""
         last, self._last = self._last, price
         if last is not None:
             self._deviation.update(log(price / last))

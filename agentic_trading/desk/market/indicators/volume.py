@@ -1,15 +1,15 @@
-"""What volume says: its profile over prices, and the direction of the money that traded."""
+"""Volume indicators: the volume profile over prices, and the direction of volume and money."""
 
 from collections import deque
 from dataclasses import dataclass
 from math import fsum
 
-FLAT = 1e-12  # of the price: typical prices this close differ by the rounding of a third
+FLAT = 1e-12  # of the price. Typical prices this close count as equal, because a division by 3 rounds.
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Point of control and value area, in units of price; `val <= poc <= vah`."""
+    """Point of control and value area, in units of price. `val <= poc <= vah`."""
 
     poc: float
     vah: float
@@ -21,14 +21,19 @@ class Profile:
 
 
 class VolumeProfile:
-    """Volume at price over the last `period` bars; None before that many, or while nothing has traded.
+    """Volume at price over the last `period` bars.
 
-    The span from the lowest low to the highest high is cut into `bins` of equal height. A bar's volume is
-    spread evenly over its own range; a bar without a range gives all of it to one bin. The point of control
-    is the middle of the fullest bin, the lower one of equals. The value area starts there and takes the
-    fuller neighbour, the upper one of equals, until it holds `share` of all volume; its bounds are the
-    outer edges of its outer bins. Source: the value area of J. Peter Steidlmayer's Market Profile (CBOT,
-    1985), taken bin by bin and on volume in place of time.
+    The value is None before `period` bars, and without any volume.
+
+    The range from the lowest low to the highest high is divided into `bins` of equal height. The volume of a
+    bar is spread evenly over the bar's range. A bar without a range adds all its volume to one bin.
+
+    The point of control is the middle of the fullest bin, the lowest of equal ones. The value area starts
+    there and adds the fuller neighbour, the upper of equal ones, until it has `share` of all volume. Its
+    bounds are the outer edges of its outer bins.
+
+    Source: the value area of J. Peter Steidlmayer's Market Profile (CBOT, 1985), bin by bin, with volume
+    instead of time.
     """
 
     __slots__ = ("_bars", "_bins", "_share", "_stale", "_value")
@@ -42,14 +47,14 @@ class VolumeProfile:
 
     @property
     def value(self) -> Profile | None:
-        """The profile; computed when it is asked for, about 1 ms for 288 bars."""
+        """The profile. It is computed on access, which takes about 1 ms for 288 bars."""
         if self._stale:
             self._stale = False
             self._value = self._computed() if len(self._bars) == self._bars.maxlen else None
         return self._value
 
     def update(self, high: float, low: float, volume: float) -> None:
-        """Take the next bar."""
+        """Add the next bar."""
         self._bars.append((high, low, volume))
         self._stale = True
 
@@ -96,7 +101,7 @@ class VolumeProfile:
 
 
 def value_area(filled: list[float], peak: int, wanted: float) -> tuple[int, int]:
-    """Return the first and last bin of the area that grows from `peak` until it holds `wanted`."""
+    """Return the first and last bin of the area that grows from `peak` until it has the volume `wanted`."""
     lower = upper = peak
     held = filled[peak]
     while held < wanted and (lower > 0 or upper < len(filled) - 1):
@@ -112,12 +117,12 @@ def value_area(filled: list[float], peak: int, wanted: float) -> tuple[int, int]
 
 
 class OBV:
-    """On-balance volume: the running sum of volume, taken away where the close is below the one before.
+    """On-balance volume: the running sum of volume, with the volume of bars that close lower subtracted.
 
-    Starts at the volume of the first bar, as TA-Lib does; its level says nothing, only its change does.
-    `slope` is what it gained over the last `period` bars in parts of all that traded in them, -1 to 1; None before
-    `period + 1` bars, and while nothing has traded. Source: Joseph E. Granville, Granville's New Key to Stock
-    Market Profits, 1963.
+    It starts at the volume of the first bar, as in TA-Lib. Only its change has a meaning, not its level.
+    `slope` is its change over the last `period` bars divided by their total volume, -1 to 1. `slope` is None
+    before `period + 1` bars, and without any volume. Source: Joseph E. Granville, Granville's New Key to
+    Stock Market Profits, 1963.
     """
 
     __slots__ = ("_last", "_signed", "_volumes", "value")
@@ -136,7 +141,7 @@ class OBV:
         return fsum(self._signed) / traded
 
     def update(self, close: float, volume: float) -> float:
-        """Take the next bar; return the sum."""
+        """Add the next bar, and return the sum."""
         last, self._last = self._last, close
         if last is None or self.value is None:
             self.value = volume
@@ -149,12 +154,14 @@ class OBV:
 
 
 class MFI:
-    """Money flow index in 0..100: the share of rising typical prices in the money of the last `period` bars.
+    """Money flow index in 0..100: the share of rising bars in the money of the last `period` bars.
 
-    The typical price is (high + low + close) / 3, the money of a bar that price times its volume; it counts as
-    rising or falling against the typical price before, and not at all where that is the same. None before
-    `period + 1` bars, and while no money moved either way. Source: Gene Quong and Avrum Soudack, Volume-Weighted
-    RSI: Money Flow, Technical Analysis of Stocks & Commodities, 1989.
+    The typical price is (high + low + close) / 3. The money of a bar is that price times its volume. It
+    counts as rising or falling against the typical price before, and is ignored if the two are equal. The
+    index is None before `period + 1` bars, and if all money is ignored.
+
+    Source: Gene Quong and Avrum Soudack, Volume-Weighted RSI: Money Flow, Technical Analysis of Stocks &
+    Commodities, 1989.
     """
 
     __slots__ = ("_falling", "_last", "_rising")
@@ -172,7 +179,7 @@ class MFI:
         return 100.0 * (rising / (rising + falling))
 
     def update(self, high: float, low: float, close: float, volume: float) -> None:
-        """Take the next bar."""
+        """Add the next bar."""
         typical = (high + low + close) / 3
         last, self._last = self._last, typical
         if last is not None:
@@ -185,9 +192,9 @@ class MFI:
 class RollingVWAP:
     """Volume-weighted average of the typical prices of the last `period` bars, in units of price.
 
-    None before `period` bars, and while nothing has traded. A rolling one, since a market that never closes has no
-    session to begin with. Source: Stephen A. Berkowitz, Dennis E. Logue and Eugene A. Noser, The Total Cost of
-    Transactions on the NYSE, 1988.
+    The value is None before `period` bars, and without any volume. The window rolls, because a market that
+    never closes has no session to start from. Source: Stephen A. Berkowitz, Dennis E. Logue and Eugene A.
+    Noser, The Total Cost of Transactions on the NYSE, 1988.
     """
 
     __slots__ = ("_money", "_volumes")
@@ -204,6 +211,6 @@ class RollingVWAP:
         return fsum(self._money) / traded
 
     def update(self, high: float, low: float, close: float, volume: float) -> None:
-        """Take the next bar."""
+        """Add the next bar."""
         self._money.append((high + low + close) / 3 * volume)
         self._volumes.append(volume)

@@ -1,1 +1,1 @@
-"""The content of each layer of an analysis, computed here so that the model only judges."""
+"""The content of each layer of an analysis. It is computed here, so that the model only has to judge it."""

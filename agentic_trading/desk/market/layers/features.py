@@ -1,4 +1,4 @@
-"""The measures of a layer over its timeframes; what is not available is named with its reason."""
+"""The measures of a layer over its timeframes, with the reasons for missing measures."""
 
 from collections.abc import Callable, Collection, Mapping
 from enum import StrEnum
@@ -24,17 +24,17 @@ UNSOURCED: Final[Mapping[str, Mapping[str, str]]] = MappingProxyType({
     "volatility": MappingProxyType({"implied_volatility": NO_SOURCE}),
     "intermarket": MappingProxyType({"macro_calendar": NO_SOURCE}),
 })
-"""By the name of a layer: what its judgement has to do without, and why."""
+"""The data that has no source, with the reasons, by the name of the layer."""
 
 
 class LayerFeatures:
-    """Collect the measures of a layer, and the reasons of those that are missing."""
+    """Collects the measures of a layer, and the reasons for missing measures."""
 
     def __init__(self) -> None:
         self.not_available: dict[str, str] = {}
 
     def frames(self, frames: Mapping[Timeframe, Frame]) -> list[Frame]:
-        """Return the frames there are, shortest first; note the timeframes without a closed bar."""
+        """Return the existing frames, shortest first, and note the timeframes without a closed bar."""
         for timeframe in Timeframe:
             if timeframe not in frames:
                 self.not_available[timeframe.value] = NO_BAR
@@ -43,7 +43,10 @@ class LayerFeatures:
     def keep(
         self, frame: Frame, values: Mapping[str, Value], *, unsourced: Collection[str] = ()
     ) -> dict[str, Any]:
-        """Return the values that are there; note why the others are not, `unsourced` ones by their source."""
+        """Return the values that exist, and note the reasons for the others.
+
+        `unsourced` values lack a source.
+        """
         for name, value in values.items():
             if value is None:
                 reason = NOT_IN_SOURCE if name in unsourced else _reason(frame, name)
@@ -56,7 +59,7 @@ def features_by_timeframe(
     frames: Mapping[Timeframe, Frame],
     measure: Callable[[LayerFeatures, Frame], dict[str, Any]],
 ) -> dict[str, Any]:
-    """Return the content of a layer that is measured on each timeframe alone, with all that is not available."""
+    """Return the content of a layer that is measured separately on each timeframe."""
     features = LayerFeatures()
     features.not_available |= UNSOURCED.get(layer, {})
     present = features.frames(frames)

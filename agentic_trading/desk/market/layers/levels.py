@@ -1,4 +1,4 @@
-"""Layers 2, 3 and 6 as plain values: prices to watch, patterns, and the stops and targets of a trade."""
+"""Layers 2, 3 and 6 as plain values: price levels, patterns, and the stops and targets of a trade."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ GAPS_SHOWN = 3
 def levels_layer(
     frames: Mapping[Timeframe, Frame], levels: PriceLevels, *, last: float, decision: Timeframe
 ) -> dict[str, Any]:
-    """Return the levels by kind, and the four nearest on either side of the price `last`.
+    """Return the levels by kind, and the four nearest levels on either side of the price `last`.
 
-    Distances are in ATR of the decision timeframe, positive above the price. `touches` counts the bars
-    among the last 100 of a swing's timeframe whose high (for a swing high) or low came within a quarter
-    of an ATR of it, its own bar included; without an ATR it is left out.
+    Distances are in ATR of the decision timeframe, positive above the price. `touches` counts bars among the
+    last 100 of a swing's timeframe, including the bar of the swing: those whose high (for a swing high) or
+    low is within a quarter of an ATR of the swing. Without an ATR it is left out.
     """
     features = LayerFeatures()
     present = features.frames(frames)
@@ -127,7 +127,7 @@ def _level(level: Level, last: float, frame: Frame | None) -> dict[str, Any]:
 
 
 class PositionSide(StrEnum):
-    """Which way a trade would go."""
+    """The side of a trade."""
 
     LONG = "long"
     SHORT = "short"
@@ -139,7 +139,7 @@ class PositionSide(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A price at which a trade would be given up, and the rule that puts it there."""
+    """A stop price, and the rule that sets it."""
 
     kind: str
     price: float
@@ -148,11 +148,11 @@ class Stop:
 def risk_layer(
     levels: PriceLevels, frame: Frame | None, *, last: float, decision: Timeframe
 ) -> dict[str, Any]:
-    """Return stop candidates and targets for a trade either way at the price `last`.
+    """Return stop candidates and targets for a long and a short trade at the price `last`.
 
-    Stops stand 1, 1.5, 2 and 3 ATR of the decision timeframe away, and a quarter of an ATR beyond its
-    last swing on the losing side. Targets are the four nearest levels on the winning side; `rr` is the
-    distance to the target over that to the stop of 2 ATR. Without an ATR there is neither.
+    Stops are 1, 1.5, 2 and 3 ATR of the decision timeframe away, and a quarter of an ATR beyond the last
+    swing on the losing side. Targets are the four nearest levels on the winning side. `rr` is the distance to
+    the target divided by the distance to the stop of 2 ATR. Without an ATR there are no stops and no targets.
     """
     atr = frame.volatility.atr_14 if frame else None
     content: dict[str, Any] = {"entry": price(last), "timeframe": decision.value}
@@ -179,7 +179,7 @@ def atr_stops(side: PositionSide, last: float, atr: float) -> Iterator[Stop]:
 
 
 def swing_stops(side: PositionSide, last: float, atr: float, frame: Frame) -> Iterator[Stop]:
-    """Yield the stop beyond the latest swing on the losing side, if there is one."""
+    """Yield the stop beyond the latest swing on the losing side, if that side has a swing."""
     swings: Sequence[Swing] = frame.swing_lows if side is PositionSide.LONG else frame.swing_highs
     for swing in reversed(swings):
         if side.sign * (last - swing.price) > 0:
@@ -210,9 +210,9 @@ def _targets(side: PositionSide, levels: Sequence[Level], last: float, atr: floa
 def patterns_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     """Return candles, narrow and wide bars, squeezes, doubles and market structure of each timeframe.
 
-    What was not found is left out; `bars_ago` is 0 for the last bar. Distances are in ATR of the same
-    timeframe, positive above the close: for a zone, that of its nearer edge, 0 inside it. Gaps are the last 3
-    open ones, oldest first.
+    Patterns that were not found are left out. `bars_ago` is 0 for the last bar. Distances are in ATR of the
+    same timeframe, positive above the close. The distance of a zone is that of its nearer edge, and 0 inside
+    the zone. Gaps are the last 3 open ones, oldest first.
     """
     return features_by_timeframe("patterns", frames, _patterns_of)
 

@@ -1,4 +1,4 @@
-"""Layers 1, 4, 5, 7 and 8 as plain values: trend, indicators, sentiment, volatility and the reference market."""
+"""Layers 1, 4, 5, 7 and 8 as plain values: trend, indicators, sentiment, volatility, intermarket."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -31,8 +31,8 @@ OPPOSITE = {Trend.UP, Trend.DOWN}
 def trend_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     """Return direction, averages, slopes, structure and range of each timeframe.
 
-    Distances and slopes are in ATR of the same timeframe, slopes per bar over 5 bars. `conflicts` names
-    each pair of timeframes of which one points up and the other down.
+    Distances are in ATR of the same timeframe. Slopes are in ATR per bar, over 5 bars. `conflicts` lists each
+    pair of timeframes with opposite directions.
     """
     features = LayerFeatures()
     present = features.frames(frames)
@@ -91,10 +91,11 @@ def _labels(swings: Sequence[Swing]) -> list[str]:
 
 
 def indicators_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
-    """Return oscillators, the place in the Bollinger bands, volume's direction and divergences of each timeframe.
+    """Return oscillators, the place in the Bollinger bands, volume and divergences of each timeframe.
 
-    MACD is in units of price; `macd_histogram_change` is what the histogram gained since the last bar, and
-    `close_vs_vwap_20_atr` is in ATR of the same timeframe. A divergence names its way and its oscillator.
+    MACD is in units of price. `macd_histogram_change` is the change of the histogram since the bar before.
+    `close_vs_vwap_20_atr` is in ATR of the same timeframe. A divergence has its direction and its oscillator
+    as a name.
     """
     return features_by_timeframe("indicators", frames, _indicators_of)
 
@@ -129,8 +130,8 @@ def _indicators_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:
 def volatility_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     """Return ATR, realised volatility, their ranks and the regime of each timeframe.
 
-    Realised volatility is in percent a year of the market's own calendar (`TradingYear`). `next_bar_low` and `next_bar_high` lie one
-    standard deviation of the last 20 log returns below and above the close.
+    Realised volatility is in percent per year of the market's own calendar (`TradingYear`). `next_bar_low`
+    and `next_bar_high` are one standard deviation of the last 20 log returns below and above the close.
     """
     return features_by_timeframe("volatility", frames, _volatility_of)
 
@@ -158,8 +159,8 @@ def _volatility_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:
 def sentiment_layer(frames: Mapping[Timeframe, Frame]) -> dict[str, Any]:
     """Return taker share, trade count, volume, streak and opening gap of each timeframe.
 
-    Shares are in percent of volume, `gap_atr` in ATR of the same timeframe. A source without taker volumes or
-    trade counts is named.
+    Shares are in percent of volume, and `gap_atr` is in ATR of the same timeframe. `not_available` lists
+    taker volumes and trade counts if the source lacks them.
     """
     layer = features_by_timeframe("sentiment", frames, _sentiment_of)
     if not any(frame.sentiment.has_takers for frame in frames.values()):
@@ -192,9 +193,10 @@ def _sentiment_of(features: LayerFeatures, frame: Frame) -> dict[str, Any]:
 def intermarket_layer(
     own: Sequence[Close], other: ReferenceMarket | None, *, decision: Timeframe
 ) -> dict[str, Any]:
-    """Return how the market's returns go with those of a reference market, on the decision timeframe.
+    """Return the comparison of the market with a reference market, on the decision timeframe.
 
-    `beside` names the other one. Without one, or before 49 common closes, `not_available` says so.
+    `beside` is the symbol of the reference market. Without a reference market, or before 49 common closes,
+    `not_available` has the reason.
     """
     if other is None:
         return {"not_available": {"second_market": "none is fed", **UNSOURCED["intermarket"]}}
