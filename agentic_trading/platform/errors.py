@@ -102,10 +102,19 @@ def nearest_origin(origins: Mapping[str, str], place: str) -> str:
 
 
 class OptionError(TradingError, ValueError):
-    """An option of a run is wrong: `option` names it, `was` its value, `allowed` what it may be."""
+    """An option has a wrong value.
+
+    The message has the form `OPTION is WAS. Allowed: ALLOWED`.
+
+    Attributes:
+        option: The name of the option.
+        was: Its value, or a description such as `missing`.
+        allowed: The allowed values.
+
+    """
 
     def __init__(self, option: str, was: object, allowed: str) -> None:
         self.option = option
         self.was = was
         self.allowed = allowed
-        super().__init__(f"{option} is {was}; allowed: {allowed}")
+        super().__init__(f"{option} is {was}. Allowed: {allowed}")

@@ -40,7 +40,7 @@ def test_an_order_stands_at_once_and_is_shown_until_it_is_counted(command: Comma
 
     assert "limit                 agent * per day: 10 calls" in set_.out
     assert "version 2" in set_.out
-    assert "Set, and not counted yet" in shown.out
+    assert "Set, not counted yet" in shown.out
     assert "agent * per day: 10 calls" in shown.out
     assert "tenant * in all" not in shown.out  # its counter is shown
 
@@ -59,38 +59,38 @@ def test_a_limit_is_taken_away_by_name_only(command: Command, place: Path) -> No
     [
         (
             ("tenants", "*", "--usd", "1"),
-            "SCOPE is 'tenants'; allowed: call, trace, agent, workflow, principal, tenant",
+            "SCOPE is 'tenants'. Allowed: call, trace, agent, workflow, principal, tenant",
         ),
         (
             ("tenant", "*", "--usd", "1", "--per", "week"),
-            "--per is 'week'; allowed: none, minute, hour, day, month",
+            "--per is 'week'. Allowed: none, minute, hour, day, month",
         ),
         (
             ("tenant", "*", "--usd", "-3"),
-            "--usd is -3; allowed: 0 (nothing that costs may run) to 9007199.254",
+            "--usd is -3. Allowed: 0 (nothing that costs may run) to 9007199.254",
         ),
-        (("tenant", "*", "--usd", "1e999999"), "--usd is 1e999999; allowed: 0 "),
-        (("tenant", "*", "--usd", "nan"), "--usd is 'nan'; allowed: an amount of dollars, such as 25 or 0.5"),
-        (("tenant", "*", "--usd", "much"), "--usd is 'much'; allowed: an amount of dollars"),
-        (("tenant", "*", "--usd", "1e-10"), "--usd is '1e-10'; allowed: whole nano-dollars"),
-        (("tenant", "*", "--calls", "-1"), "--calls is -1; allowed: 0 (nothing may run) to "),
-        (("tenant", "*", "--tokens", str(10**20)), f"--tokens is {10**20}; allowed: 0 "),
-        (("tenant", "*"), "the ceiling is left out; allowed: --usd, --tokens or --calls"),
+        (("tenant", "*", "--usd", "1e999999"), "--usd is 1e999999. Allowed: 0 "),
+        (("tenant", "*", "--usd", "nan"), "--usd is 'nan'. Allowed: an amount of dollars, such as 25 or 0.5"),
+        (("tenant", "*", "--usd", "much"), "--usd is 'much'. Allowed: an amount of dollars"),
+        (("tenant", "*", "--usd", "1e-10"), "--usd is '1e-10'. Allowed: whole nano-dollars"),
+        (("tenant", "*", "--calls", "-1"), "--calls is -1. Allowed: 0 (nothing may run) to "),
+        (("tenant", "*", "--tokens", str(10**20)), f"--tokens is {10**20}. Allowed: 0 "),
+        (("tenant", "*"), "the ceiling is left out. Allowed: --usd, --tokens or --calls"),
         (("tenant", "*", "--remove", "--usd", "1"), "--remove is given together with a ceiling"),
-        (("tenant", "", "--usd", "1"), "ID is empty; allowed: the id of one tenant, or '*'"),
+        (("tenant", "", "--usd", "1"), "ID is empty. Allowed: the id of one tenant, or '*'"),
         (("tenant", "other", "--usd", "1"), "default has no such tenant; allowed: default, *"),
-        (("workflow", "trading", "--usd", "1"), "allowed: analysis, planning, execution, general, *"),
+        (("workflow", "trading", "--usd", "1"), "Allowed: analysis, planning, execution, general, *"),
         (("tenant", "*", "--usd", "5"), "tenant * in all: it is 5 USD already; allowed: another ceiling"),
         (("tenant", "*", "--usd", "1", "--tenant", "*"), "only halts hold for all of them"),
         (
             ("tenant", "*", "--usd", "1", "--store", "nowhere"),
-            "--store is nowhere, where no log is; allowed: ",
+            "--store is nowhere, where there is no log. Allowed: ",
         ),
         (
             ("tenant", "*", "--usd", "1", "--ledger", "http://h"),
             "--ledger is an address of nothing that can be",
         ),
-        (("tenant", "*", "--usd", "1", "--ledger", "redis://h:x"), "allowed: redis://HOST:PORT"),
+        (("tenant", "*", "--usd", "1", "--ledger", "redis://h:x"), "Allowed: redis://HOST:PORT"),
     ],
 )
 def test_a_wrong_limit_is_refused_with_what_is_allowed(

@@ -126,7 +126,7 @@ def test_a_provider_that_there_is_not_is_refused_with_those_that_there_are(comma
     ended = command("run", "--data", "btcusdt-5m", "--provider", "acme")
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "--provider is 'acme'; allowed: rules, recorded, anthropic, openai, local or config" in ended.err
+    assert "--provider is 'acme'. Allowed: rules, recorded, anthropic, openai, local or config" in ended.err
 
 
 def test_the_version_is_printed(command: Command) -> None:

@@ -310,7 +310,7 @@ def test_a_tenant_learns_that_the_log_is_not_whole_and_nothing_of_the_others(
     ended = command("spend", "--store", copied, "--tenant", "other")
 
     assert ended.code == ExitCode.DONE
-    assert ended.err == "Warning: the log is not whole; what follows may lack records\n"
+    assert ended.err == "Warning: the log is not whole. Records may be missing below.\n"
 
 
 def test_json_stays_json_when_there_is_a_warning(copied: Path, command: Command) -> None:
@@ -419,7 +419,7 @@ def test_a_path_without_a_log_is_bad_input(path: str, lacks: str, command: Comma
     ended = command("audit", "verify", path)
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert f"PATH is {path}, {lacks}; allowed: a log, or a folder that holds interactions.jsonl" in ended.err
+    assert f"PATH is {path}, {lacks}. Allowed: a log, or a folder that holds interactions.jsonl" in ended.err
 
 
 def test_the_run_that_is_replayed_is_the_one_that_needs_its_end(copied: Path, command: Command) -> None:

@@ -82,7 +82,7 @@ def test_an_unknown_provider_is_bad_input(command: Command) -> None:
     ended = command("models", "list", "--provider", "acme")
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "allowed: anthropic, local, rules, scripted" in ended.err
+    assert "Allowed: anthropic, local, rules, scripted" in ended.err
 
 
 def test_everything_of_one_model_is_shown(command: Command) -> None:
@@ -91,9 +91,11 @@ def test_everything_of_one_model_is_shown(command: Command) -> None:
     assert "over 100,000 0.5 2.5" in shown
     assert "inference_geo global x1 · us x1.1" in shown
     assert "source file packaged, checked on" in shown
-    assert "transports native_schema, strict_tool, prompted: the first that the schema allows" in shown
+    assert (
+        "transports native_schema, strict_tool, prompted (the first that the schema allows is used)" in shown
+    )
     assert "strict schema limits 24 optional properties, 16 unions" in shown
-    assert "token bound 1,024 tokens and one for every byte" in shown
+    assert "token bound 1,024 tokens, plus one for every byte" in shown
     assert "training cutoff 20" in shown
 
 
@@ -101,7 +103,7 @@ def test_where_no_limit_is_known_none_is_made_up(command: Command) -> None:
     shown = " ".join(command("models", "show", "smollm2-135m").out.split())
 
     assert "strict schema limits none documented" in shown
-    assert "temperature without thinking" in shown
+    assert "temperature accepted without thinking" in shown
 
 
 @pytest.mark.usefixtures("own_tables")
@@ -312,7 +314,7 @@ def test_what_is_no_model_cannot_be_checked_live(command: Command) -> None:
     ended = command("models", "check", "--live", "rules-1")
 
     assert ended.code == ExitCode.BAD_INPUT
-    assert "allowed: a model of anthropic, local or openai" in ended.err
+    assert "Allowed: a model of anthropic, local or openai" in ended.err
 
 
 def test_models_checked_live_are_proved_and_cost_what_the_invoice_says(
@@ -392,12 +394,12 @@ def test_run_price_is_dollars_per_million_tokens(command: Command) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--price", "0,0"], "--context is left out, and --price is given; allowed: how many tokens"),
-        (["--context", "32768"], "--price is left out, and --context is given; allowed: IN,OUT"),
-        (["--price", "0", "--context", "32768"], "--price is '0'; allowed: IN,OUT: US dollars per million"),
-        (["--price", "0,-1", "--context", "32768"], "--price is '0,-1'; allowed: IN,OUT"),
-        (["--price", "nan,1", "--context", "32768"], "--price is 'nan,1'; allowed: IN,OUT"),
-        (["--price", "1e99,1", "--context", "32768"], "--price is '1e99,1'; allowed: IN,OUT"),
+        (["--price", "0,0"], "--context is left out, and --price is given. Allowed: how many tokens"),
+        (["--context", "32768"], "--price is left out, and --context is given. Allowed: IN,OUT"),
+        (["--price", "0", "--context", "32768"], "--price is '0'. Allowed: IN,OUT: US dollars per million"),
+        (["--price", "0,-1", "--context", "32768"], "--price is '0,-1'. Allowed: IN,OUT"),
+        (["--price", "nan,1", "--context", "32768"], "--price is 'nan,1'. Allowed: IN,OUT"),
+        (["--price", "1e99,1", "--context", "32768"], "--price is '1e99,1'. Allowed: IN,OUT"),
     ],
 )
 def test_run_incomplete_price_is_refused(command: Command, words: list[str], told: str) -> None:
@@ -413,8 +415,8 @@ def test_run_price_without_a_model_or_a_server_is_refused(command: Command) -> N
     unnamed = command("run", "--data", "btcusdt-5m", "--provider", "openai", *OWN)
     by_rules = command("run", "--data", "btcusdt-5m", "--provider", "rules", "--model", "m", *OWN)
 
-    assert "--model is left out; allowed: the name of the model on your server" in unnamed.err
-    assert "--price is given; allowed: the price of a model of --provider" in by_rules.err
+    assert "--model is left out. Allowed: the name of the model on your server" in unnamed.err
+    assert "--price is given. Allowed: the price of a model of --provider" in by_rules.err
 
 
 def test_models_add_then_run_names_provider_and_model_only(command: Command) -> None:
@@ -449,7 +451,7 @@ def test_models_add_new_provider_speaks_the_openai_api(command: Command) -> None
     ("text", "words", "told"),
     [
         ("", ("--price", "0,0"), "--context is left out"),
-        ("", (), "--price and --context is left out; allowed: both"),
+        ("", (), "--price is missing, and so is --context. Allowed: both"),
         ("", (*OWN, "--provider", "Vllm"), "1 to 64 small letters"),
         ("", (*OWN, "--base-url", "http://me:pw@host"), "without user and password"),
         ("[[", OWN, "agentic-trading.toml, which is no TOML"),

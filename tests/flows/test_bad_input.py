@@ -29,7 +29,7 @@ def file(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("changes", "error", "says"),
     [
-        ({"data": ("dogeusdt-5m",)}, OptionError, "--data is dogeusdt-5m; allowed: one of btcusdt-5m"),
+        ({"data": ("dogeusdt-5m",)}, OptionError, "--data is dogeusdt-5m. Allowed: one of btcusdt-5m"),
         ({"data": ("missing.csv",)}, OptionError, "--data is missing.csv"),
         ({"inject": "typos=5%"}, FaultsError, "'typos' is not a kind of fault; allowed are malformed"),
         ({"inject": "timeout=5"}, FaultsError, "'5' is not a share like 5%"),
@@ -38,9 +38,9 @@ def file(tmp_path: Path) -> Path:
         (
             {"provider": "recorded", "recorded_from": Path("missing")},
             OptionError,
-            "missing, .*; allowed: a folder that `run --out` made",
+            "missing, .*. Allowed: a folder that `run --out` made",
         ),
-        ({"resume": True}, OptionError, "out, .*; allowed: a folder that `run --out` made"),
+        ({"resume": True}, OptionError, "out, .*. Allowed: a folder that `run --out` made"),
     ],
 )
 async def test_a_run_that_cannot_be_leaves_nothing_behind(
@@ -176,7 +176,7 @@ async def test_recorded_answers_about_another_symbol_are_refused_before_anything
     await ran(tmp_path / "bitcoin", data=("btcusdt-5m",), bars=5)
 
     with pytest.raises(
-        OptionError, match=r"^--data is bars of ETHUSDT; allowed: bars of BTCUSDT, as the rec"
+        OptionError, match=r"^--data is bars of ETHUSDT. Allowed: bars of BTCUSDT, as the rec"
     ):
         await ran(
             tmp_path / "ether",

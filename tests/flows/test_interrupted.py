@@ -131,7 +131,7 @@ async def test_fewer_bars_than_were_fed_are_refused_and_nothing_is_cut(tmp_path:
     await interrupted(tmp_path, at=330, data=("btcusdt-5m",))
     before = decided(tmp_path)
 
-    with pytest.raises(OptionError, match=r"--bars is 20; allowed: 33\d and more, which run 1 was fed"):
+    with pytest.raises(OptionError, match=r"--bars is 20. Allowed: 33\d and more, which run 1 was fed"):
         await ran(tmp_path, data=("btcusdt-5m",), bars=20, resume=True)
 
     assert decided(tmp_path) == before != b""
@@ -178,7 +178,7 @@ async def test_a_run_from_a_recording_goes_on_from_the_recording_only(tmp_path: 
     }
     await interrupted(tmp_path / "second", at=350, **recording)
 
-    with pytest.raises(OptionError, match="--provider is 'rules'; allowed: 'recorded'"):
+    with pytest.raises(OptionError, match="--provider is 'rules'. Allowed: 'recorded'"):
         await ran(tmp_path / "second", data=("btcusdt-5m",), bars=400, resume=True)
     resumed = await ran(tmp_path / "second", **recording, resume=True)
 

@@ -101,9 +101,9 @@ async def test_a_plan_is_searched_for_on_the_terms_that_the_run_was_given(tmp_pa
 
     assert await terms_of(tmp_path) == PlanTerms(**terms)
     assert {(plan.params["strategy_type"], plan.tried) for plan in first.plans} == {("volatility", 2)}
-    with pytest.raises(OptionError, match=r"^--family is 'momentum'; allowed: 'volatility', as run 1 "):
+    with pytest.raises(OptionError, match=r"^--family is 'momentum'. Allowed: 'volatility', as run 1 "):
         await ran(tmp_path, **PANEL, family="momentum", resume=True)
-    with pytest.raises(OptionError, match=r"^--rounds is 5; allowed: 2, as run 1 "):
+    with pytest.raises(OptionError, match=r"^--rounds is 5. Allowed: 2, as run 1 "):
         await ran(tmp_path, **PANEL, rounds=5, resume=True)
 
     then = await ran(tmp_path, **PANEL, bars=147, resume=True)
@@ -120,7 +120,7 @@ async def test_recorded_answers_are_asked_for_on_the_terms_of_their_own_run(tmp_
     again = await ran(tmp_path / "again", **PANEL, **recorded, bars=145)
 
     assert (again.digest, again.plans[0].tried) == (first.digest, 2)
-    with pytest.raises(OptionError, match=r"^--rounds is 3; allowed: 2, as the recorded run "):
+    with pytest.raises(OptionError, match=r"^--rounds is 3. Allowed: 2, as the recorded run "):
         await ran(tmp_path / "other", **PANEL, **recorded, rounds=3)
 
 

@@ -182,7 +182,7 @@ async def test_a_broken_log_is_not_replayed(recorded: RunReport, tmp_path: Path)
 
 @pytest.mark.parametrize("run", [2, 9])
 async def test_a_run_that_is_not_there_is_told(run: int, recorded: RunReport, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=f"run {run}; allowed: a run from 1 to 1"):
+    with pytest.raises(OptionError, match=f"run {run}. Allowed: a run from 1 to 1"):
         await replay(tmp_path, run=run)
 
 

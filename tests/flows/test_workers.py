@@ -147,10 +147,10 @@ def test_a_session_goes_on_over_the_bus_that_it_began_on_alone(
 
     said = capsys.readouterr().err
     assert codes == [ExitCode.BAD_INPUT] * 4
-    assert "bus.namespace is 'elsewhere'; allowed: 'flow-" in said
-    assert f"--bus is '{elsewhere}'; allowed: '{redis.url}', as run 1 was started with" in said
-    assert f"--ledger is '{elsewhere}'; allowed: '{redis.url}'" in said
-    assert f"--bus is 'left out'; allowed: '{redis.url}'" in said
+    assert "bus.namespace is 'elsewhere'. Allowed: 'flow-" in said
+    assert f"--bus is '{elsewhere}'. Allowed: '{redis.url}', as run 1 was started with" in said
+    assert f"--ledger is '{elsewhere}'. Allowed: '{redis.url}'" in said
+    assert f"--bus is 'left out'. Allowed: '{redis.url}'" in said
 
 
 @KAFKA_IN_SOAK
@@ -192,7 +192,7 @@ def test_a_worker_says_what_it_waits_for_and_serves_when_it_is_there(config: Pat
     assert "agentic-trading topics create makes those that are missing" in waiting["problems"]["start"]
     assert ready == {"state": "serving", "ready": True, "problems": {}}
     assert code == 0
-    assert "w1 has ended" in running.text
+    assert "w1 has stopped" in running.text
 
 
 def test_a_worker_whose_redis_is_away_is_alive_and_not_ready(

@@ -63,7 +63,7 @@ def test_the_only_model_of_ones_own_needs_no_name(tmp_path: Path) -> None:
     one, two = own_tables(tmp_path), own_tables(tmp_path, ["first", "second"])
 
     assert select_provider(options(provider="openai"), one, now=NOW).model == OWN_MODEL
-    with pytest.raises(OptionError, match=r"^--model is left out; allowed: first, second, a row of your own"):
+    with pytest.raises(OptionError, match=r"^--model is left out. Allowed: first, second, a row of your own"):
         select_provider(options(provider="openai"), two, now=NOW)
 
 
@@ -76,11 +76,11 @@ def test_the_local_model_has_a_name_of_its_own() -> None:
     [
         (
             {"model": "claude-none"},
-            "in no table of models; allowed: claude-sonnet-5-5, .*AGENTIC_MODELS_FILE",
+            "in no table of models. Allowed: claude-sonnet-5-5, .*AGENTIC_MODELS_FILE",
         ),
         ({"model": "rules-1"}, "in no table of models"),
-        ({"provider": "openai"}, "left out; allowed: a row of your own in AGENTIC_MODELS_FILE"),
-        ({"provider": "local", "model": "smollm3"}, "in no table of models; allowed: smollm2-135m"),
+        ({"provider": "openai"}, "left out. Allowed: a row of your own in AGENTIC_MODELS_FILE"),
+        ({"provider": "local", "model": "smollm3"}, "in no table of models. Allowed: smollm2-135m"),
     ],
 )
 def test_an_unknown_model_is_refused_with_those_that_are_known(changes: dict[str, Any], told: str) -> None:
@@ -95,7 +95,7 @@ def test_a_retired_model_is_refused_from_the_day_after() -> None:
 
     assert select_provider(old, TABLES, now=datetime(2026, 11, 30, 23, tzinfo=UTC)).model == old.model
     with pytest.raises(
-        OptionError, match=r"retired on 2026-11-30; .*; allowed: claude-sonnet-5-5"
+        OptionError, match=r"retired on 2026-11-30; .*. Allowed: claude-sonnet-5-5"
     ) as refused:
         select_provider(old, TABLES, now=datetime(2026, 12, 1, tzinfo=UTC))
     assert old.model not in refused.value.allowed

@@ -285,7 +285,7 @@ def test_a_run_that_ended_at_its_limit_goes_on_beyond_it(command: Command) -> No
 
     fewer, more = (command(*words, "--resume", "--bars", bars) for bars in (1, 3))
 
-    assert (fewer.code, "--bars is 1; allowed: 2 and more" in fewer.err) == (ExitCode.BAD_INPUT, True)
+    assert (fewer.code, "--bars is 1. Allowed: 2 and more" in fewer.err) == (ExitCode.BAD_INPUT, True)
     assert f"{WARM_UP_BARS + 3} bars" in more.out
 
 
@@ -365,4 +365,4 @@ def test_data_that_no_planner_trades_takes_no_terms_of_a_plan(words: list[str], 
     ended = command("run", "--data", "btcusdt-5m", *words, "--out", "out")
 
     assert ended.code == 2
-    assert "allowed: data that a planner trades as one portfolio: sp500-sample" in ended.err
+    assert "Allowed: data that a planner trades as one portfolio: sp500-sample" in ended.err

@@ -162,21 +162,21 @@ def test_a_second_search_in_a_folder_runs_no_code_for_what_is_remembered(command
             ["--family", "carry"],
             "no family of strategies is called 'carry'; allowed: momentum, mean_reversion, volatility",
         ),
-        (["--data", "btcusdt-5m"], "--data is 'btcusdt-5m'; allowed: sp500-sample"),
-        (["--provider", "oracle", "--yes"], "--provider is 'oracle'; allowed: rules, recorded, scripted"),
-        (["--provider", "anthropic", "--yes"], "--record is left out; allowed: --record with anthropic"),
-        (["--provider", "anthropic", "--record"], "this is no terminal, so the cost cannot be confirmed"),
+        (["--data", "btcusdt-5m"], "--data is 'btcusdt-5m'. Allowed: sp500-sample"),
+        (["--provider", "oracle", "--yes"], "--provider is 'oracle'. Allowed: rules, recorded, scripted"),
+        (["--provider", "anthropic", "--yes"], "--record is left out. Allowed: --record with anthropic"),
+        (["--provider", "anthropic", "--record"], "the cost must be confirmed, but there is no terminal"),
         (["--provider", "anthropic", "--record", "--model", "claude-none", "--yes"], "in no table of models"),
         (["--provider", "recorded"], "--from is left out"),
         (["--provider", "recorded", "--from", "nowhere"], "--from is nowhere, without an answer"),
         (["--from", "nowhere"], "--from is nowhere"),
-        (["--budget-usd", "-1"], "--budget-usd is -1; allowed: an amount above 0"),
-        (["--budget-usd", "nan"], "--budget-usd is NaN; allowed: an amount above 0"),
-        (["--costs", "10"], "--costs is '10'; allowed: two numbers of basis points"),
+        (["--budget-usd", "-1"], "--budget-usd is -1. Allowed: an amount above 0"),
+        (["--budget-usd", "nan"], "--budget-usd is NaN. Allowed: an amount above 0"),
+        (["--costs", "10"], "--costs is '10'. Allowed: two numbers of basis points"),
         (["--costs", "nan,5"], "--costs is 'nan,5'"),
         (
             ["--plot", "equity.pdf"],
-            "--plot is equity.pdf; allowed: a file that ends in .png, in a folder",
+            "--plot is equity.pdf. Allowed: a file that ends in .png, in a folder",
         ),
     ],
 )
@@ -303,4 +303,4 @@ def test_a_picture_that_cannot_be_drawn_hides_no_result(command: Command, tmp_pa
 
     assert ended.code == 2
     assert "champion, round 1" in ended.out
-    assert "allowed: a file that can be written" in ended.err
+    assert "Allowed: a file that can be written" in ended.err

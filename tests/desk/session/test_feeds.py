@@ -60,10 +60,10 @@ def test_standard_input_is_of_bitcoin_unless_it_is_said_otherwise() -> None:
     [
         (
             ["nothing"],
-            r"--data is nothing; allowed: one of btcusdt-5m, ethusdt-5m, sp500-sample, a CSV file, or -",
+            r"--data is nothing. Allowed: one of btcusdt-5m, ethusdt-5m, sp500-sample, a CSV file, or -",
         ),
-        (["btcusdt-5m", "BTCUSDT=-"], "BTCUSDT twice; allowed: each symbol once"),
-        (["BTC=-", "ETH=-"], "standard input twice; allowed: one symbol on a stream"),
+        (["btcusdt-5m", "BTCUSDT=-"], "BTCUSDT twice. Allowed: each symbol once"),
+        (["BTC=-", "ETH=-"], "standard input twice. Allowed: one symbol on a stream"),
         (["n" * 300], "a CSV file, or -"),
         (["ETHUSDT=btcusdt-5m"], "btcusdt-5m or BTCUSDT=btcusdt-5m: a sample keeps its symbol"),
         (["../x=-"], "letters, digits, _ and ."),
@@ -84,7 +84,7 @@ def test_a_file_whose_name_tells_no_symbol_needs_one(name: str, tmp_path: Path) 
     path = tmp_path / name
     path.write_bytes(rows([bar()]))
 
-    with pytest.raises(OptionError, match="begins with no symbol; allowed: SYMBOL="):
+    with pytest.raises(OptionError, match="begins with no symbol. Allowed: SYMBOL="):
         sources([str(path)])
 
     assert sources([f"BTC={path}"])[0].data.symbol == "BTC"

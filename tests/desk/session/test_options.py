@@ -56,7 +56,7 @@ def options(**changes: Any) -> RunOptions:
     ],
 )
 def test_a_value_that_no_run_can_have_is_refused(changes: dict[str, Any], option: str) -> None:
-    with pytest.raises(OptionError, match=f"^{option} is .*; allowed: ") as refused:
+    with pytest.raises(OptionError, match=f"^{option} is .*. Allowed: ") as refused:
         options(**changes)
 
     assert refused.value.option == option.replace("\\", "")
@@ -73,13 +73,13 @@ def test_a_budget_is_counted_in_whole_nano_dollars() -> None:
 
 
 def test_a_folder_of_answers_that_was_not_named_is_told_as_left_out() -> None:
-    with pytest.raises(OptionError, match=r"^--from is left out; allowed: a session's folder"):
+    with pytest.raises(OptionError, match=r"^--from is left out. Allowed: a session's folder"):
         options(provider="recorded")
 
 
 @pytest.mark.parametrize("provider", ["", "rules", "recorded", "local", "config"])
 def test_an_address_needs_a_provider_that_is_reached_over_a_network(provider: str) -> None:
-    with pytest.raises(OptionError, match=r"^--base-url is given; allowed: the address of a server with"):
+    with pytest.raises(OptionError, match=r"^--base-url is given. Allowed: the address of a server with"):
         load_run_config(provider=provider, base_url="http://host")
 
 
