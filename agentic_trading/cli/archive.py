@@ -17,7 +17,7 @@ ARCHIVER: Final = "archiver"
 """The name of every archiver on a bus, so that a second archiver replaces the first."""
 
 AHEAD: Final = 1024
-"""Lines to fetch ahead. One line of each trace is written at a time, so many lines share one wait for the disk."""
+"""Lines to fetch ahead, so that lines of many traces share one wait for the disk."""
 
 ArchiveFolder = Annotated[
     Path | None,
@@ -41,8 +41,8 @@ def archive_stream(
 ) -> None:
     """Archive the records of all workers on a bus in one log.
 
-    Runs until SIGINT or SIGTERM, and then prints counts. With --until-end, it stops at the end of every partition of the
-    topic, and fails if another reader has some of the partitions.
+    Runs until SIGINT or SIGTERM, and then prints counts. With --until-end, it stops at the end of every
+    partition of the topic, and fails if another reader has some of the partitions.
     """
     if context.invoked_subcommand is not None:
         return
@@ -130,7 +130,7 @@ def _archived(config: Any, folder: Path, *, until_end: bool) -> Any:
 
 
 def _checked(config: Any, folder: Path) -> Any:
-    """Check an archive, and with a configuration also against the heads on its bus. Messages without a head are skipped."""
+    """Check an archive. With a configuration, also check it against the heads on the bus."""
     from agentic_trading.audit.verify import check_archive
     from agentic_trading.bus.log_stream import LogHead
     from agentic_trading.bus.topic import HEADS

@@ -82,8 +82,8 @@ def ask_command(
 ) -> None:
     """Ask a question about a log, and print the frames of the answer.
 
-    The evidence is sums and counts that code makes from the log. Calls, frames and answers are recorded in the log. The
-    exit code is 5 if your answer is required, and 1 if there is no answer.
+    The evidence is sums and counts that code makes from the log. Calls, frames and answers are recorded in
+    the log. The exit code is 5 if your answer is required, and 1 if there is no answer.
     """
     from agentic_trading.cli.ask_answers import AskOptions, answer_question, read_answers
     from agentic_trading.operate.choices import own_model_row

@@ -225,7 +225,7 @@ class _Beginning(NamedTuple):
 
 
 def _beginning(trace_id: str, on_record: Sequence[Record]) -> _Beginning | None:
-    """Return how a tree began, or None if no call was sent. Raises `ResumeError` if the trace has no question."""
+    """Return how a tree began, or None without a sent call. Raises `ResumeError` without a question."""
     if FrameRecords(on_record).root is None:
         raise ResumeError(trace_id, "has no recorded question. Allowed: a trace that has one")
     for one in on_record:
@@ -254,7 +254,7 @@ def _bus_of(config: PlatformConfig, options: AskOptions, known: _Beginning | Non
 
 
 def _configured(options: AskOptions, known: _Beginning | None) -> tuple[PlatformConfig, str]:
-    """Return the configuration with the provider to ask, and its model, or an empty text for the default. Blocks.
+    """Return the configuration with the provider to ask, and the model (empty for the default). Blocks.
 
     A resumed trace asks the model that it began with.
     """
@@ -316,7 +316,7 @@ def _say_bound(bound_nusd: int, budget_nusd: int) -> None:
     """Print the number of calls that the budget covers at their maximum cost. Most calls cost far less."""
     if bound_nusd:
         say(
-            f"A call can cost up to {output.usd(bound_nusd)} USD. --max-cost covers about {budget_nusd // bound_nusd:,} such calls.",
+            f"A call can cost up to {output.usd(bound_nusd)} USD. --max-cost covers {budget_nusd // bound_nusd:,} such calls.",
             err=True,
         )
 
@@ -372,7 +372,7 @@ class AskedLog(Records, Protocol):
 
 
 async def evidence_of(log: AskedLog, tenant: str) -> Mapping[str, Any]:
-    """Return evidence from a tenant's records by source: daily sums, failures, and the latest decisions, newest first."""
+    """Return the evidence in a tenant's records: daily sums, failures, and latest decisions, newest first."""
     report = await spend_report(log, "day", "agent", tenant=tenant)
     spend = [row for row in report.rows if row.key[1] != AGENT]
     calls = await log.recent(MOST_CALLS, tenant=tenant)

@@ -145,8 +145,8 @@ def set_subcommand(
 ) -> None:
     """Set a limit, and replace the limit with the same scope, id and window.
 
-    Workers apply it within a second. Without --store and --ledger, the command applies to the only live session or
-    ledger. An unknown id is refused with a list of similar ids, unless --force is given.
+    Workers apply it within a second. Without --store and --ledger, the command applies to the only live
+    session or ledger. An unknown id is refused with a list of similar ids, unless --force is given.
     """
     from agentic_trading.cli.budget_tables import execute_and_print
     from agentic_trading.operate.budgets import limit_command
@@ -165,7 +165,8 @@ def history(
 ) -> None:
     """List the budget events in a log.
 
-    These are commands, warnings, denials, expired reservations, charges in doubt, and charges above the reservation.
+    These are commands, warnings, denials, expired reservations, charges in doubt, and charges above the
+    reservation.
     """
     from dataclasses import asdict
 
@@ -192,8 +193,9 @@ def rebuild_subcommand(
 ) -> None:
     """Rebuild the ledger on a server from logs and from its own records, and reopen it for calls.
 
-    Name every log that was written with this server. Charges that only the server has recorded are kept. If its totals
-    are still higher, nothing is changed. Limits and halts are restored from the same logs before calls run again.
+    Name every log that was written with this server. Charges that only the server has recorded are kept. If
+    its totals are still higher, nothing is changed. Limits and halts are restored from the same logs before
+    calls run again.
     """
     import gc
     from dataclasses import asdict
@@ -250,11 +252,12 @@ def halt_subcommand(
 ) -> None:
     """Stop new calls and cancel calls in flight of a tenant, or of one agent, workflow or model.
 
-    Workers apply a halt within a second. Calls that were sent are charged and recorded. `resume` lifts the halt.
+    Workers apply a halt within a second. Calls that were sent are charged and recorded. `resume` lifts the
+    halt.
 
-    Without --store and --ledger, the command applies to the only live session or ledger. An unknown id is refused with
-    a list of similar ids, unless --force is given. The exit code is 1 if no worker is running, or if one of them does
-    not acknowledge the halt within three seconds.
+    Without --store and --ledger, the command applies to the only live session or ledger. An unknown id is
+    refused with a list of similar ids, unless --force is given. The exit code is 1 if no worker is running,
+    or if one of them does not acknowledge the halt within three seconds.
     """
     from agentic_trading.cli.budget_tables import execute_and_print
     from agentic_trading.operate.budgets import halt_command

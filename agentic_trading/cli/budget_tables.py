@@ -354,8 +354,8 @@ _LOOK_EVERY_S = 0.25
 async def watch(where: BudgetLocationOptions, tenant: str, *, seconds: float | None) -> None:
     """Draw the budgets of a tenant, or of all tenants (`*`), for `seconds` or until Ctrl-C.
 
-    If the server is unreachable, the error is shown and the reading is repeated. In a pipe or a file, a view is printed
-    when it has changed.
+    If the server is unreachable, the error is shown and the reading is repeated. In a pipe or a file, a view
+    is printed when it has changed.
     """
     out = output.console()
     async with aclosing(_views(where, tenant, seconds)) as views:

@@ -131,7 +131,8 @@ ROOM_FOR_FIGURES: Final = 100
 
 
 def chain_table(chains: Sequence[ChainOutcome], width: int) -> Table:
-    """Return a table of chains. Narrow tables have no figures, so that the id is not wrapped and can be copied."""
+    """Return a table of chains."""
+    # A narrow table has no figures. Otherwise the id would be wrapped, and could not be copied.
     figures: dict[str, Callable[[ChainOutcome], str]] = {
         "calls": lambda one: f"{one[0].attempts:,}",
         "USD": lambda one: usd(one[0].cost_nusd),
@@ -164,7 +165,7 @@ async def newest_chains(
 
 
 def tree_of(trace_id: str, chain: TraceTree) -> RenderableType:
-    """Return a chain as a tree, each node below its cause. If tenants share the chain, each node has its tenant."""
+    """Return a chain as a tree, each node below its cause. A shared chain shows the tenant of each node."""
     drawn = Tree(
         Text(f"trace {printable(trace_id)} · {len(chain.nodes)} steps · {usd(chain.cost_nusd)} USD", "bold")
     )

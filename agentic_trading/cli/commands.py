@@ -44,7 +44,7 @@ class OfferedCommand(TyperCommand):
     """The line of `--help` for a command of an installed package. The package is imported by `load`."""
 
     def load(self) -> Any:
-        """Import and return the command. Raises `OfferError` if several packages have it, or it is not a command."""
+        """Import and return the command. Raises `OfferError` if it is in several packages, or not a command."""
         from agentic_trading import plugins
 
         offer: Any = plugins.offer_of(COMMANDS, str(self.name))
@@ -66,9 +66,9 @@ def _command_of(found: Any, name: str) -> Any:
 
 
 class PlainGroup(TyperGroup):
-    """The gateway's commands and those of installed packages. A package is imported when one of its commands is called.
+    """The gateway's commands and those of installed packages.
 
-    Usage errors describe the problem without the validator's words. Help lists arguments like options.
+    A package is imported when one of its commands is called. Usage errors describe the problem without the validator's words. Help lists arguments like options.
     """
 
     @override

@@ -121,8 +121,9 @@ def replay_letters(
 ) -> None:
     """Publish messages unchanged to their source topics again, after you confirm.
 
-    A completed envelope does not run again. Its answer is published again. With --again, a new envelope is sent, which
-    is caused by the old one and is charged. An envelope that was sent more than 8 days ago needs --again.
+    A completed envelope does not run again. Its answer is published again. With --again, a new envelope is
+    sent, which is caused by the old one and is charged. An envelope that was sent more than 8 days ago needs
+    --again.
     """
     from agentic_trading.cli.dlq_tables import plan_text, show_replayed
     from agentic_trading.operate.dead_letters import LetterFilter, Replay, ReplayPlan, UnknownLetterError

@@ -82,8 +82,8 @@ def exit_code_of(error: TradingError) -> ExitCode:
 def run_to_exit(program: Callable[[], object], *, debug: bool, is_process: bool = False) -> None:
     """Run a program. An error becomes one message and an exit code.
 
-    With `debug`, a traceback is printed too. With `is_process`, threads may keep the process alive for at most
-    `ENDS_WITHIN_S` after the program has ended.
+    With `debug`, a traceback is printed too. With `is_process`, threads may keep the process alive for at
+    most `ENDS_WITHIN_S` after the program has ended.
     """
     try:
         _run(program, debug=debug)
@@ -127,8 +127,8 @@ def stop(code: ExitCode, message: str) -> NoReturn:
 
 
 def end_within(seconds: float, code: int) -> Timer:
-    """End the process with `code` after `seconds` if it is still running. Cancel the returned timer to prevent that."""
-    # Python waits for every thread at exit. A thread that waits for a dead disk or server would keep the process forever.
+    """End the process with `code` after `seconds`, unless the returned timer is canceled."""
+    # Python waits for every thread at exit. A thread that waits for a dead disk would keep the process forever.
 
     def end() -> None:
         os.write(2, f"Exited after {seconds:g} s without waiting for a disk or a server.\n".encode())
@@ -144,8 +144,8 @@ def end_within(seconds: float, code: int) -> Timer:
 def ended_as_by_ctrl_c() -> Generator[None]:
     """Handle SIGTERM like Ctrl-C within the block.
 
-    The process ends within `ENDS_WITHIN_S` of the first SIGTERM, and at once on a second one. Ignored signals stay
-    ignored. On any thread but the main one, the block has no effect.
+    The process ends within `ENDS_WITHIN_S` of the first SIGTERM, and at once on a second one. Ignored signals
+    stay ignored. On any thread but the main one, the block has no effect.
     """
     limit: Timer | None = None
 
@@ -199,8 +199,8 @@ def wait_for_input(stream: TextIO) -> None:
 
     Call it from the main thread.
     """
-    # A plain read would continue after a signal that arrives just before it, or on another thread, until the next line.
-    # Every signal writes to the wakeup descriptor, so that `select` returns.
+    # A plain read would continue until the next line after a signal that arrives just before it, or on another
+    # thread. Every signal writes to the wakeup descriptor, so that `select` returns.
     marked, mark = socketpair()
     mark.settimeout(0)
     awaited = [stream.fileno(), marked.fileno()]

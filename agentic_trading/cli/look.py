@@ -122,7 +122,8 @@ def spend_command(
 ) -> None:
     """Sum attempts, tokens and cost by the given keys. Days are in UTC.
 
-    Only sent attempts count. An attempt in doubt has no known result and is charged in full, as in the ledger.
+    Only sent attempts count. An attempt in doubt has no known result and is charged in full, as in the
+    ledger.
     """
     from agentic_trading.audit.spend import spend_report
     from agentic_trading.cli.look_tables import as_table, as_values, spend_keys
@@ -168,7 +169,8 @@ def audit_group() -> None:
 def audit_verify(path: LogOrSession, *, as_json: AsJson = False) -> None:
     """Check every line, hash and cause of a log, its recorded end, and the files of its session.
 
-    Prints whether the log is whole, broken (with place and reason) or cut off. Exits with 1 unless it is whole.
+    Prints whether the log is whole, broken (with place and reason) or cut off. Exits with 1 unless it is
+    whole.
     """
     from agentic_trading.cli.look_tables import checked_log, log_values
     from agentic_trading.cli.output import print_table, show_json

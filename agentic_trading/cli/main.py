@@ -16,7 +16,7 @@ _INTERRUPTED: Final = 130  # a copy, because `ExitCode` is not imported yet when
 def main(args: Sequence[str] | None = None) -> None:
     """Run a command and exit with an `ExitCode`. An error is printed as one message.
 
-    Without `args`, the arguments are those of the process, and the process ends even if a thread waits for a dead disk.
+    Without `args`, this is the whole process, which then ends even if a thread waits for a dead disk.
     """
     words = sys.argv[1:] if args is None else args
     with _ended_at_once():

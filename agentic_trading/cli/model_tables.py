@@ -71,7 +71,7 @@ _CLASS_COLUMNS = ("input", "output", "read", "write 5m", "write 1h")
 
 
 def load_book() -> PriceBook:
-    """Load the price book, with the user's prices over the shipped ones. Raises `SettingsError`, `TableError`."""
+    """Load the shipped price book with the user's own prices. Raises `SettingsError`, `TableError`."""
     from agentic_trading.platform.tables import load_tables
 
     return load_tables(None, configured().prices_file).prices

@@ -55,8 +55,7 @@ def print_table(*parts: RenderableType, on: Console | None = None) -> None:
     """Print each part on standard output, without trailing blanks."""
     out = on or console()
     with out.capture() as drawn:
-        # A group, because each text then keeps its own wrapping. Without `crop=False`, a command to copy would be cut
-        # at the window.
+        # A group, because each text then keeps its own wrapping. No crop, because a command to copy must be whole.
         out.print(Group(*parts), crop=False)
     print("\n".join(line.rstrip() for line in drawn.get().splitlines()), flush=True)
 
@@ -84,7 +83,7 @@ def _plain(value: Any) -> Any:
 
 
 _UNBROKEN = 45
-"""The longest word with a digit that is never broken, such as an id or a model. Paths and digests are longer."""
+"""The longest word with a digit that is never broken: an id, but not a path or a digest."""
 _SHORTEST = 12
 
 

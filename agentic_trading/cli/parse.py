@@ -64,8 +64,8 @@ def parse_command(
 ) -> None:
     """Parse a model's raw answer from standard input, and print the object.
 
-    Standard output has only the object. If the answer is rejected, the exit code is 1, and standard error has the stage
-    and each error with its path.
+    Standard output has only the object. If the answer is rejected, the exit code is 1, and standard error has
+    the stage and each error with its path.
     """
     from agentic_trading.cli import parse_answers
     from agentic_trading.cli.settings import start

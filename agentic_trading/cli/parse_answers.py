@@ -36,8 +36,8 @@ _SHOWN_CHARS: Final = 200
 class ParseQuestion:
     """The known facts about the call of an answer.
 
-    Without a schema, any JSON document is accepted. `max_tokens` is the cap of the request, or None if unknown. An answer
-    with as many `output_tokens` counts as truncated.
+    Without a schema, any JSON document is accepted. `max_tokens` is the cap of the request, or None if
+    unknown. An answer with as many `output_tokens` counts as truncated.
     """
 
     policy: OutputPolicy
@@ -51,8 +51,8 @@ class ParseQuestion:
 class ParseReading:
     """The result of parsing an answer.
 
-    `text` is the accepted document as strict JSON, with every number digit for digit as written. It is empty if the
-    answer was rejected.
+    `text` is the accepted document as strict JSON, with every number digit for digit as written. It is empty
+    if the answer was rejected.
     """
 
     text: str
@@ -241,7 +241,7 @@ def _stopped(text: str, question: ParseQuestion) -> ParseReading | None:
 
 
 def _no_json(question: ParseQuestion, message: str) -> ParseReading:
-    """Reject bytes for `message`, unless the stop reason is a refusal or truncation, which take precedence."""
+    """Reject bytes for `message`. A stop reason of refusal or truncation takes precedence."""
     return _stopped("bytes", question) or _unreadable(message, "none")
 
 
@@ -298,7 +298,7 @@ _ALLOWED: Final = {field.alias or name: field.description for name, field in Par
 
 
 class ParseRecordError(ValueError):
-    """A line is not a valid record. `path` is the wrong member, and `record_id` the id of the record, if it has one."""
+    """An invalid record. `path` is the wrong member, and `record_id` the id of the record, or None."""
 
     def __init__(self, reason: str, *, path: str = "$", record_id: Any = None) -> None:
         self.reason = reason
@@ -356,7 +356,8 @@ class ParseDefaults:
 def answer_records(stream: BinaryIO, defaults: ParseDefaults) -> ExitCode:
     """Print a result for each record as soon as it is read, and finally the counts on standard error.
 
-    Blank lines are skipped. Returns `FOUND_WRONG` if a line was not a record. Rejected answers alone return `DONE`.
+    Blank lines are skipped. Returns `FOUND_WRONG` if a line was not a record. Rejected answers alone return
+    `DONE`.
     """
     counts = Counter[str]()
     for number, line in _lines(stream):

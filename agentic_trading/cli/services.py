@@ -35,8 +35,8 @@ def start_services(
 ) -> None:
     """Start services that are not running, and print all URLs as shell variables.
 
-    Kafka needs Java 17. Its first start also needs Maven and takes about 30 seconds. Redis needs redis-server or
-    valkey-server.
+    Kafka needs Java 17. Its first start also needs Maven and takes about 30 seconds. Redis needs redis-server
+    or valkey-server.
     """
     for name in names or ServiceName:
         service = _service(name, folder, prepared=True)

@@ -145,8 +145,8 @@ def show_lag(
 ) -> None:
     """Show the lag of consumer groups: on Kafka by topic and partition, on Redis by topic.
 
-    On Redis, `waiting` counts messages that were not delivered yet, and `pending` delivered messages that are not
-    finished. The group "-" stands for topics that no group has read.
+    On Redis, `waiting` counts messages that were not delivered yet, and `pending` delivered messages that are
+    not finished. The group "-" stands for topics that no group has read.
     """
     loaded, topics = _loaded(config, bus)
     settings, is_redis = _settings(loaded), _is_redis(loaded)

@@ -12,7 +12,7 @@ from agentic_trading.cli.exits import ExitCode, end_within, say
 from agentic_trading.cli.options import BusUrl, ConfigFile
 
 CLOSES_WITHIN_S: Final = 60.0
-"""Seconds that a worker may take to close after its calls have ended. Each of its parts gives up after 30 seconds."""
+"""Seconds to close a worker after its calls have ended. Each of its parts gives up after 30 seconds."""
 
 WorkerLedger = Annotated[
     str | None,
@@ -132,8 +132,8 @@ def worker_command(
 ) -> None:
     """Run the calls on a bus, record them and publish the answers, until SIGTERM or Ctrl-C.
 
-    If a server is unreachable, the worker waits for it, and /readyz shows the reason. After a signal, the worker accepts
-    no more envelopes and completes the calls in flight.
+    If a server is unreachable, the worker waits for it, and /readyz shows the reason. After a signal, the
+    worker accepts no more envelopes and completes the calls in flight.
     """
     from agentic_trading.platform.status_pages import StartingProcess, StatusPages, status_server
 
@@ -211,8 +211,8 @@ def submit_command(
 ) -> None:
     """Publish envelopes to a bus.
 
-    A line that is not an envelope is reported and skipped, and the exit code is then 1. Without --wait, the outcomes are
-    only in the logs of the workers. An envelope that was submitted before does not run again.
+    A line that is not an envelope is reported and skipped, and the exit code is then 1. Without --wait, the
+    outcomes are only in the logs of the workers. An envelope that was submitted before does not run again.
     """
     from agentic_trading.cli.settings import configure_logging, start
     from agentic_trading.operate.envelope_lines import SubmissionCounts, file_lines, submit_lines

@@ -179,7 +179,10 @@ def test_an_archive_of_a_bus_on_redis_is_checked_in_the_same_way(
     redis_streams: BusConfig, tmp_path: Path, command: Command
 ) -> None:
     empty = command("archive", "--store", "empty", "--until-end")
-    assert "Note: no worker publishes its log on this bus. On Redis, workers do so if ack_after is set.\n" in empty.err
+    assert (
+        "Note: no worker publishes its log on this bus. On Redis, workers do so if ack_after is set.\n"
+        in empty.err
+    )
     assert (
         empty.out
         == "Archived 0 new records from 0 messages (0 known already, 0 dead letters). The archive has 0 logs.\n"
