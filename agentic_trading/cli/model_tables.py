@@ -132,7 +132,7 @@ def _multipliers(words: Mapping[str, Ratio]) -> str:
 
 
 def _note(book: PriceBook, at: datetime) -> str:
-    return f"USD per million tokens on {at.astimezone(UTC).date()}, by input tokens of the request. Price book: {short_id(book.id)}"
+    return f"USD per million tokens on {at.astimezone(UTC).date()}, by input tokens. Price book: {short_id(book.id)}"
 
 
 def cost_counts(found: CostCheck) -> dict[str, int]:

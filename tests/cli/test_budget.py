@@ -79,7 +79,7 @@ def test_a_limit_is_taken_away_by_name_only(command: Command, place: Path) -> No
         (("tenant", "*", "--remove", "--usd", "1"), "--remove is given together with a ceiling"),
         (("tenant", "", "--usd", "1"), "ID is empty. Allowed: the id of one tenant, or '*'"),
         (("tenant", "other", "--usd", "1"), "default has no such tenant; allowed: default, *"),
-        (("workflow", "trading", "--usd", "1"), "Allowed: analysis, planning, execution, general, *"),
+        (("workflow", "trading", "--usd", "1"), "allowed: analysis, planning, execution, general, *"),
         (("tenant", "*", "--usd", "5"), "tenant * in all: it is 5 USD already; allowed: another ceiling"),
         (("tenant", "*", "--usd", "1", "--tenant", "*"), "only halts hold for all of them"),
         (

@@ -93,7 +93,7 @@ async def replies(servers: str) -> tuple[int, list[LLMInteraction]]:
 def check_list(command: Command, bus: Sequence[str], ids: Mapping[str, str]) -> None:
     """Choose letters by reason, topic and time, and the newest ones."""
     shown = command("dlq", "list", *bus, "--limit", "2")
-    assert shown.out.endswith("; the newest 2 of 5\n")
+    assert shown.out.endswith(" (the newest 2 are listed)\n")
     assert shown.out.count("\n") == 4
     decoded = command("dlq", "list", *bus, "--reason", "decode", "--topic", LANE.name, "--since", "1000d")
     assert [reason for reason, id_ in ids.items() if id_ in decoded.out] == ["decode"]
@@ -245,7 +245,7 @@ def test_a_message_that_is_no_text_and_was_cut_is_said_with_its_size(
         (["list", "--since", "soon"], "--since is 'soon'. Allowed: a time such as 2026-11-24T09:30"),
         (["replay"], "select letters with exactly one of: ids, --reason WORD, --all"),
         (["replay", "--all", "--reason", "decode"], "select letters with exactly one of: ids"),
-        (["replay", "--all", "--sign-as", "desk-a"], "--sign-as is given without --again"),
+        (["replay", "--all", "--sign-as", "desk-a"], "--sign-as requires --again"),
         (
             ["replay", "--all", "--again", "--sign-as", "desk-a"],
             "none: the configuration has no principals_folder",

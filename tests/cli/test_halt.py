@@ -72,7 +72,7 @@ def test_what_is_halted_for_all_is_shown_to_each(command: Command) -> None:
             ("--agent", "a", "--model", "b"),
             "--agent is given together with --model. Allowed: one of them; halts of several scopes hold together",
         ),
-        (("--workflow", "trading"), "Allowed: analysis, planning, execution, general, *"),
+        (("--workflow", "trading"), "allowed: analysis, planning, execution, general, *"),
         (("--agent", "cmt-*"), "--agent is 'cmt-*'. Allowed: a whole name, or '*' for every agent"),
         (("--model", "claude-*"), "Allowed: a whole name, or '*' for every model, or PROVIDER/*"),
         (("--agent", ""), "it has no id; allowed: an id, or '*' for every agent"),

@@ -190,7 +190,7 @@ def test_a_model_without_a_price_is_shown_as_one_that_is_refused(
 ) -> None:
     monkeypatch.setenv("AGENTIC_MODELS_FILE", str(models_file(tmp_path, model_row())))
 
-    assert "refused before every call" in command("models", "show", "house-8b").out
+    assert "without a price are refused" in command("models", "show", "house-8b").out
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_an_interrupted_fetch_leaves_nothing(
         connection.close()
 
     assert fetching.returncode == ExitCode.INTERRUPTED
-    assert "interrupted; nothing of it is left" in errors
+    assert "interrupted. No partial file was left" in errors
     assert list((tmp_path / "weights").iterdir()) == []
 
 

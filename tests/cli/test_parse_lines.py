@@ -96,7 +96,7 @@ def test_a_line_stays_a_line_whatever_stands_in_the_answer(parse: Piped) -> None
     ("line", "record_id", "says"),
     [
         ("{not json", None, "not JSON: "),
-        ("[1]", None, "is no record"),
+        ("[1]", None, "not a record"),
         ('{"id": 7}', 7, "raw is missing"),
         ('{"id": 7, "raw": 1}', 7, "raw is 1. Allowed: the text of an answer"),
         ('{"id": 7, "raw": "{}", "schema": "none"}', 7, "Allowed: order"),

@@ -44,7 +44,7 @@ def test_topics_are_made_found_right_and_their_lag_is_shown(kafka_servers: str, 
     assert set(json.loads(made.out)["created"]) <= others | {topic.name for topic in ENVELOPES.values()}
     assert again.out == fewer.out == "All 9 topics exist already.\n"
     otherwise = "Topics with another number of partitions: 9. For details, run `topics check`."
-    assert (more.code, more.out) == (ExitCode.FOUND_WRONG, f"{again.out[:-1]}; {otherwise}\n")
+    assert (more.code, more.out) == (ExitCode.FOUND_WRONG, f"{again.out[:-1]} {otherwise}\n")
     assert (checked.code, checked.out) == (ExitCode.DONE, "9 topics OK\n")
     (row,) = [row for row in json.loads(lag.out) if row["topic"] == "llm.events"]
     assert (row["group"], row["lag"]) == ("topics-test", row["end"] - row["committed"])
