@@ -77,9 +77,9 @@ WEEK = [0, 1, 4, 5, 6, 7, 8, 11]
 )
 async def test_bars_of_another_length_are_refused(places: list[int], told: str, tmp_path: Path) -> None:
     name = file_of(tmp_path / "BTCUSDT.csv", rows([bar(place) for place in places]))
-    allowed = "allowed: bars of 5m; if they are of 5m and others are missing between them, --timeframe 5m"
+    allowed = "Allowed: bars of 5m; if they are of 5m and others are missing between them, --timeframe 5m"
 
-    with pytest.raises(OptionError, match=f"{told}; {allowed}"):
+    with pytest.raises(OptionError, match=rf"{told}\. {allowed}"):
         await opened(name)
 
 
